@@ -1,0 +1,110 @@
+"""Which ATen overloads a graph may name, derived from torch's own registry by the rule below.
+
+An overload is allowed when
+
+* it is in the namespace ``aten`` and known to torch's dispatcher (not only to the TorchScript interpreter);
+* every argument and return is a tensor, a number, a bool, a string, a device, a list of those or an optional
+  of those (dtype, layout and memory format are integers in a schema). A ``Generator`` may occur only as an
+  optional argument, which templates leave out;
+* it returns at least one tensor, or it returns nothing and is one of the in-place list ops;
+* its name is not on the deny lists: ops that touch files, streams, pinned memory or autograd's state, that
+  need sparse, nested, quantized or opaque layouts, or that exist for one vendor's library only. Native ops
+  that eager torch dispatches to on a CPU stay allowed.
+
+``python -m djinn_lab.capture.allow_list`` prints the list; ``--written`` prints which arguments each op
+writes. Both are stored in ``djinn_lab/srg`` so that the pool can check graphs without torch; a test compares.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_PLAIN = r"Tensor|number|int|float|bool|str|complex|Device"
+_TYPE = re.compile(
+    rf"(?:{_PLAIN})|Optional\[(?:{_PLAIN}|Generator|List\[(?:{_PLAIN}|Optional\[Tensor\])\])\]"
+    rf"|List\[(?:{_PLAIN}|Optional\[Tensor\])\]"
+)
+_TENSOR_RETURN = re.compile(r"Tensor|List\[Tensor\]")
+
+_DENIED_NAMES = re.compile(
+    r"from_file|set_|set|_set_.*|set_data|record_stream|_?pin_memory|_copy_from.*|_lazy_clone"
+    r"|rename_?|refine_names|align_.*|_make_dual.*|_unpack_dual|_fw_primal.*|_fw_dual.*|requires_grad_|retain_grad"
+    r"|_foobar|_test_.*|_propagate_xla_data|_print|_dimI|_dimV|is_.*|_is_.*"
+)
+_DENIED_LAYOUTS = re.compile(
+    r"_?sparse_.*|_?(to_)?sparse.*|to_dense.*|_to_dense|sspaddmm|hspmm|smm|_?coalesce.*|_?indices(_copy)?|_?values(_copy)?"
+    r"|c?crow_indices.*|c?col_indices.*|row_indices.*|ccol_indices.*|_convert_indices_from.*|_validate_.*|_spdiags"
+    r"|resize_as_sparse.*|copy_sparse_to_sparse.*|_csr.*|_compute_.*sparse.*|_resize_as_sparse.*|_spsolve"
+    r"|_?nested_.*|.*_nested_.*|.*_jagged.*|.*jagged_.*|to_padded_tensor|_reshape_copy_nested"
+    r"|(?!fake_|_fake_)(.*_)?quanti[zs].*|q_.*|int_repr|dequantize.*|fbgemm_.*|_?choose_qparams.*|_make_per_.*"
+    r"|_empty_(affine|per_channel)_.*|_dyn_quant.*|.*_mkldnn.*|(?!mkldnn_(convolution|rnn_layer))_?mkldnn_.*"
+)
+_DENIED_BACKENDS = re.compile(
+    r"_?(cudnn|miopen|cuda|cufft|mps|xpu|vulkan|metal|triton|cslt|nnpack|xnnpack|neuron)_.*|_thnn_fused_.*"
+    r"|_flash_attention_.*|_efficient_attention_.*|_fill_mem_eff_.*|_scaled_dot_product_(efficient|cudnn|fused)_.*"
+    r"|_scaled_dot_product_flash_attention(?!_for_cpu).*|_scaled_grouped_mm.*|_(use|has)_.*"
+)
+_NAMED_DIMENSIONS = re.compile(r".*(dimname|names).*", re.IGNORECASE)
+_RETURN_NOTHING = re.compile(r"_foreach_.*_|_fused_.*_|_amp_foreach_.*_|_assert_async")
+
+_WRITES_WITHOUT_SAYING = {
+    "aten.native_batch_norm.default": ("3:running_mean", "4:running_var"),
+    "aten.batch_norm.default": ("3:running_mean", "4:running_var"),
+    "aten._batch_norm_impl_index.default": ("3:running_mean", "4:running_var"),
+    "aten.instance_norm.default": ("3:running_mean", "4:running_var"),
+}
+"""Ops that write to arguments which their schema does not mark."""
+
+
+def _schemas() -> Iterator[tuple[str, Any]]:
+    dispatched = set(torch._C._dispatch_get_all_op_names())
+    for schema in torch._C._jit_get_all_schemas():
+        overload = schema.overload_name
+        full_name = f"{schema.name}.{overload}" if overload else schema.name
+        if schema.name.startswith("aten::") and full_name in dispatched:
+            yield f"aten.{schema.name.removeprefix('aten::')}.{overload or 'default'}", schema
+
+
+def _is_allowed(schema: Any) -> bool:
+    name, overload = schema.name.removeprefix("aten::"), schema.overload_name
+    types = [str(part.type) for part in (*schema.arguments, *schema.returns)]
+    if not all(_TYPE.fullmatch(kind) for kind in types) or _NAMED_DIMENSIONS.fullmatch(overload):
+        return False
+    if any(denied.fullmatch(name) for denied in (_DENIED_NAMES, _DENIED_LAYOUTS, _DENIED_BACKENDS)):
+        return False
+    if not schema.returns:
+        return bool(_RETURN_NOTHING.fullmatch(name)) or overload.endswith("out")
+    return any(_TENSOR_RETURN.fullmatch(str(part.type)) for part in schema.returns)
+
+
+def allowed_ops() -> list[str]:
+    """Names such as ``aten.addmm.default``, sorted."""
+    return sorted({op for op, schema in _schemas() if _is_allowed(schema)})
+
+
+def written_arguments() -> dict[str, tuple[str, ...]]:
+    """For each allowed op that writes to its arguments, those as ``position:name``."""
+    written = {}
+    for op, schema in _schemas():
+        if _is_allowed(schema):
+            marked = (
+                f"{position}:{argument.name}"
+                for position, argument in enumerate(schema.arguments)
+                if argument.alias_info is not None and argument.alias_info.is_write
+            )
+            arguments = _WRITES_WITHOUT_SAYING.get(op, ()) or tuple(marked)
+            if arguments:
+                written[op] = arguments
+    return dict(sorted(written.items()))
+
+
+if __name__ == "__main__":
+    if "--written" in sys.argv[1:]:
+        print("\n".join(" ".join((op, *arguments)) for op, arguments in written_arguments().items()))
+    else:
+        print("\n".join(allowed_ops()))

@@ -1,0 +1,200 @@
+"""The graph as data: what capture records, the protocol carries and a worker replays.
+
+A :class:`Program` is one run of torch ops between two moments when values are needed. It is
+columnar and interned: shapes, op templates and source positions are stored once and nodes refer
+to them by index, so that an iterative cell costs a few bytes per op.
+
+Values and storages
+    A *value* is one tensor, named by an integer that is unique within a session and never used
+    again. A *storage* is the memory behind it. A view shares its base's storage; an in-place op
+    returns its input's storage. In-place ops and views are recorded as they are, and replayed in
+    order, so torch's own aliasing semantics hold.
+
+Nothing here is code: an op is a name, an argument is a literal or a hole, and everything is checked by
+:func:`djinn_lab.srg.validation.validate_program` before anybody trusts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Literal
+
+import msgspec
+
+DTYPE_BYTES: dict[str, int] = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int16": 2,
+    "uint16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "float32": 4,
+    "complex32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
+"""Bytes per element of every dtype that may cross the wire, by torch's name without prefix."""
+
+Phase = Literal["prefill", "decode", "forward", "backward", "optimizer", "other"]
+Residency = Literal["weight", "activation", "kv", "input", "output"]
+Modality = Literal["text", "vision", "audio", "tabular", "mixed", "unknown"]
+
+
+class TensorMeta(msgspec.Struct, frozen=True, array_like=True):
+    """Shape, stride (both in elements) and dtype name of a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements (not of the memory span, which strides can widen or shrink)."""
+        return self.numel * DTYPE_BYTES[self.dtype]
+
+    @property
+    def span_bytes(self) -> int:
+        """Bytes from the first to the last element in memory."""
+        if self.numel == 0:
+            return 0
+        span = 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+        return span * DTYPE_BYTES[self.dtype]
+
+    @property
+    def blob_bytes(self) -> int:
+        """Bytes that travel for a source: see :class:`Source`."""
+        return min(self.nbytes, self.span_bytes)
+
+
+class TensorHole(msgspec.Struct, frozen=True, tag="tensor", tag_field="t"):
+    """Takes the node's next input value."""
+
+
+class ScalarHole(msgspec.Struct, frozen=True, tag="scalar", tag_field="t"):
+    """Takes the node's next scalar: a number that cannot change a shape (an eps, a learning rate)."""
+
+
+class Atom(msgspec.Struct, frozen=True, tag="atom", tag_field="t"):
+    """A torch constant by name, e.g. ``Atom("dtype", "float32")`` or ``Atom("device", "cpu")``."""
+
+    kind: Literal["dtype", "device", "layout", "memory_format"]
+    name: str
+
+
+class ComplexNumber(msgspec.Struct, frozen=True, tag="complex", tag_field="t"):
+    real: float
+    imag: float
+
+
+Leaf = bool | int | float | str | TensorHole | ScalarHole | Atom | ComplexNumber | None
+Argument = Leaf | list[Leaf]
+"""No ATen schema nests lists, so the format does not either."""
+Scalar = bool | int | float | ComplexNumber
+
+
+class Template(msgspec.Struct, frozen=True, array_like=True):
+    """An op overload (``aten.addmm.default``) with its static arguments; holes take the rest.
+
+    Holes are filled in reading order: ``args`` first, then ``kwargs`` in their own order.
+    """
+
+    op: str
+    args: list[Argument]
+    kwargs: dict[str, Argument]
+
+
+class Scope(msgspec.Struct, frozen=True, array_like=True):
+    """Where an op came from.
+
+    ``module`` is the qualified path below the root module that was called (``""`` outside modules),
+    rooted at its class name, e.g. ``GPT2LMHeadModel.transformer.h.0.attn``. ``call`` counts the root
+    module calls of the session (0 outside). ``cell`` names the notebook cell, ``line`` the line in it
+    (1-based, 0 when unknown).
+    """
+
+    module: str
+    call: int
+    cell: str
+    line: int
+    phase: Phase
+
+
+class Source(msgspec.Struct, frozen=True, array_like=True):
+    """A value that exists before the first node.
+
+    ``blob`` and ``inline`` None: the session already holds it on the pool. Otherwise its bytes are in the
+    blob with this BLAKE3 hex digest, or ``inline`` when they are few. The bytes are :attr:`TensorMeta.blob_bytes`
+    long: the memory span in memory order, or the elements in row-major order where that is shorter (gaps).
+    """
+
+    value: int
+    storage: int
+    meta: int
+    residency: Residency
+    blob: str | None
+    inline: bytes | None = None
+
+
+class NodeRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One op. Tuples run parallel: ``outputs[i]`` has meta ``metas[output_metas[i]]`` and lies in
+    ``storages[i]`` (an input's storage for views and in-place results).
+
+    ``outputs[i]`` is None where torch returns None there. When ``dynamic`` is true the output shapes
+    depend on data: ``output_metas`` is empty, the node is the last one, and the worker reports the metas.
+    """
+
+    template: int
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+    output_metas: tuple[int | None, ...]
+    storages: tuple[int | None, ...]
+    scope: int
+    scalars: tuple[Scalar, ...] = ()
+    dynamic: bool = False
+
+
+class Program(msgspec.Struct, frozen=True):
+    """What one segment of a cell asks a worker to do.
+
+    ``keep``: produced values that the client still holds (everything else may be freed at its last
+    use). ``fetch``: values whose bytes the client wants back. ``release``: values, from any earlier
+    program, that nobody holds any more. ``rng_state``: the CPU generator state to start from, when the
+    program draws random numbers; the final state is returned.
+    """
+
+    metas: Sequence[TensorMeta]
+    templates: Sequence[Template]
+    scopes: Sequence[Scope]
+    sources: Sequence[Source]
+    nodes: Sequence[NodeRecord]
+    keep: Sequence[int] = ()
+    fetch: Sequence[int] = ()
+    release: Sequence[int] = ()
+    rng_state: bytes | None = None
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Program)
+
+
+def encode_program(program: Program) -> bytes:
+    """Serialise to MessagePack."""
+    return _encoder.encode(program)
+
+
+def decode_program(data: bytes) -> Program:
+    """Parse MessagePack. Raises ``msgspec.DecodeError`` on anything that is not a program."""
+    return _decoder.decode(data)

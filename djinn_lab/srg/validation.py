@@ -1,0 +1,233 @@
+"""Checks a program that came from outside before anybody trusts it.
+
+The decoder has already checked types; this checks meaning: every index points somewhere, every value exists
+before it is read (which also rules out cycles), every op is on the allow-list, and every size is sane.
+Time is linear in the program; a violation raises :class:`~djinn_lab.errors.Refused` and names the node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import NoReturn
+
+import msgspec
+
+from djinn_lab.errors import Refused
+from djinn_lab.srg.ops import allowed_ops, leaves_of
+from djinn_lab.srg.program import (
+    DTYPE_BYTES,
+    Atom,
+    Leaf,
+    NodeRecord,
+    Program,
+    ScalarHole,
+    Scope,
+    Source,
+    Template,
+    TensorHole,
+    TensorMeta,
+)
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DEVICE = re.compile(r"(cpu|cuda)(:\d{1,3})?")
+_ATOM_NAMES: dict[str, Collection[str]] = {
+    "dtype": DTYPE_BYTES.keys(),
+    "layout": {"strided"},
+    "memory_format": {"contiguous_format", "preserve_format", "channels_last", "channels_last_3d"},
+}
+_ELEMENTS_MAX = 2**62
+_ID_MAX = 2**63
+
+
+class ProgramLimits(msgspec.Struct, frozen=True):
+    """The largest program that is accepted. ``tensor_bytes_max`` bounds one tensor's span in memory,
+    ``arguments_max`` the literals and holes of one op."""
+
+    nodes_max: int = 1_000_000
+    table_entries_max: int = 1_000_000
+    sources_max: int = 1_000_000
+    tensor_bytes_max: int = 2**40
+    rank_max: int = 64
+    arguments_max: int = 1_000_000
+    text_chars_max: int = 4096
+    rng_state_bytes_max: int = 2**16
+
+
+def validate_program(program: Program, limits: ProgramLimits | None = None) -> None:
+    """Raise :class:`Refused` unless a worker may run ``program``."""
+    limits = limits or ProgramLimits()
+    _check_counts(program, limits)
+    for index, meta in enumerate(program.metas):
+        _check_meta(index, meta, limits)
+    holes = [_check_template(index, template, limits) for index, template in enumerate(program.templates)]
+    for index, scope in enumerate(program.scopes):
+        _check_scope(index, scope, limits)
+    known = _check_sources(program.sources, program.metas)
+    _check_nodes(program, holes, known)
+    _check_references(program, known)
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise Refused(
+        f"The graph was refused: {problem}.",
+        "Nothing of this segment ran. Graphs are made by djinn_lab itself: restart the notebook's kernel, "
+        "and check that client and pool have the same version (djinn-lab version).",
+    )
+
+
+def _check_counts(program: Program, limits: ProgramLimits) -> None:
+    tables = ("metas", "templates", "scopes")
+    bounds = {"nodes": limits.nodes_max, "sources": limits.sources_max}
+    bounds |= dict.fromkeys(tables, limits.table_entries_max)
+    for name, bound in bounds.items():
+        count = len(getattr(program, name))
+        if count > bound:
+            _refuse(f"it has {count} {name}, and at most {bound} are allowed")
+    if program.rng_state is not None and len(program.rng_state) > limits.rng_state_bytes_max:
+        _refuse(f"its random generator state has {len(program.rng_state)} bytes")
+
+
+def _check_meta(index: int, meta: TensorMeta, limits: ProgramLimits) -> None:
+    here = f"meta {index}"
+    item_bytes = DTYPE_BYTES.get(meta.dtype)
+    if item_bytes is None:
+        _refuse(f"{here} has the unknown dtype {meta.dtype[:40]!r}")
+    rank = len(meta.shape)
+    if rank > limits.rank_max:
+        _refuse(f"{here} has {rank} dimensions, and at most {limits.rank_max} are allowed")
+    if len(meta.stride) != rank:
+        _refuse(f"{here} has {rank} sizes but {len(meta.stride)} strides")
+    elements = last = 1
+    for size, step in zip(meta.shape, meta.stride, strict=True):
+        if size < 0:
+            _refuse(f"{here} has the negative size {size} in shape {meta.shape}")
+        if step < 0:
+            _refuse(f"{here} has the negative stride {step}")
+        elements *= max(size, 1)
+        last += (size - 1) * step if size > 0 else 0
+        if elements > _ELEMENTS_MAX or last > _ELEMENTS_MAX:
+            _refuse(f"{here} overflows: shape {meta.shape} with stride {meta.stride}")
+    if meta.span_bytes > limits.tensor_bytes_max:
+        _refuse(f"{here} needs {meta.span_bytes} bytes, and at most {limits.tensor_bytes_max} are allowed")
+
+
+def _check_template(index: int, template: Template, limits: ProgramLimits) -> tuple[int, int, str]:
+    """The template's tensor holes, scalar holes and op name."""
+    op = template.op
+    if op not in allowed_ops():
+        _refuse(f"template {index} names the op {op[:80]!r}, which is not on the allow-list")
+    here = f"template {index} ({op})"
+    tensors = scalars = leaves = 0
+    for leaf in leaves_of(template):
+        leaves += 1
+        if type(leaf) is TensorHole:
+            tensors += 1
+        elif type(leaf) is ScalarHole:
+            scalars += 1
+        else:
+            _check_leaf(here, leaf, limits)
+    if leaves > limits.arguments_max:
+        _refuse(f"{here} has {leaves} arguments, and at most {limits.arguments_max} are allowed")
+    return tensors, scalars, op
+
+
+def _check_leaf(here: str, leaf: Leaf, limits: ProgramLimits) -> None:
+    if isinstance(leaf, Atom):
+        known = _ATOM_NAMES.get(leaf.kind)
+        if not (_DEVICE.fullmatch(leaf.name) if known is None else leaf.name in known):
+            _refuse(f"{here} has the unknown {leaf.kind} {leaf.name[:40]!r}")
+    elif isinstance(leaf, str) and len(leaf) > limits.text_chars_max:
+        _refuse(f"{here} has a text argument of {len(leaf)} characters")
+
+
+def _check_scope(index: int, scope: Scope, limits: ProgramLimits) -> None:
+    if scope.call < 0 or scope.line < 0:
+        _refuse(f"scope {index} has the negative call or line number {min(scope.call, scope.line)}")
+    if max(len(scope.module), len(scope.cell)) > limits.text_chars_max:
+        _refuse(f"scope {index} has a name longer than {limits.text_chars_max} characters")
+
+
+def _check_sources(sources: Sequence[Source], metas: Sequence[TensorMeta]) -> set[int | None]:
+    """The values that exist before the first node, and None, which any optional input may be."""
+    known: set[int | None] = {None}
+    for source in sources:
+        if not (0 <= source.value < _ID_MAX and 0 <= source.storage < _ID_MAX):
+            _refuse(f"source value {source.value} or its storage {source.storage} is not a valid id")
+        if source.value in known:
+            _refuse(f"value {source.value} occurs twice among the sources")
+        if not 0 <= source.meta < len(metas):
+            _refuse(f"source value {source.value} refers to meta {source.meta} of {len(metas)}")
+        _check_bytes(source, metas[source.meta])
+        known.add(source.value)
+    return known
+
+
+def _check_bytes(source: Source, meta: TensorMeta) -> None:
+    if source.blob is not None and not _DIGEST.fullmatch(source.blob):
+        _refuse(f"the blob of source value {source.value} is not a BLAKE3 hex digest")
+    if source.inline is not None:
+        if source.blob is not None:
+            _refuse(f"source value {source.value} has both a blob and inline bytes")
+        if len(source.inline) != meta.blob_bytes:
+            _refuse(
+                f"source value {source.value} has {len(source.inline)} inline bytes, "
+                f"but its meta needs {meta.blob_bytes}"
+            )
+
+
+def _check_nodes(program: Program, holes: list[tuple[int, int, str]], known: set[int | None]) -> None:
+    """Check each node against what exists before it, and add what it produces to ``known``."""
+    metas_allowed: set[int | None] = {None, *range(len(program.metas))}
+    scope_count, template_count, last = len(program.scopes), len(holes), len(program.nodes) - 1
+    for index, node in enumerate(program.nodes):
+        if not 0 <= node.template < template_count:
+            _refuse(f"node {index} refers to template {node.template} of {template_count}")
+        tensors, scalars, op = holes[node.template]
+        if not 0 <= node.scope < scope_count:
+            _refuse(f"node {index} ({op}) refers to scope {node.scope} of {scope_count}")
+        if len(node.inputs) != tensors or len(node.scalars) != scalars:
+            _refuse(
+                f"node {index} ({op}) has {len(node.inputs)} inputs and {len(node.scalars)} scalars, "
+                f"but its template has {tensors} and {scalars} holes"
+            )
+        if not known.issuperset(node.inputs):
+            missing = [value for value in node.inputs if value not in known]
+            _refuse(f"node {index} ({op}) reads value {missing[0]}, which nothing before it produces")
+        if not metas_allowed.issuperset(node.output_metas):
+            _refuse(f"node {index} ({op}) has an output meta outside 0..{len(program.metas) - 1}")
+        if node.dynamic:
+            if index != last:
+                _refuse(f"node {index} ({op}) has sizes that depend on data but is not the last node")
+            if node.output_metas:
+                _refuse(f"node {index} ({op}) has sizes that depend on data and yet states output metas")
+        elif len(node.output_metas) != len(node.outputs):
+            _refuse(f"node {index} ({op}) has {len(node.outputs)} outputs, {len(node.output_metas)} metas")
+        _check_outputs(index, op, node, known)
+        known.update(node.outputs)
+
+
+def _check_outputs(index: int, op: str, node: NodeRecord, known: set[int | None]) -> None:
+    outputs = node.outputs
+    if len(node.storages) != len(outputs):
+        _refuse(f"node {index} ({op}) has {len(outputs)} outputs but {len(node.storages)} storages")
+    if not known.isdisjoint(outputs):
+        given = {None, *node.inputs}
+        again = [value for value in outputs if value in known and value not in given]
+        if again:
+            _refuse(f"node {index} ({op}) produces value {again[0]}, which exists already")
+    for position, (value, storage) in enumerate(zip(outputs, node.storages, strict=True)):
+        has_meta = value is not None if node.dynamic else node.output_metas[position] is not None
+        if (value is None) != (storage is None) or has_meta != (value is not None):
+            _refuse(f"output {position} of node {index} ({op}) has only some of value, meta and storage")
+        if value is not None and storage is not None and min(value, storage) < 0:
+            _refuse(f"node {index} ({op}) has the negative id {min(value, storage)}")
+        if value is not None and value in outputs[:position]:
+            _refuse(f"node {index} ({op}) produces value {value} twice")
+
+
+def _check_references(program: Program, known: set[int | None]) -> None:
+    for name in ("keep", "fetch"):
+        for value in getattr(program, name):
+            if value not in known:
+                _refuse(f"{name} names value {value}, which this graph neither receives nor produces")
