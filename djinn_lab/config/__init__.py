@@ -1,0 +1,37 @@
+"""Settings and profiles: frozen, validated, TOML in and out, and the wizard that recommends them."""
+
+from djinn_lab.config.issue import Issue
+from djinn_lab.config.profiles import (
+    BUILT_IN,
+    WORKLOADS,
+    Explained,
+    PoolSettings,
+    Profile,
+    SchedulerSettings,
+    SessionSettings,
+    Workload,
+)
+from djinn_lab.config.store import (
+    default_profile,
+    list_profiles,
+    load_profile,
+    profiles_path,
+    save_profile,
+)
+
+__all__ = [
+    "BUILT_IN",
+    "WORKLOADS",
+    "Explained",
+    "Issue",
+    "PoolSettings",
+    "Profile",
+    "SchedulerSettings",
+    "SessionSettings",
+    "Workload",
+    "default_profile",
+    "list_profiles",
+    "load_profile",
+    "profiles_path",
+    "save_profile",
+]

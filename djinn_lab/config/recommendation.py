@@ -1,0 +1,149 @@
+"""Settings for a machine and a workload, each with one sentence that gives the reason in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from djinn_lab.config.detection import Facts
+from djinn_lab.config.fields import Value
+from djinn_lab.config.profiles import BUILT_IN, Profile, Workload
+from djinn_lab.units import format_bytes
+
+MEMORY_SHARE: dict[Workload, float] = {
+    "basic_inference": 0.4,
+    "llm_serving": 0.6,
+    "research_training": 0.6,
+}
+"""Part of the available memory that the CPU devices get together; notebooks get the rest."""
+_STEP_BYTES = 64 * 2**20
+_SMALL_DEVICE_BYTES = 2**30
+_LLM_DEVICE_BYTES = 4 * 2**30
+_TRAINING_CORES_A_DEVICE = 8
+_NOT_SCARCE_BYTES = 2**60
+
+
+class Recommendation(msgspec.Struct, frozen=True):
+    """``reasons``: setting path to sentence, for every setting."""
+
+    profile: Profile
+    reasons: Mapping[str, str]
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    value: Value
+    reason: str
+
+
+def recommend(facts: Facts, workload: Workload) -> Recommendation:
+    """The built-in profile of ``workload``, fitted to the machine."""
+    devices, count = _devices(facts, workload)
+    on_cpu = devices.value not in ("cuda", "auto")
+    memory = _memory(facts, workload, count) if on_cpu else _Choice(None, _memory_elsewhere(facts))
+    threads = _threads(facts, count) if on_cpu else _Choice(None, "CUDA devices leave the choice to the pool")
+    objective = _objective(facts, workload, memory.value)
+    base = BUILT_IN[workload]
+    reasons = _workload_reasons(base)
+    profile = base
+    detected = {
+        "pool.devices": devices,
+        "pool.memory_bytes": memory,
+        "pool.threads": threads,
+        "scheduler.objective": objective,
+    }
+    for path, choice in detected.items():
+        reasons[path] = choice.reason
+        if choice.value != base.value(path):
+            profile = profile.with_value(path, choice.value, "detected")
+    return Recommendation(profile, reasons)
+
+
+def _devices(facts: Facts, workload: Workload) -> tuple[_Choice, int]:
+    cuda = facts.cuda
+    if cuda.status == "found":
+        names = ", ".join(
+            f"{device.name} with {format_bytes(device.memory_bytes)}" for device in cuda.devices
+        )
+        return _Choice("cuda", f"{len(cuda.devices)} CUDA device(s) found: {names}"), len(cuda.devices)
+    if cuda.status == "unknown":
+        reason = (
+            f"It is not known whether this machine has CUDA devices: {cuda.detail}; the pool will look again"
+        )
+        return _Choice("auto", reason), 2
+    count, why = _cpu_devices(facts, workload)
+    return _Choice(f"cpu:{count}", f"No CUDA device ({cuda.detail}); {why}"), count
+
+
+def _cpu_devices(facts: Facts, workload: Workload) -> tuple[int, str]:
+    cores = facts.whole_cores
+    room = facts.memory_bytes
+    if cores == 1:
+        return 1, "one usable core carries one device"
+    if workload == "research_training":
+        count = max(1, min(4, cores // _TRAINING_CORES_A_DEVICE))
+        return count, f"training is given {cores // count} of {cores} cores on each device"
+    each = (room or 0) * MEMORY_SHARE[workload] / 2
+    need = _LLM_DEVICE_BYTES if workload == "llm_serving" else _SMALL_DEVICE_BYTES
+    if room is not None and each < need:
+        return (
+            1,
+            f"two would have only {format_bytes(each)} each, and this workload needs {format_bytes(need)}",
+        )
+    return 2, f"{cores} cores are shared by two devices, so that two people can run cells at once"
+
+
+def _memory(facts: Facts, workload: Workload, count: int) -> _Choice:
+    room = facts.memory_bytes
+    if room is None:
+        return _Choice(None, f"Left to the pool, since {facts.memory_detail}")
+    share = MEMORY_SHARE[workload]
+    each = max(_STEP_BYTES, int(room * share / count) // _STEP_BYTES * _STEP_BYTES)
+    sentence = f"{share:.0%} of the {format_bytes(room)} {facts.memory_detail}, divided by {count} device(s)"
+    return _Choice(each, f"{format_bytes(each)}: {sentence}")
+
+
+def _memory_elsewhere(facts: Facts) -> str:
+    if facts.cuda.status == "found":
+        return "CUDA devices bring their own memory"
+    return "Left to the pool until it is known which devices there are"
+
+
+def _threads(facts: Facts, count: int) -> _Choice:
+    each = max(1, facts.whole_cores // count)
+    return _Choice(each, f"{each}: {facts.cores:g} usable cores divided by {count} device(s)")
+
+
+def _objective(facts: Facts, workload: Workload, cpu_bytes: Value) -> _Choice:
+    if workload == "research_training":
+        return _Choice(
+            "memory", "Training keeps activations until the backward pass, so peak memory decides what fits"
+        )
+    if facts.cuda.status == "found":
+        free = min(device.free_bytes for device in facts.cuda.devices)
+        need = 2 * _LLM_DEVICE_BYTES if workload == "llm_serving" else 2 * _SMALL_DEVICE_BYTES
+    else:
+        free = cpu_bytes if isinstance(cpu_bytes, int) else _NOT_SCARCE_BYTES
+        need = _LLM_DEVICE_BYTES if workload == "llm_serving" else _SMALL_DEVICE_BYTES
+    if free < need:
+        reason = (
+            f"A device has {format_bytes(free)}, and this workload is at ease from {format_bytes(need)} on"
+        )
+        return _Choice("memory", reason)
+    return _Choice("latency", "Memory is not scarce here, so the order of ops is chosen for time")
+
+
+def _workload_reasons(base: Profile) -> dict[str, str]:
+    llm = base.workload == "llm_serving"
+    training = base.workload == "research_training"
+    reserve = f"{base.scheduler.memory_reserve_fraction:.0%}"
+    return {
+        "session.priority": "Long training cells let interactive ones go first"
+        if training
+        else "Interactive cells wait in order of arrival",
+        "session.progress_after_s": f"{base.session.progress_after_s:g} s suits "
+        + ("text that is read as it appears" if llm else "long loops" if training else "short cells"),
+        "session.quiet": "Progress and the report line are shown until you switch them off",
+        "scheduler.memory_reserve_fraction": f"{reserve} is kept free "
+        + ("for a KV cache that grows with every token" if llm else "for buffers that are not in the plan"),
+    }

@@ -1,0 +1,253 @@
+"""The wizard without a face: what you have so far, and pure steps from one state of it to the next.
+
+The Panel page, the notebook widget and the terminal all show one :class:`Draft` and call the functions
+below, so they recommend, refuse and save alike.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from pathlib import Path
+
+import msgspec
+
+from djinn_lab.config.detection import Facts
+from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS
+from djinn_lab.config.issue import Issue
+from djinn_lab.config.profiles import (
+    BUILT_IN,
+    WORKLOADS,
+    Profile,
+    Workload,
+    check_name,
+    check_values,
+    check_workload,
+)
+from djinn_lab.config.recommendation import Recommendation, recommend
+from djinn_lab.config.store import parse, profiles_path, render, save_profile
+from djinn_lab.config.workload import Guess, detect_workload
+from djinn_lab.errors import ProfileError
+from djinn_lab.units import format_bytes
+
+_SMALL_SHARED_BYTES = 256 * 2**20
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """``issues`` of typed text that was refused are in ``refused`` (path to issue); the profile keeps the
+    last accepted value."""
+
+    facts: Facts
+    guess: Guess
+    recommendation: Recommendation
+    profile: Profile
+    refused: dict[str, Issue] = {}
+
+    @property
+    def issues(self) -> list[Issue]:
+        """Everything wrong now, errors first."""
+        found = [*self.refused.values(), *validate(self.profile, self.facts)]
+        return sorted(found, key=lambda issue: issue.severity != "error")
+
+    @property
+    def can_save(self) -> bool:
+        return not any(issue.severity == "error" for issue in self.issues)
+
+    def reason(self, path: str) -> str:
+        """Why the setting has its value."""
+        if self.profile.origin(path) == "you":
+            recommended = self.recommendation.profile.text(path)
+            same = recommended == self.profile.text(path)
+            return "You chose it" + ("" if same else f"; recommended: {recommended}")
+        return self.recommendation.reasons[path]
+
+
+def begin(facts: Facts, source: str | None = None, workload: Workload | None = None) -> Draft:
+    """Start from the machine and, when given, a cell's code; everything is as recommended."""
+    guess = detect_workload(source, facts.packages)
+    if workload is not None:
+        guess = Guess(workload, "You chose it")
+    recommendation = recommend(facts, guess.workload)
+    return Draft(facts, guess, recommendation, recommendation.profile)
+
+
+def begin_from(facts: Facts, profile: Profile) -> Draft:
+    """Start from a saved profile: its chosen values stay, the others are recommended afresh."""
+    start = begin(facts, workload=profile.workload)
+    kept = _carry_over(start.recommendation.profile, profile)
+    return msgspec.structs.replace(start, profile=kept)
+
+
+def choose_workload(draft: Draft, workload: Workload) -> Draft:
+    """Another workload: values that you chose stay, the others are recommended afresh."""
+    recommendation = recommend(draft.facts, workload)
+    name = recommendation.profile.name if draft.profile.name in BUILT_IN else draft.profile.name
+    kept = _carry_over(recommendation.profile, msgspec.structs.replace(draft.profile, name=name))
+    guess = draft.guess if draft.guess.workload == workload else Guess(workload, "You chose it")
+    return msgspec.structs.replace(draft, guess=guess, recommendation=recommendation, profile=kept)
+
+
+def set_text(draft: Draft, path: str, text: str) -> Draft:
+    """Typed text for a setting, ``name``, ``description`` or ``workload``; refused text becomes an issue."""
+    refused = {key: issue for key, issue in draft.refused.items() if key != path}
+    draft = msgspec.structs.replace(draft, refused=refused)
+    if path == "description":
+        return _with_profile(draft, msgspec.structs.replace(draft.profile, description=text.strip()))
+    issue = _issue_of_text(draft, path, text)
+    if issue is not None:
+        return msgspec.structs.replace(draft, refused={**refused, path: issue})
+    if path == "name":
+        return _with_profile(draft, msgspec.structs.replace(draft.profile, name=text.strip()))
+    if path == "workload":
+        return choose_workload(draft, WORKLOADS[[str(name) for name in WORKLOADS].index(text)])
+    return _with_profile(draft, draft.profile.with_text(path, text))
+
+
+def use_recommended(draft: Draft, path: str | None = None) -> Draft:
+    """Take the recommended value back: of one setting, or of all."""
+    if path is None:
+        fresh = msgspec.structs.replace(
+            draft.recommendation.profile, name=draft.profile.name, description=draft.profile.description
+        )
+        return msgspec.structs.replace(draft, profile=fresh, refused={})
+    recommended = draft.recommendation.profile
+    refused = {key: issue for key, issue in draft.refused.items() if key != path}
+    profile = draft.profile.with_value(path, recommended.value(path), recommended.origin(path))
+    return msgspec.structs.replace(draft, profile=profile, refused=refused)
+
+
+def validate(profile: Profile, facts: Facts) -> list[Issue]:
+    """Issues of the profile, by itself and on this machine."""
+    issues = check_values(profile)
+    if any(issue.severity == "error" for issue in issues):
+        return issues
+    return [*_device_issues(profile, facts), *_memory_issues(profile, facts), *_thread_issues(profile, facts)]
+
+
+def preview(profile: Profile, on_disk: str, *, path: Path | None = None, make_default: bool = False) -> str:
+    """What saving would change, as a unified diff of the file (empty when nothing). Raises ProfileError."""
+    path = path or profiles_path()
+    after = render(parse(on_disk, path).with_profile(profile, make_default))
+    lines = difflib.unified_diff(
+        on_disk.splitlines(), after.splitlines(), f"{path} (now)", f"{path} (after saving)", lineterm=""
+    )
+    return "\n".join(lines)
+
+
+def equivalent_command(profile: Profile, *, make_default: bool = False) -> str:
+    """The terminal command that saves this very profile without asking."""
+    words = ["djinn-lab", "setup", "--yes", "--profile", profile.name]
+    settings = [("workload", str(profile.workload))]
+    base = BUILT_IN[profile.workload]
+    if profile.description != base.description:
+        settings.append(("description", profile.description))
+    for field in FIELDS:
+        settings.append((field.path, profile.text(field.path)))
+    for path, text in settings:
+        words += ["--set", f"{path}={text}"]
+    return shlex.join([*words, "--default"] if make_default else words)
+
+
+def save(draft: Draft, *, path: Path | None = None, make_default: bool = False) -> Path:
+    """Write the draft's profile and return the file's path. Raises ProfileError, also for a bad draft."""
+    errors = [issue for issue in draft.issues if issue.severity == "error"]
+    if errors:
+        raise ProfileError(f"Not saved: {errors[0].sentence()}")
+    return save_profile(draft.profile, make_default=make_default, path=path)
+
+
+def _with_profile(draft: Draft, profile: Profile) -> Draft:
+    return msgspec.structs.replace(draft, profile=profile)
+
+
+def _carry_over(onto: Profile, old: Profile) -> Profile:
+    base = BUILT_IN[old.workload]
+    description = onto.description if old.description == base.description else old.description
+    profile = msgspec.structs.replace(onto, name=old.name, description=description)
+    for path in old.chosen:
+        profile = profile.with_value(path, old.value(path), "you")
+    return profile
+
+
+def _issue_of_text(draft: Draft, path: str, text: str) -> Issue | None:
+    if path == "name":
+        return check_name(text.strip())
+    if path == "workload":
+        return check_workload(text)
+    try:
+        draft.profile.with_text(path, text)
+    except ValueError as error:
+        field = FIELD_BY_PATH[path]
+        return Issue(path, "error", str(error), f"Accepted: {field.accepted}")
+    return None
+
+
+def cpu_device_count(profile: Profile) -> int | None:
+    """How many CPU devices the profile asks for; None when it asks for CUDA or leaves it open."""
+    devices = profile.pool.devices
+    return int(devices.partition(":")[2]) if devices.startswith("cpu:") else None
+
+
+def _device_issues(profile: Profile, facts: Facts) -> list[Issue]:
+    path = "pool.devices"
+    if profile.pool.devices == "cuda" and facts.cuda.status == "absent":
+        return [Issue(path, "error", f"cuda was chosen, but {facts.cuda.detail}", "Use cpu:2, or auto")]
+    if profile.pool.devices == "cuda" and facts.cuda.status == "unknown":
+        return [
+            Issue(
+                path,
+                "warning",
+                f"whether CUDA works here is not known: {facts.cuda.detail}",
+                "Use auto to be safe",
+            )
+        ]
+    if cpu_device_count(profile) and facts.cuda.status == "found":
+        return [Issue(path, "warning", f"{facts.cuda.detail} would stay unused", "Use cuda")]
+    return []
+
+
+def _memory_issues(profile: Profile, facts: Facts) -> list[Issue]:
+    count = cpu_device_count(profile)
+    each = profile.pool.memory_bytes
+    issues = []
+    if count and each and facts.memory_bytes is not None:
+        wanted, room = count * each, facts.memory_bytes
+        sentence = f"{count} x {format_bytes(each)} = {format_bytes(wanted)} of {format_bytes(room)}"
+        fits = max(1, int(room * 0.8 / count) // 2**20)
+        if wanted > room:
+            issues.append(Issue("pool.memory_bytes", "error", sentence, f"Use at most {fits}MiB a device"))
+        elif wanted > 0.85 * room:
+            issues.append(
+                Issue(
+                    "pool.memory_bytes",
+                    "warning",
+                    f"{sentence} leaves little for notebooks",
+                    f"Use about {fits}MiB",
+                )
+            )
+    if facts.shared_memory_bytes is not None and facts.shared_memory_bytes < _SMALL_SHARED_BYTES:
+        room_text = format_bytes(facts.shared_memory_bytes)
+        issues.append(
+            Issue(
+                "pool.devices",
+                "warning",
+                f"/dev/shm has only {room_text} free, and uploaded tensors pass through it",
+                "In a container, start it with a larger --shm-size",
+            )
+        )
+    return issues
+
+
+def _thread_issues(profile: Profile, facts: Facts) -> list[Issue]:
+    count = cpu_device_count(profile)
+    threads = profile.pool.threads
+    if count and threads and count * threads > facts.whole_cores:
+        return [
+            Issue(
+                "pool.threads",
+                "warning",
+                f"{count} x {threads} threads on {facts.cores:g} usable cores would slow each other down",
+                f"Use {max(1, facts.whole_cores // count)}",
+            )
+        ]
+    return []
