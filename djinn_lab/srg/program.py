@@ -49,7 +49,7 @@ Residency = Literal["weight", "activation", "kv", "input", "output"]
 Modality = Literal["text", "vision", "audio", "tabular", "mixed", "unknown"]
 
 
-class TensorMeta(msgspec.Struct, frozen=True, array_like=True):
+class TensorMeta(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Shape, stride (both in elements) and dtype name of a tensor."""
 
     dtype: str
@@ -148,7 +148,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     inline: bytes | None = None
 
 
-class NodeRecord(msgspec.Struct, frozen=True, array_like=True):
+class NodeRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One op. Tuples run parallel: ``outputs[i]`` has meta ``metas[output_metas[i]]`` and lies in
     ``storages[i]`` (an input's storage for views and in-place results).
 

@@ -1,0 +1,115 @@
+"""Finds attention in ATen structure: a fused op, or a softmax between two batched matmuls.
+
+Names of modules play no part. One pass forward, in program order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from djinn_lab.srg.wiring import Wiring
+
+_FUSED = frozenset(
+    """_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
+    _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention scaled_dot_product_attention
+    _scaled_dot_product_attention_math""".split()
+)
+_SOFTMAX = frozenset(("_softmax", "softmax", "_safe_softmax", "_masked_softmax"))
+_BATCHED = {"bmm": (0, 1), "baddbmm": (1, 2), "matmul": (0, 1)}
+"""Where the two factors stand among a batched matmul's inputs."""
+_LAYOUT = frozenset(
+    """view _unsafe_view reshape expand transpose permute t unsqueeze squeeze clone contiguous slice alias detach
+    _to_copy flatten unflatten _reshape_alias select""".split()
+)
+_ON_SCORES = _LAYOUT | frozenset(
+    """mul div add sub masked_fill where native_dropout dropout mul_ div_ add_ masked_fill_ sub_ tanh
+    nan_to_num""".split()
+)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """``key`` and ``value`` are value ids traced back through views and copies to what produced them."""
+
+    node: int
+    call: int
+    query_length: int
+    key_length: int
+    key: int
+    value: int
+
+
+class _Tracer:
+    """Follows scores and probabilities forward, and layout changes backward."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        self._origin: dict[int, int] = {}
+        self._scores: dict[int, int] = {}
+        self._probabilities: dict[int, int] = {}
+        self.found: list[Attention] = []
+
+    def _root(self, value: int) -> int:
+        return self._origin.get(value, value)
+
+    def visit(self, index: int) -> None:
+        node = self._wiring.program.nodes[index]
+        name = self._wiring.names[node.template]
+        inputs = [value for value in node.inputs if value is not None]
+        output = next((value for value in node.outputs if value is not None), None)
+        if not inputs:
+            return
+        if name in _FUSED:
+            self._add(index, *inputs[:3])
+        elif name in _BATCHED:
+            self._visit_product(index, name, inputs, output)
+        elif output is not None:
+            if name in _SOFTMAX:
+                if (key := self._scores.get(inputs[0])) is not None:
+                    self._probabilities[output] = key
+                return
+            if name in _LAYOUT:
+                self._origin[output] = self._root(inputs[0])
+            if name in _ON_SCORES:
+                self._carry(inputs, output)
+
+    def _carry(self, inputs: list[int], output: int) -> None:
+        for known in (self._scores, self._probabilities):
+            key = next((known[value] for value in inputs if value in known), None)
+            if key is not None:
+                known[output] = key
+
+    def _visit_product(self, index: int, name: str, inputs: list[int], output: int | None) -> None:
+        left_at, right_at = _BATCHED[name]
+        if len(inputs) <= right_at or output is None:
+            return
+        left, right = inputs[left_at], inputs[right_at]
+        if left in self._probabilities:
+            self._add(index, left, self._probabilities[left], right)
+        else:
+            self._scores[output] = right
+
+    def _add(self, index: int, query: int, key: int, value: int) -> None:
+        """``query`` is the query itself where fused, else the probabilities (queries by keys)."""
+        metas = self._wiring.metas
+        query_meta, key_meta, value_meta = metas[query], metas[key], metas[value]
+        if query_meta is None or key_meta is None or value_meta is None or len(value_meta.shape) < 2:
+            return
+        self.found.append(
+            Attention(
+                node=index,
+                call=self._wiring.program.scopes[self._wiring.program.nodes[index].scope].call,
+                query_length=query_meta.shape[-2],
+                key_length=value_meta.shape[-2],
+                key=self._root(key),
+                value=self._root(value),
+            )
+        )
+
+
+def find_attention(wiring: Wiring) -> list[Attention]:
+    """Every attention of the program, in program order."""
+    tracer = _Tracer(wiring)
+    for index in range(len(wiring.program.nodes)):
+        tracer.visit(index)
+    return tracer.found

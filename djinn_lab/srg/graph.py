@@ -1,0 +1,212 @@
+"""The semantically rich graph (SRG): a program's nodes with what each does, for whom, and what it costs.
+
+Built in one linear pass from a validated :class:`~djinn_lab.srg.program.Program` and never changed. Node ids are positions in
+program order; value ids are the session's. ``docs/srg.md`` says where each field comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from djinn_lab.srg.attention import find_attention
+from djinn_lab.srg.costs import CostBook
+from djinn_lab.srg.identity import structural_hash
+from djinn_lab.srg.modality import assign_modality
+from djinn_lab.srg.phases import refine_phases
+from djinn_lab.srg.program import Modality, Phase, Program, Residency, TensorMeta
+from djinn_lab.srg.residency import assign_residency
+from djinn_lab.srg.wiring import Wiring, trace_wiring
+
+
+class Value(msgspec.Struct, frozen=True, gc=False):
+    """A tensor. ``producer``: the node that made it, None for a source. ``shape`` and ``dtype`` are None while they
+    depend on data, and ``nbytes`` (of its elements) is then 0. ``span_bytes``: from its first to its last element in
+    memory. ``upload_bytes``: what a source sends from the client, 0 for a value that the session already holds."""
+
+    id: int
+    storage: int
+    producer: int | None
+    residency: Residency
+    shape: tuple[int, ...] | None
+    dtype: str | None
+    nbytes: int
+    span_bytes: int
+    upload_bytes: int
+
+
+class Node(msgspec.Struct, frozen=True, gc=False):
+    """One op. ``flops`` equals ``torch.utils.flop_counter`` where that counts the op (``flops_counted``), else it is an
+    estimate. ``writes`` are the inputs changed in place. ``is_view``: the results alias the inputs and nothing runs."""
+
+    id: int
+    op: str
+    module: str
+    call: int
+    cell: str
+    line: int
+    phase: Phase
+    modality: Modality
+    residency: Residency
+    flops: int
+    flops_counted: bool
+    bytes_read: int
+    bytes_written: int
+    shape: tuple[int, ...] | None
+    dtype: str | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    writes: tuple[int, ...]
+    is_view: bool
+
+
+class Edge(msgspec.Struct, frozen=True, gc=False):
+    """``target`` needs ``value`` as ``source`` left it: the node that produced the value, or that last wrote to its memory
+    (both, when they differ). ``source`` None: it existed before the first node. ``nbytes``: of the value's elements."""
+
+    source: int | None
+    target: int
+    value: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class SRG:
+    """``unknown_flops``: names of ops that count 0 because nothing is known about their arithmetic."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    values: Mapping[int, Value]
+    keep: tuple[int, ...]
+    fetch: tuple[int, ...]
+    structural_hash: str
+    unknown_flops: tuple[str, ...]
+
+    @classmethod
+    def from_program(cls, program: Program) -> SRG:
+        """Annotate a program that :func:`~djinn_lab.srg.validation.validate_program` accepts."""
+        wiring = trace_wiring(program)
+        attentions = find_attention(wiring)
+        residency = assign_residency(wiring, attentions)
+        costs = CostBook(wiring)
+        phases = refine_phases(program, attentions)
+        nodes, edges = _nodes_and_edges(wiring, phases, assign_modality(wiring), residency, costs)
+        return cls(
+            nodes=tuple(nodes),
+            edges=tuple(edges),
+            values=_values(wiring, residency),
+            keep=tuple(program.keep),
+            fetch=tuple(program.fetch),
+            structural_hash=structural_hash(program),
+            unknown_flops=costs.unknown,
+        )
+
+    @property
+    def counted_flops(self) -> int:
+        """FLOPs of the ops that torch's counter knows: equal to ``FlopCounterMode.get_total_flops()``."""
+        return sum(node.flops for node in self.nodes if node.flops_counted)
+
+    @property
+    def flops(self) -> int:
+        """Counted and estimated FLOPs together."""
+        return sum(node.flops for node in self.nodes)
+
+
+def _values(wiring: Wiring, residency: Mapping[int, Residency]) -> dict[int, Value]:
+    program = wiring.program
+    producers: dict[int, int] = {}
+    for index, node in enumerate(program.nodes):
+        for output in node.outputs:
+            if output is not None and output not in wiring.sources:
+                producers.setdefault(output, index)
+    uploads = {
+        source.value: program.metas[source.meta].blob_bytes
+        for source in program.sources
+        if source.blob is not None or source.inline is not None
+    }
+    values = {}
+    layouts: dict[TensorMeta | None, _Layout] = {}
+    for value, meta in wiring.metas.items():
+        shape, dtype, nbytes, span_bytes = layouts.get(meta) or layouts.setdefault(meta, _layout(meta))
+        values[value] = Value(
+            id=value,
+            storage=wiring.storages[value],
+            producer=producers.get(value),
+            residency=residency[value],
+            shape=shape,
+            dtype=dtype,
+            nbytes=nbytes,
+            span_bytes=span_bytes,
+            upload_bytes=uploads.get(value, 0),
+        )
+    return values
+
+
+_Layout = tuple[tuple[int, ...] | None, str | None, int, int]
+
+
+def _layout(meta: TensorMeta | None) -> _Layout:
+    return (None, None, 0, 0) if meta is None else (meta.shape, meta.dtype, meta.nbytes, meta.span_bytes)
+
+
+def _nodes_and_edges(
+    wiring: Wiring,
+    phases: Sequence[Phase],
+    modalities: Sequence[Modality],
+    residency: Mapping[int, Residency],
+    costs: CostBook,
+) -> tuple[list[Node], list[Edge]]:
+    program, metas, storages = wiring.program, wiring.metas, wiring.storages
+    ops = [template.op for template in program.templates]
+    made_by: dict[int, int] = {}
+    written_by: dict[int, int] = {}
+    nodes: list[Node] = []
+    edges: list[Edge] = []
+    sizes: dict[int, int] = {}
+    for index, record in enumerate(program.nodes):
+        inputs = tuple(value for value in record.inputs if value is not None)
+        for value in dict.fromkeys(inputs):
+            nbytes = sizes.get(value)
+            if nbytes is None:
+                meta = metas[value]
+                nbytes = sizes[value] = 0 if meta is None else meta.nbytes
+            maker, writer = made_by.get(value), written_by.get(storages[value])
+            edges.append(Edge(maker, index, value, nbytes))
+            if writer is not None and (maker is None or writer > maker):
+                edges.append(Edge(writer, index, value, nbytes))
+        writes = wiring.writes[index]
+        for value in writes:
+            written_by[storages[value]] = index
+        outputs = tuple(value for value in record.outputs if value is not None)
+        for value in outputs:
+            made_by.setdefault(value, index)
+        cost = costs.cost(index, record)
+        scope = program.scopes[record.scope]
+        first = outputs[0] if outputs else writes[0] if writes else None
+        meta = None if first is None else metas[first]
+        nodes.append(
+            Node(
+                id=index,
+                op=ops[record.template],
+                module=scope.module,
+                call=scope.call,
+                cell=scope.cell,
+                line=scope.line,
+                phase=phases[index],
+                modality=modalities[index],
+                residency="activation" if first is None else residency[first],
+                flops=cost.flops,
+                flops_counted=cost.counted,
+                bytes_read=cost.bytes_read,
+                bytes_written=cost.bytes_written,
+                shape=None if meta is None else meta.shape,
+                dtype=None if meta is None else meta.dtype,
+                inputs=inputs,
+                outputs=outputs,
+                writes=writes,
+                is_view=wiring.views[index],
+            )
+        )
+    return nodes, edges

@@ -1,0 +1,58 @@
+"""The structural hash: equal programs hash equal, in any process, whatever their ids are.
+
+It covers ops, arguments, layouts, wiring, aliasing, source residency, and what is kept and fetched. It leaves out value and
+storage numbers (renumbered by first use), table order, scopes (module paths, cells, lines) and the data itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+
+from djinn_lab.srg.program import Program
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Numbering(dict[int | None, int | None]):
+    """Numbers keys 0, 1, 2 ... in the order of their first use; None stays None."""
+
+    def __missing__(self, key: int | None) -> int | None:
+        number = self[key] = None if key is None else len(self)
+        return number
+
+    def of(self, keys: Iterable[int | None]) -> list[int | None]:
+        return [self[key] for key in keys]
+
+
+def structural_hash(program: Program) -> str:
+    """64 hex digits."""
+    values, storages, metas, templates = _Numbering(), _Numbering(), _Numbering(), _Numbering()
+    nodes = [
+        (
+            templates[node.template],
+            values.of(node.inputs),
+            values.of(node.outputs),
+            metas.of(node.output_metas),
+            storages.of(node.storages),
+            node.scalars,
+            node.dynamic,
+        )
+        for node in program.nodes
+    ]
+    sources = [
+        (values[source.value], storages[source.storage], metas[source.meta], source.residency)
+        for source in sorted(program.sources, key=lambda source: values.get(source.value, len(values)) or 0)
+    ]
+    content = (
+        sources,
+        nodes,
+        [program.metas[index] for index in metas if index is not None],
+        [program.templates[index] for index in templates if index is not None],
+        sorted(values[value] or 0 for value in program.keep),
+        values.of(program.fetch),
+        program.rng_state is not None,
+    )
+    return hashlib.blake2b(_encode(content), digest_size=32).hexdigest()

@@ -1,0 +1,60 @@
+"""What kind of data a node works on, told by the op that takes it in.
+
+An embedding of integers starts ``text``; a 2-d convolution of a 1- or 3-channel batch ``vision``; a 1-d convolution or
+an STFT ``audio``. Everything downstream inherits, and ``mixed`` is where two kinds meet. A program with none of
+these whose matrix products are all two-dimensional is ``tabular``. The rest is ``unknown``.
+"""
+
+from __future__ import annotations
+
+from djinn_lab.srg.program import Modality, NodeRecord, TensorMeta
+from djinn_lab.srg.wiring import Wiring
+
+_CONVOLUTIONS = frozenset(("convolution", "_convolution", "mkldnn_convolution", "conv1d", "conv2d"))
+_PRODUCTS = frozenset(("mm", "addmm", "linear", "matmul", "bmm", "baddbmm"))
+_AUDIO = frozenset(("stft", "_fft_r2c"))
+_IMAGE_CHANNELS = (1, 3)
+
+
+def assign_modality(wiring: Wiring) -> list[Modality]:
+    """One modality per node."""
+    storages = wiring.storages
+    by_storage: dict[int, Modality] = {}
+    modalities: list[Modality] = []
+    products: list[TensorMeta | None] = []
+    for node, written in zip(wiring.program.nodes, wiring.writes, strict=True):
+        name = wiring.names[node.template]
+        kinds = {by_storage.get(storages[value], "unknown") for value in node.inputs if value is not None}
+        kinds.discard("unknown")
+        if not kinds:
+            started = _starts(name, node, wiring)
+            kinds = {started} if started is not None else kinds
+        if name in _PRODUCTS:
+            products.extend(wiring.metas[value] for value in node.inputs if value is not None)
+        modality: Modality = "mixed" if len(kinds) > 1 else next(iter(kinds), "unknown")
+        modalities.append(modality)
+        if modality != "unknown":
+            by_storage.update((storage, modality) for storage in node.storages if storage is not None)
+            by_storage.update((storages[value], modality) for value in written)
+    if not by_storage and products and all(meta is not None and _is_table(meta) for meta in products):
+        return ["tabular"] * len(modalities)
+    return modalities
+
+
+def _is_table(meta: TensorMeta) -> bool:
+    return len(meta.shape) <= 2 and meta.dtype.startswith(("float", "bfloat"))
+
+
+def _starts(name: str, node: NodeRecord, wiring: Wiring) -> Modality | None:
+    metas = [wiring.metas[value] for value in node.inputs if value is not None]
+    if name == "embedding" and len(metas) > 1 and metas[1] is not None and "int" in metas[1].dtype:
+        return "text"
+    if name in _AUDIO:
+        return "audio"
+    if name in _CONVOLUTIONS and len(metas) > 1 and metas[0] is not None and metas[1] is not None:
+        dimensions = len(metas[1].shape) - 2
+        if dimensions == 1:
+            return "audio"
+        if dimensions == 2 and metas[0].shape[-3] in _IMAGE_CHANNELS:
+            return "vision"
+    return None
