@@ -7,24 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from djinn_lab.srg.ops import words
 from djinn_lab.srg.wiring import Wiring
 
-_FUSED = frozenset(
-    """_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
+_FUSED = words("""_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention scaled_dot_product_attention
-    _scaled_dot_product_attention_math""".split()
-)
+    _scaled_dot_product_attention_math""")
 _SOFTMAX = frozenset(("_softmax", "softmax", "_safe_softmax", "_masked_softmax"))
 _BATCHED = {"bmm": (0, 1), "baddbmm": (1, 2), "matmul": (0, 1)}
 """Where the two factors stand among a batched matmul's inputs."""
-_LAYOUT = frozenset(
-    """view _unsafe_view reshape expand transpose permute t unsqueeze squeeze clone contiguous slice alias detach
-    _to_copy flatten unflatten _reshape_alias select""".split()
-)
-_ON_SCORES = _LAYOUT | frozenset(
-    """mul div add sub masked_fill where native_dropout dropout mul_ div_ add_ masked_fill_ sub_ tanh
-    nan_to_num""".split()
-)
+_LAYOUT = words("""view _unsafe_view reshape expand transpose permute t unsqueeze squeeze clone contiguous slice alias detach
+    _to_copy flatten unflatten _reshape_alias select""")
+_ON_SCORES = _LAYOUT | words("""mul div add sub masked_fill where native_dropout dropout mul_ div_ add_ masked_fill_ sub_ tanh
+    nan_to_num""")
 
 
 @dataclass(frozen=True)

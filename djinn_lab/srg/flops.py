@@ -19,8 +19,9 @@ Shape = Sequence[int]
 
 @dataclass(frozen=True)
 class Call:
-    """An op with its tensors replaced by their metas. ``args`` and ``kwargs`` follow the template; ``tensors`` are
-    the filled holes in order; ``outputs`` are the results; ``written`` the inputs changed in place."""
+    """An op with its tensors replaced by their metas. ``args`` and ``kwargs`` follow the template;
+    ``tensors`` are the filled holes in order; ``outputs`` are the results; ``written`` the inputs changed
+    in place."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]

@@ -1,7 +1,8 @@
 """The semantically rich graph (SRG): a program's nodes with what each does, for whom, and what it costs.
 
-Built in one linear pass from a validated :class:`~djinn_lab.srg.program.Program` and never changed. Node ids are positions in
-program order; value ids are the session's. ``docs/srg.md`` says where each field comes from.
+Built in one linear pass from a validated :class:`~djinn_lab.srg.program.Program` and never changed. Node
+ids are positions in program order; value ids are the session's. ``docs/srg.md`` says where each field comes
+from.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from djinn_lab.srg.wiring import Wiring, trace_wiring
 
 
 class Value(msgspec.Struct, frozen=True, gc=False):
-    """A tensor. ``producer``: the node that made it, None for a source. ``shape`` and ``dtype`` are None while they
-    depend on data, and ``nbytes`` (of its elements) is then 0. ``span_bytes``: from its first to its last element in
-    memory. ``upload_bytes``: what a source sends from the client, 0 for a value that the session already holds."""
+    """A tensor. ``producer``: the node that made it, None for a source. ``shape`` and ``dtype`` are None
+    while they depend on data, and ``nbytes`` (of its elements) is then 0. ``span_bytes``: from its first to
+    its last element in memory. ``upload_bytes``: what a source sends from the client, 0 for a value that
+    the session already holds."""
 
     id: int
     storage: int
@@ -38,8 +40,9 @@ class Value(msgspec.Struct, frozen=True, gc=False):
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
-    """One op. ``flops`` equals ``torch.utils.flop_counter`` where that counts the op (``flops_counted``), else it is an
-    estimate. ``writes`` are the inputs changed in place. ``is_view``: the results alias the inputs and nothing runs."""
+    """One op. ``flops`` equals ``torch.utils.flop_counter`` where that counts the op (``flops_counted``),
+    else it is an estimate. ``writes`` are the inputs changed in place. ``is_view``: the results alias the
+    inputs and nothing runs."""
 
     id: int
     op: str
@@ -63,8 +66,9 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
 
 class Edge(msgspec.Struct, frozen=True, gc=False):
-    """``target`` needs ``value`` as ``source`` left it: the node that produced the value, or that last wrote to its memory
-    (both, when they differ). ``source`` None: it existed before the first node. ``nbytes``: of the value's elements."""
+    """``target`` needs ``value`` as ``source`` left it: the node that produced the value, or that last
+    wrote to its memory (both, when they differ). ``source`` None: it existed before the first node.
+    ``nbytes``: of the value's elements."""
 
     source: int | None
     target: int

@@ -1,7 +1,8 @@
 """The structural hash: equal programs hash equal, in any process, whatever their ids are.
 
-It covers ops, arguments, layouts, wiring, aliasing, source residency, and what is kept and fetched. It leaves out value and
-storage numbers (renumbered by first use), table order, scopes (module paths, cells, lines) and the data itself.
+It covers ops, arguments, layouts, wiring, aliasing, source residency, and what is kept and fetched. It
+leaves out value and storage numbers (renumbered by first use), table order, scopes (module paths, cells,
+lines) and the data itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What kind of data a node works on, told by the op that takes it in.
 
-An embedding of integers starts ``text``; a 2-d convolution of a 1- or 3-channel batch ``vision``; a 1-d convolution or
-an STFT ``audio``. Everything downstream inherits, and ``mixed`` is where two kinds meet. A program with none of
-these whose matrix products are all two-dimensional is ``tabular``. The rest is ``unknown``.
+An embedding of integers starts ``text``; a 2-d convolution of a 1- or 3-channel batch ``vision``; a 1-d
+convolution or an STFT ``audio``. Everything downstream inherits, and ``mixed`` is where two kinds meet. A
+program with none of these whose matrix products are all two-dimensional is ``tabular``. The rest is
+``unknown``.
 """
 
 from __future__ import annotations

@@ -41,6 +41,11 @@ def leaves_of(template: Template) -> Iterator[Leaf]:
             yield argument
 
 
+def words(text: str) -> frozenset[str]:
+    """The words of a table that is written as text."""
+    return frozenset(text.split())
+
+
 def base_name(op: str) -> str:
     """``aten.add_.Tensor`` -> ``add_``."""
     return op.split(".")[1]

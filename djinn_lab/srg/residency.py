@@ -1,9 +1,9 @@
 """How long a value's memory lives, and why.
 
 Sources say what they are. A produced value takes after its storage: a view of a weight, or the result of an
-in-place update of it, is a weight. A fresh one is ``activation``, ``output`` when the client keeps it, or ``kv``
-when it is a key-value cache by structure: it feeds an attention as key or value, and it either grew by
-concatenation along the sequence or was written in place.
+in-place update of it, is a weight. A fresh one is ``activation``, ``output`` when the client keeps it, or
+``kv`` when it is a key-value cache by structure: it feeds an attention as key or value, and it either grew
+by concatenation along the sequence or was written in place.
 """
 
 from __future__ import annotations

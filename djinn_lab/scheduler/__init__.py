@@ -1,0 +1,29 @@
+"""One graph to one execution schedule: device, order, cost, memory plan, and the reasons.
+
+No clock, no I/O, no torch. See ``docs/scheduler.md``.
+"""
+
+from __future__ import annotations
+
+from djinn_lab.scheduler.costs import CostEstimator, GraphCostEstimator
+from djinn_lab.scheduler.devices import DeviceProfile
+from djinn_lab.scheduler.memory_plan import MemoryPlan
+from djinn_lab.scheduler.parts import ScheduledNode, Transfer
+from djinn_lab.scheduler.profiles import SCHEDULER_PROFILES, SchedulerProfile
+from djinn_lab.scheduler.schedule import ExecutionSchedule
+from djinn_lab.scheduler.scheduler import Scheduler
+from djinn_lab.scheduler.strategies import OptimizationStrategy
+
+__all__ = [
+    "SCHEDULER_PROFILES",
+    "CostEstimator",
+    "DeviceProfile",
+    "ExecutionSchedule",
+    "GraphCostEstimator",
+    "MemoryPlan",
+    "OptimizationStrategy",
+    "ScheduledNode",
+    "Scheduler",
+    "SchedulerProfile",
+    "Transfer",
+]

@@ -1,0 +1,109 @@
+"""A schedule's reasons as sentences: what was decided, and the numbers that decided it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from djinn_lab.scheduler.devices import DeviceProfile
+from djinn_lab.scheduler.groups import colocation_groups
+from djinn_lab.scheduler.profiles import SchedulerProfile
+from djinn_lab.scheduler.schedule import ExecutionSchedule
+from djinn_lab.srg.graph import SRG
+from djinn_lab.units import format_bytes, format_seconds
+
+
+def explain_schedule(
+    srg: SRG,
+    schedule: ExecutionSchedule,
+    profile: SchedulerProfile,
+    others: Sequence[ExecutionSchedule],
+    left_out: Sequence[DeviceProfile],
+    changed_by: Sequence[str],
+) -> tuple[str, ...]:
+    """``others``: the placements that lost; ``left_out``: devices without room; ``changed_by``: strategies."""
+    return (
+        _device(schedule, profile, others),
+        *_devices_left_out(schedule, left_out),
+        _order(srg, changed_by),
+        _memory(srg, schedule, profile),
+        _time(schedule),
+        _transfers(schedule),
+        _groups(srg),
+        *_caveats(srg, schedule),
+    )
+
+
+def _device(
+    schedule: ExecutionSchedule, profile: SchedulerProfile, others: Sequence[ExecutionSchedule]
+) -> str:
+    name, predicted = schedule.device.device, format_seconds(schedule.predicted_s)
+    if not others:
+        return f"Device {name}: the only candidate with room, {predicted} predicted."
+    if profile.objective == "latency":
+        rivals = ", ".join(f"{format_seconds(o.predicted_s)} on {o.device.device}" for o in others)
+        return f"Device {name}: fastest with {predicted} predicted, against {rivals}."
+    rivals = ", ".join(f"{_fill(other):.0%} on {other.device.device}" for other in others)
+    return f"Device {name}: its memory is filled least, {_fill(schedule):.0%} at the peak, against {rivals}."
+
+
+def _fill(schedule: ExecutionSchedule) -> float:
+    device = schedule.device
+    return (device.used_bytes + schedule.memory.peak_bytes) / max(device.memory_bytes, 1)
+
+
+def _devices_left_out(schedule: ExecutionSchedule, left_out: Sequence[DeviceProfile]) -> Iterator[str]:
+    peak = format_bytes(schedule.memory.peak_bytes)
+    for device in left_out:
+        yield (
+            f"Device {device.device}: left out, the peak of {peak} does not fit its "
+            f"{format_bytes(device.memory_bytes)} with {format_bytes(device.used_bytes)} in use."
+        )
+
+
+def _order(srg: SRG, changed_by: Sequence[str]) -> str:
+    if changed_by:
+        return f"Order: {len(srg.nodes)} nodes, rearranged by {', '.join(changed_by)}; results are the same."
+    return f"Order: {len(srg.nodes)} nodes as the cell wrote them."
+
+
+def _memory(srg: SRG, schedule: ExecutionSchedule, profile: SchedulerProfile) -> str:
+    memory = schedule.memory
+    where = "before the first node"
+    if memory.peak_position is not None:
+        node = schedule.nodes[memory.peak_position]
+        where = f"at node {node.node} ({node.op}{', line ' + str(node.line) if node.line else ''})"
+    return (
+        f"Memory: peak {format_bytes(memory.peak_bytes)} {where}, of which {format_bytes(memory.resident_bytes)} are "
+        f"inputs and weights; {format_bytes(schedule.limit_bytes)} are allowed with {profile.reserve_fraction:.0%} kept "
+        f"free; {format_bytes(memory.kept_bytes)} stay afterwards."
+    )
+
+
+def _time(schedule: ExecutionSchedule) -> str:
+    seconds = {"compute": 0.0, "memory": 0.0, "overhead": 0.0}
+    for node in schedule.nodes:
+        seconds[node.bound] += node.end_s - node.start_s
+    total = sum(seconds.values()) or 1.0
+    shares = ", ".join(f"{share / total:.0%} {bound}" for bound, share in seconds.items())
+    return f"Time: {format_seconds(sum(seconds.values()))} of ops, bound by {shares}."
+
+
+def _transfers(schedule: ExecutionSchedule) -> str:
+    def total(direction: str) -> str:
+        moved = [transfer.nbytes for transfer in schedule.transfers if transfer.direction == direction]
+        return f"{len(moved)} tensors ({format_bytes(sum(moved))})"
+
+    return f"Transfers: {total('upload')} up, {total('fetch')} down."
+
+
+def _groups(srg: SRG) -> str:
+    groups = colocation_groups(srg)
+    members = sum(map(len, groups))
+    return f"Co-location: {members} view and in-place nodes stay with their base in {len(groups)} groups."
+
+
+def _caveats(srg: SRG, schedule: ExecutionSchedule) -> Iterator[str]:
+    if not schedule.device.measured:
+        yield f"Caution: the rates of {schedule.device.device} are defaults, it has not been measured yet."
+    if srg.unknown_flops:
+        yield f"Caution: FLOPs unknown and counted as 0 for {', '.join(srg.unknown_flops)}."

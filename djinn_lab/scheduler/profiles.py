@@ -1,0 +1,48 @@
+"""Named scheduler settings for common workloads."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+
+
+class SchedulerProfile(msgspec.Struct, frozen=True):
+    """``objective``: among the devices that fit, take the fastest (``latency``) or the one whose memory is
+    filled least at the peak (``memory``). ``reserve_fraction``: share of a device's memory that a plan
+    leaves free, for workspaces inside ops and for what comes next.
+    """
+
+    name: str
+    description: str
+    objective: Literal["latency", "memory"]
+    reserve_fraction: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.reserve_fraction < 1:
+            raise ValueError(
+                f"reserve_fraction is {self.reserve_fraction}; it must be at least 0 and below 1"
+            )
+
+
+SCHEDULER_PROFILES = MappingProxyType(
+    {
+        profile.name: profile
+        for profile in (
+            SchedulerProfile(
+                "basic_inference", "One-off forward passes: the fastest device.", "latency", 0.05
+            ),
+            SchedulerProfile(
+                "llm_serving",
+                "Token generation: the fastest device, with room for KV to grow.",
+                "latency",
+                0.2,
+            ),
+            SchedulerProfile(
+                "research_training", "Training and experiments: the emptiest device first.", "memory", 0.1
+            ),
+        )
+    }
+)
+"""By name. Read-only."""

@@ -1,0 +1,152 @@
+"""From a graph to an execution schedule on one device.
+
+For every candidate device: the order is fixed, memory is planned for it, and the time is predicted. Devices
+whose memory would be exceeded drop out; the profile's objective picks among the rest; ties go to the first
+listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import msgspec
+
+from djinn_lab.errors import DeviceMemoryError
+from djinn_lab.scheduler.costs import CostEstimator, GraphCostEstimator
+from djinn_lab.scheduler.devices import DeviceProfile
+from djinn_lab.scheduler.explanation import explain_schedule
+from djinn_lab.scheduler.groups import colocation_groups
+from djinn_lab.scheduler.memory_plan import MemoryPlan, plan_memory
+from djinn_lab.scheduler.ordering import check_order
+from djinn_lab.scheduler.parts import ScheduledNode, Transfer
+from djinn_lab.scheduler.profiles import SCHEDULER_PROFILES, SchedulerProfile
+from djinn_lab.scheduler.schedule import ExecutionSchedule
+from djinn_lab.scheduler.strategies import OptimizationStrategy
+from djinn_lab.srg.graph import SRG
+from djinn_lab.units import format_bytes
+
+
+class Scheduler:
+    """``profile``: a name in :data:`SCHEDULER_PROFILES` or a profile of your own. ``devices``: the
+    candidates; none means one unmeasured CPU device. ``strategies`` may change the order, one after the
+    other."""
+
+    def __init__(
+        self,
+        cost_estimator: CostEstimator | None = None,
+        devices: Sequence[DeviceProfile] | None = None,
+        profile: str | SchedulerProfile = "basic_inference",
+        strategies: Sequence[OptimizationStrategy] = (),
+    ) -> None:
+        self.cost_estimator = cost_estimator or GraphCostEstimator()
+        self.devices = tuple(devices) if devices else (DeviceProfile.default("cpu"),)
+        self.profile = SCHEDULER_PROFILES[profile] if isinstance(profile, str) else profile
+        self.strategies = tuple(strategies)
+
+    def create_schedule(self, srg: SRG) -> ExecutionSchedule:
+        """Raises :class:`~djinn_lab.errors.DeviceMemoryError` when no device can hold the graph at its
+        peak, and ValueError when a strategy proposes an order that would change results."""
+        order: Sequence[int] = range(len(srg.nodes))
+        changed_by: list[str] = []
+        for strategy in self.strategies:
+            proposed = tuple(strategy.propose(srg, order))
+            if proposed != tuple(order):
+                check_order(srg, proposed)
+                order = proposed
+                changed_by.append(strategy.name)
+        memory = plan_memory(srg, order)
+        fitting = [device for device in self.devices if memory.peak_bytes <= self._limit_bytes(device)]
+        if not fitting:
+            self._refuse(srg, order, memory)
+        candidates = [self._place(srg, order, memory, device) for device in fitting]
+        best = min(candidates, key=self._rank)
+        others = [schedule for schedule in candidates if schedule is not best]
+        left_out = [device for device in self.devices if device not in fitting]
+        decisions = explain_schedule(srg, best, self.profile, others, left_out, changed_by)
+        return msgspec.structs.replace(best, decisions=decisions, groups=colocation_groups(srg))
+
+    def _limit_bytes(self, device: DeviceProfile) -> int:
+        """What a plan may use: the device's memory less the reserve, less what others hold."""
+        return max(0, int(device.memory_bytes * (1 - self.profile.reserve_fraction)) - device.used_bytes)
+
+    def _rank(self, schedule: ExecutionSchedule) -> float:
+        if self.profile.objective == "latency":
+            return schedule.predicted_s
+        device = schedule.device
+        return (device.used_bytes + schedule.memory.peak_bytes) / max(device.memory_bytes, 1)
+
+    def _place(
+        self, srg: SRG, order: Sequence[int], memory: MemoryPlan, device: DeviceProfile
+    ) -> ExecutionSchedule:
+        estimate = self.cost_estimator.estimate
+        uploads, now_s = _uploads(srg, order, device)
+        nodes = []
+        for node_id, live_bytes in zip(order, memory.live_bytes, strict=True):
+            node = srg.nodes[node_id]
+            cost = estimate(node, device)
+            end_s = now_s + cost.seconds
+            nodes.append(
+                ScheduledNode(
+                    node_id, node.op, node.module, node.line, node.phase, now_s, end_s, cost.bound, live_bytes
+                )
+            )
+            now_s = end_s
+        fetches, now_s = _fetches(srg, device, now_s)
+        return ExecutionSchedule(
+            device=device,
+            profile=self.profile.name,
+            structural_hash=srg.structural_hash,
+            nodes=tuple(nodes),
+            transfers=(*uploads, *fetches),
+            groups=(),
+            memory=memory,
+            limit_bytes=self._limit_bytes(device),
+            predicted_s=now_s,
+            decisions=(),
+        )
+
+    def _refuse(self, srg: SRG, order: Sequence[int], memory: MemoryPlan) -> NoReturn:
+        largest = max(self.devices, key=self._limit_bytes)
+        where = "loading its inputs"
+        if memory.peak_position is not None:
+            node = srg.nodes[order[memory.peak_position]]
+            place = ", ".join(
+                part for part in (node.module, f"line {node.line}" if node.line else "") if part
+            )
+            where = f"node {node.id} ({node.op}{', ' + place if place else ''})"
+        raise DeviceMemoryError(
+            f"This cell needs {format_bytes(memory.peak_bytes)} at its peak, at {where}, but {largest.device} allows "
+            f"{format_bytes(self._limit_bytes(largest))} of its {format_bytes(largest.memory_bytes)}: "
+            f"{format_bytes(largest.used_bytes)} are in use and {self.profile.reserve_fraction:.0%} are kept free.",
+            f"{format_bytes(memory.resident_bytes)} of the peak are inputs and weights. Use a smaller batch, compute in "
+            "smaller parts, delete tensors that you no longer need (del name), or start the pool with more memory.",
+        )
+
+
+def _uploads(srg: SRG, order: Sequence[int], device: DeviceProfile) -> tuple[list[Transfer], float]:
+    """Everything that travels before the first node, one after the other, and when that is done."""
+    waiting = {value.id for value in srg.values.values() if value.upload_bytes}
+    readers: dict[int, int] = {}
+    for node_id in order if waiting else ():
+        for value in srg.nodes[node_id].inputs:
+            if value in waiting:
+                readers.setdefault(value, node_id)
+    transfers: list[Transfer] = []
+    now_s = 0.0
+    for value in sorted(waiting):
+        nbytes = srg.values[value].upload_bytes
+        end_s = now_s + device.transfer_s(nbytes)
+        transfers.append(Transfer(value, "upload", nbytes, now_s, end_s, readers.get(value)))
+        now_s = end_s
+    return transfers, now_s
+
+
+def _fetches(srg: SRG, device: DeviceProfile, now_s: float) -> tuple[list[Transfer], float]:
+    transfers: list[Transfer] = []
+    for value in srg.fetch:
+        known = srg.values[value]
+        end_s = now_s + device.transfer_s(known.nbytes)
+        transfers.append(Transfer(value, "fetch", known.nbytes, now_s, end_s, known.producer))
+        now_s = end_s
+    return transfers, now_s
