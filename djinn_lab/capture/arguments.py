@@ -1,0 +1,86 @@
+"""One call's arguments, read once: the cache key, the input values, the scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from djinn_lab.capture.signature import Kind, Signature
+from djinn_lab.capture.values import Value
+from djinn_lab.srg.program import ComplexNumber, Scalar
+
+
+class Arguments:
+    """``key`` says everything that can influence result layouts (offsets only where the op makes views)."""
+
+    __slots__ = ("_value_of", "inputs", "key", "scalars", "storages")
+
+    def __init__(
+        self,
+        value_of: Callable[[torch.Tensor], Value],
+        signature: Signature,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self._value_of = value_of
+        self.inputs: list[int] = []
+        self.storages: list[int] = []
+        self.scalars: list[Scalar] = []
+        key: list[Any] = [signature.func]
+        for kind, argument in zip(signature.kinds, args, strict=False):
+            if kind is Kind.TENSOR and argument is not None:
+                value = value_of(argument)
+                self.inputs.append(value.id)
+                self.storages.append(value.storage.id)
+                key.append(value.layout)
+                if signature.is_view:
+                    key.append(value.offset)
+            else:
+                self._read(kind, argument, key)
+        for name, argument in kwargs.items():
+            key.append(name)
+            self._read(signature.keyword_kinds[name], argument, key)
+        if signature.is_factory:
+            key.append(torch.get_default_dtype())
+        self.key = tuple(key)
+
+    def _read(self, kind: Kind, argument: Any, key: list[Any]) -> None:
+        if argument is None:
+            key.append(None)
+        elif kind is Kind.STATIC:
+            key.append(_hashable(argument))
+        elif kind is Kind.SCALAR:
+            key.append(type(argument))
+            self.scalars.append(_scalar(argument))
+        elif kind is Kind.TENSOR:
+            self._read_tensor(argument, key)
+        elif kind is Kind.TENSOR_LIST:
+            key.append(len(argument))
+            for item in argument:
+                if item is None:
+                    key.append(None)
+                else:
+                    self._read_tensor(item, key)
+        else:
+            key.extend((len(argument), *map(type, argument)))
+            self.scalars.extend(map(_scalar, argument))
+
+    def _read_tensor(self, tensor: torch.Tensor, key: list[Any]) -> None:
+        value = self._value_of(tensor)
+        self.inputs.append(value.id)
+        self.storages.append(value.storage.id)
+        key.extend((value.layout, value.offset))
+
+
+def _hashable(argument: Any) -> Any:
+    if isinstance(argument, (list, tuple)):
+        return tuple(_hashable(item) for item in argument)
+    return argument
+
+
+def _scalar(number: Any) -> Scalar:
+    if isinstance(number, complex):
+        return ComplexNumber(number.real, number.imag)
+    return number  # type: ignore[no-any-return]

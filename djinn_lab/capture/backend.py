@@ -1,0 +1,52 @@
+"""What capture asks of whoever runs its programs (a session with a pool; a worker in process, in tests)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from djinn_lab.srg.program import Program, TensorMeta
+
+INLINE_SOURCE_BYTES_MAX = 4096
+"""Sources up to this size travel in the program; larger ones are staged as blobs."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Why a segment is sent now: ``cause`` (``"cell end"``, ``"item"``, ``"print"``, ``"fetch"`` ...) and cell line (0: none)."""
+
+    cause: str
+    line: int
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """``executed`` nodes ran; ``error`` is what to raise then. ``fetched`` run parallel to ``program.fetch``: contiguous plain
+    tensors. ``dynamic_metas``: layouts of the last node's outputs when it was dynamic. ``pool_lost``: every value is gone."""
+
+    executed: int
+    fetched: Sequence[torch.Tensor] = ()
+    dynamic_metas: Sequence[TensorMeta | None] = ()
+    rng_state: bytes | None = None
+    error: BaseException | None = None
+    pool_lost: bool = False
+    details: dict[str, float] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """Runs programs in order; one at a time."""
+
+    def stage(self, data: memoryview) -> str:
+        """Copy bytes out of the client's memory, so that later writes cannot change them; return their digest."""
+        ...
+
+    def release(self, values: Sequence[int]) -> None:
+        """Nobody holds these values any more."""
+        ...
+
+    def run(self, program: Program, cut: Cut) -> RunResult:
+        """Run and wait. Faults come back in the result; only ``KeyboardInterrupt`` may be raised, after cancelling."""
+        ...

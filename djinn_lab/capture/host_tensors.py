@@ -1,0 +1,152 @@
+"""Plain tensors that captured ops read or write.
+
+Reading: the bytes are snapshotted at that moment and sent by content, so later writes on the host change nothing. A snapshot is
+reused within a cell while the tensor's version counter stands still; memory that torch does not own (numpy's) can change without
+it and is snapshotted at every use.
+
+Writing: a plain tensor that a captured op writes has its truth on the pool until the cell ends; then (or as soon as anything
+on the host is about to look) the new bytes are copied back into its own memory, where every alias and numpy array sees them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+
+from djinn_lab.capture.backend import INLINE_SOURCE_BYTES_MAX
+from djinn_lab.capture.tensor import LazyTensor, wrap
+from djinn_lab.capture.values import Layout, Storage, Value
+from djinn_lab.errors import CaptureError
+from djinn_lab.srg.program import Residency
+
+if TYPE_CHECKING:
+    from djinn_lab.capture.recorder import Recorder
+
+
+class Twin:
+    """The pool's copy of a plain tensor, valid while its version counter is ``version``."""
+
+    __slots__ = ("reference", "value", "version")
+
+    def __init__(self, tensor: torch.Tensor, value: Value) -> None:
+        self.reference = weakref.ref(tensor)
+        self.value = value
+        self.version = tensor._version
+
+
+class HostTensors:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._twins: dict[int, Twin] = {}
+        self.dirty: dict[int, tuple[torch.Tensor, LazyTensor]] = {}
+
+    def value_of(self, tensor: torch.Tensor) -> Value:
+        """The pool's value for a plain tensor as it is now."""
+        refuse_unsupported(tensor)
+        if self.dirty:
+            entry = self.dirty.get(_storage_address(tensor))
+            if entry is not None and entry[0] is tensor:
+                return entry[1]._value
+            if entry is not None:
+                self._recorder.write_back("a view of a written tensor was read")
+        twin = self._twins.get(id(tensor))
+        if twin is not None and twin.reference() is tensor and twin.version == tensor._version:
+            return twin.value
+        value = self.snapshot(tensor, "input")
+        if tensor.untyped_storage().resizable():
+            self._twins[id(tensor)] = Twin(tensor, value)
+        return value
+
+    def mark_written(self, tensor: torch.Tensor, value: Value) -> None:
+        """A captured op wrote ``tensor``, whose pool copy is ``value``."""
+        self.dirty[_storage_address(tensor)] = (tensor, wrap(value))
+        self._twins.pop(id(tensor), None)
+
+    def is_dirty(self, tensor: torch.Tensor) -> bool:
+        return _storage_address(tensor) in self.dirty
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        self._twins.pop(id(tensor), None)
+
+    def end_cell(self) -> None:
+        self._twins.clear()
+
+    def snapshot(self, tensor: torch.Tensor, residency: Residency) -> Value:
+        """A new pool value with the tensor's present contents."""
+        recorder = self._recorder
+        layout = Layout.of_tensor(tensor)
+        storage = Storage(recorder, recorder.ledger.new_id(), layout.span_bytes, residency)
+        value = recorder.ledger.new_value(storage, layout, 0)
+        recorder.add_source(value, _contents(tensor.detach(), layout))
+        return value
+
+    def make_lazy_in_place(self, tensor: torch.Tensor, residency: Residency) -> bool:
+        """Turn a plain tensor into a lazy one, keeping its identity (parameters and buffers of modules). False when
+        torch refuses: something else shares its memory or a graph is built on it; it then stays plain, which is as right."""
+        storage = tensor.untyped_storage()
+        layout = Layout.of_tensor(tensor)
+        whole = layout.dense and tensor.storage_offset() == 0 and layout.nbytes == storage.nbytes()
+        shared = torch._C._storage_Use_Count(storage._cdata) > 2 or not storage.resizable()  # type: ignore[attr-defined]
+        if not whole or shared or layout.nbytes == 0 or _storage_address(tensor) in self.dirty:
+            return False
+        self.forget(tensor)
+        recorder = self._recorder
+        owner = Storage(recorder, recorder.ledger.new_id(), layout.nbytes, residency)
+        owner.host = storage
+        owner.host_version = 0
+        value = recorder.ledger.new_value(owner, layout, 0)
+        value.generation = -1  # sent at first use
+        lazy = wrap(value)
+        if tensor.requires_grad:
+            lazy.requires_grad_()
+        if getattr(tensor, "_is_param", False) or isinstance(tensor, torch.nn.Parameter):
+            lazy._is_param = True  # type: ignore[attr-defined]
+        lazy.grad = tensor.grad
+        try:
+            torch.utils.swap_tensors(tensor, lazy)
+        except RuntimeError:
+            return False
+        return True
+
+
+def refuse_unsupported(tensor: torch.Tensor) -> None:
+    if tensor.layout is not torch.strided:
+        raise CaptureError(
+            f"{tensor.layout} tensors cannot be captured.",
+            "Run this cell with %%local, or use .to_dense() first.",
+        )
+    if type(tensor) is not torch.Tensor and not isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)):
+        raise CaptureError(
+            f"tensors of the subclass {type(tensor).__qualname__} cannot be captured.",
+            "Run this cell with %%local, or use .as_subclass(torch.Tensor) first.",
+        )
+    if tensor.device.type != "cpu":
+        raise CaptureError(
+            f"a tensor on {tensor.device} cannot be captured.",
+            "Move it to the host with .cpu() before the cell.",
+        )
+
+
+def _storage_address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _contents(tensor: torch.Tensor, layout: Layout) -> memoryview:
+    """The bytes that travel (see :class:`djinn_lab.srg.program.Source`)."""
+    if layout.span_bytes > layout.nbytes or tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg().contiguous()
+    count = layout.meta.blob_bytes
+    start = tensor.storage_offset() * tensor.element_size()
+    raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage(), start, (count,), (1,))  # type: ignore[call-overload]
+    return memoryview(raw.numpy())
+
+
+def contents_of_storage(storage: torch.UntypedStorage) -> memoryview:
+    raw = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))  # type: ignore[call-overload]
+    return memoryview(raw.numpy())
+
+
+def is_inline(data: memoryview) -> bool:
+    return data.nbytes <= INLINE_SOURCE_BYTES_MAX

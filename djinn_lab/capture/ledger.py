@@ -1,0 +1,96 @@
+"""Which values exist, who holds them, and which are on the pool."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+
+from djinn_lab.capture.assembly import PendingNode, PendingSource
+from djinn_lab.capture.values import Layout, Storage, Value
+
+
+class Ledger:
+    """``held``: values that are on the pool, or (with ``blob`` or ``inline``) will be as soon as a program needs them.
+    ``live``: ids that something in the notebook still refers to. ``lost``: ids whose value does not exist, and why."""
+
+    def __init__(self, dead: list[int]) -> None:
+        self.held: dict[int, PendingSource] = {}
+        self.live: dict[int, weakref.ref[Value] | None] = {}
+        self.lost: dict[int, str] = {}
+        self._dead = dead
+        self._last_id = 0
+
+    def new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def new_value(self, storage: Storage, layout: Layout, offset: int) -> Value:
+        self._last_id = identifier = self._last_id + 1
+        value = Value(storage, identifier, layout, offset, storage.generation)
+        self.live[identifier] = weakref.ref(value)
+        return value
+
+    def rename(self, value: Value) -> None:
+        """Give ``value`` a new id; the old one names memory that is out of date."""
+        if value.owned:
+            self._dead.append(value.id)
+        value.id = self.new_id()
+        value.owned = True
+        self.live[value.id] = weakref.ref(value)
+
+    def give_to_storage(self, value: Value) -> None:
+        """The storage, not the value object, decides how long this id lives."""
+        value.owned = False
+        self.live[value.id] = None
+        value.storage.base_id, value.storage.base_layout = value.id, value.layout
+
+    def take_dead(self) -> tuple[list[int], list[int]]:
+        """(all ids that died since the last call, those of them that the pool must release)."""
+        dead = list(self._dead)
+        self._dead.clear()
+        for identifier in dead:
+            self.live.pop(identifier, None)
+            self.lost.pop(identifier, None)
+        return dead, [identifier for identifier in dead if self._is_on_pool(identifier)]
+
+    def _is_on_pool(self, identifier: int) -> bool:
+        source = self.held.get(identifier)
+        return source is not None and source.blob is None and source.inline is None
+
+    def live_storages(self) -> set[int]:
+        storages = {value.storage.id for value in self.values()}
+        storages.update(self.held[base].storage for base, ref in self.live.items() if ref is None and base in self.held)
+        return storages
+
+    def values(self) -> Iterator[Value]:
+        for reference in list(self.live.values()):
+            value = reference() if reference is not None else None
+            if value is not None:
+                yield value
+
+    def settle(self, sent: Iterable[int], ran: Sequence[PendingNode], dead: Iterable[int]) -> None:
+        """A program went out: ``sent`` sources arrived and ``ran`` nodes made their outputs."""
+        for identifier in sent:
+            self.held[identifier] = self.held[identifier]._replace(blob=None, inline=None)
+        for node in ran:
+            for identifier, storage, layout in zip(node.outputs, node.storages, node.plan.layouts, strict=False):
+                if identifier in self.live and identifier not in self.held:
+                    assert identifier is not None and storage is not None and layout is not None
+                    self.held[identifier] = PendingSource(storage, layout, "activation", None, None)
+        for identifier in dead:
+            self.held.pop(identifier, None)
+
+    def lose(self, nodes: Iterable[PendingNode], reason: str) -> None:
+        """These nodes did not run: what they would have made does not exist (what they would have overwritten does)."""
+        for node in nodes:
+            for identifier in node.outputs:
+                if identifier is not None and identifier not in node.inputs and identifier in self.live:
+                    self.lost[identifier] = reason
+
+    def lose_pool(self) -> None:
+        """Every pool copy is gone. What the host has can be sent again; the rest raises ValueLost when used."""
+        self.held.clear()
+        for value in self.values():
+            if value.generation == value.storage.generation:
+                value.storage.forget_pool_copy()
+        self._dead.clear()

@@ -1,0 +1,87 @@
+"""Ops on lazy tensors that run here: everything outside a captured cell, and what the pool cannot run inside one.
+
+Inputs are fetched (once: the bytes are kept with the storage), the op runs on plain tensors, and what it writes makes the host's
+bytes the current ones, to be sent again when a captured op next reads them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload
+
+from djinn_lab.capture.signature import Signature, signature_of
+from djinn_lab.capture.tensor import LazyTensor, map_tensors
+from djinn_lab.capture.values import Value
+from djinn_lab.errors import CaptureError
+
+if TYPE_CHECKING:
+    from djinn_lab.capture.recorder import Recorder
+
+_CAUSES = {"aten._local_scalar_dense.default": "item", "aten.equal.default": "equal"}
+
+
+def run_locally(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run one op on the host's copies. Results are plain tensors; a written lazy tensor is returned as itself."""
+    signature = signature_of(func)
+    if signature.mutates_layout:
+        raise CaptureError(
+            f"{signature.name} changes the shape of a lazy tensor in place.",
+            "Use the variant without the trailing underscore, or fetch the tensor with .cpu() first.",
+        )
+    written = _written_values(signature, args, kwargs)
+    lazies = _lazy_values(args, kwargs)
+    cause = _CAUSES.get(signature.name, signature.name)
+    recorder.fetch_whole(written, cause)
+    plains = dict(zip(map(id, lazies), recorder.fetch(lazies, cause), strict=True))
+
+    def plain(tensor: torch.Tensor) -> torch.Tensor:
+        return plains[id(tensor._value)] if type(tensor) is LazyTensor else tensor
+
+    returned = func(*map_tensors(plain, args), **map_tensors(plain, kwargs))
+    for value in written:
+        storage = value.storage
+        storage.version += 1
+        storage.host_version = storage.version
+        storage.forget_pool_copy()
+    return _restore_identity(signature, returned, args, kwargs, {t.untyped_storage().data_ptr() for t in plains.values()})
+
+
+def _written_values(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value]:
+    values: list[Value] = []
+    for name in signature.written:
+        argument = signature.argument(name, args, kwargs)
+        for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
+            if type(tensor) is LazyTensor:
+                values.append(tensor._value)
+    return values
+
+
+def _lazy_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value]:
+    found: list[Value] = []
+
+    def visit(tensor: torch.Tensor) -> None:
+        if type(tensor) is LazyTensor:
+            found.append(tensor._value)
+
+    map_tensors(visit, [*args, *kwargs.values()])
+    return found
+
+
+def _restore_identity(
+    signature: Signature, returned: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: set[int]
+) -> Any:
+    """In-place results are the very tensors that were passed; fresh results share no memory with the kept copies."""
+    items = list(returned) if isinstance(returned, (list, tuple)) else [returned]
+    for index, item in enumerate(items):
+        if not isinstance(item, torch.Tensor):
+            continue
+        alias = signature.return_aliases[index] if index < len(signature.return_aliases) else None
+        if alias is not None and alias[1]:
+            items[index] = signature.argument(alias[0], args, kwargs)
+        elif item.numel() and item.untyped_storage().data_ptr() in inputs:
+            items[index] = item.clone()
+    if isinstance(returned, (list, tuple)):
+        return tuple(items) if isinstance(returned, tuple) else items
+    return items[0]

@@ -1,0 +1,172 @@
+"""What is switched on while a cell is captured, and off again afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from djinn_lab.capture.hooks import loader_on_host, module_hooks, optimizer_hooks
+from djinn_lab.capture.tensor import LazyTensor
+
+if TYPE_CHECKING:
+    from djinn_lab.capture.recorder import Recorder
+
+
+class RecordingMode(TorchDispatchMode):
+    """Every op of the cell, whatever tensors it is on."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._dispatch = recorder.dispatch
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self._dispatch(func, args, kwargs or {})
+
+
+class DeviceMapping(TorchFunctionMode):
+    """``cuda`` means the pool: lazy tensors claim to be on the CPU, so device arguments are mapped before torch sees them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        special = _SPECIAL.get(func)
+        if special is not None:
+            return special(self._recorder, func, args, kwargs or {})
+        if kwargs and "device" in kwargs and _is_pool(kwargs["device"]):
+            kwargs = {**kwargs, "device": _CPU}
+        return func(*args, **(kwargs or {}))
+
+
+_CPU = torch.device("cpu")
+
+
+def _is_pool(device: Any) -> bool:
+    if isinstance(device, str):
+        return device.startswith("cuda")
+    if isinstance(device, torch.device):
+        return device.type == "cuda"
+    return isinstance(device, int) and not isinstance(device, bool)
+
+
+def _on_pool(recorder: Recorder, tensor: torch.Tensor) -> torch.Tensor:
+    """What ``tensor.cuda()`` returns: itself when lazy, a parameter made lazy in place, else a differentiable copy."""
+    if type(tensor) is LazyTensor:
+        return tensor
+    if isinstance(tensor, torch.nn.Parameter) and recorder.host.make_lazy_in_place(tensor, "weight"):
+        return tensor
+    return ToPool.apply(tensor, recorder)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class ToPool(torch.autograd.Function):
+    """A copy on the pool; the gradient flows back unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, recorder: Recorder) -> torch.Tensor:
+        return recorder.adopt_copy(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None
+
+
+def _cuda(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _on_pool(recorder, args[0])
+
+
+def _to(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, rest = args[0], list(args[1:])
+    moves = "device" in kwargs and _is_pool(kwargs["device"])
+    if moves:
+        kwargs = {name: value for name, value in kwargs.items() if name != "device"}
+    elif rest and _is_pool(rest[0]):
+        moves = True
+        rest = rest[1:]
+    elif rest and type(rest[0]) is LazyTensor and type(tensor) is not LazyTensor:
+        moves = True
+    if not moves:
+        return func(*args, **kwargs)
+    moved = _on_pool(recorder, tensor)
+    kwargs.pop("non_blocking", None)
+    rest = [item for item in rest if item is not None and not isinstance(item, bool)]
+    return func(moved, *rest, **kwargs) if rest or kwargs else moved
+
+
+def _host_memory(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``.numpy()`` and the like on a plain tensor that a captured op has written."""
+    tensor = args[0]
+    if isinstance(tensor, torch.Tensor) and type(tensor) is not LazyTensor and recorder.host.dirty:
+        with recorder.paused():
+            dirty = recorder.host.is_dirty(tensor)
+        if dirty:
+            recorder.write_back("a tensor written in this cell was read on the host")
+    return func(*args, **kwargs)
+
+
+def _pin(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0]
+
+
+_SPECIAL: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.cuda: _cuda,
+    torch.Tensor.to: _to,
+    torch.Tensor.pin_memory: _pin,
+    torch.Tensor.numpy: _host_memory,
+    torch.Tensor.tolist: _host_memory,
+    torch.Tensor.__array__: _host_memory,
+    torch.Tensor.data_ptr: _host_memory,
+}
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
+    old = getattr(owner, name)
+    setattr(owner, name, new)
+    try:
+        yield
+    finally:
+        setattr(owner, name, old)
+
+
+@contextmanager
+def cuda_answers(recorder: Recorder) -> Iterator[None]:
+    """``torch.cuda`` calls that would fail on a machine without CUDA, although the pool makes them meaningless."""
+    with ExitStack() as stack:
+        if not torch.cuda.is_available():
+            stack.enter_context(_replaced(torch.cuda, "synchronize", lambda device=None: None))
+            stack.enter_context(_replaced(torch.cuda, "current_device", lambda: 0))
+            stack.enter_context(_replaced(torch.cuda, "set_device", lambda device: None))
+            stack.enter_context(_replaced(torch.cuda, "get_device_name", lambda device=None: "Djinn Lab pool"))
+        yield
+
+
+@contextmanager
+def capturing(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
+    """Record everything inside. What is pending at the end stays pending: the caller flushes."""
+    if recorder.capturing:
+        yield
+        return
+    recorder.scopes.enter_cell(cell, file)
+    recorder.capturing = True
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(module_hooks(recorder))
+            stack.enter_context(optimizer_hooks(recorder))
+            stack.enter_context(loader_on_host(recorder))
+            stack.enter_context(cuda_answers(recorder))
+            stack.enter_context(DeviceMapping(recorder))
+            stack.enter_context(RecordingMode(recorder))
+            yield
+    finally:
+        recorder.capturing = False
+        recorder.host.end_cell()

@@ -1,0 +1,80 @@
+"""Which ops stay on the host although a cell is captured.
+
+- moving plain data about (indexing and collating batches, views): the bytes are here, and only the batch need travel;
+- arithmetic on plain 0-dim tensors (an optimizer's step counter), or every step would cut;
+- anything drawn from a generator object of the user's;
+- whatever runs inside a :class:`torch.utils.data.DataLoader`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from djinn_lab.capture.backend import Cut
+from djinn_lab.capture.signature import Kind, Signature
+from djinn_lab.capture.tensor import LazyTensor
+
+if TYPE_CHECKING:
+    from djinn_lab.capture.recorder import Recorder
+
+_aten = torch.ops.aten
+_MOVES_DATA = {
+    _aten.index.Tensor,
+    _aten.index_select.default,
+    _aten.gather.default,
+    _aten.take.default,
+    _aten.stack.default,
+    _aten.cat.default,
+    _aten.lift_fresh.default,
+}
+_MAKES_SCALAR = {_aten.scalar_tensor.default}
+
+
+def belongs_on_host(
+    recorder: Recorder, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
+    """True when the caller should run the op on the plain tensors as they are (the host is then up to date)."""
+    if args and type(args[0]) is LazyTensor:
+        return False
+    tensors = _tensors(args, kwargs)
+    if any(type(tensor) is LazyTensor for tensor in tensors):
+        return False
+    if not (recorder.host_only or _stays(signature, args, kwargs, tensors)):
+        return False
+    if recorder.host.dirty and any(recorder.host.is_dirty(tensor) for tensor in tensors):
+        recorder.write_back("a tensor written in this cell was read on the host")
+    if signature.random and recorder.random.drawn:
+        recorder.flush(Cut("random numbers were drawn on the host", recorder.scopes.line()))
+    return True
+
+
+def _stays(
+    signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+) -> bool:
+    if signature.generator and any(isinstance(item, torch.Generator) for item in (*args, *kwargs.values())):
+        return True
+    if not tensors:
+        if signature.func in _MAKES_SCALAR:
+            return True
+        return bool(args) and signature.names[0] == "size" and len(args[0]) == 0
+    if signature.is_view or signature.func in _MOVES_DATA:
+        return True
+    return all(tensor.dim() == 0 for tensor in tensors)
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for argument in (*args, *kwargs.values()):
+        if isinstance(argument, torch.Tensor):
+            found.append(argument)
+        elif isinstance(argument, (list, tuple)):
+            found.extend(item for item in argument if isinstance(item, torch.Tensor))
+    return found
+
+
+def has_generator(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return Kind.GENERATOR in signature.kinds and any(
+        isinstance(item, torch.Generator) for item in (*args, *kwargs.values())
+    )

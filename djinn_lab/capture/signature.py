@@ -1,0 +1,115 @@
+"""What an op's schema says, looked up once per overload: argument kinds, aliases, writes, randomness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+RANDOM = torch.Tag.nondeterministic_seeded
+SHAPE_FROM_SCALAR = {"aten::arange", "aten::range"}
+
+
+class Kind(IntEnum):
+    STATIC = 0
+    TENSOR = 1
+    TENSOR_LIST = 2
+    SCALAR = 3
+    GENERATOR = 4
+    SCALAR_LIST = 5
+
+
+_KINDS = {
+    "Tensor": Kind.TENSOR,
+    "List[Tensor": Kind.TENSOR_LIST,
+    "Generator": Kind.GENERATOR,
+    "number": Kind.SCALAR,
+    "float": Kind.SCALAR,
+    "List[number": Kind.SCALAR_LIST,
+}
+UNDECLARED_WRITES = {"aten.native_batch_norm.default": ("running_mean", "running_var")}
+"""Writes that torch's schema does not declare."""
+
+
+def _kind(argument: torch._C.Argument, shape_from_scalar: bool) -> Kind:
+    text = str(argument.type).replace("Optional[", "").rstrip("]")
+    if shape_from_scalar:
+        return Kind.STATIC
+    return _KINDS.get(text, Kind.STATIC)
+
+
+def _return_alias(returned: torch._C.Argument, owner: dict[str, str]) -> tuple[str, bool] | None:
+    alias = returned.alias_info
+    if alias is None:
+        return None
+    symbols = [*alias.before_set, *alias.after_set, *owner]  # a list of views names no symbol of its own
+    return owner[symbols[0]], alias.is_write
+
+
+class Signature:
+    """``kinds`` by position and ``keyword_kinds`` by name. ``written``: argument names whose memory the op writes.
+    ``return_aliases[i]``: (argument name, is a write) for the i-th return, or None when it is fresh memory."""
+
+    __slots__ = (
+        "func",
+        "generator",
+        "is_factory",
+        "is_view",
+        "keyword_kinds",
+        "kinds",
+        "mutates_layout",
+        "name",
+        "names",
+        "random",
+        "return_aliases",
+        "returns_tensors",
+        "written",
+    )
+
+    def __init__(self, func: OpOverload) -> None:
+        schema = func._schema
+        self.func = func
+        self.name = str(func)
+        shaped = schema.name in SHAPE_FROM_SCALAR
+        self.names = tuple(argument.name for argument in schema.arguments)
+        self.kinds = tuple(_kind(argument, shaped) for argument in schema.arguments)
+        self.keyword_kinds = dict(zip(self.names, self.kinds, strict=True))
+        owner: dict[str, str] = {}
+        written: list[str] = []
+        for argument in schema.arguments:
+            alias = argument.alias_info
+            if alias is None:
+                continue
+            for symbol in alias.before_set:
+                owner[symbol] = argument.name
+            if alias.is_write:
+                written.append(argument.name)
+        self.written = (*written, *UNDECLARED_WRITES.get(self.name, ()))
+        self.return_aliases = tuple(_return_alias(returned, owner) for returned in schema.returns)
+        self.returns_tensors = all(str(returned.type) == "Tensor" for returned in schema.returns)
+        self.is_view = any(alias is not None and not alias[1] for alias in self.return_aliases)
+        self.is_factory = not any(kind in (Kind.TENSOR, Kind.TENSOR_LIST) for kind in self.kinds)
+        self.random = RANDOM in func.tags
+        self.generator = Kind.GENERATOR in self.kinds
+        self.mutates_layout = torch.Tag.inplace_view in func.tags or schema.name in (
+            "aten::resize_",
+            "aten::resize_as_",
+        )
+
+    def argument(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The value passed for ``name``, None when it was left to its default."""
+        index = self.names.index(name)
+        return args[index] if index < len(args) else kwargs.get(name)
+
+
+_signatures: dict[OpOverload, Signature] = {}
+
+
+def signature_of(func: OpOverload) -> Signature:
+    signature = _signatures.get(func)
+    if signature is None:
+        signature = _signatures[func] = Signature(func)
+    return signature

@@ -1,0 +1,145 @@
+"""The lazy tensor: claims to be a CPU tensor, holds no memory, names a value on the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from djinn_lab.capture.values import Value
+from djinn_lab.errors import CaptureError
+
+_make_wrapper = torch.Tensor._make_wrapper_subclass
+
+
+class LazyTensor(torch.Tensor):
+    """Made by :func:`wrap`. Shape, stride, dtype and autograd are local; values come when somebody asks for them."""
+
+    _value: Value
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        recorder = find_recorder(args, kwargs or {})
+        return recorder.run_outside(func, args, kwargs or {})
+
+    def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
+        """The values as a plain tensor (differentiable where this one is)."""
+        return FetchToHost.apply(self)  # type: ignore[no-any-return, no-untyped-call]
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if self.requires_grad and not force:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+            )
+        return plain(self.detach(), "numpy").numpy()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def tolist(self) -> Any:
+        return plain(self.detach(), "tolist").tolist()
+
+    def cuda(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Already on the pool."""
+        return self
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        recorder = self._value.storage.recorder
+        if not recorder.may_display():
+            shape = tuple(self.shape)
+            return f"LazyTensor(shape={shape}, dtype={self.dtype}, on the pool; print it in a cell to see values)"
+        shown = plain(self.detach(), "print")
+        return repr(shown.requires_grad_() if self.requires_grad and self.is_leaf else shown)
+
+    def __format__(self, spec: str) -> str:
+        if self.dim() == 0:
+            return format(self.item(), spec)
+        return format(repr(self), spec)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment."
+            )
+        with torch.no_grad():
+            copied = self._value.storage.recorder.clone(self).requires_grad_(self.requires_grad)
+        if getattr(self, "_is_param", False):
+            copied._is_param = True
+        if self.grad is not None:
+            copied.grad = self.grad.__deepcopy__(memo)
+        memo[id(self)] = copied
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        host = plain(self.detach(), "save").clone().requires_grad_(self.requires_grad)
+        if getattr(self, "_is_param", False):
+            return torch.nn.Parameter(host, self.requires_grad).__reduce_ex__(protocol)
+        return host.__reduce_ex__(protocol)
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        with torch.no_grad():
+            return self.detach()
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        recorder = self._value.storage.recorder
+        lazy = new if type(new) is LazyTensor else recorder.adopt_copy(new)
+        if lazy._value.layout is not self._value.layout or lazy._value.offset != self._value.offset:
+            raise CaptureError(
+                f"`.data = ...` would change a lazy tensor from {tuple(self.shape)} to {tuple(new.shape)} or its stride or dtype.",
+                "Assign a new tensor to the name (or `with torch.no_grad(): x.copy_(y)`), or run the cell with %%local.",
+            )
+        self._value = lazy._value
+
+
+class FetchToHost(torch.autograd.Function):
+    """``.cpu()`` under autograd: the gradient goes back to the pool when backward reaches it."""
+
+    @staticmethod
+    def forward(ctx: Any, lazy: LazyTensor) -> torch.Tensor:
+        return plain(lazy, "cpu").clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0]
+
+
+def wrap(value: Value) -> LazyTensor:
+    layout = value.layout
+    tensor = _make_wrapper(LazyTensor, layout.shape, layout.stride, value.offset, None, layout.dtype)
+    tensor._value = value
+    return tensor  # type: ignore[return-value]
+
+
+def plain(tensor: LazyTensor, cause: str) -> torch.Tensor:
+    """The values of ``tensor`` in host memory, fetched when they are not there. Not to be written to."""
+    return tensor._value.storage.recorder.fetch([tensor._value], cause)[0]
+
+
+def find_recorder(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The recorder that the first lazy tensor among the arguments belongs to."""
+    for argument in (*args, *kwargs.values()):
+        for item in argument if isinstance(argument, (list, tuple)) else (argument,):
+            if type(item) is LazyTensor:
+                return item._value.storage.recorder
+    raise AssertionError("dispatched without a lazy tensor")
+
+
+def map_tensors(convert: Callable[[torch.Tensor], Any], tree: Any) -> Any:
+    """Apply to every tensor in nested lists, tuples and dicts."""
+    if isinstance(tree, torch.Tensor):
+        return convert(tree)
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(map_tensors(convert, item) for item in tree)
+    if isinstance(tree, dict):
+        return {key: map_tensors(convert, item) for key, item in tree.items()}
+    return tree

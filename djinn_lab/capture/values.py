@@ -1,0 +1,128 @@
+"""Names for what lies on the pool: layouts, storages and values.
+
+A :class:`Storage` is one memory, shared by a tensor and its views. It may be current on the pool, on the host, or both:
+
+- ``version`` counts writes, wherever they happen;
+- ``host`` holds the bytes as of ``host_version``;
+- ``generation`` tells which pool memory is meant: a write on the host (or the loss of the pool) starts a new one, and a
+  :class:`Value` whose own generation is older has to be derived again before the pool can use it.
+
+So no read can be stale: a host read needs ``host_version == version``, a pool read ``value.generation == storage.generation``.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+
+from djinn_lab.srg.program import Residency, TensorMeta
+
+if TYPE_CHECKING:
+    from djinn_lab.capture.recorder import Recorder
+
+
+class Layout:
+    """Interned dtype, shape and stride: equal layouts are one object, so comparing is comparing identity."""
+
+    __slots__ = ("dense", "dtype", "meta", "nbytes", "numel", "shape", "span_bytes", "stride")
+
+    _interned: dict[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]], Layout] = {}
+
+    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.stride = stride
+        self.meta = TensorMeta(str(dtype).removeprefix("torch."), shape, stride)
+        self.numel = prod(shape)
+        self.nbytes = self.numel * dtype.itemsize
+        self.span_bytes = self.meta.span_bytes
+        self.dense = self.span_bytes == self.nbytes
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Layout:
+        key = (dtype, shape, stride)
+        layout = cls._interned.get(key)
+        if layout is None:
+            layout = cls._interned[key] = cls(dtype, shape, stride)
+        return layout
+
+    @classmethod
+    def of_tensor(cls, tensor: torch.Tensor) -> Layout:
+        return cls.of(tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+    @classmethod
+    def of_meta(cls, meta: TensorMeta) -> Layout:
+        return cls.of(getattr(torch, meta.dtype), meta.shape, meta.stride)
+
+
+class Storage:
+    """One memory. ``base_id`` names a pool value that covers all of it (set when it was sent from the host)."""
+
+    __slots__ = (
+        "base_id",
+        "base_layout",
+        "generation",
+        "host",
+        "host_version",
+        "id",
+        "nbytes",
+        "recorder",
+        "residency",
+        "version",
+    )
+
+    def __init__(self, recorder: Recorder, identifier: int, nbytes: int, residency: Residency) -> None:
+        self.recorder = recorder
+        self.id = identifier
+        self.nbytes = nbytes
+        self.residency: Residency = residency
+        self.version = 0
+        self.generation = 0
+        self.host: torch.UntypedStorage | None = None
+        self.host_version: int | None = None
+        self.base_id: int | None = None
+        self.base_layout: Layout | None = None
+
+    def host_is_current(self) -> bool:
+        return self.host is not None and self.host_version == self.version
+
+    def forget_pool_copy(self) -> None:
+        """The host's bytes are the truth now (or nobody's, when the pool was lost before they were fetched)."""
+        if self.base_id is not None:
+            self.recorder.dead.append(self.base_id)
+            self.base_id = None
+        self.generation += 1
+
+    def __del__(self) -> None:
+        if self.base_id is not None:
+            self.recorder.dead.append(self.base_id)
+
+
+class Value:
+    """One tensor on the pool: a layout at an offset (in elements) of a storage."""
+
+    __slots__ = ("__weakref__", "generation", "id", "layout", "offset", "owned", "storage")
+
+    def __init__(self, storage: Storage, identifier: int, layout: Layout, offset: int, generation: int) -> None:
+        self.storage = storage
+        self.id = identifier
+        self.layout = layout
+        self.offset = offset
+        self.generation = generation
+        self.owned = True
+
+    def covers_storage(self) -> bool:
+        return self.offset == 0 and self.layout.dense and self.layout.nbytes == self.storage.nbytes
+
+    def host_view(self) -> torch.Tensor:
+        """A plain tensor over the storage's host bytes, which must be current."""
+        host = self.storage.host
+        assert host is not None
+        tensor = torch.empty(0, dtype=self.layout.dtype)
+        return tensor.set_(host, self.offset, self.layout.shape, self.layout.stride)  # type: ignore[call-overload,no-any-return]
+
+    def __del__(self) -> None:
+        if self.owned:
+            self.storage.recorder.dead.append(self.id)

@@ -1,0 +1,97 @@
+"""Every failure a user can meet. ``assert`` is for our own bugs; these are for the world.
+
+::
+
+    DjinnError
+    ├── UserError              what the user wrote cannot work; the message says what to change
+    │   ├── OptionError        a magic's or command's option
+    │   ├── ProfileError       a profile or setting
+    │   └── CaptureError       a torch feature that cannot be captured
+    ├── RemoteError            the op itself failed on the worker (raised as a subclass of its own type, too)
+    │   └── DeviceMemoryError  the cell does not fit the device
+    ├── PoolError              the pool's fault, or the way to it
+    │   ├── PoolNotFound       none runs, or the runtime file is stale
+    │   ├── PoolLost           it went away in mid-cell
+    │   ├── WorkerLost         the device's process died
+    │   ├── AuthenticationError
+    │   ├── VersionMismatch
+    │   ├── Refused            the pool will not run this (op off the list, malformed graph, over a limit)
+    │   └── CancelFailed
+    ├── ValueLost              a tensor's value is gone (its worker died, or its cell was cancelled)
+    └── (CellCancelled)        a KeyboardInterrupt, so that following cells do not run
+"""
+
+from __future__ import annotations
+
+
+class DjinnError(Exception):
+    """Base. ``advice`` says what to do and is printed on a line of its own."""
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(f"{message}\n{advice}" if advice else message)
+        self.message = message
+        self.advice = advice
+
+
+class UserError(DjinnError):
+    """What the user wrote cannot work."""
+
+
+class OptionError(UserError):
+    """An option of a magic or a command."""
+
+
+class ProfileError(UserError):
+    """A profile or a setting is invalid."""
+
+
+class CaptureError(UserError):
+    """A torch feature that cannot be captured; the advice names the way around."""
+
+
+class RemoteError(DjinnError):
+    """An op failed on the worker."""
+
+
+class DeviceMemoryError(RemoteError):
+    """The device's memory limit would be exceeded."""
+
+
+class PoolError(DjinnError):
+    """The pool, or the way to it, failed."""
+
+
+class PoolNotFound(PoolError):
+    """No pool runs where one was expected."""
+
+
+class PoolLost(PoolError):
+    """The pool went away."""
+
+
+class WorkerLost(PoolError):
+    """A device's process died."""
+
+
+class AuthenticationError(PoolError):
+    """The token was refused."""
+
+
+class VersionMismatch(PoolError):
+    """Client and pool speak different protocol versions."""
+
+
+class Refused(PoolError):
+    """The pool refuses to run this."""
+
+
+class CancelFailed(PoolError):
+    """A cancel was sent and not confirmed."""
+
+
+class ValueLost(DjinnError):
+    """The value of a tensor no longer exists anywhere."""
+
+
+class CellCancelled(KeyboardInterrupt):
+    """The user stopped the cell. A ``KeyboardInterrupt``, so that the front end stops the queued cells too."""

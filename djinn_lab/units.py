@@ -1,0 +1,43 @@
+"""Bytes and seconds for people."""
+
+from __future__ import annotations
+
+_BYTE_STEPS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+def format_bytes(count: float) -> str:
+    """``1536`` -> ``"1.5 KiB"``."""
+    for unit, size in _BYTE_STEPS:
+        if abs(count) >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """``0.00042`` -> ``"420 us"``, ``75`` -> ``"1 min 15 s"``."""
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def parse_bytes(text: str) -> int:
+    """``"2GiB"``, ``"512 MB"`` or ``"1000"`` -> bytes. Raises ValueError that says what is accepted."""
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    units |= {name.upper(): size for name, size in _BYTE_STEPS}
+    cleaned = text.strip().replace(" ", "")
+    number = cleaned.rstrip("BbKkMmGgTtIi")
+    unit = cleaned[len(number) :].upper()
+    try:
+        value = float(number) * units[unit]
+    except (ValueError, KeyError):
+        raise ValueError(f"{text!r} is not a size; write for instance 512MB, 2GiB or 1073741824") from None
+    if not 0 <= value < 2**60:
+        raise ValueError(f"{text!r} is out of range (0 to 1 EiB)")
+    return int(value)

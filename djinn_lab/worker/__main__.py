@@ -1,0 +1,32 @@
+"""``python -m djinn_lab.worker --fd N --device cpu:0 --memory-bytes B --threads T --blob-directory D``"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+from pathlib import Path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="djinn_lab.worker")
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--memory-bytes", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--blob-directory", type=Path, required=True)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for the pool, which then says shutdown
+    import torch
+
+    from djinn_lab.worker.process import WorkerProcess, limit_address_space
+
+    torch.set_num_threads(arguments.threads)
+    if arguments.device.startswith("cpu"):
+        limit_address_space(arguments.memory_bytes)
+    connection = socket.socket(fileno=arguments.fd)
+    WorkerProcess(connection, arguments.device, arguments.memory_bytes, arguments.blob_directory).serve()
+
+
+if __name__ == "__main__":
+    main()

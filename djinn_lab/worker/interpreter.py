@@ -1,0 +1,270 @@
+"""Runs one program on one device, op by op, stopping between two ops when asked."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from djinn_lab.errors import DeviceMemoryError, DjinnError, Refused, ValueLost
+from djinn_lab.srg.program import NodeRecord, Program, Template, TensorMeta, decode_program
+from djinn_lab.worker.messages import FetchedTensor, RemoteFailure
+from djinn_lab.worker.templates import Call
+from djinn_lab.worker.transfer import load_source, store_result
+from djinn_lab.worker.values import MemoryAccount, SessionValues
+
+CALLS_KEPT_MAX = 50_000
+
+
+@dataclass
+class Outcome:
+    """``failure`` None and ``stopped`` False: every node ran."""
+
+    executed: int = 0
+    failure: RemoteFailure | None = None
+    stopped: bool = False
+    fetched: list[FetchedTensor] = field(default_factory=list)
+    dynamic_metas: list[TensorMeta | None] = field(default_factory=list)
+    rng_state: bytes | None = None
+    node_start_s: list[float] = field(default_factory=list)
+    node_end_s: list[float] = field(default_factory=list)
+    load_s: float = 0.0
+    run_s: float = 0.0
+    fetch_s: float = 0.0
+
+
+class Interpreter:
+    def __init__(self, device: torch.device, memory_bytes: int, directory: Path) -> None:
+        self._device = device
+        self._directory = directory
+        self._calls: dict[bytes, Call] = {}
+        self.memory = MemoryAccount(memory_bytes)
+        self.sessions: dict[str, SessionValues] = {}
+
+    def run(
+        self,
+        session: str,
+        encoded: bytes,
+        blobs: Mapping[str, str],
+        should_stop: Callable[[], bool],
+        report: Callable[[int, int], None],
+    ) -> Outcome:
+        """``report(done, total)`` is called before the first op and after every op. Faults come back in the outcome."""
+        outcome = Outcome()
+        program = decode_program(encoded)
+        values = self.sessions.setdefault(session, SessionValues(self.memory))
+        self.memory.peak_bytes = self.memory.used_bytes
+        run = _Run(self, program, values, outcome)
+        try:
+            with torch.no_grad():
+                started = perf_counter()
+                run.load(blobs)
+                outcome.load_s = perf_counter() - started
+                run.execute(should_stop, report)
+                outcome.run_s = perf_counter() - started - outcome.load_s
+                if not outcome.stopped:
+                    before = perf_counter()
+                    outcome.fetched = [
+                        store_result(value, run.tensor(value), self._directory) for value in program.fetch
+                    ]
+                    outcome.fetch_s = perf_counter() - before
+        except Exception as error:  # noqa: BLE001 - the worker's edge: whatever an op raises is reported
+            outcome.failure = _describe(error, program, outcome.executed, run.running)
+        finally:
+            run.finish()
+        return outcome
+
+    def close(self, session: str) -> None:
+        values = self.sessions.pop(session, None)
+        if values is not None:
+            values.clear()
+
+    def call(self, template: Template, key: bytes) -> Call:
+        found = self._calls.get(key)
+        if found is None:
+            if len(self._calls) >= CALLS_KEPT_MAX:
+                self._calls.clear()
+            found = self._calls[key] = Call(template, self._device)
+        return found
+
+    def load(self, source: Any, meta: TensorMeta, blobs: Mapping[str, str]) -> torch.Tensor:
+        self.memory.require(meta.span_bytes, f"a tensor of {'x'.join(map(str, meta.shape))} {meta.dtype}")
+        return load_source(source, meta, blobs, self._device)
+
+
+class _Run:
+    """The state of one program on its way through."""
+
+    def __init__(
+        self, interpreter: Interpreter, program: Program, values: SessionValues, outcome: Outcome
+    ) -> None:
+        self._interpreter = interpreter
+        self._program = program
+        self._values = values
+        self._outcome = outcome
+        self._temporary: set[int] = set()
+        self.running = False
+
+    def tensor(self, value: int) -> torch.Tensor:
+        found = self._values.tensors.get(value)
+        if found is None:
+            raise ValueLost(
+                f"value {value} is not on this device any more (its process was restarted).",
+                "Run the cell that made it again.",
+            )
+        return found
+
+    def load(self, blobs: Mapping[str, str]) -> None:
+        program = self._program
+        for source in program.sources:
+            if source.blob is None and source.inline is None:
+                self.tensor(source.value)
+                continue
+            tensor = self._interpreter.load(source, program.metas[source.meta], blobs)
+            self._values.put(source.value, tensor)
+            self._temporary.add(source.value)
+        if program.rng_state is not None:
+            torch.set_rng_state(torch.frombuffer(bytearray(program.rng_state), dtype=torch.uint8))
+
+    def execute(self, should_stop: Callable[[], bool], report: Callable[[int, int], None]) -> None:
+        program, outcome = self._program, self._outcome
+        total = len(program.nodes)
+        calls = self._calls()
+        expected = [_Expected(meta) for meta in program.metas]
+        frees = _last_uses(program)
+        report(0, total)
+        origin = perf_counter()
+        starts, ends = outcome.node_start_s, outcome.node_end_s
+        tensors = self._values.tensors
+        for index, node in enumerate(program.nodes):
+            if should_stop():
+                outcome.stopped = True
+                return
+            starts.append(perf_counter() - origin)
+            self.running = True
+            self._require(node, calls[node.template], expected)
+            inputs = [tensors[value] for value in node.inputs if value is not None]
+            returned = calls[node.template](inputs, node.scalars)
+            self._store(node, calls[node.template], returned, expected)
+            del inputs, returned
+            for value in frees[index]:
+                self._values.drop(value)
+            self.running = False
+            ends.append(perf_counter() - origin)
+            outcome.executed = index + 1
+            report(index + 1, total)
+        if program.rng_state is not None:
+            outcome.rng_state = torch.get_rng_state().numpy().tobytes()
+
+    def _calls(self) -> list[Call]:
+        from djinn_lab.worker.messages import encode
+
+        return [self._interpreter.call(template, encode(template)) for template in self._program.templates]
+
+    def _require(self, node: NodeRecord, call: Call, expected: Sequence[_Expected]) -> None:
+        needed = 0
+        for meta, value, fresh in zip(node.output_metas, node.outputs, _cycle(call.fresh, node), strict=False):
+            if fresh and meta is not None and value not in node.inputs:
+                needed += expected[meta].span_bytes
+        if needed:
+            self._interpreter.memory.require(needed, call.op)
+
+    def _store(self, node: NodeRecord, call: Call, returned: Any, expected: Sequence[_Expected]) -> None:
+        items = returned if isinstance(returned, (list, tuple)) else (returned,)
+        if node.dynamic:
+            for value, item in zip(node.outputs, items, strict=True):
+                assert value is not None
+                kept = item if item.storage_offset() == 0 else item.clone()
+                self._outcome.dynamic_metas.append(
+                    TensorMeta(str(item.dtype).removeprefix("torch."), tuple(kept.shape), kept.stride())
+                )
+                self._keep(value, kept)
+            return
+        for value, meta, item, fresh in zip(
+            node.outputs, node.output_metas, items, _cycle(call.fresh, node), strict=False
+        ):
+            if value is None or value in node.inputs:
+                continue
+            assert meta is not None
+            self._keep(value, expected[meta].check(item, fresh, call.op))
+
+    def _keep(self, value: int, tensor: torch.Tensor) -> None:
+        self._values.put(value, tensor)
+        self._temporary.add(value)
+
+    def finish(self) -> None:
+        """Free what the client does not hold."""
+        keep = set(self._program.keep)
+        for value in self._temporary:
+            if value not in keep:
+                self._values.drop(value)
+        for value in self._program.release:
+            self._values.drop(value)
+
+
+def _cycle(fresh: tuple[bool, ...], node: NodeRecord) -> Sequence[bool]:
+    """One flag per output: an op that returns a list has one return in its schema."""
+    return fresh if len(fresh) == len(node.outputs) else (fresh[0] if fresh else True,) * len(node.outputs)
+
+
+class _Expected:
+    """What the client believes of a result. Its later nodes rely on it, so the worker makes it true or fails."""
+
+    __slots__ = ("dtype", "meta", "shape", "span_bytes", "stride")
+
+    def __init__(self, meta: TensorMeta) -> None:
+        self.meta = meta
+        self.dtype: torch.dtype = getattr(torch, meta.dtype)
+        self.shape = torch.Size(meta.shape)
+        self.stride = meta.stride
+        self.span_bytes = meta.span_bytes
+
+    def check(self, tensor: torch.Tensor, fresh: bool, op: str) -> torch.Tensor:
+        if tensor.shape != self.shape or tensor.dtype != self.dtype:
+            raise AssertionError(
+                f"{op} returned {tuple(tensor.shape)} {tensor.dtype} where capture predicted {self.meta}; nothing after it ran."
+            )
+        if not fresh:
+            return tensor
+        if tensor.stride() == self.stride and tensor.storage_offset() == 0:
+            return tensor
+        exact = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=tensor.device)
+        return exact.copy_(tensor)
+
+
+def _last_uses(program: Program) -> list[list[int]]:
+    """Per node, the values that nobody needs after it: produced or loaded here, and neither kept nor fetched."""
+    held = {source.value for source in program.sources if source.blob is None and source.inline is None}
+    needed = {*program.keep, *program.fetch, *held}
+    frees: list[list[int]] = [[] for _ in program.nodes]
+    for index in range(len(program.nodes) - 1, -1, -1):
+        node = program.nodes[index]
+        for value in (*node.inputs, *node.outputs):
+            if value is not None and value not in needed:
+                needed.add(value)
+                frees[index].append(value)
+    return frees
+
+
+def _describe(error: Exception, program: Program, executed: int, running: bool) -> RemoteFailure:
+    node = executed if running else None
+    op = program.templates[program.nodes[executed].template].op if running else None
+    text = str(error.message) if isinstance(error, DjinnError) else str(error)
+    out_of_memory = isinstance(error, (DeviceMemoryError, MemoryError, torch.OutOfMemoryError)) or (
+        "can't allocate memory" in text
+    )
+    if out_of_memory:
+        family = "memory"
+    elif isinstance(error, Refused):
+        family = "refused"
+    elif isinstance(error, (ValueLost, AssertionError)):
+        family = "pool"
+    else:
+        family = "user" if running else "pool"
+    frames = [line.rstrip() for line in traceback.format_tb(error.__traceback__)]
+    return RemoteFailure(family, type(error).__name__, text, node, op, frames)

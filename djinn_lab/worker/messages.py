@@ -1,0 +1,162 @@
+"""What a pool and a worker process say to each other over their socket pair.
+
+Frames are a 4-byte big-endian length and a MessagePack body. The worker answers every
+:class:`RunSegment` with exactly one :class:`SegmentDone`, :class:`SegmentFailed` or
+:class:`SegmentCancelled`. This module imports no torch, so that the pool can use it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from djinn_lab.srg.program import TensorMeta
+
+FRAME_BYTES_MAX = 2**31 - 1
+
+
+class RunSegment(msgspec.Struct, frozen=True, tag="run"):
+    """``program``: encoded :class:`~djinn_lab.srg.program.Program`. ``blobs``: digest to file path."""
+
+    job: str
+    segment: int
+    session: str
+    program: bytes
+    blobs: dict[str, str] = {}
+
+
+class CancelSegment(msgspec.Struct, frozen=True, tag="cancel"):
+    job: str
+
+
+class CloseSession(msgspec.Struct, frozen=True, tag="close"):
+    session: str
+
+
+class Calibrate(msgspec.Struct, frozen=True, tag="calibrate"):
+    """Measure this device (about half a second); answered by :class:`DeviceMeasured`."""
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
+    pass
+
+
+ToWorker = RunSegment | CancelSegment | CloseSession | Calibrate | Shutdown
+
+
+class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
+    """``kind`` is ``"cpu"`` or ``"cuda"``; ``memory_bytes`` the limit that is enforced."""
+
+    device: str
+    kind: str
+    name: str
+    memory_bytes: int
+    threads: int
+    torch_version: str
+    pid: int
+
+
+class DeviceMeasured(msgspec.Struct, frozen=True, tag="measured"):
+    """Medians of short runs: matmul rate, copy rate, and the fixed cost of one op."""
+
+    flops_per_s: float
+    memory_bytes_per_s: float
+    op_overhead_s: float
+
+
+class SegmentStarted(msgspec.Struct, frozen=True, tag="started"):
+    job: str
+    segment: int
+    ops_total: int
+
+
+class SegmentProgress(msgspec.Struct, frozen=True, tag="progress"):
+    job: str
+    segment: int
+    ops_done: int
+    ops_total: int
+
+
+class FetchedTensor(msgspec.Struct, frozen=True, tag="tensor"):
+    """Bytes of a fetched value, contiguous in logical (row-major) order: inline or in a file.
+
+    The file lies in the pool's blob directory and belongs to the receiver, who deletes it.
+    """
+
+    value: int
+    meta: TensorMeta
+    data: bytes | None
+    path: str | None
+
+
+class WorkerMemory(msgspec.Struct, frozen=True):
+    """Live bytes of storages on the device, in all and by session, and the peak of this segment."""
+
+    used_bytes: int
+    peak_bytes: int
+    session_bytes: dict[str, int]
+
+
+class SegmentDone(msgspec.Struct, frozen=True, tag="done"):
+    """``node_start_s``/``node_end_s``: per node, seconds since the segment began on the worker."""
+
+    job: str
+    segment: int
+    fetched: list[FetchedTensor]
+    dynamic_metas: list[TensorMeta | None]
+    rng_state: bytes | None
+    node_start_s: list[float]
+    node_end_s: list[float]
+    load_s: float
+    run_s: float
+    fetch_s: float
+    memory: WorkerMemory
+
+
+class RemoteFailure(msgspec.Struct, frozen=True):
+    """A Python exception on the worker. ``family``: ``user`` (the op itself raised), ``memory`` (the
+    device's limit), ``refused`` (op or message not allowed) or ``pool`` (a fault of ours)."""
+
+    family: str
+    type_name: str
+    message: str
+    node: int | None
+    op: str | None
+    frames: list[str]
+
+
+class SegmentFailed(msgspec.Struct, frozen=True, tag="failed"):
+    """``executed`` nodes ran before the failure; values of later nodes do not exist."""
+
+    job: str
+    segment: int
+    error: RemoteFailure
+    executed: int
+    memory: WorkerMemory
+
+
+class SegmentCancelled(msgspec.Struct, frozen=True, tag="cancelled"):
+    job: str
+    segment: int
+    executed: int
+    memory: WorkerMemory
+
+
+class SessionClosed(msgspec.Struct, frozen=True, tag="closed"):
+    session: str
+    memory: WorkerMemory
+
+
+FromWorker = (
+    WorkerReady
+    | DeviceMeasured
+    | SegmentStarted
+    | SegmentProgress
+    | SegmentDone
+    | SegmentFailed
+    | SegmentCancelled
+    | SessionClosed
+)
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode
+decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode

@@ -1,0 +1,77 @@
+"""From op templates (data) to calls. Only allow-listed ATen overloads are looked up; nothing is evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from djinn_lab.errors import Refused
+from djinn_lab.srg.ops import allowed_ops
+from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Scalar, ScalarHole, Template, TensorHole
+
+Build = Callable[[Iterator[torch.Tensor], Iterator[Scalar]], Any]
+
+_NUMBER_KINDS = (bool, int, float, str, type(None))
+
+
+class Call:
+    """A template made ready for one device. ``fresh[i]``: is the i-th return new memory?"""
+
+    __slots__ = ("_args", "_kwargs", "_plain", "fresh", "func", "op")
+
+    def __init__(self, template: Template, device: torch.device) -> None:
+        self.op = template.op
+        self.func = _lookup(template.op)
+        self._plain = not template.kwargs and all(isinstance(item, TensorHole) for item in template.args)
+        self._args = [_builder(argument, device) for argument in template.args]
+        self._kwargs = {name: _builder(argument, device) for name, argument in template.kwargs.items()}
+        self.fresh = tuple(returned.alias_info is None for returned in self.func._schema.returns)
+
+    def __call__(self, tensors: Sequence[torch.Tensor], scalars: Sequence[Scalar]) -> Any:
+        if self._plain:
+            return self.func(*tensors)
+        inputs, numbers = iter(tensors), iter(scalars)
+        args = [build(inputs, numbers) for build in self._args]
+        if not self._kwargs:
+            return self.func(*args)
+        return self.func(*args, **{name: build(inputs, numbers) for name, build in self._kwargs.items()})
+
+
+def _lookup(op: str) -> Any:
+    if op not in allowed_ops():
+        raise Refused(f"{op} is not on the list of ops that a pool runs.", "Run this cell with %%local.")
+    _, name, overload = op.split(".")
+    return getattr(getattr(torch.ops.aten, name), overload)
+
+
+def _builder(argument: Argument, device: torch.device) -> Build:
+    if isinstance(argument, TensorHole):
+        return lambda tensors, scalars: next(tensors)
+    if isinstance(argument, ScalarHole):
+        return lambda tensors, scalars: _number(next(scalars))
+    if isinstance(argument, list):
+        items = [_builder(item, device) for item in argument]
+        return lambda tensors, scalars: [item(tensors, scalars) for item in items]
+    constant = _constant(argument, device)
+    return lambda tensors, scalars: constant
+
+
+def _constant(argument: Argument, device: torch.device) -> Any:
+    if isinstance(argument, Atom):
+        if argument.kind == "device":
+            return device
+        found = getattr(torch, argument.name, None)
+        expected = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}[argument.kind]
+        if not isinstance(found, expected):
+            raise Refused(f"torch has no {argument.kind} {argument.name!r}.", "Use the same torch version as the pool.")
+        return found
+    if isinstance(argument, ComplexNumber):
+        return complex(argument.real, argument.imag)
+    assert isinstance(argument, _NUMBER_KINDS)
+    return argument
+
+
+def _number(scalar: Scalar) -> complex | float:
+    return complex(scalar.real, scalar.imag) if isinstance(scalar, ComplexNumber) else scalar

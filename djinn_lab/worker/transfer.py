@@ -1,0 +1,74 @@
+"""Bytes in and out of a device, through files in the pool's blob directory (shared memory) or inline."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from djinn_lab.errors import Refused
+from djinn_lab.srg.program import Source, TensorMeta
+from djinn_lab.worker.messages import FetchedTensor
+
+INLINE_BYTES_MAX = 64 * 2**10
+
+
+def load_source(
+    source: Source, meta: TensorMeta, blobs: Mapping[str, str], device: torch.device
+) -> torch.Tensor:
+    """The tensor that a source's bytes describe, with exactly the stride of ``meta``. A blob is mapped copy-on-write,
+    so equal weights of several sessions share pages until somebody writes."""
+    dtype: torch.dtype = getattr(torch, meta.dtype)
+    if meta.numel == 0:
+        return torch.empty_strided(meta.shape, meta.stride, dtype=dtype, device=device)
+    raw = _raw_bytes(source, meta.blob_bytes, blobs)
+    elements = raw.view(dtype)
+    if meta.span_bytes <= meta.nbytes:
+        tensor = elements.as_strided(meta.shape, meta.stride, 0)
+        return tensor if device.type == "cpu" else _to_device(elements, meta, device)
+    strided = torch.empty_strided(meta.shape, meta.stride, dtype=dtype, device=device)
+    return strided.copy_(elements.view(meta.shape))
+
+
+def _raw_bytes(source: Source, expected: int, blobs: Mapping[str, str]) -> torch.Tensor:
+    if source.inline is not None:
+        found = len(source.inline)
+        raw = torch.frombuffer(bytearray(source.inline), dtype=torch.uint8) if found == expected else None
+    else:
+        assert source.blob is not None
+        path = blobs[source.blob]
+        found = Path(path).stat().st_size
+        raw = torch.from_file(path, shared=False, size=expected, dtype=torch.uint8) if found == expected else None
+    if raw is None:
+        raise Refused(f"value {source.value} came with {found} bytes where its layout needs {expected}.")
+    return raw
+
+
+def _to_device(elements: torch.Tensor, meta: TensorMeta, device: torch.device) -> torch.Tensor:
+    return elements.to(device).as_strided(meta.shape, meta.stride, 0)
+
+
+def store_result(value: int, tensor: torch.Tensor, directory: Path) -> FetchedTensor:
+    """Row-major bytes of a value: inline when few, else in a new file."""
+    host = tensor.detach().resolve_conj().resolve_neg().cpu()
+    meta = TensorMeta(str(host.dtype).removeprefix("torch."), tuple(host.shape), _row_major(tuple(host.shape)))
+    nbytes = meta.nbytes
+    if nbytes <= INLINE_BYTES_MAX:
+        flat = host.contiguous().view(-1)
+        data = flat.view(torch.uint8).numpy().tobytes() if nbytes else b""
+        return FetchedTensor(value, meta, data, None)
+    path = directory / f"result-{uuid.uuid4().hex}"
+    mapped = torch.from_file(str(path), shared=True, size=nbytes, dtype=torch.uint8)
+    mapped.view(host.dtype).view(meta.shape).copy_(host)
+    return FetchedTensor(value, meta, None, str(path))
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    stride: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))

@@ -1,0 +1,80 @@
+"""Capture and a worker's interpreter in one process: the whole path but for sockets and the pool."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import blake3
+import torch
+
+from djinn_lab.capture.backend import Cut, RunResult
+from djinn_lab.capture.modes import capturing
+from djinn_lab.capture.recorder import Recorder
+from djinn_lab.errors import RemoteError
+from djinn_lab.srg.program import Program, encode_program
+from djinn_lab.srg.validation import validate_program
+from djinn_lab.worker.interpreter import Interpreter
+from djinn_lab.worker.messages import FetchedTensor
+
+
+class InProcessBackend:
+    """Keeps every program it ran, in ``programs`` with its cut in ``cuts``."""
+
+    def __init__(self, memory_bytes: int = 2**33) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="djinn-test-"))
+        self.interpreter = Interpreter(torch.device("cpu"), memory_bytes, self.directory)
+        self.programs: list[Program] = []
+        self.cuts: list[Cut] = []
+        self.released: list[int] = []
+
+    def stage(self, data: memoryview) -> str:
+        digest = blake3.blake3(data).hexdigest()
+        (self.directory / digest).write_bytes(data)
+        return digest
+
+    def release(self, values: Sequence[int]) -> None:
+        self.released.extend(values)
+        session = self.interpreter.sessions.get("s")
+        for value in values if session is not None else ():
+            session.drop(value)
+
+    def run(self, program: Program, cut: Cut) -> RunResult:
+        validate_program(program)
+        self.programs.append(program)
+        self.cuts.append(cut)
+        blobs = {
+            source.blob: str(self.directory / source.blob)
+            for source in program.sources
+            if source.blob is not None
+        }
+        outcome = self.interpreter.run("s", encode_program(program), blobs, lambda: False, lambda *_: None)
+        error = None
+        if outcome.failure is not None:
+            failure = outcome.failure
+            error = RemoteError(f"{failure.type_name}: {failure.message}", "\n".join(failure.frames))
+        return RunResult(
+            outcome.executed,
+            [read_fetched(item) for item in outcome.fetched],
+            outcome.dynamic_metas,
+            outcome.rng_state,
+            error,
+        )
+
+
+def read_fetched(item: FetchedTensor) -> torch.Tensor:
+    data = item.data if item.data is not None else Path(item.path or "").read_bytes()
+    dtype: torch.dtype = getattr(torch, item.meta.dtype)
+    if not data:
+        return torch.empty(item.meta.shape, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=dtype).view(item.meta.shape)
+
+
+@contextmanager
+def cell(recorder: Recorder, cause: str = "cell end") -> Iterator[None]:
+    with capturing(recorder, "cell", __file__):
+        yield
+        recorder.write_back(cause)
+        recorder.flush(Cut(cause, 0))
