@@ -20,7 +20,7 @@ def explain_schedule(
     left_out: Sequence[DeviceProfile],
     changed_by: Sequence[str],
 ) -> tuple[str, ...]:
-    """``others``: the placements that lost; ``left_out``: devices without room; ``changed_by``: strategies."""
+    """``others``: placements that lost. ``left_out``: devices without room. ``changed_by``: strategies."""
     return (
         _device(schedule, profile, others),
         *_devices_left_out(schedule, left_out),
@@ -73,9 +73,9 @@ def _memory(srg: SRG, schedule: ExecutionSchedule, profile: SchedulerProfile) ->
         node = schedule.nodes[memory.peak_position]
         where = f"at node {node.node} ({node.op}{', line ' + str(node.line) if node.line else ''})"
     return (
-        f"Memory: peak {format_bytes(memory.peak_bytes)} {where}, of which {format_bytes(memory.resident_bytes)} are "
-        f"inputs and weights; {format_bytes(schedule.limit_bytes)} are allowed with {profile.reserve_fraction:.0%} kept "
-        f"free; {format_bytes(memory.kept_bytes)} stay afterwards."
+        f"Memory: peak {format_bytes(memory.peak_bytes)} {where}; inputs and weights are "
+        f"{format_bytes(memory.resident_bytes)}; {format_bytes(schedule.limit_bytes)} are allowed with "
+        f"{profile.reserve_fraction:.0%} kept free; {format_bytes(memory.kept_bytes)} stay afterwards."
     )
 
 

@@ -1,9 +1,9 @@
 """Which memory is alive when.
 
-Liveness is a matter of storages, not of values: a view keeps its base alive. Sources are alive throughout,
-since the session holds them before and after. A produced storage lives from the node that makes it to the
-last node that touches it, or to the end when one of its values is kept or fetched. Workspaces inside ops
-are not counted.
+Liveness is a matter of storages, not of values: a view keeps its base alive. What the session holds already
+stays throughout; what is uploaded is there from the start. A storage that is produced or uploaded lives
+until the last node that touches it, or to the end when one of its values is kept or fetched. Workspaces
+inside ops are not counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from djinn_lab.srg.graph import SRG
 
 
 class MemoryPlan(msgspec.Struct, frozen=True):
-    """All in bytes. ``resident_bytes``: sources. ``peak_position``: where in the order the peak occurs,
+    """All in bytes. ``resident_bytes``: at the start. ``peak_position``: where in the order the peak occurs,
     None for an empty graph. ``live_bytes``: by position in the order, while the node runs. ``kept_bytes``:
     alive after the end.
     """
@@ -49,7 +49,8 @@ def plan_memory(srg: SRG, order: Sequence[int]) -> MemoryPlan:
             last_touch[values[value].storage] = position
         for value in node.outputs:
             last_touch[values[value].storage] = position
-    lasting = resident | {values[value].storage for value in (*srg.keep, *srg.fetch)}
+    held = {value.storage for value in values.values() if value.producer is None and not value.upload_bytes}
+    lasting = held | {values[value].storage for value in (*srg.keep, *srg.fetch)}
     freed_after: dict[int, int] = {}
     for storage, position in last_touch.items():
         if storage not in lasting:

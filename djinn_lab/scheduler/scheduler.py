@@ -116,11 +116,13 @@ class Scheduler:
             )
             where = f"node {node.id} ({node.op}{', ' + place if place else ''})"
         raise DeviceMemoryError(
-            f"This cell needs {format_bytes(memory.peak_bytes)} at its peak, at {where}, but {largest.device} allows "
-            f"{format_bytes(self._limit_bytes(largest))} of its {format_bytes(largest.memory_bytes)}: "
-            f"{format_bytes(largest.used_bytes)} are in use and {self.profile.reserve_fraction:.0%} are kept free.",
-            f"{format_bytes(memory.resident_bytes)} of the peak are inputs and weights. Use a smaller batch, compute in "
-            "smaller parts, delete tensors that you no longer need (del name), or start the pool with more memory.",
+            f"This cell needs {format_bytes(memory.peak_bytes)} at its peak, at {where}, but "
+            f"{largest.device} allows {format_bytes(self._limit_bytes(largest))} of its "
+            f"{format_bytes(largest.memory_bytes)}: {format_bytes(largest.used_bytes)} are in use and "
+            f"{self.profile.reserve_fraction:.0%} are kept free.",
+            f"Its inputs and weights are {format_bytes(memory.resident_bytes)}. Use a smaller batch, compute "
+            "in smaller parts, delete tensors that you no longer need (del name), or start the pool with more "
+            "memory.",
         )
 
 

@@ -10,16 +10,22 @@ from dataclasses import dataclass
 from djinn_lab.srg.ops import words
 from djinn_lab.srg.wiring import Wiring
 
-_FUSED = words("""_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
+_FUSED = words(
+    """_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention scaled_dot_product_attention
-    _scaled_dot_product_attention_math""")
-_SOFTMAX = frozenset(("_softmax", "softmax", "_safe_softmax", "_masked_softmax"))
+    _scaled_dot_product_attention_math"""
+)
+_SOFTMAX = words("_softmax softmax _safe_softmax _masked_softmax")
 _BATCHED = {"bmm": (0, 1), "baddbmm": (1, 2), "matmul": (0, 1)}
 """Where the two factors stand among a batched matmul's inputs."""
-_LAYOUT = words("""view _unsafe_view reshape expand transpose permute t unsqueeze squeeze clone contiguous slice alias detach
-    _to_copy flatten unflatten _reshape_alias select""")
-_ON_SCORES = _LAYOUT | words("""mul div add sub masked_fill where native_dropout dropout mul_ div_ add_ masked_fill_ sub_ tanh
-    nan_to_num""")
+_LAYOUT = words(
+    """view _unsafe_view reshape expand transpose permute t unsqueeze squeeze clone contiguous slice alias
+    detach _to_copy flatten unflatten _reshape_alias select"""
+)
+_ON_SCORES = _LAYOUT | words(
+    """mul div add sub masked_fill where native_dropout dropout mul_ div_ add_ masked_fill_ sub_ tanh
+    nan_to_num"""
+)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,8 @@ _PER_INPUT = _table(
         value_selecting_reduction_backward _embedding_bag _embedding_bag_forward_only
         _embedding_bag_backward _embedding_bag_dense_backward embedding_bag median nanmedian mode kthvalue
         """,
-        2: "norm linalg_vector_norm linalg_norm linalg__powsum _powsum dist cross_entropy_loss cumprod_backward",
+        2: """norm linalg_vector_norm linalg_norm linalg__powsum _powsum dist cross_entropy_loss
+        cumprod_backward""",
         4: """
         var std var_mean std_mean logsumexp rms_norm _fused_rms_norm _batch_norm_no_update
         _native_batch_norm_legit_no_training _weight_norm_interface _weight_norm _cdist_forward
@@ -133,8 +134,9 @@ def _largest_input(call: Call) -> int:
 def _recurrent(call: Call) -> int:
     """One layer of ``mkldnn_rnn_layer``: (time, batch, width) input; gates lie in the first weight's rows."""
     source, input_weight, hidden_weight = call.args[0], call.args[1], call.args[2]
-    steps = prod(source.shape[:2])
-    return 2 * steps * (prod(input_weight.shape) + prod(hidden_weight.shape))
+    steps: int = prod(source.shape[:2])
+    weights: int = prod(input_weight.shape) + prod(hidden_weight.shape)
+    return 2 * steps * weights
 
 
 def _vector_product(call: Call) -> int:
