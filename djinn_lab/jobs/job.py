@@ -1,0 +1,80 @@
+"""A job as a frozen value, a device's line, and a snapshot of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from djinn_lab.jobs.states import FINISHED, RANKS, JobState
+
+
+class Job(msgspec.Struct, frozen=True):
+    """``number``: arrival of the job; ``arrival``: arrival of its current segment. Both count from 0.
+
+    ``segment`` is the current segment, or the last one while WAITING. ``held_on``: the device it runs on or
+    queues for. Times are those of the events, in seconds.
+    """
+
+    job: str
+    session: str
+    user: str
+    priority: str
+    number: int
+    arrival: int
+    state: JobState
+    segment: int
+    final: bool
+    ops_total: int
+    submitted_at_s: float
+    segment_at_s: float
+    ops_done: int = 0
+    wish: str | None = None
+    held_on: str | None = None
+    predicted_s: float | None = None
+    started_at_s: float | None = None
+    ended_at_s: float | None = None
+    cancelling: bool = False
+    message: str = ""
+
+    @property
+    def finished(self) -> bool:
+        return self.state in FINISHED
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Predicted seconds of run time left in this segment, None when unknown."""
+        if self.predicted_s is None:
+            return None
+        return self.predicted_s * (1 - self.ops_done / max(1, self.ops_total))
+
+
+class DeviceView(msgspec.Struct, frozen=True):
+    """``line``: jobs queued for it, first to run first. ``sessions``: those bound to it."""
+
+    device: str
+    alive: bool
+    running: str | None
+    line: tuple[str, ...]
+    sessions: tuple[str, ...]
+
+
+class QueueSnapshot(msgspec.Struct, frozen=True):
+    """Everything at one moment. ``jobs`` are the unfinished ones, by arrival."""
+
+    devices: tuple[DeviceView, ...]
+    jobs: tuple[Job, ...]
+
+
+def line_order(queued: Iterable[Job]) -> list[Job]:
+    """The order in which queued segments of one device will run.
+
+    Priority, then arrival of the job; but no segment passes an earlier one of its own session.
+    """
+    held_back: dict[str, tuple[int, int]] = {}
+    keyed: list[tuple[tuple[int, int], int, Job]] = []
+    for job in sorted(queued, key=lambda job: job.arrival):
+        key = max((RANKS[job.priority], job.number), held_back.get(job.session, (0, 0)))
+        held_back[job.session] = key
+        keyed.append((key, job.arrival, job))
+    return [job for _, _, job in sorted(keyed, key=lambda entry: entry[:2])]

@@ -1,0 +1,154 @@
+"""What goes into the queue (events, each with its own time in seconds) and what comes out (commands)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from djinn_lab.jobs.states import JobState
+
+
+class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
+    """A worker became ready, for the first time or again."""
+
+    at_s: float
+    device: str
+
+
+class DeviceLost(msgspec.Struct, frozen=True, tag=True):
+    """A worker died. ``message`` says how."""
+
+    at_s: float
+    device: str
+    message: str
+
+
+class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
+    """``wish``: the device the user asked for. ``predicted_s``: expected run time, None when unknown."""
+
+    at_s: float
+    job: str
+    segment: int
+    session: str
+    user: str
+    priority: str
+    ops_total: int
+    final: bool
+    wish: str | None = None
+    predicted_s: float | None = None
+
+
+class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
+    """A segment that was not let in; ``message`` says why. The job may go on unless it was ``final``."""
+
+    at_s: float
+    job: str
+    segment: int
+    session: str
+    user: str
+    priority: str
+    ops_total: int
+    final: bool
+    message: str
+
+
+class SegmentProgressed(msgspec.Struct, frozen=True, tag=True):
+    at_s: float
+    job: str
+    segment: int
+    ops_done: int
+
+
+class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
+    """The worker's answer. ``outcome``: ``done``, ``failed`` or ``cancelled``."""
+
+    at_s: float
+    job: str
+    segment: int
+    outcome: str
+    ops_done: int
+    message: str = ""
+
+
+class JobFinished(msgspec.Struct, frozen=True, tag=True):
+    """The client says that the cell is over. ``outcome``: ``done``, ``failed`` or ``cancelled``."""
+
+    at_s: float
+    job: str
+    outcome: str
+    message: str = ""
+
+
+class CancelRequested(msgspec.Struct, frozen=True, tag=True):
+    """``message`` says by whom or why."""
+
+    at_s: float
+    job: str
+    message: str
+
+
+class SessionParked(msgspec.Struct, frozen=True, tag=True):
+    """The client vanished: its jobs are cancelled, its place stays."""
+
+    at_s: float
+    session: str
+
+
+class SessionClosed(msgspec.Struct, frozen=True, tag=True):
+    """The user is done: its jobs are cancelled and its device forgotten."""
+
+    at_s: float
+    session: str
+
+
+Event = (
+    DeviceAdded
+    | DeviceLost
+    | SegmentSubmitted
+    | SegmentRefused
+    | SegmentProgressed
+    | SegmentFinished
+    | JobFinished
+    | CancelRequested
+    | SessionParked
+    | SessionClosed
+)
+
+
+class StartSegment(msgspec.Struct, frozen=True, tag=True):
+    """Hand the segment to the device's worker."""
+
+    job: str
+    segment: int
+    device: str
+
+
+class CancelSegment(msgspec.Struct, frozen=True, tag=True):
+    """Ask the worker to stop between two ops; its answer is an event again."""
+
+    job: str
+    device: str
+
+
+class EndSegment(msgspec.Struct, frozen=True, tag=True):
+    """Answer the submit without a worker's result. ``outcome``: ``cancelled``, or ``lost`` with the device."""
+
+    job: str
+    segment: int
+    outcome: str
+    ops_done: int
+    device: str | None
+    message: str
+
+
+class Notify(msgspec.Struct, frozen=True, tag=True):
+    """Tell the job's client. ``position`` counts from 1 in the device's line; ``estimate_s``: wait until the start."""
+
+    job: str
+    state: JobState
+    reason: str
+    position: int | None
+    device: str | None
+    estimate_s: float | None
+
+
+Command = StartSegment | CancelSegment | EndSegment | Notify

@@ -1,0 +1,398 @@
+"""The queue: events in, commands out. Theory of operation: :mod:`djinn_lab.jobs.states`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from djinn_lab.jobs.explain import estimate_s, explain
+from djinn_lab.jobs.invariants import check_queue
+from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot, line_order
+from djinn_lab.jobs.messages import (
+    CancelRequested,
+    CancelSegment,
+    Command,
+    DeviceAdded,
+    DeviceLost,
+    EndSegment,
+    Event,
+    JobFinished,
+    Notify,
+    SegmentFinished,
+    SegmentProgressed,
+    SegmentRefused,
+    SegmentSubmitted,
+    SessionClosed,
+    SessionParked,
+    StartSegment,
+)
+from djinn_lab.jobs.states import FINISHED, RANKS, TRANSITIONS, IllegalEvent, JobState, Move
+
+FINISHED_JOBS_MAX = 200
+"""How many finished jobs are remembered, with their stories."""
+STORY_EVENTS_MAX = 1000
+
+_OUTCOME_MOVES = {"done": Move.FINISH, "failed": Move.FAIL, "cancelled": Move.CANCEL}
+
+
+class JobQueue:
+    """All jobs of a pool. One instance is driven by one thread."""
+
+    def __init__(self) -> None:
+        self._alive: dict[str, bool] = {}
+        self._running: dict[str, str] = {}
+        self._bound: dict[str, str] = {}
+        self._jobs: dict[str, Job] = {}
+        self._finished: dict[str, Job] = {}
+        self._stories: dict[str, deque[Event]] = {}
+        self._told: dict[str, tuple[object, ...]] = {}
+        self._jobs_seen = 0
+        self._segments_seen = 0
+        self._out: list[Command] = []
+        self._touched: dict[str, Job | None] = {}
+
+    def handle(self, event: Event) -> list[Command]:
+        """Apply one event. Raises IllegalEvent, with nothing changed, when it cannot happen now."""
+        self._out = []
+        self._touched = {}
+        match event:
+            case DeviceAdded():
+                self._add_device(event)
+            case DeviceLost():
+                self._lose_device(event)
+            case SegmentSubmitted():
+                self._submit(event)
+            case SegmentRefused():
+                self._refuse(event)
+            case SegmentProgressed():
+                self._progress(event)
+            case SegmentFinished():
+                self._finish_segment(event)
+            case JobFinished():
+                self._finish_job(event)
+            case CancelRequested():
+                self._cancel(self._active(event.job, "client"), event.at_s, event.message, Move.CANCEL)
+            case SessionParked():
+                self._cancel_session(event.session, event.at_s, "the client went away")
+            case SessionClosed():
+                self._cancel_session(event.session, event.at_s, "its session was closed")
+                self._bound.pop(event.session, None)
+        self._dispatch(event.at_s)
+        self._remember(event)
+        return [*self._out, *self._notifications()]
+
+    def job(self, job: str) -> Job | None:
+        """An unfinished or recently finished job."""
+        return self._jobs.get(job) or self._finished.get(job)
+
+    def explain(self, job: str) -> str:
+        """Why the job is where it is, in one sentence. Raises KeyError for a job that is not remembered."""
+        known = self._jobs.get(job) or self._finished[job]
+        running, ahead = self._before(known)
+        return explain(known, running, ahead, self._lost_devices())
+
+    def position(self, job: str) -> int | None:
+        """Place in the device's line from 1, None when not QUEUED."""
+        known = self._jobs.get(job)
+        if known is None or known.state is not JobState.QUEUED:
+            return None
+        return len(self._before(known)[1]) + 1
+
+    def estimate_s(self, job: str) -> float | None:
+        """Predicted wait until a QUEUED job starts, None when unknown."""
+        known = self._jobs.get(job)
+        if known is None or known.state is not JobState.QUEUED:
+            return None
+        return estimate_s(*self._before(known))
+
+    def device_of(self, session: str) -> str | None:
+        """The device that the session is bound to."""
+        return self._bound.get(session)
+
+    def story(self, job: str) -> tuple[Event, ...]:
+        """Every event that touched a remembered job, oldest first."""
+        return tuple(self._stories.get(job, ()))
+
+    def snapshot(self) -> QueueSnapshot:
+        devices = tuple(
+            DeviceView(
+                device=device,
+                alive=alive,
+                running=self._running.get(device),
+                line=tuple(job.job for job in self._line(device)),
+                sessions=tuple(sorted(s for s, bound in self._bound.items() if bound == device)),
+            )
+            for device, alive in sorted(self._alive.items())
+        )
+        return QueueSnapshot(devices, tuple(sorted(self._jobs.values(), key=lambda job: job.number)))
+
+    def validate(self) -> None:
+        """Assert every invariant."""
+        check_queue(self._alive, self._running, self._bound, self._jobs, self._finished)
+
+    # -- events; each validates first, then mutates --------------------------------------------------------
+
+    def _add_device(self, event: DeviceAdded) -> None:
+        if self._alive.get(event.device):
+            raise IllegalEvent(f"{event.device} is already up", "pool")
+        self._alive[event.device] = True
+
+    def _lose_device(self, event: DeviceLost) -> None:
+        if not self._alive.get(event.device):
+            raise IllegalEvent(f"{event.device} is not up", "pool")
+        queued = self._line(event.device)
+        running = self._running.pop(event.device, None)
+        self._alive[event.device] = False
+        self._bound = {s: device for s, device in self._bound.items() if device != event.device}
+        for job in queued:
+            self._put(replace(self._moved(job, Move.UNBIND), held_on=None))
+        if running is not None:
+            job = self._jobs[running]
+            outcome = "cancelled" if job.cancelling else "lost"
+            message = job.message if job.cancelling else event.message
+            self._out.append(EndSegment(running, job.segment, outcome, job.ops_done, event.device, message))
+            self._settle(job, "cancelled" if job.cancelling else "failed", event.at_s, message)
+
+    def _submit(self, event: SegmentSubmitted) -> None:
+        old = self._expect_next(event)
+        if event.wish is not None and event.wish not in self._alive:
+            known = ", ".join(sorted(self._alive)) or "none is up yet"
+            raise IllegalEvent(f"there is no device {event.wish!r} (devices: {known})", "client")
+        bound = self._bound.get(event.session)
+        if event.wish is not None and bound not in (None, event.wish):
+            raise IllegalEvent(
+                f"the session's values live on {bound}, so it cannot run on {event.wish}", "client"
+            )
+        self._put(
+            self._arrived(event, old, self._next_state(old, Move.SUBMIT), event.wish, event.predicted_s)
+        )
+
+    def _refuse(self, event: SegmentRefused) -> None:
+        old = self._expect_next(event)
+        state = self._next_state(old, Move.FAIL if event.final else Move.MORE)
+        job = replace(self._arrived(event, old, state, None, None), message=event.message)
+        self._put(replace(job, ended_at_s=event.at_s) if job.finished else job)
+
+    def _progress(self, event: SegmentProgressed) -> None:
+        job = self._running_segment(event.job, event.segment)
+        if not job.ops_done <= event.ops_done <= job.ops_total:
+            raise IllegalEvent(
+                f"progress {event.ops_done} is not between {job.ops_done} and {job.ops_total}", "pool"
+            )
+        self._jobs[job.job] = replace(job, ops_done=event.ops_done)
+
+    def _finish_segment(self, event: SegmentFinished) -> None:
+        job = self._running_segment(event.job, event.segment)
+        if event.outcome not in _OUTCOME_MOVES:
+            raise IllegalEvent(f"unknown outcome {event.outcome!r}", "pool")
+        assert job.held_on is not None
+        del self._running[job.held_on]
+        done = replace(job, ops_done=max(job.ops_done, event.ops_done))
+        cancelled = event.outcome == "cancelled" or (
+            job.cancelling and not (job.final and event.outcome == "done")
+        )
+        outcome = "cancelled" if cancelled else event.outcome
+        message = job.message if job.cancelling else event.message
+        self._settle(done, outcome, event.at_s, message)
+
+    def _finish_job(self, event: JobFinished) -> None:
+        job = self._active(event.job, "client")
+        if event.outcome not in _OUTCOME_MOVES:
+            raise IllegalEvent(
+                f"unknown outcome {event.outcome!r}; it is done, failed or cancelled", "client"
+            )
+        if job.state is JobState.WAITING:
+            self._end(job, _OUTCOME_MOVES[event.outcome], event.at_s, event.message or job.message)
+        elif event.outcome == "done":
+            self._jobs[job.job] = replace(job, final=True)
+        else:
+            self._cancel(job, event.at_s, event.message or "the cell is over", _OUTCOME_MOVES[event.outcome])
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    def _active(self, job: str, fault: str) -> Job:
+        if job not in self._jobs:
+            finished = self._finished.get(job)
+            what = f"is already {finished.state}" if finished else "is unknown"
+            raise IllegalEvent(f"job {job} {what}", fault)
+        return self._jobs[job]
+
+    def _running_segment(self, job: str, segment: int) -> Job:
+        known = self._active(job, "pool")
+        if known.state is not JobState.RUNNING or known.segment != segment:
+            raise IllegalEvent(f"segment {segment} of job {job} is not running ({known.state})", "pool")
+        return known
+
+    def _expect_next(self, event: SegmentSubmitted | SegmentRefused) -> Job | None:
+        """The job that this is the next segment of, None when it is new."""
+        if event.job in self._finished:
+            raise IllegalEvent(f"job {event.job} is already {self._finished[event.job].state}", "client")
+        old = self._jobs.get(event.job)
+        expected = 0 if old is None else old.segment + 1
+        if event.segment != expected:
+            raise IllegalEvent(f"segment {event.segment} came where {expected} was due", "client")
+        if event.priority not in RANKS:
+            raise IllegalEvent(f"priority {event.priority!r} is none of {', '.join(RANKS)}", "client")
+        if event.ops_total < 0:
+            raise IllegalEvent(f"{event.ops_total} ops", "client")
+        if old is not None and old.session != event.session:
+            raise IllegalEvent(f"job {event.job} belongs to another session", "client")
+        if old is not None and old.state is not JobState.WAITING:
+            raise IllegalEvent(f"segment {old.segment} of job {event.job} is not answered yet", "client")
+        return old
+
+    def _arrived(
+        self,
+        event: SegmentSubmitted | SegmentRefused,
+        old: Job | None,
+        state: JobState,
+        wish: str | None,
+        predicted_s: float | None,
+    ) -> Job:
+        number = self._jobs_seen if old is None else old.number
+        self._jobs_seen += old is None
+        self._segments_seen += 1
+        return Job(
+            job=event.job,
+            session=event.session,
+            user=event.user,
+            priority=event.priority,
+            number=number,
+            arrival=self._segments_seen - 1,
+            state=state,
+            segment=event.segment,
+            final=event.final,
+            ops_total=event.ops_total,
+            submitted_at_s=event.at_s if old is None else old.submitted_at_s,
+            segment_at_s=event.at_s,
+            started_at_s=None if old is None else old.started_at_s,
+            wish=wish,
+            predicted_s=predicted_s,
+        )
+
+    def _cancel(self, job: Job, at_s: float, message: str, move: Move) -> None:
+        if job.state is JobState.RUNNING:
+            if not job.cancelling:
+                assert job.held_on is not None
+                self._put(replace(self._moved(job, Move.ASK_CANCEL), cancelling=True, message=message))
+                self._out.append(CancelSegment(job.job, job.held_on))
+            return
+        if job.state is not JobState.WAITING:
+            self._out.append(EndSegment(job.job, job.segment, "cancelled", 0, job.held_on, message))
+        self._end(job, move, at_s, message)
+
+    def _cancel_session(self, session: str, at_s: float, message: str) -> None:
+        for job in [job for job in self._jobs.values() if job.session == session]:
+            self._cancel(job, at_s, message, Move.CANCEL)
+
+    def _settle(self, job: Job, outcome: str, at_s: float, message: str) -> None:
+        """The running segment of ``job`` was answered: wait for more, or end."""
+        if outcome == "cancelled" or job.final:
+            self._end(job, _OUTCOME_MOVES[outcome], at_s, message)
+        else:
+            self._put(replace(self._moved(job, Move.MORE), held_on=None, message=message))
+
+    def _end(self, job: Job, move: Move, at_s: float, message: str) -> None:
+        self._put(replace(self._moved(job, move), held_on=None, ended_at_s=at_s, message=message))
+
+    def _next_state(self, job: Job | None, move: Move) -> JobState:
+        state = None if job is None else job.state
+        if (state, move) not in TRANSITIONS:
+            raise IllegalEvent(f"a job that is {state or 'new'} cannot {move}", "pool")
+        return TRANSITIONS[state, move]
+
+    def _moved(self, job: Job, move: Move) -> Job:
+        return replace(job, state=self._next_state(job, move))
+
+    def _put(self, job: Job) -> None:
+        self._touched[job.job] = job
+        if not job.finished:
+            self._jobs[job.job] = job
+            return
+        self._jobs.pop(job.job, None)
+        self._finished[job.job] = job
+        while len(self._finished) > FINISHED_JOBS_MAX:
+            forgotten = next(iter(self._finished))
+            del self._finished[forgotten]
+            self._stories.pop(forgotten, None)
+
+    def _dispatch(self, at_s: float) -> None:
+        """Bind what has no device, then start the head of every idle device's line."""
+        for job in sorted(self._in_state(JobState.SUBMITTED), key=lambda job: job.arrival):
+            device = self._bound.get(job.session) or self._choose_device(job)
+            if device is not None:
+                self._bound[job.session] = device
+                self._put(replace(self._moved(job, Move.BIND), held_on=device))
+        for device, alive in sorted(self._alive.items()):
+            line = self._line(device) if alive and device not in self._running else []
+            if line:
+                job = line[0]
+                started = job.started_at_s if job.started_at_s is not None else at_s
+                self._running[device] = job.job
+                self._put(replace(self._moved(job, Move.START), started_at_s=started))
+                self._out.append(StartSegment(job.job, job.segment, device))
+
+    def _choose_device(self, job: Job) -> str | None:
+        """The wished device if it is up, else the least loaded one, ties by name."""
+        alive = [device for device, up in self._alive.items() if up and job.wish in (None, device)]
+        load = dict.fromkeys(alive, 0)
+        held = (other.held_on for other in self._in_state(JobState.QUEUED))
+        for device in (*self._bound.values(), *held):
+            if device in load:
+                load[device] += 1
+        return min(alive, key=lambda device: (load[device], device), default=None)
+
+    def _in_state(self, state: JobState) -> list[Job]:
+        return [job for job in self._jobs.values() if job.state is state]
+
+    def _line(self, device: str) -> list[Job]:
+        return line_order(job for job in self._in_state(JobState.QUEUED) if job.held_on == device)
+
+    def _before(self, job: Job) -> tuple[Job | None, list[Job]]:
+        """What runs on the job's device, and who is ahead of it in line."""
+        if job.state is not JobState.QUEUED or job.held_on is None:
+            return None, []
+        running = self._running.get(job.held_on)
+        line = self._line(job.held_on)
+        ahead = line[: [other.job for other in line].index(job.job)]
+        return self._jobs.get(running) if running else None, ahead
+
+    def _lost_devices(self) -> list[str]:
+        return sorted(device for device, alive in self._alive.items() if not alive)
+
+    # -- telling -------------------------------------------------------------------------------------------
+
+    def _notifications(self) -> Iterable[Notify]:
+        """One notice for every job whose state, device or place in line changed."""
+        devices = {job.held_on for job in self._in_state(JobState.QUEUED) if job.held_on}
+        queued = [
+            (job, place) for device in sorted(devices) for place, job in enumerate(self._line(device), 1)
+        ]
+        places = {job.job: place for job, place in queued}
+        candidates = dict.fromkeys([*self._touched, *places])
+        for name in candidates:
+            job = self._jobs.get(name) or self._finished.get(name)
+            if job is None:
+                continue
+            told = (job.state, job.held_on, job.segment, places.get(name), job.cancelling)
+            if self._told.get(name) == told:
+                continue
+            self._told[name] = told
+            if job.state in FINISHED:
+                del self._told[name]
+            running, ahead = self._before(job)
+            reason = explain(job, running, ahead, self._lost_devices())
+            wait_s = estimate_s(running, ahead) if job.state is JobState.QUEUED else None
+            yield Notify(name, job.state, reason, places.get(name), job.held_on, wait_s)
+
+    def _remember(self, event: Event) -> None:
+        named = getattr(event, "job", None)
+        for name in dict.fromkeys([*([named] if named else []), *self._touched]):
+            if name not in self._jobs and name not in self._finished:
+                continue
+            story = self._stories.setdefault(name, deque(maxlen=STORY_EVENTS_MAX))
+            if isinstance(event, SegmentProgressed) and story and isinstance(story[-1], SegmentProgressed):
+                story.pop()
+            story.append(event)

@@ -1,0 +1,107 @@
+"""The states of a job, and the table of every transition.
+
+Theory of operation
+-------------------
+A *job* is one cell. Its client sends it as 1..n *segments*; each is answered before the next is sent. Only a
+segment holds a device: between segments the job is WAITING and the device serves others.
+
+A *session* is bound to one device at its first segment, because its values live there: the device with the
+fewest bound sessions and queued jobs, ties by name. Losing the device unbinds it (the values are gone too).
+
+A device runs one segment at a time. Its line is ordered by priority, then by the arrival of the job (not of the
+segment, so that a cell with many cuts keeps its place); within a session segments run in the order they came,
+whatever their priorities, since later ones read what earlier ones made.
+
+Nothing here knows a clock: every event carries its own time. An event that the table does not allow raises
+:class:`IllegalEvent` and changes nothing.
+
+::
+
+                    submit            bind            start
+      (new) ───────────────► SUBMITTED ─────► QUEUED ──────► RUNNING
+                                 ▲  ◄──────────┘                │
+                        submit   │    unbind                    │ more
+                                 └────────── WAITING ◄──────────┘
+      every state but the last three ── finish, fail, cancel ──► DONE, FAILED, CANCELLED
+
+RESTORING and PREEMPTED join the table with the features that reach them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    SUBMITTED = "SUBMITTED"
+    """Accepted; no device can take it yet."""
+    QUEUED = "QUEUED"
+    """In a device's line."""
+    RUNNING = "RUNNING"
+    WAITING = "WAITING"
+    """For the client's next segment."""
+    DONE = "DONE"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class Priority(StrEnum):
+    """Highest first."""
+
+    CRITICAL = "CRITICAL"
+    HIGH = "HIGH"
+    NORMAL = "NORMAL"
+    LOW = "LOW"
+    SCAVENGER = "SCAVENGER"
+
+
+class Move(StrEnum):
+    """A step of a job; one event may cause several."""
+
+    SUBMIT = "submit"
+    BIND = "bind"
+    UNBIND = "unbind"
+    START = "start"
+    MORE = "more"
+    ASK_CANCEL = "ask_cancel"
+    FINISH = "finish"
+    FAIL = "fail"
+    CANCEL = "cancel"
+
+
+TRANSITIONS: Mapping[tuple[JobState | None, Move], JobState] = {
+    (None, Move.SUBMIT): JobState.SUBMITTED,
+    (None, Move.FAIL): JobState.FAILED,
+    (None, Move.MORE): JobState.WAITING,
+    (JobState.SUBMITTED, Move.BIND): JobState.QUEUED,
+    (JobState.SUBMITTED, Move.FAIL): JobState.FAILED,
+    (JobState.SUBMITTED, Move.CANCEL): JobState.CANCELLED,
+    (JobState.QUEUED, Move.START): JobState.RUNNING,
+    (JobState.QUEUED, Move.UNBIND): JobState.SUBMITTED,
+    (JobState.QUEUED, Move.FAIL): JobState.FAILED,
+    (JobState.QUEUED, Move.CANCEL): JobState.CANCELLED,
+    (JobState.RUNNING, Move.MORE): JobState.WAITING,
+    (JobState.RUNNING, Move.ASK_CANCEL): JobState.RUNNING,
+    (JobState.RUNNING, Move.FINISH): JobState.DONE,
+    (JobState.RUNNING, Move.FAIL): JobState.FAILED,
+    (JobState.RUNNING, Move.CANCEL): JobState.CANCELLED,
+    (JobState.WAITING, Move.SUBMIT): JobState.SUBMITTED,
+    (JobState.WAITING, Move.MORE): JobState.WAITING,
+    (JobState.WAITING, Move.FINISH): JobState.DONE,
+    (JobState.WAITING, Move.FAIL): JobState.FAILED,
+    (JobState.WAITING, Move.CANCEL): JobState.CANCELLED,
+}
+"""State and move to next state; a missing pair is illegal."""
+
+FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
+RANKS: Mapping[str, int] = {priority: rank for rank, priority in enumerate(Priority)}
+
+
+class IllegalEvent(Exception):
+    """An event that cannot happen in this state. ``fault``: ``"client"`` when a client's message can cause it,
+    ``"pool"`` when only a bug of the pool or a worker can."""
+
+    def __init__(self, message: str, fault: str) -> None:
+        super().__init__(message)
+        self.fault = fault

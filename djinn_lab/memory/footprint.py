@@ -1,0 +1,67 @@
+"""How many bytes does a program hold at its fullest? Liveness of storages in recorded order, as the worker frees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from djinn_lab.srg.program import Program
+
+
+class Footprint(msgspec.Struct, frozen=True):
+    """``peak_bytes`` of storages that the program itself makes or loads, reached at ``node`` (None: while loading)."""
+
+    peak_bytes: int
+    node: int | None
+
+
+def predict_peak_bytes(program: Program) -> Footprint:
+    """The program must be valid. Values that the session already holds are not counted."""
+    last_use = _last_uses(program)
+    size_of: dict[int, int] = {}
+    live = 0
+    held_before: set[int] = set()
+    for source in program.sources:
+        if source.blob is None:
+            held_before.add(source.storage)
+        elif source.storage not in size_of:
+            size_of[source.storage] = program.metas[source.meta].span_bytes
+            live += size_of[source.storage]
+    peak = live
+    peak_node: int | None = None
+    dying: dict[int, list[int]] = {}
+    for storage, last in last_use.items():
+        dying.setdefault(last, []).append(storage)
+    for index, node in enumerate(program.nodes):
+        for meta, storage in zip(node.output_metas, node.storages, strict=False):
+            if meta is None or storage is None or storage in size_of or storage in held_before:
+                continue
+            size_of[storage] = program.metas[meta].span_bytes
+            live += size_of[storage]
+        if live > peak:
+            peak, peak_node = live, index
+        live -= sum(size_of.get(dead, 0) for dead in dying.get(index, ()))
+    return Footprint(peak, peak_node)
+
+
+def _last_uses(program: Program) -> dict[int, int]:
+    """Storage to the last node that touches it, without those that outlive the program."""
+    storage_of = {source.value: source.storage for source in program.sources}
+    last: dict[int, int] = {}
+    for index, node in enumerate(program.nodes):
+        for value, storage in _made(node.outputs, node.storages):
+            storage_of[value] = storage
+            last[storage] = index
+        for read in node.inputs:
+            if read is not None and read in storage_of:
+                last[storage_of[read]] = index
+    outliving = {storage_of[value] for value in (*program.keep, *program.fetch) if value in storage_of}
+    outliving |= {source.storage for source in program.sources}
+    return {storage: node for storage, node in last.items() if storage not in outliving}
+
+
+def _made(outputs: tuple[int | None, ...], storages: tuple[int | None, ...]) -> Iterator[tuple[int, int]]:
+    for value, storage in zip(outputs, storages, strict=False):
+        if value is not None and storage is not None:
+            yield value, storage

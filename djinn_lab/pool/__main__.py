@@ -1,0 +1,45 @@
+"""``python -m djinn_lab.pool``: the pool's process. People use ``djinn-lab pool start``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shlex
+import sys
+
+from djinn_lab.errors import DjinnError
+from djinn_lab.pool.devices import plan_devices
+from djinn_lab.pool.launcher import WORKER_COMMAND
+from djinn_lab.pool.server import PoolOptions, run_pool
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        plans = plan_devices(arguments.devices, arguments.memory_bytes, arguments.threads)
+        command = shlex.split(arguments.worker_command) if arguments.worker_command else WORKER_COMMAND
+        run_pool(PoolOptions(plans, command, arguments.port, arguments.blob_bytes_max))
+    except DjinnError as error:
+        logging.getLogger(__name__).critical("the pool cannot start: %s", error)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m djinn_lab.pool", description=__doc__)
+    parser.add_argument("--devices", help="auto, cuda, or cpu:N")
+    parser.add_argument("--memory-bytes", type=int, help="limit of each device")
+    parser.add_argument("--threads", type=int, help="of each device's worker")
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument(
+        "--blob-bytes-max", type=int, help="of uploaded tensors; default half of the shared memory"
+    )
+    parser.add_argument("--worker-command", help="the worker's command line, before its own options")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""The REST API. Everything but ``/v1/alive`` needs a bearer token."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket
+from starlette.background import BackgroundTask
+from starlette.responses import FileResponse, JSONResponse
+
+from djinn_lab.errors import Refused
+from djinn_lab.pool import history, views
+from djinn_lab.pool.authentication import Role, User, new_token, token_digest
+from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.job_api import add_job_routes
+from djinn_lab.pool.registry import SessionView
+from djinn_lab.pool.sessions import SessionEndpoint
+from djinn_lab.pool.store import delete_user, write_user
+from djinn_lab.pool.web import admin, answer, documented, reader, runner
+from djinn_lab.protocol.version import VERSION
+
+EVENTS_MAX = 1000
+
+
+class NewUser(msgspec.Struct, frozen=True):
+    name: str
+    role: str = "user"
+
+
+class UserToken(msgspec.Struct, frozen=True):
+    """The token is shown this once."""
+
+    name: str
+    role: str
+    token: str
+
+
+class UserView(msgspec.Struct, frozen=True):
+    name: str
+    role: str
+
+
+def create_app(context: PoolContext) -> FastAPI:
+    """The pool's ASGI application."""
+    app = FastAPI(title="Djinn Lab pool", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.context = context
+    endpoint = SessionEndpoint(context.driver, context.authentication, context.blobs)
+
+    @app.websocket("/v1/session")
+    async def session_socket(websocket: WebSocket) -> None:
+        await endpoint.serve(websocket)
+
+    @app.get("/v1/alive", summary="Is a pool listening here? The only open address")
+    async def alive() -> dict[str, bool]:
+        return {"alive": True}
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi(_user: Annotated[User, Depends(reader)]) -> JSONResponse:
+        return JSONResponse(app.openapi())
+
+    @app.exception_handler(Refused)
+    async def refused(_request: Request, error: Refused) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=422)
+
+    _add_status_routes(app, context)
+    _add_session_routes(app, context)
+    _add_blob_routes(app, context)
+    _add_user_routes(app, context)
+    add_job_routes(app, context)
+    return app
+
+
+def _add_status_routes(app: FastAPI, context: PoolContext) -> None:
+    @app.get("/v1/status", responses=documented(views.StatusReport), summary="Devices, load, versions")
+    async def status(user: Annotated[User, Depends(reader)]) -> Response:
+        lag_s = context.heartbeat.lag_s
+        return answer(views.status_report(context.driver, user, context.started_at, context.ready, lag_s))
+
+    @app.get("/v1/events", responses=documented(list[history.EventRow]), summary="The journal")
+    async def events(
+        _user: Annotated[User, Depends(reader)],
+        after: int | None = None,
+        limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 200,
+    ) -> Response:
+        pool = context.driver.ledger.pool
+        return answer(await context.store.read(lambda c: history.read_events(c, pool, after, limit)))
+
+    @app.get("/metrics", summary="Prometheus metrics")
+    async def metrics(_user: Annotated[User, Depends(reader)]) -> Response:
+        content, content_type = context.metrics.render(context.driver)
+        return Response(content, media_type=content_type)
+
+    @app.post("/v1/shutdown", status_code=202, summary="Stop the pool (admins)")
+    async def shutdown(_user: Annotated[User, Depends(admin)]) -> Response:
+        context.stop()
+        return answer({"detail": "The pool stops."}, 202)
+
+
+def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
+    driver = context.driver
+
+    @app.get("/v1/sessions", responses=documented(list[SessionView]), summary="All sessions")
+    async def sessions(_user: Annotated[User, Depends(reader)]) -> Response:
+        return answer([views.session_view(driver, session) for session in driver.registry])
+
+    @app.delete("/v1/sessions/{session}", status_code=204, summary="Free all that a session holds")
+    async def delete_session(session: str, user: Annotated[User, Depends(runner)]) -> None:
+        known = driver.registry.get(session)
+        if known is None:
+            raise HTTPException(404, f"There is no session {session!r}.")
+        if known.user != user.name and user.role < Role.OPERATOR:
+            raise HTTPException(403, f"Session {session} belongs to another user.")
+        driver.close(known)
+
+
+def _add_blob_routes(app: FastAPI, context: PoolContext) -> None:
+    @app.put("/v1/blobs/{digest}", status_code=201, summary="Upload a tensor's bytes")
+    async def put_blob(digest: str, request: Request, user: Annotated[User, Depends(runner)]) -> Response:
+        announced = request.headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced) > context.blobs.bytes_max:
+            raise HTTPException(413, f"The pool keeps at most {context.blobs.bytes_max} bytes of tensors.")
+        nbytes = await context.blobs.receive(user.name, digest, request.stream())
+        return answer({"digest": digest, "nbytes": nbytes}, 201)
+
+    @app.get("/v1/results/{name}", response_class=FileResponse, summary="Fetch a result, which deletes it")
+    async def get_result(name: str, user: Annotated[User, Depends(runner)]) -> FileResponse:
+        for session in context.driver.registry:
+            path = context.blobs.result_path(session.session, name) if session.user == user.name else None
+            if path is not None:
+                return FileResponse(
+                    path, media_type="application/octet-stream", background=BackgroundTask(_unlink(path))
+                )
+        raise HTTPException(404, f"There is no result {name[:80]!r} of yours.")
+
+
+def _unlink(path: Path) -> Callable[[], Awaitable[None]]:
+    async def unlink() -> None:
+        path.unlink(missing_ok=True)
+
+    return unlink
+
+
+def _add_user_routes(app: FastAPI, context: PoolContext) -> None:
+    @app.get("/v1/users", responses=documented(list[UserView]), summary="All users (admins)")
+    async def users(_user: Annotated[User, Depends(admin)]) -> Response:
+        return answer([UserView(user.name, user.role.label) for user in context.authentication.users()])
+
+    @app.post(
+        "/v1/users", status_code=201, responses=documented(UserToken, 201), summary="Add a user (admins)"
+    )
+    async def add_user(request: Request, _user: Annotated[User, Depends(admin)]) -> Response:
+        try:
+            new = msgspec.json.decode(await request.body(), type=NewUser)
+            token = new_token()
+            user = context.authentication.add(new.name, new.role, token_digest(token))
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from None
+        context.store.write(write_user(user.name, user.role.label, token_digest(token)))
+        return answer(UserToken(user.name, user.role.label, token), 201)
+
+    @app.delete("/v1/users/{name}", status_code=204, summary="Remove a user (admins)")
+    async def remove_user(name: str, _user: Annotated[User, Depends(admin)]) -> None:
+        if not context.authentication.remove(name):
+            raise HTTPException(404, f"There is no user {name[:80]!r} that can be removed.")
+        context.store.write(delete_user(name))
+        for session in context.driver.registry:
+            if session.user == name:
+                context.driver.close(session)

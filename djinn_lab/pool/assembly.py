@@ -1,0 +1,54 @@
+"""Puts a pool's parts together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from djinn_lab.errors import PoolError
+from djinn_lab.pool import history
+from djinn_lab.pool.authentication import Authentication
+from djinn_lab.pool.blobs import BlobStore
+from djinn_lab.pool.clock import Clock
+from djinn_lab.pool.context import Heartbeat, PoolContext
+from djinn_lab.pool.driver import Driver
+from djinn_lab.pool.fleet import Fleet
+from djinn_lab.pool.launcher import LocalLauncher
+from djinn_lab.pool.ledger import Ledger
+from djinn_lab.pool.metrics import Metrics
+from djinn_lab.pool.registry import SessionRegistry
+from djinn_lab.pool.store import Store, sqlite_url
+
+
+def assemble(
+    pool: str,
+    token: str,
+    launcher: LocalLauncher,
+    blobs: BlobStore,
+    database: Path,
+    stop: Callable[[], None],
+) -> PoolContext:
+    """Reads what the database knows, so it blocks; call it before serving. Raises PoolError without one."""
+    clock = Clock()
+    started_at = clock.now_s()
+    store = Store(sqlite_url(database))
+    try:
+        last_seq = store.opened()
+        users = store.submit(history.read_users).result()
+        measurements = store.submit(history.read_measurements).result()
+    except sa.exc.SQLAlchemyError as error:
+        raise PoolError(
+            f"The database {database} cannot be used: {error}", "Move it away to start with an empty one."
+        ) from error
+    store.write(lambda connection: history.end_jobs_of_dead_pools(connection, pool, started_at))
+    authentication = Authentication(token)
+    for name, role, digest in users:
+        authentication.add(name, role, digest)
+    metrics = Metrics()
+    fleet = Fleet(launcher.plans, measurements)
+    ledger = Ledger(pool, clock, store.journal, last_seq)
+    driver = Driver(ledger, launcher, fleet, blobs, store, SessionRegistry(), metrics.observe_segment)
+    heartbeat = Heartbeat(driver, store)
+    return PoolContext(driver, authentication, blobs, store, metrics, heartbeat, started_at, stop)

@@ -1,0 +1,94 @@
+"""Who is asking? Bearer tokens, compared in constant time, and what each role may do."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import hmac
+import re
+import secrets
+from enum import IntEnum
+
+import msgspec
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+class Role(IntEnum):
+    """Each may do what those below it may. ``VIEWER`` reads, ``USER`` runs cells, ``OPERATOR`` also cancels the jobs
+    and closes the sessions of others, ``ADMIN`` also manages users, sees code and stops the pool."""
+
+    VIEWER = 0
+    USER = 1
+    OPERATOR = 2
+    ADMIN = 3
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class User(msgspec.Struct, frozen=True):
+    name: str
+    role: Role
+
+
+def new_token() -> str:
+    """256 random bits, so that a plain digest of it is safe to store."""
+    return secrets.token_urlsafe(32)
+
+
+def token_digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def owner_name() -> str:
+    """The operating system's name of the pool's owner."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "owner"
+
+
+class Authentication:
+    """All users, by token digest. The owner is an admin and lives as long as the process."""
+
+    def __init__(self, owner_token: str) -> None:
+        self._users: dict[str, User] = {token_digest(owner_token): User(owner_name(), Role.ADMIN)}
+        self.owner = owner_name()
+
+    def user_of(self, authorization: str | None) -> User | None:
+        """The user of an ``Authorization`` header, None when it names none."""
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            return None
+        presented = token_digest(token.strip())
+        found = None
+        for digest, user in self._users.items():
+            if hmac.compare_digest(digest, presented):
+                found = user
+        return found
+
+    def users(self) -> list[User]:
+        return sorted(self._users.values(), key=lambda user: user.name)
+
+    def add(self, name: str, role: str, digest: str) -> User:
+        """Raises ValueError on a bad or taken name, or a role that is none."""
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no user name (letters, digits and . _ @ -, at most 64)")
+        if role.upper() not in Role.__members__:
+            raise ValueError(f"{role!r} is no role; there are {', '.join(r.label for r in Role)}")
+        if any(user.name == name for user in self._users.values()):
+            raise ValueError(f"there is a user {name!r} already")
+        user = User(name, Role[role.upper()])
+        self._users[digest] = user
+        return user
+
+    def remove(self, name: str) -> bool:
+        """Whether there was such a user. The owner stays."""
+        if name == self.owner:
+            return False
+        digests = [digest for digest, user in self._users.items() if user.name == name]
+        for digest in digests:
+            del self._users[digest]
+        return bool(digests)

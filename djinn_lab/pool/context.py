@@ -1,0 +1,67 @@
+"""What the parts of a running pool share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from djinn_lab.pool.authentication import Authentication
+from djinn_lab.pool.blobs import BlobStore
+from djinn_lab.pool.driver import Driver
+from djinn_lab.pool.metrics import Metrics
+from djinn_lab.pool.store import Store, write_measurement
+
+TICK_S = 0.25
+REFRESH_EVERY_TICKS = 4
+LAG_TICKS = 40
+
+
+class Heartbeat:
+    """Does what is due by the clock, and measures how late the event loop runs."""
+
+    def __init__(self, driver: Driver, store: Store) -> None:
+        self._driver = driver
+        self._store = store
+        self._lags: list[float] = []
+
+    @property
+    def lag_s(self) -> float:
+        """The worst delay of the last ten seconds."""
+        return max(self._lags, default=0.0)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        ticks = 0
+        while True:
+            due_s = loop.time() + TICK_S
+            await asyncio.sleep(TICK_S)
+            self._lags = [*self._lags[1 - LAG_TICKS :], max(0.0, loop.time() - due_s)]
+            ticks += 1
+            self._driver.save_changed()
+            self._measure()
+            if ticks % REFRESH_EVERY_TICKS == 0:
+                self._driver.refresh_waiting()
+
+    def _measure(self) -> None:
+        self._driver.calibrate_idle()
+        fleet = self._driver.fleet
+        measured, fleet.new_measurements = fleet.new_measurements, []
+        for name, threads, values in measured:
+            figures = {field: getattr(values, field) for field in values.__struct_fields__}
+            self._store.write(write_measurement(name, threads, figures))
+
+
+@dataclass(slots=True)
+class PoolContext:
+    """``stop`` ends the server, cleanly."""
+
+    driver: Driver
+    authentication: Authentication
+    blobs: BlobStore
+    store: Store
+    metrics: Metrics
+    heartbeat: Heartbeat
+    started_at: float
+    stop: Callable[[], None]
+    ready: bool = False

@@ -1,0 +1,94 @@
+"""Which devices does this machine offer, and how much of each may the pool use? Answered without importing torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+from djinn_lab.errors import OptionError
+
+CPU_DEVICES_DEFAULT = 2
+CPU_BYTES_MAX = 4 * 2**30
+CPU_SHARE_OF_AVAILABLE = 0.4
+CUDA_SHARE_OF_MEMORY = 0.92
+"""The rest is the CUDA context's and the libraries' own."""
+
+
+class DevicePlan(msgspec.Struct, frozen=True):
+    """One worker to start. ``memory_bytes`` is the limit it enforces."""
+
+    device: str
+    kind: str
+    memory_bytes: int
+    threads: int
+
+
+def plan_devices(devices: str | None, memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
+    """``devices``: ``"auto"`` (or None), ``"cpu:N"``, ``"cpu"`` or ``"cuda"``. Raises OptionError."""
+    wanted = devices or "auto"
+    if wanted in ("auto", "cuda"):
+        cuda_bytes = _cuda_memory_bytes()
+        if cuda_bytes:
+            return _plan_cuda(cuda_bytes, memory_bytes, threads)
+        if wanted == "cuda":
+            raise OptionError(
+                "No CUDA device can be used here.",
+                "Check that nvidia-smi lists one and that the installed torch is a CUDA build, or use cpu:2.",
+            )
+        return _plan_cpu(CPU_DEVICES_DEFAULT, memory_bytes, threads)
+    match = re.fullmatch(r"cpu(?::(\d{1,3}))?", wanted)
+    if not match or int(match[1] or 1) == 0:
+        raise OptionError(f"{wanted!r} names no devices.", "Write auto, cuda, or cpu:N for N CPU devices.")
+    return _plan_cpu(int(match[1] or 1), memory_bytes, threads)
+
+
+def _plan_cpu(count: int, memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
+    limit = memory_bytes or min(CPU_BYTES_MAX, int(_available_bytes() * CPU_SHARE_OF_AVAILABLE / count))
+    each = threads or max(1, _cpu_count() // count)
+    return [DevicePlan(f"cpu:{index}", "cpu", limit, each) for index in range(count)]
+
+
+def _plan_cuda(cuda_bytes: list[int], memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
+    each = threads or max(1, _cpu_count() // len(cuda_bytes))
+    return [
+        DevicePlan(f"cuda:{index}", "cuda", memory_bytes or int(total * CUDA_SHARE_OF_MEMORY), each)
+        for index, total in enumerate(cuda_bytes)
+    ]
+
+
+def _cpu_count() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _available_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OptionError("The available memory of this machine is unknown.", "Pass a memory limit.")
+
+
+def _cuda_memory_bytes() -> list[int]:
+    """Total bytes of every visible CUDA device in order; empty without a driver or a CUDA build of torch."""
+    if not Path("/proc/driver/nvidia").exists() or not _torch_is_cuda_build():
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    command += [f"--id={visible}"] if visible else []
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [] if visible == "" else [int(line) * 2**20 for line in answer.stdout.split()]
+
+
+def _torch_is_cuda_build() -> bool:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return False
+    version = (Path(spec.origin).parent / "version.py").read_text()
+    return re.search(r"^cuda\b[^=]*=\s*['\"]", version, re.MULTILINE) is not None

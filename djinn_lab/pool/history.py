@@ -1,0 +1,110 @@
+"""Reading jobs, programs, journal, users and measurements back from the database."""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+
+from djinn_lab.pool import tables
+from djinn_lab.pool.records import JobView
+from djinn_lab.worker.messages import DeviceMeasured
+
+_decode_view = msgspec.json.Decoder(JobView).decode
+
+
+class EventRow(msgspec.Struct, frozen=True):
+    """A line of the journal in the API."""
+
+    seq: int
+    at: float
+    event: str
+    detail: msgspec.Raw
+
+
+class StoredProgram(msgspec.Struct, frozen=True):
+    """``timings``: per node start and end in seconds, when the segment ran."""
+
+    segment: int
+    program: bytes
+    timings: tuple[list[float], list[float]] | None
+
+
+def read_jobs(connection: sa.Connection, state: str | None, user: str | None, limit: int) -> list[JobView]:
+    """Newest first."""
+    query = sa.select(tables.jobs.c.view).order_by(tables.jobs.c.submitted_at.desc())
+    if state is not None:
+        query = query.where(tables.jobs.c.state == state)
+    if user is not None:
+        query = query.where(tables.jobs.c.user == user)
+    return [_decode_view(row.view) for row in connection.execute(query.limit(limit))]
+
+
+def read_job(connection: sa.Connection, job: str) -> tuple[JobView, str] | None:
+    """The view and the cell's code."""
+    query = sa.select(tables.jobs.c.view, tables.jobs.c.code).where(tables.jobs.c.job == job)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else (_decode_view(row.view), row.code)
+
+
+def read_program(connection: sa.Connection, job: str, segment: int | None) -> StoredProgram | None:
+    """Without ``segment``: the largest."""
+    table = tables.programs
+    query = sa.select(table.c.segment, table.c.program, table.c.timings).where(table.c.job == job)
+    if segment is not None:
+        query = query.where(table.c.segment == segment)
+    row = connection.execute(query.order_by(table.c.nbytes.desc(), table.c.segment).limit(1)).one_or_none()
+    if row is None:
+        return None
+    timings = None
+    if row.timings is not None:
+        timings = msgspec.msgpack.decode(row.timings, type=tuple[list[float], list[float]])
+    return StoredProgram(row.segment, row.program, timings)
+
+
+def read_events(connection: sa.Connection, pool: str, after: int | None, limit: int) -> list[EventRow]:
+    """Of this pool's run: those after ``after``, or the last ones; oldest first."""
+    table = tables.journal
+    query = sa.select(table.c.seq, table.c.at_s, table.c.event, table.c.detail).where(table.c.pool == pool)
+    if after is not None:
+        query = query.where(table.c.seq > after).order_by(table.c.seq)
+    else:
+        query = query.order_by(table.c.seq.desc())
+    rows = [
+        EventRow(row.seq, row.at_s, row.event, msgspec.Raw(row.detail.encode()))
+        for row in connection.execute(query.limit(limit))
+    ]
+    return rows if after is not None else rows[::-1]
+
+
+def read_users(connection: sa.Connection) -> list[tuple[str, str, str]]:
+    """Name, role and token digest."""
+    table = tables.users
+    rows = connection.execute(sa.select(table.c.name, table.c.role, table.c.token_digest))
+    return [(row.name, row.role, row.token_digest) for row in rows]
+
+
+def read_measurements(connection: sa.Connection) -> dict[tuple[str, int], DeviceMeasured]:
+    """By device name and thread count."""
+    return {
+        (row.name, row.threads): DeviceMeasured(row.flops_per_s, row.memory_bytes_per_s, row.op_overhead_s)
+        for row in connection.execute(sa.select(tables.devices))
+    }
+
+
+def end_jobs_of_dead_pools(connection: sa.Connection, pool: str, now_s: float) -> None:
+    """Jobs that an earlier pool left unfinished are FAILED, and say so."""
+    table = tables.jobs
+    unfinished = sa.select(table).where(
+        (table.c.pool != pool) & table.c.state.not_in(("DONE", "FAILED", "CANCELLED"))
+    )
+    for row in connection.execute(unfinished).all():
+        view = msgspec.structs.replace(
+            _decode_view(row.view),
+            state="FAILED",
+            reason="Failed: the pool stopped while the job was unfinished.",
+            position=None,
+            estimate_s=None,
+            finished_at=now_s,
+        )
+        values = {"state": "FAILED", "view": msgspec.json.encode(view).decode()}
+        connection.execute(sa.update(table).where(table.c.job == row.job).values(values))

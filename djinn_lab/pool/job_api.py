@@ -1,0 +1,138 @@
+"""The part of the REST API that is about jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, FastAPI, HTTPException, Query, Response
+
+from djinn_lab.jobs import FINISHED, Event, IllegalEvent, JobState
+from djinn_lab.pool import history, plans
+from djinn_lab.pool.authentication import Role, User
+from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.records import JobView
+from djinn_lab.pool.web import answer, documented, reader, runner
+
+JOBS_MAX = 1000
+
+
+class StoryLine(msgspec.Struct, frozen=True):
+    at: float
+    event: str
+    detail: Event
+
+
+class JobDetail(msgspec.Struct, frozen=True):
+    """``job`` with the cell's source and, while the pool remembers it, its events."""
+
+    job: JobView
+    code: str
+    events: list[StoryLine]
+
+    def flat(self) -> dict[str, Any]:
+        return {**msgspec.structs.asdict(self.job), "code": self.code, "events": self.events}
+
+
+def add_job_routes(app: FastAPI, context: PoolContext) -> None:
+    """List, look into and cancel."""
+
+    @app.get("/v1/jobs", responses=documented(list[JobView]), summary="Jobs of all users, newest first")
+    async def jobs(
+        _user: Annotated[User, Depends(reader)],
+        state: JobState | None = None,
+        user: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=JOBS_MAX)] = 100,
+    ) -> Response:
+        return answer(await list_jobs(context, state, user, limit))
+
+    @app.get("/v1/jobs/{job}", responses=documented(JobView), summary="A job with its code and events")
+    async def job_detail(job: str, user: Annotated[User, Depends(reader)]) -> Response:
+        view, code = await find_job(context, job)
+        own = view.user == user.name or user.role >= Role.ADMIN
+        story = context.driver.ledger.queue.story(job) if own else ()
+        events = [StoryLine(event.at_s, type(event).__name__, event) for event in story]
+        return answer(JobDetail(view, code if own else "", events).flat())
+
+    @app.post("/v1/jobs/{job}/cancel", responses=documented(JobView), summary="Stop a job")
+    async def cancel(job: str, user: Annotated[User, Depends(runner)]) -> Response:
+        view, _ = await find_job(context, job)
+        if view.user != user.name and user.role < Role.OPERATOR:
+            raise HTTPException(403, f"Job {job} belongs to another user.")
+        try:
+            context.driver.cancel(job, f"by {user.name}")
+        except IllegalEvent:
+            raise HTTPException(409, f"Job {job} is already {view.state}.") from None
+        return answer(context.driver.records[job].view())
+
+    _add_program_routes(app, context)
+
+
+def _add_program_routes(app: FastAPI, context: PoolContext) -> None:
+    @app.get("/v1/jobs/{job}/program", summary="The encoded program of a segment")
+    async def program(
+        job: str, user: Annotated[User, Depends(reader)], segment: int | None = None
+    ) -> Response:
+        stored = await _own_program(context, job, segment, user)
+        return Response(stored.program, media_type="application/octet-stream")
+
+    @app.get("/v1/jobs/{job}/graph", summary="The semantically rich graph of a segment")
+    async def graph(job: str, user: Annotated[User, Depends(reader)], segment: int | None = None) -> Response:
+        stored = await _own_program(context, job, segment, user)
+        return await _computed(lambda: plans.graph_json(stored))
+
+    @app.get("/v1/jobs/{job}/schedule", summary="The execution schedule of a segment")
+    async def schedule(
+        job: str, user: Annotated[User, Depends(reader)], segment: int | None = None
+    ) -> Response:
+        stored = await _own_program(context, job, segment, user)
+        view, _ = await find_job(context, job)
+        infos = context.driver.fleet.infos()
+        return await _computed(lambda: plans.schedule_json(stored, view.device, infos))
+
+
+async def list_jobs(
+    context: PoolContext, state: JobState | None, user: str | None, limit: int
+) -> list[JobView]:
+    """Those in memory are fresher than their rows."""
+    live = {job: record.view() for job, record in context.driver.records.items()}
+    wanted = state.value if state else None
+    rows = await context.store.read(
+        lambda connection: history.read_jobs(connection, wanted, user, limit + len(live))
+    )
+    found = [view for view in rows if view.job not in live]
+    found += [view for view in live.values() if user in (None, view.user) and wanted in (None, view.state)]
+    return sorted(found, key=lambda view: -view.submitted_at)[:limit]
+
+
+async def find_job(context: PoolContext, job: str) -> tuple[JobView, str]:
+    """View and code. Raises HTTPException 404."""
+    record = context.driver.records.get(job)
+    if record is not None:
+        if record.state not in FINISHED:
+            record.reason = context.driver.ledger.queue.explain(job)
+        return record.view(), record.code
+    found = await context.store.read(lambda connection: history.read_job(connection, job))
+    if found is None:
+        raise HTTPException(404, f"There is no job {job[:80]!r}.")
+    return found
+
+
+async def _own_program(
+    context: PoolContext, job: str, segment: int | None, user: User
+) -> history.StoredProgram:
+    view, _ = await find_job(context, job)
+    if view.user != user.name and user.role < Role.ADMIN:
+        raise HTTPException(403, f"Job {job} belongs to another user.")
+    stored = await context.store.read(lambda connection: history.read_program(connection, job, segment))
+    if stored is None:
+        raise HTTPException(
+            404, f"The pool keeps no such program of job {job} (only those of the last 200 jobs)."
+        )
+    return stored
+
+
+async def _computed(compute: Callable[[], bytes]) -> Response:
+    return Response(await asyncio.to_thread(compute), media_type="application/json")

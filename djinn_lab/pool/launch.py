@@ -1,0 +1,160 @@
+"""Starts and stops this user's pool, from any process of that user."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import http.client
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from djinn_lab.errors import PoolError
+from djinn_lab.pool.devices import plan_devices
+from djinn_lab.protocol.runtime_file import (
+    RuntimeInfo,
+    process_is_alive,
+    read_runtime,
+    remove_runtime,
+    runtime_directory,
+)
+
+LOCK_FILE = "start.lock"
+LOG_FILE = "pool.log"
+LOG_BYTES_MAX = 10 * 2**20
+LOG_TAIL_LINES = 20
+POLL_S = 0.02
+ALIVE_TIMEOUT_S = 5.0
+
+
+def start_pool(
+    *,
+    devices: str | None = None,
+    memory_bytes: int | None = None,
+    threads: int | None = None,
+    port: int = 0,
+    wait_s: float = 30,
+    worker_command: Sequence[str] | None = None,
+    blob_bytes_max: int | None = None,
+) -> RuntimeInfo:
+    """The running pool, or a new one once it is ready. It outlives the caller.
+
+    ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Raises OptionError, or PoolError with the end of the server's
+    log when it does not become ready within ``wait_s``.
+    """
+    deadline_s = time.monotonic() + wait_s
+    with _start_lock(deadline_s):
+        running = running_pool()
+        if running is not None:
+            return running
+        plan_devices(devices, memory_bytes, threads)
+        arguments = {
+            "--devices": devices,
+            "--memory-bytes": memory_bytes,
+            "--threads": threads,
+            "--port": port,
+            "--worker-command": shlex.join(worker_command) if worker_command else None,
+            "--blob-bytes-max": blob_bytes_max,
+        }
+        process = _spawn([f"{name}={value}" for name, value in arguments.items() if value is not None])
+        return _wait_until_ready(process, deadline_s, wait_s)
+
+
+def running_pool() -> RuntimeInfo | None:
+    """The pool of the runtime file, if it answers. A file whose process is not a pool any more is removed."""
+    info = read_runtime()
+    if info is None or _answers(info.url):
+        return info
+    remove_runtime(info.pid)
+    return None
+
+
+def stop_pool(wait_s: float = 10) -> bool:
+    """Whether there was one to stop. Raises PoolError when it does not end within ``wait_s``."""
+    info = running_pool()
+    if info is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(info.pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + wait_s
+    while process_is_alive(info.pid):
+        if time.monotonic() > deadline_s:
+            raise PoolError(
+                f"The pool (process {info.pid}) has not stopped within {wait_s:.0f} s.",
+                f"See {runtime_directory() / LOG_FILE}, or end it with: kill -9 {info.pid}",
+            )
+        time.sleep(POLL_S)
+    return True
+
+
+@contextlib.contextmanager
+def _start_lock(deadline_s: float) -> Iterator[None]:
+    """Held by one starting process at a time; the others wait and then find the pool."""
+    with (runtime_directory() / LOCK_FILE).open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline_s:
+                    raise PoolError(
+                        "Another process has been starting a pool for too long.", "Look for it, or try again."
+                    ) from None
+                time.sleep(POLL_S)
+        yield
+
+
+def _spawn(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    path = _log_path()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "ab") as log_file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "djinn_lab.pool", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=log_file,
+            start_new_session=True,
+        )
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], deadline_s: float, wait_s: float) -> RuntimeInfo:
+    while time.monotonic() < deadline_s:
+        info = read_runtime()
+        if info is not None and info.pid == process.pid:
+            process.returncode = 0  # it is not ours to wait for any more
+            return info
+        if process.poll() is not None:
+            raise PoolError("The pool could not start. The end of its log:\n" + _log_tail())
+        time.sleep(POLL_S)
+    process.terminate()
+    raise PoolError(f"The pool was not ready within {wait_s:.0f} s. The end of its log:\n" + _log_tail())
+
+
+def _answers(url: str) -> bool:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=ALIVE_TIMEOUT_S)
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", "/v1/alive")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+def _log_path() -> Path:
+    path = runtime_directory() / LOG_FILE
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > LOG_BYTES_MAX:
+            path.replace(path.with_suffix(".log.1"))
+    return path
+
+
+def _log_tail() -> str:
+    lines = _log_path().read_text(errors="replace").splitlines()
+    return "\n".join(lines[-LOG_TAIL_LINES:])

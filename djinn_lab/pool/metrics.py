@@ -1,0 +1,52 @@
+"""Prometheus metrics of one pool, in a registry of their own."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from djinn_lab.jobs import JobState
+from djinn_lab.pool.driver import Driver
+
+SEGMENT_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+
+
+class Metrics:
+    """Gauges are read off when somebody asks."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._jobs = self._gauge("djinn_jobs", "Jobs remembered, by state", ["state"])
+        self._queue = self._gauge("djinn_queue_length", "Jobs in a device's line", ["device"])
+        self._used = self._gauge("djinn_device_used_bytes", "Live bytes on a device", ["device"])
+        self._limit = self._gauge("djinn_device_memory_bytes", "Enforced limit of a device", ["device"])
+        self._restarts = self._gauge("djinn_worker_restarts", "Restarts of a device's process", ["device"])
+        self._sessions = self._gauge("djinn_sessions", "Sessions, connected and parked", [])
+        self._segments = Histogram(
+            "djinn_segment_seconds",
+            "From receipt of a segment to its result",
+            buckets=SEGMENT_BUCKETS_S,
+            registry=self._registry,
+        )
+
+    def render(self, driver: Driver) -> tuple[bytes, str]:
+        """The page and its content type."""
+        counts = dict.fromkeys((state.value for state in JobState), 0)
+        for record in driver.records.values():
+            counts[record.state] += 1
+        for state, count in counts.items():
+            self._jobs.labels(state).set(count)
+        for view in driver.ledger.queue.snapshot().devices:
+            self._queue.labels(view.device).set(len(view.line))
+            self._restarts.labels(view.device).set(driver.launcher.restarts(view.device))
+        for account in driver.ledger.accounts.snapshot().devices:
+            self._used.labels(account.device).set(account.used_bytes)
+            self._limit.labels(account.device).set(account.memory_bytes)
+        self._sessions.set(len(driver.registry))
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    def observe_segment(self, seconds: float) -> None:
+        self._segments.observe(seconds)
+
+    def _gauge(self, name: str, text: str, labels: list[str]) -> Gauge:
+        return Gauge(name, text, labels, registry=self._registry)

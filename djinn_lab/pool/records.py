@@ -1,0 +1,145 @@
+"""What the pool knows about a job beside its place in the queue, and how the API shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from djinn_lab.jobs import Job, Notify
+from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """Why segment number ``segment`` was sent: the cause, and the cell line."""
+
+    segment: int
+    cause: str
+    line: int
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """A job in the API. Times are seconds since the epoch; ``stages`` sums over all segments."""
+
+    job: str
+    session: str
+    user: str
+    cell: str
+    priority: str
+    state: str
+    reason: str
+    device: str | None
+    position: int | None
+    estimate_s: float | None
+    submitted_at: float
+    started_at: float | None
+    finished_at: float | None
+    segments: int
+    ops_done: int
+    ops_total: int
+    stages: dict[str, float]
+    cuts: list[Cut]
+    error: ErrorInfo | None
+    peak_bytes: int
+    predicted_s: float | None
+    measured_s: float | None
+
+
+@dataclass(slots=True)
+class RunningSegment:
+    """The segment in flight. ``blobs``: pinned digests; times in seconds of the pool's clock."""
+
+    segment: int
+    program: bytes
+    blobs: list[str]
+    received_s: float
+    started_s: float | None = None
+    told_progress_s: float = 0.0
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """``ops_before``: ops of answered segments, done and in all."""
+
+    job: str
+    session: str
+    user: str
+    cell: str
+    priority: str
+    submitted_at: float
+    code: str = ""
+    state: str = "SUBMITTED"
+    reason: str = ""
+    device: str | None = None
+    position: int | None = None
+    estimate_s: float | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    stages: dict[str, float] = field(default_factory=dict)
+    cuts: list[Cut] = field(default_factory=list)
+    error: ErrorInfo | None = None
+    peak_bytes: int = 0
+    predicted_s: float | None = None
+    measured_s: float | None = None
+    ops_before: int = 0
+    ops_done: int = 0
+    ops_total: int = 0
+    flight: RunningSegment | None = None
+
+    @classmethod
+    def of(cls, submit: SubmitSegment, session: str, user: str, at_s: float) -> JobRecord:
+        return cls(submit.job, session, user, submit.cell, submit.priority, at_s, code=submit.code)
+
+    def note(self, notice: Notify, job: Job | None) -> None:
+        """Take over what the queue decided."""
+        self.state = notice.state.value
+        self.reason = notice.reason
+        self.position = notice.position
+        self.estimate_s = notice.estimate_s
+        self.device = notice.device or self.device
+        if job is not None:
+            self.started_at = job.started_at_s
+            self.finished_at = job.ended_at_s
+
+    def add_stages(self, stages: dict[str, float]) -> None:
+        for name, seconds in stages.items():
+            self.stages[name] = self.stages.get(name, 0.0) + seconds
+
+    def view(self) -> JobView:
+        return JobView(
+            job=self.job,
+            session=self.session,
+            user=self.user,
+            cell=self.cell,
+            priority=self.priority,
+            state=self.state,
+            reason=self.reason,
+            device=self.device,
+            position=self.position,
+            estimate_s=self.estimate_s,
+            submitted_at=self.submitted_at,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+            segments=len(self.cuts),
+            ops_done=self.ops_done,
+            ops_total=self.ops_total,
+            stages=dict(self.stages),
+            cuts=list(self.cuts),
+            error=self.error,
+            peak_bytes=self.peak_bytes,
+            predicted_s=self.predicted_s,
+            measured_s=self.measured_s,
+        )
+
+    def row(self, pool: str) -> dict[str, object]:
+        """For the database."""
+        return {
+            "job": self.job,
+            "pool": pool,
+            "session": self.session,
+            "user": self.user,
+            "state": self.state,
+            "submitted_at": self.submitted_at,
+            "view": msgspec.json.encode(self.view()).decode(),
+            "code": self.code,
+        }

@@ -1,0 +1,94 @@
+"""Sessions: who is connected, who is parked, and what each has in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from djinn_lab.protocol.messages import FromPool, JobUpdate
+
+UPDATES_QUEUED_MAX = 100
+"""A client that does not read loses updates above this, never results."""
+
+
+class SessionView(msgspec.Struct, frozen=True):
+    """A session in the API."""
+
+    session: str
+    user: str
+    name: str
+    device: str | None
+    state: str
+    phase: str
+    used_bytes: int
+    jobs: int
+    connected_at: float
+    last_seen: float
+
+
+class Link:
+    """The way to one connected client. Anything may be put into it without waiting."""
+
+    def __init__(self) -> None:
+        self.outgoing: asyncio.Queue[FromPool | None] = asyncio.Queue()
+
+    def send(self, message: FromPool) -> None:
+        if isinstance(message, JobUpdate) and self.outgoing.qsize() > UPDATES_QUEUED_MAX:
+            return
+        self.outgoing.put_nowait(message)
+
+    def close(self) -> None:
+        """End the connection after what is queued."""
+        self.outgoing.put_nowait(None)
+
+
+@dataclass(slots=True)
+class Session:
+    """``pins``: blobs held for the next submit. ``verifying``: uploads under way, by digest. ``rejected``: why an
+    upload did not count. ``lost``: how the device with its values died, until it runs again."""
+
+    session: str
+    user: str
+    name: str
+    same_host: bool
+    connected_at: float
+    last_seen: float
+    link: Link | None
+    jobs: int = 0
+    pins: list[str] = field(default_factory=list)
+    verifying: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    rejected: dict[str, str] = field(default_factory=dict)
+    lost: str | None = None
+
+    def send(self, message: FromPool) -> None:
+        """Nothing happens when no client is connected."""
+        if self.link is not None:
+            self.link.send(message)
+
+
+class SessionRegistry:
+    """All sessions of the pool by id."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def get(self, session: str) -> Session | None:
+        return self._sessions.get(session)
+
+    def add(self, user: str, name: str, same_host: bool, at_s: float, link: Link) -> Session:
+        session = Session(uuid.uuid4().hex, user, name, same_host, at_s, at_s, link)
+        self._sessions[session.session] = session
+        return session
+
+    def remove(self, session: str) -> None:
+        del self._sessions[session]
+
+    def __len__(self) -> int:
+        return len(self._sessions)

@@ -1,0 +1,148 @@
+"""The pool's process: starts workers, serves, becomes ready, stops cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from djinn_lab.errors import PoolError
+from djinn_lab.pool.blobs import BlobStore, default_bytes_max, open_blob_directory, remove_directory
+from djinn_lab.pool.devices import DevicePlan
+from djinn_lab.pool.launcher import LocalLauncher
+from djinn_lab.protocol.host import host_id
+from djinn_lab.protocol.messages import PROTOCOL_VERSION
+from djinn_lab.protocol.runtime_file import (
+    RuntimeInfo,
+    data_directory,
+    remove_runtime,
+    runtime_directory,
+    write_runtime,
+)
+from djinn_lab.protocol.version import VERSION
+
+if TYPE_CHECKING:
+    from djinn_lab.pool.fleet import Fleet
+
+HOST = "127.0.0.1"
+DATABASE_FILE = "pool.sqlite3"
+GRACE_S = 2
+SWITCH_INTERVAL_S = 0.001
+
+log = logging.getLogger(__name__)
+
+
+class PoolOptions(msgspec.Struct, frozen=True):
+    """``port`` 0: any free one. ``blob_bytes_max`` None: half of the free shared memory."""
+
+    plans: Sequence[DevicePlan]
+    worker_command: Sequence[str]
+    port: int = 0
+    blob_bytes_max: int | None = None
+
+
+def run_pool(options: PoolOptions) -> None:
+    """Serve until SIGTERM, SIGINT or a shutdown request. Raises PoolError when the pool cannot start."""
+    pool = uuid.uuid4().hex[:12]
+    directory = open_blob_directory(pool, runtime_directory())
+    launcher = LocalLauncher(options.plans, directory / "results", options.worker_command)
+    try:
+        launcher.spawn()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        asyncio.run(_serve(options, pool, directory, launcher))
+    finally:
+        launcher.kill()
+        remove_runtime(os.getpid())
+        remove_directory(directory)
+
+
+async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: LocalLauncher) -> None:
+    # Imported while the workers load, which takes longer.
+    from djinn_lab.pool.api import create_app
+    from djinn_lab.pool.assembly import assemble
+    from djinn_lab.pool.authentication import new_token
+    from djinn_lab.pool.web_server import WebServer
+
+    token = new_token()
+    blobs = BlobStore(directory, options.blob_bytes_max or default_bytes_max(directory))
+    stopped = asyncio.Event()
+    context = assemble(pool, token, launcher, blobs, data_directory() / DATABASE_FILE, stopped.set)
+    listener = _listen(options.port)
+    server = WebServer(create_app(context), GRACE_S)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    launcher.watch(context.driver)
+    heartbeat = loop.create_task(context.heartbeat.run(), name="heartbeat")
+    serving = loop.create_task(server.serve(sockets=[listener]), name="serve")
+    try:
+        info = RuntimeInfo(
+            url=f"http://{HOST}:{listener.getsockname()[1]}",
+            token=token,
+            pool=pool,
+            pid=os.getpid(),
+            host=host_id(),
+            version=VERSION,
+            protocol_version=PROTOCOL_VERSION,
+            started_at=context.started_at,
+        )
+        if await _until_ready(context.driver.fleet, stopped):
+            context.ready = True
+            write_runtime(info)
+            log.info("pool %s is ready at %s", pool, info.url)
+            await _first(stopped.wait(), serving, heartbeat)
+    finally:
+        remove_runtime(os.getpid())
+        server.should_exit = True
+        await asyncio.gather(serving, return_exceptions=True)
+        heartbeat.cancel()
+        await asyncio.gather(heartbeat, return_exceptions=True)
+        await launcher.stop()
+        context.driver.save_changed()
+        context.store.close()
+
+
+async def _until_ready(fleet: Fleet, stopped: asyncio.Event) -> bool:
+    """Wait for every worker; False when told to stop before. Raises PoolError when one cannot start."""
+    while not fleet.all_ready:
+        if fleet.failures:
+            raise PoolError("; ".join(fleet.failures))
+        if stopped.is_set():
+            return False
+        fleet.news.clear()
+        await _first(fleet.news.wait(), stopped.wait())
+    return True
+
+
+async def _first(*waits: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None:
+    """Wait for whichever ends first, and raise what it raised. Coroutines among the others are cancelled."""
+    own = [asyncio.ensure_future(wait) for wait in waits]
+    done, _ = await asyncio.wait(own, return_when=asyncio.FIRST_COMPLETED)
+    for task, wait in zip(own, waits, strict=True):
+        if task is not wait and not task.done():
+            task.cancel()
+    for task in done:
+        task.result()
+
+
+def _listen(port: int) -> socket.socket:
+    """Bound to loopback. Raises PoolError when the port is taken."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # or asyncio sets no NODELAY
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError as error:
+        listener.close()
+        raise PoolError(
+            f"Port {port} cannot be used: {error}.", "Choose another, or 0 for any free one."
+        ) from None
+    return listener

@@ -1,0 +1,285 @@
+"""The WebSocket of one session: who may open it, what it may say, what happens when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import msgspec
+from starlette.responses import JSONResponse
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+import djinn_lab.protocol.messages as protocol
+from djinn_lab import memory
+from djinn_lab.errors import Refused
+from djinn_lab.jobs import IllegalEvent
+from djinn_lab.pool.authentication import Authentication, Role, User
+from djinn_lab.pool.blobs import BlobStore, checked_digest
+from djinn_lab.pool.driver import Driver
+from djinn_lab.pool.registry import Link, Session
+from djinn_lab.protocol.host import host_id
+from djinn_lab.protocol.version import VERSION
+
+HELLO_BYTES_MAX = 64 * 2**10
+HELLO_TIMEOUT_S = 10.0
+CLOSE_GRACE_S = 5.0
+CLOSE_REFUSED = 4400
+"""WebSocket close code after a Refused message."""
+
+log = logging.getLogger(__name__)
+
+
+class RefusedByPool(Exception):
+    """The connection ends with a Refused message. ``kind``: as in the protocol."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Greeting(msgspec.Struct):
+    """What every version of the protocol has in its first message."""
+
+    type: str
+    protocol_version: int
+
+
+class SessionEndpoint:
+    """Serves ``/v1/session``."""
+
+    def __init__(self, driver: Driver, authentication: Authentication, blobs: BlobStore) -> None:
+        self._driver = driver
+        self._authentication = authentication
+        self._blobs = blobs
+        self._host = host_id()
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """From upgrade to end of one connection."""
+        user = self._authentication.user_of(websocket.headers.get("authorization"))
+        if user is None or user.role < Role.USER:
+            status, detail = (
+                (401, "The token is missing or wrong.") if user is None else (403, "A viewer runs no cells.")
+            )
+            await websocket.send_denial_response(JSONResponse({"detail": detail}, status_code=status))
+            return
+        await websocket.accept()
+        try:
+            session, link = await self._open(websocket, user)
+        except RefusedByPool as refusal:
+            await _refuse(websocket, refusal)
+            return
+        except WebSocketDisconnect:
+            return
+        sender = asyncio.get_running_loop().create_task(
+            _send_all(websocket, link), name=f"send {session.session}"
+        )
+        try:
+            await self._listen(websocket, session, link)
+        except RefusedByPool as refusal:
+            link.send(protocol.Refused(refusal.kind, str(refusal)))
+        finally:
+            if session.link is link:
+                self._driver.park(session)
+            link.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(sender, CLOSE_GRACE_S)
+
+    async def _open(self, websocket: WebSocket, user: User) -> tuple[Session, Link]:
+        """Read the Hello and answer it."""
+        try:
+            data = await asyncio.wait_for(_receive(websocket), HELLO_TIMEOUT_S)
+        except TimeoutError:
+            raise RefusedByPool("message", f"No Hello came within {HELLO_TIMEOUT_S:.0f} s.") from None
+        hello = _read_hello(data)
+        same_host = hello.host == self._host
+        link = Link()
+        session = self._resume(hello, user, link) if hello.session else None
+        resumed = session is not None
+        if session is None:
+            now_s = self._driver.ledger.clock.now_s()
+            session = self._driver.registry.add(user.name, hello.name[:200], same_host, now_s, link)
+            self._driver.ledger.memory(memory.SessionOpened(now_s, session.session, user.name))
+        directory = self._blobs.open_session(session.session)
+        link.send(
+            protocol.Welcome(
+                protocol_version=protocol.PROTOCOL_VERSION,
+                server_version=VERSION,
+                session=session.session,
+                user=user.name,
+                pool=self._driver.ledger.pool,
+                resumed=resumed,
+                blob_directory=str(directory) if same_host else None,
+                devices=self._driver.fleet.infos(),
+            )
+        )
+        return session, link
+
+    def _resume(self, hello: protocol.Hello, user: User, link: Link) -> Session | None:
+        """The session asked for, or None when it no longer exists. A second connection replaces the first."""
+        session = self._driver.registry.get(hello.session or "")
+        if session is None:
+            return None
+        if session.user != user.name:
+            raise RefusedByPool("session", f"Session {hello.session} belongs to another user.")
+        if session.link is not None:
+            old = session.link
+            self._driver.park(session)
+            old.send(protocol.Refused("session", "The session was opened by another connection."))
+            old.close()
+        now_s = self._driver.ledger.clock.now_s()
+        self._driver.ledger.memory(memory.SessionResumed(now_s, session.session))
+        session.link = link
+        session.same_host = hello.host == self._host
+        session.connected_at = session.last_seen = now_s
+        return session
+
+    async def _listen(self, websocket: WebSocket, session: Session, link: Link) -> None:
+        """Handle messages until the connection ends or the session is taken over or closed."""
+        while True:
+            try:
+                data = await _receive(websocket)
+            except WebSocketDisconnect:
+                return
+            if session.link is not link:
+                return
+            try:
+                message = protocol.decode_to_pool(data)
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise RefusedByPool(
+                    "message", f"This is no message of protocol {protocol.PROTOCOL_VERSION}: {error}"
+                ) from None
+            session.last_seen = self._driver.ledger.clock.now_s()
+            try:
+                if isinstance(message, protocol.CloseSession):
+                    self._driver.close(session)
+                    return
+                await self._handle(session, message)
+            except Refused as refusal:
+                raise RefusedByPool("message", refusal.message) from None
+
+    async def _handle(self, session: Session, message: object) -> None:
+        match message:
+            case protocol.SubmitSegment():
+                await _settle_uploads(session)
+                await self._driver.submit(session, message)
+            case protocol.QueryBlobs():
+                await _settle_uploads(session)
+                session.send(protocol.BlobsMissing(self._query(session, message.digests)))
+            case protocol.BlobStored():
+                self._adopt(session, message)
+            case protocol.FinishJob():
+                self._driver.finish(session, message)
+            case protocol.CancelJob():
+                self._cancel(session, message)
+            case protocol.SignalPhase():
+                answer = self._driver.signal(session, message)
+                log.info("session %s signals %s: %s", session.session, message.phase[:40], answer.answer)
+            case protocol.ReleaseValues():
+                self._driver.release(session, message.values)
+            case protocol.Hello():
+                raise Refused("A second Hello came on an open session.")
+
+    def _query(self, session: Session, digests: list[str]) -> list[str]:
+        """The absent ones; the others stay until the next submit is in."""
+        missing = []
+        for digest in dict.fromkeys(digests):
+            if self._blobs.has(session.user, checked_digest(digest)):
+                self._blobs.pin(digest)
+                session.pins.append(digest)
+            else:
+                missing.append(digest)
+        return missing
+
+    def _adopt(self, session: Session, stored: protocol.BlobStored) -> None:
+        """Verify a file that the client wrote, beside whatever else it sends."""
+        digest = checked_digest(stored.digest)
+        if not session.same_host:
+            raise Refused(
+                "Only a client on the pool's host can write tensor files; send PUT /v1/blobs instead."
+            )
+
+        async def verify() -> None:
+            try:
+                await self._blobs.adopt(session.user, session.session, digest, stored.nbytes)
+            except Refused as refusal:
+                session.rejected[digest] = refusal.message
+            except OSError as error:
+                session.rejected[digest] = f"The file {digest} cannot be read: {error}."
+            else:
+                session.rejected.pop(digest, None)
+                self._blobs.pin(digest)
+                session.pins.append(digest)
+
+        session.verifying[digest] = asyncio.get_running_loop().create_task(verify(), name=f"verify {digest}")
+
+    def _cancel(self, session: Session, cancel: protocol.CancelJob) -> None:
+        """A job that is over already needs nothing."""
+        job = self._driver.ledger.queue.job(cancel.job)
+        if job is not None and job.session == session.session:
+            with contextlib.suppress(IllegalEvent):
+                self._driver.cancel(cancel.job, f"by {session.user}")
+
+
+def _read_hello(data: bytes) -> protocol.Hello:
+    """The version is compared before anything else is looked at."""
+    if len(data) > HELLO_BYTES_MAX:
+        raise RefusedByPool(
+            "message", f"The first message has {len(data)} bytes; a Hello has at most {HELLO_BYTES_MAX}."
+        )
+    try:
+        greeting = msgspec.msgpack.decode(data, type=Greeting)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RefusedByPool("message", f"The first message is no Hello: {error}") from None
+    if greeting.type != "hello":
+        raise RefusedByPool("message", f"The first message must be a Hello, not {greeting.type[:40]!r}.")
+    if greeting.protocol_version != protocol.PROTOCOL_VERSION:
+        raise RefusedByPool(
+            "version",
+            f"The client speaks protocol {greeting.protocol_version}, the pool (djinn-lab {VERSION}) speaks protocol "
+            f"{protocol.PROTOCOL_VERSION}. Install the same djinn-lab version on both sides.",
+        )
+    try:
+        hello = protocol.decode_to_pool(data)
+    except msgspec.DecodeError as error:
+        raise RefusedByPool("message", f"The Hello is malformed: {error}") from None
+    assert isinstance(hello, protocol.Hello)
+    return hello
+
+
+async def _settle_uploads(session: Session) -> None:
+    """Wait until announced uploads are verified."""
+    if session.verifying:
+        verifying, session.verifying = session.verifying, {}
+        await asyncio.gather(*verifying.values())
+
+
+async def _receive(websocket: WebSocket) -> bytes:
+    message = await websocket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", 1005))
+    data = message.get("bytes")
+    if data is None:
+        raise RefusedByPool("message", "A text frame came; the protocol is binary.")
+    assert isinstance(data, bytes)
+    return data
+
+
+async def _send_all(websocket: WebSocket, link: Link) -> None:
+    """Send what is put into the link until it is closed."""
+    while (message := await link.outgoing.get()) is not None:
+        try:
+            await websocket.send_bytes(protocol.encode(message))
+        except (WebSocketDisconnect, RuntimeError):
+            return
+        if isinstance(message, protocol.Refused):
+            break
+    if websocket.application_state is WebSocketState.CONNECTED:
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+            await websocket.close(CLOSE_REFUSED if isinstance(message, protocol.Refused) else 1000)
+
+
+async def _refuse(websocket: WebSocket, refusal: RefusedByPool) -> None:
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+        await websocket.send_bytes(protocol.encode(protocol.Refused(refusal.kind, str(refusal))))
+        await websocket.close(CLOSE_REFUSED)

@@ -1,0 +1,66 @@
+"""The database's tables."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData()
+
+schema_version = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, nullable=False))
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("job", sa.String, primary_key=True),
+    sa.Column("pool", sa.String, nullable=False),
+    sa.Column("session", sa.String, nullable=False),
+    sa.Column("user", sa.String, nullable=False, index=True),
+    sa.Column("state", sa.String, nullable=False, index=True),
+    sa.Column("submitted_at", sa.Float, nullable=False, index=True),
+    sa.Column("view", sa.Text, nullable=False),
+    sa.Column("code", sa.Text, nullable=False),
+)
+"""``view``: the job as the API shows it, in JSON."""
+
+programs = sa.Table(
+    "programs",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("job", sa.String, nullable=False),
+    sa.Column("segment", sa.Integer, nullable=False),
+    sa.Column("nbytes", sa.Integer, nullable=False),
+    sa.Column("program", sa.LargeBinary, nullable=False),
+    sa.Column("timings", sa.LargeBinary),
+    sa.UniqueConstraint("job", "segment"),
+)
+
+journal = sa.Table(
+    "journal",
+    metadata,
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("pool", sa.String, nullable=False),
+    sa.Column("at_s", sa.Float, nullable=False),
+    sa.Column("core", sa.String, nullable=False),
+    sa.Column("event", sa.String, nullable=False),
+    sa.Column("detail", sa.Text, nullable=False),
+    sa.Column("commands", sa.String, nullable=False),
+)
+
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("role", sa.String, nullable=False),
+    sa.Column("token_digest", sa.String, nullable=False, unique=True),
+)
+
+devices = sa.Table(
+    "devices",
+    metadata,
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("threads", sa.Integer, primary_key=True),
+    sa.Column("flops_per_s", sa.Float, nullable=False),
+    sa.Column("memory_bytes_per_s", sa.Float, nullable=False),
+    sa.Column("op_overhead_s", sa.Float, nullable=False),
+)
+"""What devices of this name measured, by thread count."""

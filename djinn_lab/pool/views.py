@@ -1,0 +1,130 @@
+"""What the API answers: the pool's state as immutable values."""
+
+from __future__ import annotations
+
+import msgspec
+
+from djinn_lab.jobs import JobState
+from djinn_lab.pool.authentication import User
+from djinn_lab.pool.driver import Driver
+from djinn_lab.pool.fleet import DeviceStatus
+from djinn_lab.pool.registry import Session, SessionView
+from djinn_lab.protocol.messages import PROTOCOL_VERSION
+from djinn_lab.protocol.version import VERSION
+
+
+class DeviceReport(msgspec.Struct, frozen=True):
+    """A device in the API. ``state``: ``starting``, ``idle``, ``busy`` or ``lost``."""
+
+    device: str
+    kind: str
+    name: str
+    state: str
+    memory_bytes: int
+    used_bytes: int
+    peak_bytes: int
+    threads: int
+    torch_version: str
+    flops_per_s: float | None
+    memory_bytes_per_s: float | None
+    op_overhead_s: float | None
+    job: str | None
+    queue_length: int
+    pid: int | None
+    restarts: int
+    session_bytes: dict[str, int]
+    failure: str | None
+
+
+class BlobsReport(msgspec.Struct, frozen=True):
+    count: int
+    bytes: int
+
+
+class StatusReport(msgspec.Struct, frozen=True):
+    """The pool in the API. Times in seconds, ``now`` and ``started_at`` since the epoch."""
+
+    pool: str
+    version: str
+    protocol_version: int
+    started_at: float
+    uptime_s: float
+    now: float
+    user: str
+    role: str
+    ready: bool
+    devices: list[DeviceReport]
+    sessions: int
+    jobs: dict[str, int]
+    blobs: BlobsReport
+    event_loop_lag_s: float
+
+
+def status_report(driver: Driver, user: User, started_at: float, ready: bool, lag_s: float) -> StatusReport:
+    now_s = driver.ledger.clock.now_s()
+    counts = dict.fromkeys((state.value for state in JobState), 0)
+    for record in driver.records.values():
+        counts[record.state] += 1
+    return StatusReport(
+        pool=driver.ledger.pool,
+        version=VERSION,
+        protocol_version=PROTOCOL_VERSION,
+        started_at=started_at,
+        uptime_s=now_s - started_at,
+        now=now_s,
+        user=user.name,
+        role=user.role.label,
+        ready=ready,
+        devices=device_reports(driver),
+        sessions=len(driver.registry),
+        jobs=counts,
+        blobs=BlobsReport(driver.blobs.count, driver.blobs.nbytes),
+        event_loop_lag_s=lag_s,
+    )
+
+
+def device_reports(driver: Driver) -> list[DeviceReport]:
+    queue = {view.device: view for view in driver.ledger.queue.snapshot().devices}
+    infos = {info.device: info for info in driver.fleet.infos()}
+    reports = []
+    for status in driver.fleet.statuses:
+        device = status.plan.device
+        info, view, account = infos[device], queue.get(device), driver.ledger.accounts.device(device)
+        running = view.running if view else None
+        reports.append(
+            DeviceReport(
+                **msgspec.structs.asdict(info),
+                state=_device_state(status, running),
+                used_bytes=account.used_bytes if account else 0,
+                peak_bytes=account.peak_bytes if account else 0,
+                job=running,
+                queue_length=len(view.line) if view else 0,
+                pid=driver.launcher.pid(device),
+                restarts=driver.launcher.restarts(device),
+                session_bytes=dict(account.session_bytes) if account else {},
+                failure=status.failure,
+            )
+        )
+    return reports
+
+
+def session_view(driver: Driver, session: Session) -> SessionView:
+    account = driver.ledger.accounts.session(session.session)
+    return SessionView(
+        session=session.session,
+        user=session.user,
+        name=session.name,
+        device=driver.ledger.queue.device_of(session.session),
+        state=account.connection.value if account else "parked",
+        phase=account.phase.value if account else "IO_WAIT",
+        used_bytes=driver.ledger.accounts.session_bytes(session.session),
+        jobs=session.jobs,
+        connected_at=session.connected_at,
+        last_seen=session.last_seen,
+    )
+
+
+def _device_state(status: DeviceStatus, running: str | None) -> str:
+    if status.ready is None:
+        return "lost" if status.seen is not None or status.failure is not None else "starting"
+    return "busy" if running is not None else "idle"

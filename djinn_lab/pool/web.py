@@ -1,0 +1,58 @@
+"""Small parts of the API: who may call, how values become responses and how they are documented."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import HTTPException, Request, Response
+
+from djinn_lab.pool.authentication import Role, User
+
+
+def answer(value: object, status_code: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code, media_type="application/json")
+
+
+def documented(kind: Any, status_code: int = 200) -> dict[int | str, dict[str, Any]]:
+    """A route's ``responses`` with the JSON schema of ``kind``."""
+    schema = msgspec.json.schema(kind)
+    definitions = schema.pop("$defs", {})
+    return {status_code: {"content": {"application/json": {"schema": _inlined(schema, definitions)}}}}
+
+
+def reader(request: Request) -> User:
+    return _allowed(request, Role.VIEWER)
+
+
+def runner(request: Request) -> User:
+    return _allowed(request, Role.USER)
+
+
+def operator(request: Request) -> User:
+    return _allowed(request, Role.OPERATOR)
+
+
+def admin(request: Request) -> User:
+    return _allowed(request, Role.ADMIN)
+
+
+def _allowed(request: Request, role: Role) -> User:
+    user: User | None = request.app.state.context.authentication.user_of(request.headers.get("authorization"))
+    if user is None:
+        raise HTTPException(401, "The token is missing or wrong.", {"WWW-Authenticate": "Bearer"})
+    if user.role < role:
+        raise HTTPException(403, f"This needs the role {role.label}; {user.name} is {user.role.label}.")
+    return user
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    """``schema`` with every reference replaced by what it refers to."""
+    if isinstance(schema, dict):
+        reference = schema.get("$ref")
+        if reference is not None:
+            return _inlined(definitions[reference.rpartition("/")[2]], definitions)
+        return {key: _inlined(value, definitions) for key, value in schema.items()}
+    if isinstance(schema, list):
+        return [_inlined(value, definitions) for value in schema]
+    return schema

@@ -1,0 +1,1 @@
+"""What clients and pools say to each other, and how they find each other."""

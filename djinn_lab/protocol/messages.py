@@ -1,0 +1,202 @@
+"""What a client and a pool say to each other on a session's WebSocket (binary MessagePack frames).
+
+The client speaks first: :class:`Hello`. The pool answers :class:`Welcome` or :class:`Refused`, before any
+payload is read. From then on every :class:`SubmitSegment` is answered by exactly one
+:class:`SegmentResult`, with :class:`JobUpdate` messages in between.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from djinn_lab.srg.program import TensorMeta
+
+PROTOCOL_VERSION = 1
+MESSAGE_BYTES_MAX = 256 * 2**20
+"""A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""
+INLINE_BYTES_MAX = 64 * 2**10
+"""Fetched tensors up to this size ride in the result message."""
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """``session``: an id to re-attach to, else None. ``host``: :func:`djinn_lab.protocol.host.host_id`."""
+
+    protocol_version: int
+    client_version: str
+    torch_version: str
+    host: str
+    name: str
+    session: str | None = None
+
+
+class DeviceInfo(msgspec.Struct, frozen=True):
+    """``flops_per_s`` and the rest are None until measured."""
+
+    device: str
+    kind: str
+    name: str
+    memory_bytes: int
+    threads: int
+    torch_version: str
+    flops_per_s: float | None = None
+    memory_bytes_per_s: float | None = None
+    op_overhead_s: float | None = None
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+    """``blob_directory``: where tensor files go when client and pool share a host, else None."""
+
+    protocol_version: int
+    server_version: str
+    session: str
+    user: str
+    pool: str
+    resumed: bool
+    blob_directory: str | None
+    devices: list[DeviceInfo]
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """``kind``: ``version``, ``token``, ``session``, ``limit`` or ``message``."""
+
+    kind: str
+    message: str
+
+
+class QueryBlobs(msgspec.Struct, frozen=True, tag="query_blobs"):
+    """Which of these digests must be uploaded? The others are pinned until the next submit is done."""
+
+    digests: list[str]
+
+
+class BlobsMissing(msgspec.Struct, frozen=True, tag="blobs_missing"):
+    digests: list[str]
+
+
+class BlobStored(msgspec.Struct, frozen=True, tag="blob_stored"):
+    """The client wrote the file ``<blob_directory>/<digest>`` (same host only). Other hosts send
+    ``PUT /v1/blobs/<digest>`` instead, which has the same effect."""
+
+    digest: str
+    nbytes: int
+
+
+class SubmitSegment(msgspec.Struct, frozen=True, tag="submit"):
+    """One segment of a cell job. ``job`` is chosen by the client (a UUID hex); the first segment creates it.
+
+    ``final``: the cell is over after this segment. ``cut``: why the segment was sent (``"cell end"``, ``"item"``,
+    ``"print"`` ...), with the cell line.
+    """
+
+    job: str
+    segment: int
+    cell: str
+    priority: str
+    final: bool
+    cut: str
+    cut_line: int
+    program: bytes
+    code: str = ""
+    """The cell's source, shown on the dashboard (first segment only)."""
+    target: str | None = None
+    """The device that the user asked for, None for any."""
+
+
+class FinishJob(msgspec.Struct, frozen=True, tag="finish"):
+    """The cell is over with nothing more to send. ``outcome``: ``done``, ``failed`` or ``cancelled``."""
+
+    job: str
+    outcome: str
+    message: str = ""
+
+
+class CancelJob(msgspec.Struct, frozen=True, tag="cancel"):
+    job: str
+
+
+class SignalPhase(msgspec.Struct, frozen=True, tag="signal"):
+    phase: str
+    expected_s: float | None = None
+
+
+class ReleaseValues(msgspec.Struct, frozen=True, tag="release"):
+    values: list[int]
+
+
+class CloseSession(msgspec.Struct, frozen=True, tag="close"):
+    """The user is done: free everything. (A lost connection only parks the session.)"""
+
+
+class JobUpdate(msgspec.Struct, frozen=True, tag="job"):
+    """``position`` counts from 1 in the device's queue. ``reason`` is one sentence, for people."""
+
+    job: str
+    state: str
+    reason: str = ""
+    position: int | None = None
+    estimate_s: float | None = None
+    device: str | None = None
+    ops_done: int = 0
+    ops_total: int = 0
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """``family``: ``user``, ``memory``, ``refused``, ``missing_blobs``, ``cancelled`` or ``pool``.
+    ``node`` indexes the program's nodes. ``advice`` says what to do."""
+
+    family: str
+    type_name: str
+    message: str
+    advice: str = ""
+    node: int | None = None
+    op: str | None = None
+    frames: list[str] = []
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """Row-major contiguous bytes: inline ``data``, or ``blob``, the name of a file in the blob directory that
+    the client deletes after reading (other hosts: ``GET /v1/results/<blob>``, which deletes it)."""
+
+    value: int
+    meta: TensorMeta
+    data: bytes | None = None
+    blob: str | None = None
+
+
+class SegmentResult(msgspec.Struct, frozen=True, tag="result"):
+    """``outcome``: ``done``, ``failed`` or ``cancelled``; the first ``executed`` nodes ran.
+
+    ``stages``: seconds by stage as the pool measured them, a subset of ``queued``, ``restoring``, ``dispatch``, ``load``,
+    ``run``, ``fetch``; they do not overlap. ``pool_s``: from receipt of the submit to sending this.
+    """
+
+    job: str
+    segment: int
+    outcome: str
+    executed: int
+    device: str | None
+    stages: dict[str, float]
+    pool_s: float
+    fetched: list[Fetched] = []
+    dynamic_metas: list[TensorMeta | None] = []
+    rng_state: bytes | None = None
+    error: ErrorInfo | None = None
+    peak_bytes: int = 0
+
+
+ToPool = (
+    Hello
+    | QueryBlobs
+    | BlobStored
+    | SubmitSegment
+    | FinishJob
+    | CancelJob
+    | SignalPhase
+    | ReleaseValues
+    | CloseSession
+)
+FromPool = Welcome | Refused | BlobsMissing | JobUpdate | SegmentResult
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_pool = msgspec.msgpack.Decoder(ToPool).decode
+decode_from_pool = msgspec.msgpack.Decoder(FromPool).decode

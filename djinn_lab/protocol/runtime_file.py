@@ -1,0 +1,112 @@
+"""The file by which a user's programs find that user's running pool, as Jupyter's runtime files do.
+
+It holds a token, so it is written with mode 0600 in a directory of mode 0700, atomically.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from djinn_lab.errors import PoolError
+
+DIRECTORY_VARIABLE = "DJINN_RUNTIME_DIR"
+FILE_NAME = "pool.json"
+
+
+class RuntimeInfo(msgspec.Struct, frozen=True):
+    """Where a ready pool listens. ``started_at``: seconds since the epoch."""
+
+    url: str
+    token: str
+    pool: str
+    pid: int
+    host: str
+    version: str
+    protocol_version: int
+    started_at: float
+
+
+def runtime_directory() -> Path:
+    """The private directory of the runtime file, lock and log; created with mode 0700."""
+    override = os.environ.get(DIRECTORY_VARIABLE)
+    directory = Path(override) if override else _runtime_base() / "djinn-lab"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return directory
+
+
+def data_directory() -> Path:
+    """Where the pool's database lies: beside the runtime file when that is overridden, else user data."""
+    override = os.environ.get(DIRECTORY_VARIABLE)
+    directory = Path(override) if override else platformdirs.user_data_path("djinn-lab", appauthor=False)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return directory
+
+
+def read_runtime() -> RuntimeInfo | None:
+    """The running pool, or None when there is no file or its process is dead.
+
+    Raises PoolError when the file can be read by others or is not ours, since its token is then no secret.
+    """
+    path = runtime_directory() / FILE_NAME
+    try:
+        status = path.stat()
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if status.st_mode & 0o077 or status.st_uid != os.getuid():
+        raise PoolError(
+            f"{path} can be read or was written by another user, so its token is not to be trusted.",
+            f"Stop the pool, delete {path} and start the pool again.",
+        )
+    try:
+        info = msgspec.json.decode(content, type=RuntimeInfo)
+    except msgspec.DecodeError as error:
+        raise PoolError(
+            f"{path} is not a runtime file: {error}", f"Delete {path} and start the pool again."
+        ) from None
+    return info if process_is_alive(info.pid) else None
+
+
+def write_runtime(info: RuntimeInfo) -> None:
+    """Publish a ready pool."""
+    directory = runtime_directory()
+    handle, temporary = tempfile.mkstemp(dir=directory, prefix=".pool-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(info), indent=2))
+        Path(temporary).replace(directory / FILE_NAME)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def remove_runtime(pid: int) -> None:
+    """Withdraw the file, if it still names process ``pid``."""
+    path = runtime_directory() / FILE_NAME
+    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+        if msgspec.json.decode(path.read_bytes(), type=RuntimeInfo).pid == pid:
+            path.unlink()
+
+
+def process_is_alive(pid: int) -> bool:
+    """Whether a process of this id exists and is no zombie."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def _runtime_base() -> Path:
+    """The session's runtime directory where there is one. (platformdirs would otherwise answer a path in /tmp,
+    which others can create first.)"""
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    if given and os.access(given, os.W_OK):
+        return Path(given)
+    return platformdirs.user_data_path(appauthor=False)
