@@ -121,8 +121,8 @@ class Scheduler:
             f"{format_bytes(largest.memory_bytes)}: {format_bytes(largest.used_bytes)} are in use and "
             f"{self.profile.reserve_fraction:.0%} are kept free.",
             f"Its inputs and weights are {format_bytes(memory.resident_bytes)}. Use a smaller batch, compute "
-            "in smaller parts, delete tensors that you no longer need (del name), or start the pool with more "
-            "memory.",
+            "in smaller parts, delete tensors that you no longer need (del name), or start the pool with "
+            "more memory.",
         )
 
 

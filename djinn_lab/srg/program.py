@@ -198,4 +198,7 @@ def encode_program(program: Program) -> bytes:
 
 def decode_program(data: bytes) -> Program:
     """Parse MessagePack. Raises ``msgspec.DecodeError`` on anything that is not a program."""
-    return _decoder.decode(data)
+    try:
+        return _decoder.decode(data)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(f"not a program: {error}") from None
