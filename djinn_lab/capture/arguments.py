@@ -12,10 +12,14 @@ from djinn_lab.capture.values import Value
 from djinn_lab.srg.program import ComplexNumber, Scalar
 
 
-class Arguments:
-    """``key`` says everything that can influence result layouts (offsets only where the op makes views)."""
+NUMBERS = frozenset((bool, int, float, complex))
 
-    __slots__ = ("_value_of", "inputs", "key", "scalars", "storages")
+
+class Arguments:
+    """``key`` says everything that can influence result layouts (offsets only where the op makes views). ``values`` are the
+    input tensors' values in reading order."""
+
+    __slots__ = ("_value_of", "key", "scalars", "values")
 
     def __init__(
         self,
@@ -25,15 +29,13 @@ class Arguments:
         kwargs: dict[str, Any],
     ) -> None:
         self._value_of = value_of
-        self.inputs: list[int] = []
-        self.storages: list[int] = []
+        self.values: list[Value] = []
         self.scalars: list[Scalar] = []
         key: list[Any] = [signature.func]
         for kind, argument in zip(signature.kinds, args, strict=False):
-            if kind is Kind.TENSOR and argument is not None:
+            if kind is Kind.TENSOR and argument is not None and type(argument) not in NUMBERS:
                 value = value_of(argument)
-                self.inputs.append(value.id)
-                self.storages.append(value.storage.id)
+                self.values.append(value)
                 key.append(value.layout)
                 if signature.is_view:
                     key.append(value.offset)
@@ -51,7 +53,7 @@ class Arguments:
             key.append(None)
         elif kind is Kind.STATIC:
             key.append(_hashable(argument))
-        elif kind is Kind.SCALAR:
+        elif kind is Kind.SCALAR or type(argument) in NUMBERS:  # torch also passes numbers where tensors are declared
             key.append(type(argument))
             self.scalars.append(_scalar(argument))
         elif kind is Kind.TENSOR:
@@ -69,8 +71,7 @@ class Arguments:
 
     def _read_tensor(self, tensor: torch.Tensor, key: list[Any]) -> None:
         value = self._value_of(tensor)
-        self.inputs.append(value.id)
-        self.storages.append(value.storage.id)
+        self.values.append(value)
         key.extend((value.layout, value.offset))
 
 

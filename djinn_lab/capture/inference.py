@@ -7,7 +7,9 @@ nothing. Keys hold interned :class:`~djinn_lab.capture.values.Layout` objects an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,13 +17,13 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
 )
 
+from djinn_lab.capture.arguments import NUMBERS
 from djinn_lab.capture.signature import Kind, Signature
-from djinn_lab.capture.values import Layout
+from djinn_lab.capture.values import Layout, Value
 from djinn_lab.errors import CaptureError
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, ScalarHole, Template, TensorHole
 
@@ -97,7 +99,7 @@ def _encode(kind: Kind, value: Any) -> Argument:
     if value is None:
         return None
     if kind is Kind.TENSOR:
-        return TensorHole()
+        return ScalarHole() if type(value) in NUMBERS else TensorHole()
     if kind is Kind.TENSOR_LIST:
         return [None if item is None else TensorHole() for item in value]
     if kind is Kind.SCALAR:
@@ -114,66 +116,65 @@ def make_template(signature: Signature, args: Sequence[Any], kwargs: dict[str, A
 
 
 class ShapeInference:
-    """Turns arguments, where tensors are replaced by (layout, offset) pairs, into a :class:`Plan`."""
+    """Turns arguments into a :class:`Plan`. Tensors among them are only placeholders: their layouts come from ``values``, the
+    input values in reading order."""
 
     def __init__(self) -> None:
         self._mode = FakeTensorMode(allow_non_fake_inputs=False)
 
     def plan(
-        self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any], layouts: Any
+        self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any], values: Sequence[Value]
     ) -> Plan:
-        """``layouts`` maps a tensor to its (layout, offset). Raises what eager torch would raise for these shapes."""
+        """Raises what eager torch would raise for these shapes."""
         template = make_template(signature, args, kwargs)
         try:
             with torch._C.DisableTorchFunction():
                 if signature.is_view:
-                    returned = self._run_meta(signature.func, args, kwargs, layouts)
+                    returned = self._run_meta(signature.func, args, kwargs, values)
                 else:
-                    returned = self._run_fake(signature.func, args, kwargs, layouts)
+                    returned = self._run_fake(signature.func, args, kwargs, values)
         except _NEEDS_DATA:
             return Plan(template, (), None, dynamic=True)
         except Exception as error:  # noqa: BLE001 - whatever torch raises for these shapes is the user's
-            self._raise_like_eager(signature, args, kwargs, layouts, error)
+            self._raise_like_eager(signature, args, kwargs, values, error)
             return Plan(template, (), None, dynamic=True)
         return self._describe(signature, template, returned)
 
-    def _run_fake(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], layouts: Any) -> Any:
-        def fake(tensor: torch.Tensor) -> torch.Tensor:
-            layout, _ = layouts(tensor)
-            return torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype)
+    def _run_fake(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], values: Sequence[Value]) -> Any:
+        def fake(value: Value) -> torch.Tensor:
+            return torch.empty_strided(value.layout.shape, value.layout.stride, dtype=value.layout.dtype)
 
-        with self._mode:
-            return func(*_map(fake, args), **_map(fake, kwargs))
+        with self._mode, _quiet():
+            args, kwargs = _fill(fake, values, args, kwargs)
+            return func(*args, **kwargs)
 
-    def _run_meta(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], layouts: Any) -> Any:
-        def meta(tensor: torch.Tensor) -> torch.Tensor:
-            layout, offset = layouts(tensor)
-            elements = offset + layout.span_bytes // layout.dtype.itemsize
+    def _run_meta(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], values: Sequence[Value]) -> Any:
+        def meta(value: Value) -> torch.Tensor:
+            layout = value.layout
+            elements = value.offset + layout.span_bytes // layout.dtype.itemsize
             base = torch.empty(elements, dtype=layout.dtype, device="meta")
-            return base.as_strided(layout.shape, layout.stride, offset)
+            return base.as_strided(layout.shape, layout.stride, value.offset)
 
-        return func(*_map(meta, args), **_map(meta, kwargs))
+        args, kwargs = _fill(meta, values, args, kwargs)
+        return func(*args, **kwargs)
 
     def _raise_like_eager(
-        self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any], layouts: Any, error: Exception
+        self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any], values: Sequence[Value], error: Exception
     ) -> None:
         """Run once on real zeros, so that type and text are eager's own. Returns when eager accepts the shapes after all."""
-        total = 0
+        if sum(value.layout.span_bytes for value in values) > REAL_CHECK_BYTES_MAX:
+            raise error
 
-        def real(tensor: torch.Tensor) -> torch.Tensor:
-            nonlocal total
-            layout, _ = layouts(tensor)
-            total += layout.span_bytes
-            if total > REAL_CHECK_BYTES_MAX:
-                raise error
-            return torch.zeros(max(1, layout.span_bytes // layout.dtype.itemsize), dtype=layout.dtype).as_strided(
-                layout.shape, layout.stride
-            )
+        def real(value: Value) -> torch.Tensor:
+            layout = value.layout
+            elements = max(1, layout.span_bytes // layout.dtype.itemsize)
+            return torch.zeros(elements, dtype=layout.dtype).as_strided(layout.shape, layout.stride)
 
         state = torch.get_rng_state() if signature.random else None
         try:
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                signature.func(*_map(real, args), **_map(real, kwargs))
+                args, kwargs = _fill(real, values, args, kwargs)
+                signature.func(*args, **kwargs)
         finally:
             if state is not None:
                 torch.set_rng_state(state)
@@ -204,12 +205,28 @@ class ShapeInference:
         return Plan(template, outputs, container, literals=literals)
 
 
-def _map(convert: Any, tree: Any) -> Any:
-    if isinstance(tree, torch.Tensor):
-        assert not isinstance(tree, FakeTensor)
-        return convert(tree)
-    if isinstance(tree, (list, tuple)):
-        return [_map(convert, item) for item in tree]
-    if isinstance(tree, dict):
-        return {key: _map(convert, item) for key, item in tree.items()}
-    return tree
+def _fill(
+    convert: Callable[[Value], torch.Tensor], values: Sequence[Value], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments with each tensor replaced by what ``convert`` makes of its value."""
+    ready = iter(values)
+
+    def fill(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            return convert(next(ready))
+        if isinstance(item, (list, tuple)):
+            return [fill(part) for part in item]
+        return item
+
+    return [fill(item) for item in args], {name: fill(item) for name, item in kwargs.items()}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch logs a traceback when a fake op fails; the user gets eager's own error instead."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

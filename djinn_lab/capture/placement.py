@@ -53,6 +53,8 @@ def belongs_on_host(
 def _stays(
     signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
 ) -> bool:
+    if not signature.is_aten:
+        return True
     if signature.generator and any(isinstance(item, torch.Generator) for item in (*args, *kwargs.values())):
         return True
     if not tensors:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.arguments import Arguments
 from djinn_lab.capture.assembly import PendingNode, PendingSource, assemble
@@ -58,6 +59,8 @@ class Recorder:
         self.capturing = False
         self.host_only = False
         self.ops_recorded = 0
+        self.plans_made = 0
+        self.owner: object = None
         self.may_display: Callable[[], bool] = lambda: True
 
     # ---------------------------------------------------------------- recording
@@ -70,7 +73,11 @@ class Recorder:
         signature = signature_of(func)
         if belongs_on_host(self, signature, args, kwargs):
             return func(*args, **kwargs)
-        if signature.mutates_layout or (signature.generator and has_generator(signature, args, kwargs)):
+        if (
+            not signature.is_aten
+            or signature.mutates_layout
+            or (signature.generator and has_generator(signature, args, kwargs))
+        ):
             return run_locally(self, func, args, kwargs)
         return self._record(signature, args, kwargs)
 
@@ -93,8 +100,9 @@ class Recorder:
     ) -> Plan:
         plan = self._plans.get(call.key)
         if plan is None:
-            plan = self._inference.plan(signature, args, kwargs, self._layout_of)
+            plan = self._inference.plan(signature, args, kwargs, call.values)
             self._plans[call.key] = plan
+            self.plans_made += 1
         return plan
 
     def _record_aliasing(
@@ -134,10 +142,10 @@ class Recorder:
         self._nodes.append(
             PendingNode(
                 plan,
-                tuple(call.inputs),
+                tuple([value.id for value in call.values]),
                 outputs,
                 storages,
-                tuple(call.storages),
+                tuple([value.storage.id for value in call.values]),
                 written,
                 self.scopes.current(),
                 tuple(call.scalars),
@@ -235,10 +243,6 @@ class Recorder:
             self._put_on_pool(value)
         return value
 
-    def _layout_of(self, tensor: torch.Tensor) -> tuple[Layout, int]:
-        value = self.value_of(tensor)
-        return value.layout, value.offset
-
     def _put_on_pool(self, value: Value) -> None:
         """Derive ``value`` again from the host's bytes, when the pool has no current copy of its memory."""
         reason = self.ledger.lost.get(value.id)
@@ -281,7 +285,7 @@ class Recorder:
         call = Arguments(lambda tensor: base, signature, args, {})
         plan = self._plans.get(call.key)
         if plan is None:
-            plan = self._inference.plan(signature, args, {}, lambda tensor: (base.layout, base.offset))
+            plan = self._inference.plan(signature, args, {}, [base])
             self._plans[call.key] = plan
         self._push(plan, call, (view.id,), (view.storage.id,), (), False)
 
@@ -318,7 +322,7 @@ class Recorder:
         base = args[0]._value
         if base.generation == base.storage.generation:
             return self._record(signature, args, kwargs)
-        plan = self._inference.plan(signature, args, kwargs, lambda tensor: (base.layout, base.offset))
+        plan = self._inference.plan(signature, args, kwargs, [base])
         views: list[LazyTensor] = []
         for output in plan.outputs:
             assert output is not None
@@ -394,6 +398,10 @@ class Recorder:
         return self._run(cut, fetch)[0]
 
     def _run(self, cut: Cut, fetch: Sequence[int]) -> tuple[list[torch.Tensor], Sequence[Any]]:
+        with self.paused():
+            return self._run_paused(cut, fetch)
+
+    def _run_paused(self, cut: Cut, fetch: Sequence[int]) -> tuple[list[torch.Tensor], Sequence[Any]]:
         ledger = self.ledger
         dead, release = ledger.take_dead()
         writes = any(node.written for node in self._nodes)
@@ -415,8 +423,7 @@ class Recorder:
                 self._backend.release(release)
             ledger.settle((), (), dead)
             return [], ()
-        with self.paused():
-            result = self._backend.run(assembled.program, cut)
+        result = self._backend.run(assembled.program, cut)
         self.random.finish(result.rng_state)
         if result.pool_lost:
             reason = "this value was on a device or pool that went away"
@@ -429,6 +436,12 @@ class Recorder:
         if result.error is not None:
             raise result.error
         return list(result.fetched), result.dynamic_metas
+
+    @contextmanager
+    def paused_recording(self) -> Iterator[None]:
+        """Ops inside run here, on fetched values where tensors are lazy, even while a cell is captured."""
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            yield
 
     @contextmanager
     def paused(self) -> Iterator[None]:

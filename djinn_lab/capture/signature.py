@@ -56,6 +56,7 @@ class Signature:
     __slots__ = (
         "func",
         "generator",
+        "is_aten",
         "is_factory",
         "is_view",
         "keyword_kinds",
@@ -91,6 +92,7 @@ class Signature:
         self.return_aliases = tuple(_return_alias(returned, owner) for returned in schema.returns)
         self.returns_tensors = all(str(returned.type) == "Tensor" for returned in schema.returns)
         self.is_view = any(alias is not None and not alias[1] for alias in self.return_aliases)
+        self.is_aten = func.namespace == "aten"
         self.is_factory = not any(kind in (Kind.TENSOR, Kind.TENSOR_LIST) for kind in self.kinds)
         self.random = RANDOM in func.tags
         self.generator = Kind.GENERATOR in self.kinds

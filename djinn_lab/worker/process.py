@@ -112,7 +112,7 @@ class WorkerProcess:
             name=name,
             memory_bytes=self._memory_bytes,
             threads=torch.get_num_threads(),
-            torch_version=torch.__version__,
+            torch_version=str(torch.__version__),
             pid=os.getpid(),
         )
 

@@ -1,0 +1,33 @@
+"""Djinn Lab: notebook cells on a shared pool of GPUs.
+
+``%load_ext djinn_lab`` in a notebook, or :func:`connect` in a program. Names are loaded when first used, so that the command line and
+the pool start without torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from djinn_lab.client.connect import connect
+    from djinn_lab.client.convenience import execute_model, fetch
+    from djinn_lab.magics.extension import load_ipython_extension, unload_ipython_extension
+
+__all__ = ["connect", "execute_model", "fetch", "load_ipython_extension", "unload_ipython_extension"]
+
+_HOMES = {
+    "connect": "djinn_lab.client.connect",
+    "execute_model": "djinn_lab.client.convenience",
+    "fetch": "djinn_lab.client.convenience",
+    "load_ipython_extension": "djinn_lab.magics.extension",
+    "unload_ipython_extension": "djinn_lab.magics.extension",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(home), name)

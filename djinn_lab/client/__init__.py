@@ -1,0 +1,1 @@
+"""One session with a pool. Start at :func:`djinn_lab.client.connect.connect`."""

@@ -1,0 +1,88 @@
+"""Tensor bytes on their way to and from the pool: shared memory on the same host, HTTP elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import blake3
+import httpx
+import torch
+
+from djinn_lab.client.connection import Connection
+from djinn_lab.errors import PoolLost, Refused
+from djinn_lab.protocol.messages import BlobsMissing, BlobStored, Fetched, QueryBlobs
+
+CHUNK_BYTES = 8 * 2**20
+TIMEOUT_S = 300.0
+
+
+class BlobTransfer:
+    """Uploads by content, each once per session; reads results. ``uploaded_bytes`` counts what really moved."""
+
+    def __init__(self, connection: Connection, token: str) -> None:
+        self._connection = connection
+        self._known: set[str] = set()
+        directory = connection.welcome.blob_directory
+        self._directory = None if directory is None else Path(directory)
+        self._http = httpx.Client(
+            base_url=connection.url, headers={"Authorization": f"Bearer {token}"}, timeout=TIMEOUT_S, trust_env=False
+        )
+        self.uploaded_bytes = 0
+        self.downloaded_bytes = 0
+
+    def stage(self, data: memoryview) -> str:
+        digest = blake3.blake3(data, max_threads=blake3.blake3.AUTO).hexdigest()
+        if digest in self._known:
+            return digest
+        self._connection.send(QueryBlobs([digest]))
+        answer = self._connection.receive()
+        while not isinstance(answer, BlobsMissing):
+            answer = self._connection.receive()
+        if digest in answer.digests:
+            self._upload(digest, data)
+        self._known.add(digest)
+        return digest
+
+    def _upload(self, digest: str, data: memoryview) -> None:
+        self.uploaded_bytes += data.nbytes
+        if self._directory is not None:
+            target = torch.from_file(
+                str(self._directory / digest), shared=True, size=data.nbytes, dtype=torch.uint8
+            )
+            target.copy_(torch.frombuffer(data, dtype=torch.uint8))
+            del target
+            self._connection.send(BlobStored(digest, data.nbytes))
+            return
+        chunks = (bytes(data[start : start + CHUNK_BYTES]) for start in range(0, data.nbytes, CHUNK_BYTES))
+        self._check(lambda: self._http.put(f"/v1/blobs/{digest}", content=chunks))
+
+    def read(self, fetched: Fetched) -> torch.Tensor:
+        """A fetched value as a contiguous plain tensor."""
+        dtype: torch.dtype = getattr(torch, fetched.meta.dtype)
+        nbytes = fetched.meta.nbytes
+        self.downloaded_bytes += nbytes
+        if nbytes == 0:
+            return torch.empty(fetched.meta.shape, dtype=dtype)
+        if fetched.data is not None:
+            raw = torch.frombuffer(bytearray(fetched.data), dtype=torch.uint8)
+        elif self._directory is not None:
+            path = self._directory / str(fetched.blob)
+            raw = torch.from_file(str(path), shared=False, size=nbytes, dtype=torch.uint8)
+            path.unlink()
+        else:
+            response = self._check(lambda: self._http.get(f"/v1/results/{fetched.blob}"))
+            raw = torch.frombuffer(bytearray(response.content), dtype=torch.uint8)
+        return raw.view(dtype).view(fetched.meta.shape)
+
+    def _check(self, request: object) -> httpx.Response:
+        assert callable(request)
+        try:
+            response: httpx.Response = request()
+        except httpx.HTTPError as error:
+            raise PoolLost(f"a tensor could not be moved to or from the pool: {error}", "Run the cell again.") from None
+        if response.status_code >= 400:
+            raise Refused(f"the pool refused a tensor: {response.json().get('detail', response.text)}")
+        return response
+
+    def close(self) -> None:
+        self._http.close()

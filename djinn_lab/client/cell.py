@@ -1,0 +1,111 @@
+"""One captured cell: what ``with session.capture() as cell`` gives, and what ``%%djinn`` does."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from djinn_lab.capture.backend import Cut
+from djinn_lab.capture.modes import capturing
+from djinn_lab.client.executor import CellJob
+from djinn_lab.client.report import CellReport
+from djinn_lab.errors import UserError
+from djinn_lab.scheduler import ExecutionSchedule, Scheduler
+from djinn_lab.srg.graph import SRG
+
+if TYPE_CHECKING:
+    from djinn_lab.client.session import Session
+
+
+class Cell:
+    """Use it in a ``with`` statement. Torch ops inside are recorded; at the end what is still reachable runs on the pool."""
+
+    def __init__(self, session: Session, name: str, code: str, priority: str, file: str | None) -> None:
+        self._session = session
+        self._file = file
+        self._job = CellJob(name, code, priority)
+        self._stack = ExitStack()
+        self._nested = False
+
+    @property
+    def report(self) -> CellReport:
+        return self._job.report
+
+    @property
+    def graph(self) -> SRG:
+        """The SRG of the cell's largest segment. Raises UserError when nothing was captured."""
+        if self._job.largest is None:
+            raise UserError("this cell captured no torch work, so it has no graph.")
+        return SRG.from_program(self._job.largest)
+
+    @property
+    def schedule(self) -> ExecutionSchedule:
+        """How :attr:`graph` runs on the device it ran on: order, predicted times, memory plan."""
+        profiles = self._session.device_profiles(self.report.device)
+        return Scheduler(devices=profiles).create_schedule(self.graph)
+
+    def __enter__(self) -> Cell:
+        session = self._session
+        executor, recorder = session.executor, session.recorder
+        self._nested = recorder.capturing
+        if self._nested:
+            return self
+        file = self._file or sys._getframe(1).f_code.co_filename
+        job = self._job
+        job.started = job.outside_since = perf_counter()
+        executor.cell = job
+        self._ops = recorder.ops_recorded
+        self._plans = recorder.plans_made
+        self._stack.enter_context(capturing(recorder, job.cell, file))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._nested:
+            return
+        executor, recorder = self._session.executor, self._session.recorder
+        self._stack.__exit__(None, None, None)
+        job = self._job
+        outcome, message = "done", ""
+        try:
+            if error is None or isinstance(error, Exception):
+                job.final = True
+                self._flush(error)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            if error is not None:
+                outcome = "failed" if isinstance(error, Exception) else "cancelled"
+                message = f"{type(error).__name__}: {error}"
+            executor.end_cell(outcome, message)
+            self._close_report()
+
+    def _flush(self, error: BaseException | None) -> None:
+        """Run what is pending. After an error in the cell this is what eager torch would have computed before it."""
+        recorder = self._session.recorder
+        try:
+            recorder.write_back("cell end")
+            recorder.flush(Cut("cell end", 0))
+        except Exception as failure:
+            if error is None:
+                raise
+            error.add_note(f"While finishing the cell's earlier work on the pool: {failure}")
+
+    def _close_report(self) -> None:
+        job, recorder = self._job, self._session.recorder
+        now = perf_counter()
+        report = job.report
+        report.add("capture", now - job.outside_since)
+        report.total_s = now - job.started
+        report.ops_recorded = recorder.ops_recorded - self._ops
+        report.plan_misses = recorder.plans_made - self._plans
+        report.plan_hits = max(0, report.ops_recorded - report.plan_misses)
+        self._session.last_cell = self

@@ -1,0 +1,82 @@
+"""Find a pool, or start this machine's, and open a session."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import subprocess
+import sys
+
+from djinn_lab.client.session import Session
+from djinn_lab.config import Profile, default_profile, load_profile
+from djinn_lab.errors import PoolError, PoolNotFound
+from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
+
+POOL_VARIABLE = "DJINN_POOL"
+TOKEN_VARIABLE = "DJINN_TOKEN"
+START_TIMEOUT_S = 60.0
+
+
+def connect(
+    pool: str | None = None,
+    profile: Profile | str | None = None,
+    *,
+    token: str | None = None,
+    name: str | None = None,
+) -> Session:
+    """Open a session.
+
+    ``pool``: a URL; None takes ``DJINN_POOL``, else this user's running pool, else starts one on this machine. ``token``: default
+    ``DJINN_TOKEN``, else the runtime file's. ``name`` is shown to others who share the pool (default: the user's name).
+    Raises PoolNotFound, AuthenticationError, VersionMismatch or ProfileError.
+    """
+    settings = profile if isinstance(profile, Profile) else load_profile(profile) if profile else default_profile()
+    shown = name or getpass.getuser()
+    url = pool or os.environ.get(POOL_VARIABLE)
+    if url:
+        return Session(url, _token(token, url), settings, shown)
+    info = read_runtime() or start_pool(settings)
+    return LocalSession(info.url, token or info.token, settings, shown)
+
+
+class LocalSession(Session):
+    """A session with this machine's pool: after a restart of the pool it finds the new one by the runtime file."""
+
+    def address(self) -> tuple[str, str]:
+        info = read_runtime()
+        if info is None:
+            raise PoolNotFound(
+                "no pool is running on this machine.",
+                "Start one with `djinn-lab pool start`, then run the cell again.",
+            )
+        own_token = os.environ.get(TOKEN_VARIABLE)
+        return info.url, own_token or (self._token if info.url == self._url else info.token)
+
+
+def _token(token: str | None, url: str) -> str:
+    found = token or os.environ.get(TOKEN_VARIABLE)
+    if found:
+        return found
+    info = read_runtime()
+    if info is not None and info.url == url.rstrip("/"):
+        return info.token
+    raise PoolError(
+        f"no token for the pool at {url}.", f"Pass token=..., or set {TOKEN_VARIABLE} to the token you were given."
+    )
+
+
+def start_pool(profile: Profile) -> RuntimeInfo:
+    """Start this machine's pool in the background, shared by all of this user's notebooks and the dashboard."""
+    command = [sys.executable, "-m", "djinn_lab.cli", "pool", "start", "--devices", profile.pool.devices]
+    if profile.pool.memory_bytes is not None:
+        command += ["--memory", str(profile.pool.memory_bytes)]
+    if profile.pool.threads is not None:
+        command += ["--threads", str(profile.pool.threads)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
+    info = read_runtime()
+    if done.returncode != 0 or info is None:
+        raise PoolNotFound(
+            f"no pool was running and starting one failed:\n{(done.stderr or done.stdout).strip()}",
+            "Try `djinn-lab doctor`.",
+        )
+    return info

@@ -1,0 +1,111 @@
+"""The session's WebSocket: handshake, and messages in order."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+
+import msgspec
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.sync.client import ClientConnection
+from websockets.sync.client import connect as open_websocket
+
+from djinn_lab.errors import AuthenticationError, PoolLost, PoolNotFound, Refused, VersionMismatch
+from djinn_lab.protocol import messages
+from djinn_lab.protocol.host import host_id
+from djinn_lab.protocol.version import VERSION
+
+CONNECT_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 1.0
+START_AGAIN = "Start one with `djinn-lab pool start`, then run the cell again."
+
+
+class Connection:
+    """Raises errors of :mod:`djinn_lab.errors` only (and ``KeyboardInterrupt``)."""
+
+    def __init__(self, url: str, token: str, name: str, torch_version: str, session: str | None = None) -> None:
+        self.url = url
+        self._websocket = _open(url, token)
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.send(
+            messages.Hello(
+                messages.PROTOCOL_VERSION, VERSION, torch_version, host_id(), name, session
+            )
+        )
+        answer = self.receive(CONNECT_TIMEOUT_S)
+        if isinstance(answer, messages.Refused):
+            self.close()
+            raise _refusal(answer)
+        assert isinstance(answer, messages.Welcome)
+        self.welcome = answer
+
+    def send(self, message: messages.ToPool) -> None:
+        data = messages.encode(message)
+        self.bytes_sent += len(data)
+        try:
+            self._websocket.send(data)
+        except (ConnectionClosed, OSError) as error:
+            raise self._lost(error) from None
+
+    def receive(self, timeout_s: float | None = None) -> messages.FromPool:
+        """The next message. Raises TimeoutError when none comes in time."""
+        try:
+            data = self._websocket.recv(timeout_s)
+        except TimeoutError:
+            raise
+        except (ConnectionClosed, OSError) as error:
+            raise self._lost(error) from None
+        if isinstance(data, str):
+            raise Refused("the pool sent text where MessagePack was expected.", "Is this URL a Djinn Lab pool?")
+        self.bytes_received += len(data)
+        try:
+            return messages.decode_from_pool(data)
+        except msgspec.DecodeError as error:
+            raise Refused(f"the pool sent a message that this client cannot read: {error}") from None
+
+    def close(self) -> None:
+        self._websocket.close()
+
+    def _lost(self, error: Exception) -> PoolLost:
+        reason = getattr(getattr(error, "rcvd", None), "reason", "") or "the connection closed"
+        return PoolLost(
+            f"the pool at {self.url} went away ({reason}).",
+            "Plain variables and tensors that were fetched or only uploaded are intact; the rest has to be computed again. "
+            + START_AGAIN,
+        )
+
+
+def _open(url: str, token: str) -> ClientConnection:
+    address = url.replace("http", "ws", 1).rstrip("/") + "/v1/session"
+    try:
+        return open_websocket(
+            address,
+            additional_headers={"Authorization": f"Bearer {token}"},
+            max_size=None,
+            compression=None,
+            open_timeout=CONNECT_TIMEOUT_S,
+            close_timeout=CLOSE_TIMEOUT_S,
+            proxy=None,
+        )
+    except InvalidStatus as error:
+        if error.response.status_code in (401, 403):
+            raise AuthenticationError(
+                f"the pool at {url} refused the token.",
+                "Set DJINN_TOKEN to your token for that pool (its administrator makes one).",
+            ) from None
+        raise PoolNotFound(
+            f"{url} answered with HTTP {error.response.status_code}, not as a Djinn Lab pool does.",
+            "Check DJINN_POOL.",
+        ) from None
+    except (OSError, TimeoutError, InvalidHandshake, InvalidURI, socket.gaierror) as error:
+        host = urlsplit(url).netloc or url
+        raise PoolNotFound(f"no pool answers at {host} ({error}).", START_AGAIN) from None
+
+
+def _refusal(answer: messages.Refused) -> Exception:
+    kinds: dict[str, type[AuthenticationError | VersionMismatch | Refused]] = {
+        "token": AuthenticationError,
+        "version": VersionMismatch,
+    }
+    return kinds.get(answer.kind, Refused)(answer.message)

@@ -1,0 +1,209 @@
+"""Runs capture's programs on the pool, one segment at a time, and keeps the cell's report.
+
+The job of a cell is created by its first segment. What is fetched outside any cell gets a job of its own, named ``fetch``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import torch
+
+from djinn_lab.capture.backend import Cut, RunResult
+from djinn_lab.client.blobs import BlobTransfer
+from djinn_lab.client.connection import Connection
+from djinn_lab.client.remote_errors import to_exception
+from djinn_lab.client.report import CellReport, CutRecord
+from djinn_lab.errors import CancelFailed, CellCancelled, PoolLost, WorkerLost
+from djinn_lab.protocol.messages import (
+    CancelJob,
+    FinishJob,
+    JobUpdate,
+    Refused,
+    ReleaseValues,
+    SegmentResult,
+    SubmitSegment,
+)
+from djinn_lab.srg.program import Program, encode_program
+
+CANCEL_TIMEOUT_S = 10.0
+
+
+class CellJob:
+    """One cell on its way: identity, options, report."""
+
+    def __init__(self, cell: str, code: str, priority: str) -> None:
+        self.identifier = uuid.uuid4().hex
+        self.cell = cell
+        self.code = code
+        self.priority = priority
+        self.segments = 0
+        self.final = False
+        self.finished = False
+        self.report = CellReport(cell)
+        self.largest: Program | None = None
+        self.started = perf_counter()
+        self.outside_since = self.started
+
+
+class PoolExecutor:
+    """A :class:`~djinn_lab.capture.backend.Backend`. ``open_connection`` is called when there is no connection (yet, or any more)."""
+
+    def __init__(self, open_connection: Callable[[], tuple[Connection, str]], priority: str) -> None:
+        self._open = open_connection
+        self._connection: Connection | None = None
+        self._blobs: BlobTransfer | None = None
+        self.priority = priority
+        self.cell: CellJob | None = None
+        self.on_update: Callable[[JobUpdate], None] = lambda update: None
+        self.last: CellJob | None = None
+
+    # ---------------------------------------------------------------- connection
+
+    @property
+    def connection(self) -> Connection:
+        if self._connection is None:
+            self._connection, token = self._open()
+            self._blobs = BlobTransfer(self._connection, token)
+        return self._connection
+
+    @property
+    def blobs(self) -> BlobTransfer:
+        assert self.connection is not None and self._blobs is not None
+        return self._blobs
+
+    def drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+            self.blobs_closed()
+
+    def blobs_closed(self) -> None:
+        if self._blobs is not None:
+            self._blobs.close()
+            self._blobs = None
+
+    # ---------------------------------------------------------------- backend
+
+    def stage(self, data: memoryview) -> str:
+        return self.blobs.stage(data)
+
+    def release(self, values: Sequence[int]) -> None:
+        if self._connection is not None:
+            self._connection.send(ReleaseValues(list(values)))
+
+    def run(self, program: Program, cut: Cut) -> RunResult:
+        job = self.cell or CellJob("fetch", "", self.priority)
+        if self.cell is None:
+            job.final = True
+        self.last = job
+        entered = perf_counter()
+        job.report.add("capture", entered - job.outside_since)
+        try:
+            return self._run(job, program, cut, entered)
+        except PoolLost as lost:
+            self.drop_connection()
+            job.finished = True
+            return RunResult(0, error=lost, pool_lost=True)
+        finally:
+            job.outside_since = perf_counter()
+
+    def _run(self, job: CellJob, program: Program, cut: Cut, entered: float) -> RunResult:
+        connection, blobs, report = self.connection, self.blobs, job.report
+        up, down = connection.bytes_sent + blobs.uploaded_bytes, connection.bytes_received + blobs.downloaded_bytes
+        submit = SubmitSegment(
+            job=job.identifier,
+            segment=job.segments,
+            cell=job.cell,
+            priority=job.priority,
+            final=job.final,
+            cut=cut.cause,
+            cut_line=cut.line,
+            program=encode_program(program),
+            code=job.code if job.segments == 0 else "",
+        )
+        job.segments += 1
+        sent = perf_counter()
+        report.add("prepare", sent - entered)
+        connection.send(submit)
+        result, interrupted = self._wait(connection, submit)
+        received = perf_counter()
+        report.add("network", max(0.0, received - sent - result.pool_s))
+        for stage, seconds in result.stages.items():
+            report.add(stage, seconds)
+        tensors = [blobs.read(item) for item in result.fetched]
+        report.add("receive", perf_counter() - received)
+        if job.largest is None or len(program.nodes) > len(job.largest.nodes):
+            job.largest = program
+        report.job, report.device = job.identifier, result.device
+        report.ops_run += result.executed
+        report.peak_bytes = max(report.peak_bytes, result.peak_bytes)
+        report.bytes_up += connection.bytes_sent + blobs.uploaded_bytes - up
+        report.bytes_down += connection.bytes_received + blobs.downloaded_bytes - down
+        report.cuts.append(CutRecord(cut.cause, cut.line, len(program.nodes), perf_counter() - entered))
+        job.finished = job.finished or submit.final or result.outcome != "done"
+        return self._conclude(result, program, tensors, interrupted)
+
+    def _conclude(
+        self, result: SegmentResult, program: Program, tensors: list[torch.Tensor], interrupted: bool
+    ) -> RunResult:
+        error: BaseException | None = None
+        if result.error is not None:
+            error = to_exception(result.error, program)
+        elif result.outcome == "cancelled":
+            error = CellCancelled("the cell was cancelled")
+        if interrupted:
+            error = CellCancelled(
+                f"stopped on {result.device or 'the pool'} after {result.executed} of {len(program.nodes)} ops"
+            )
+        return RunResult(
+            result.executed,
+            tensors,
+            result.dynamic_metas,
+            result.rng_state,
+            error,
+            pool_lost=isinstance(error, WorkerLost),
+        )
+
+    def _wait(self, connection: Connection, submit: SubmitSegment) -> tuple[SegmentResult, bool]:
+        """The result of a segment, and whether the user interrupted while waiting (the pool was then told to stop)."""
+        try:
+            return self._receive_result(connection, submit, None), False
+        except KeyboardInterrupt:
+            connection.send(CancelJob(submit.job))
+        try:
+            return self._receive_result(connection, submit, CANCEL_TIMEOUT_S), True
+        except (TimeoutError, KeyboardInterrupt):
+            raise CancelFailed(
+                f"the pool did not confirm within {CANCEL_TIMEOUT_S:.0f} s that job {submit.job[:8]} was stopped.",
+                f"See `djinn-lab jobs`, and cancel it with `djinn-lab cancel {submit.job[:8]}`.",
+            ) from None
+
+    def _receive_result(
+        self, connection: Connection, submit: SubmitSegment, timeout_s: float | None
+    ) -> SegmentResult:
+        deadline = None if timeout_s is None else perf_counter() + timeout_s
+        while True:
+            message = connection.receive(None if deadline is None else max(0.0, deadline - perf_counter()))
+            if isinstance(message, SegmentResult):
+                if (message.job, message.segment) == (submit.job, submit.segment):
+                    return message
+            elif isinstance(message, JobUpdate):
+                self.on_update(message)
+            elif isinstance(message, Refused):
+                raise PoolLost(f"the pool closed the session: {message.message}", "Run the cell again.")
+
+    # ---------------------------------------------------------------- cells
+
+    def end_cell(self, outcome: str, message: str = "") -> None:
+        """Tell the pool that nothing more comes, unless the last segment said so."""
+        job = self.cell
+        self.cell = None
+        if job is None or job.segments == 0 or job.finished or self._connection is None:
+            return
+        try:
+            self._connection.send(FinishJob(job.identifier, outcome, message[:500]))
+        except PoolLost:
+            self.drop_connection()

@@ -1,0 +1,73 @@
+"""What one cell did, measured: seconds per stage, bytes, cuts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from djinn_lab.units import format_bytes, format_seconds
+
+STAGES = ("capture", "prepare", "network", "queued", "restoring", "dispatch", "load", "run", "fetch", "receive")
+
+
+@dataclass(frozen=True)
+class CutRecord:
+    """One segment: why it was sent, from which cell line (0: none), how many ops it held, how long it took in all."""
+
+    cause: str
+    line: int
+    ops: int
+    seconds: float
+
+
+@dataclass
+class CellReport:
+    """``stages``: seconds by stage; they do not overlap, and with ``unattributed_s`` they make ``total_s``.
+
+    ``capture`` is the cell's own Python with recording, ``prepare`` building and encoding graphs, ``network`` the way there and back, ``receive``
+    reading results; the others are measured by the pool.
+    """
+
+    cell: str
+    job: str | None = None
+    device: str | None = None
+    stages: dict[str, float] = field(default_factory=dict)
+    total_s: float = 0.0
+    ops_recorded: int = 0
+    ops_run: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    peak_bytes: int = 0
+    plan_hits: int = 0
+    plan_misses: int = 0
+    cuts: list[CutRecord] = field(default_factory=list)
+
+    def add(self, stage: str, seconds: float) -> None:
+        self.stages[stage] = self.stages.get(stage, 0.0) + seconds
+
+    @property
+    def unattributed_s(self) -> float:
+        return self.total_s - sum(self.stages.values())
+
+    def lines(self) -> list[str]:
+        """For people, most important first."""
+        if self.job is None:
+            return [f"{self.cell}: no torch work was captured; nothing was sent to the pool."]
+        stages = ", ".join(
+            f"{name} {format_seconds(self.stages[name])}" for name in STAGES if self.stages.get(name, 0) > 0
+        )
+        lines = [
+            f"{self.cell}: {self.ops_run} ops on {self.device} in {format_seconds(self.total_s)}",
+            f"stages: {stages}, unattributed {format_seconds(max(0.0, self.unattributed_s))}",
+            f"sent {format_bytes(self.bytes_up)}, received {format_bytes(self.bytes_down)}, "
+            f"peak on the device {format_bytes(self.peak_bytes)}",
+        ]
+        lines += [
+            f"cut: {cut.cause}{f' (line {cut.line})' if cut.line else ''}, {cut.ops} ops, {format_seconds(cut.seconds)}"
+            for cut in self.cuts[:20]
+        ]
+        if len(self.cuts) > 20:
+            lines.append(f"... and {len(self.cuts) - 20} more cuts")
+        return lines
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())

@@ -1,0 +1,146 @@
+"""A notebook's standing connection to a pool: one recorder, one session on the pool, many cells."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.client.cell import Cell
+from djinn_lab.client.connection import Connection
+from djinn_lab.client.executor import PoolExecutor
+from djinn_lab.client.rest import PoolClient
+from djinn_lab.config import Profile
+from djinn_lab.errors import UserError
+from djinn_lab.protocol.messages import CloseSession, DeviceInfo, SignalPhase, Welcome
+from djinn_lab.scheduler import DeviceProfile
+
+PHASES = ("COMPUTE", "IO_WAIT")
+
+
+class Session:
+    """Made by :func:`djinn_lab.connect`. Not for several threads at once."""
+
+    def __init__(self, url: str, token: str, profile: Profile, name: str) -> None:
+        self._url, self._token, self._name = url, token, name
+        self.profile = profile
+        self.executor = PoolExecutor(self._open, profile.session.priority)
+        self.recorder = Recorder(self.executor)
+        self.recorder.owner = self
+        self.last_cell: Cell | None = None
+        self._cells = 0
+        self.executor.connection  # noqa: B018 - connect now, so that a wrong token or version is known at once
+
+    def _open(self) -> tuple[Connection, str]:
+        self._url, self._token = self.address()
+        return Connection(self._url, self._token, self._name, str(torch.__version__)), self._token
+
+    def address(self) -> tuple[str, str]:
+        """(URL, token) to connect to; replaced by :func:`~djinn_lab.client.connect.connect` for a pool found by its runtime file."""
+        return self._url, self._token
+
+    @property
+    def welcome(self) -> Welcome:
+        return self.executor.connection.welcome
+
+    @property
+    def pool(self) -> PoolClient:
+        """The pool's REST interface, as this session's user."""
+        return PoolClient(self._url, self._token)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def capture(
+        self, name: str | None = None, *, code: str = "", priority: str | None = None, file: str | None = None
+    ) -> Cell:
+        """A context in which torch ops are recorded and, at its end, run on the pool.
+
+        ``name`` and ``code`` are shown on the dashboard. ``file`` is the ``co_filename`` of the code whose lines errors and graphs refer to
+        (default: the caller's).
+        """
+        self._cells += 1
+        return Cell(self, name or f"cell {self._cells}", code, priority or self.executor.priority, file)
+
+    def fetch(self, tree: Any) -> Any:
+        """``tree`` (a tensor, a module, or nested containers of tensors) with plain tensors in place of lazy ones."""
+        with self.recorder.paused_recording():
+            if isinstance(tree, torch.nn.Module):
+                return self._fetch_module(tree)
+            self._bring([leaf for leaf in tree_leaves(tree) if type(leaf) is LazyTensor])
+            return tree_map(lambda leaf: _plain(leaf) if type(leaf) is LazyTensor else leaf, tree)
+
+    def _fetch_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        lazies = [t for t in (*module.parameters(), *module.buffers()) if type(t) is LazyTensor]
+        self._bring(lazies)
+        return copy.deepcopy(module, {id(lazy): _plain(lazy) for lazy in lazies})
+
+    def pull(self, module: torch.nn.Module) -> None:
+        """Make a module's parameters and buffers plain again, in place (optimizers keep working)."""
+        with self.recorder.paused_recording():
+            lazies = [t for t in (*module.parameters(), *module.buffers()) if type(t) is LazyTensor]
+            gradients = [t.grad for t in lazies if type(t.grad) is LazyTensor]
+            self._bring([*lazies, *gradients])
+            for lazy in lazies:
+                plain = _plain(lazy)
+                plain.grad = _plain(lazy.grad) if type(lazy.grad) is LazyTensor else lazy.grad
+                torch.utils.swap_tensors(lazy, plain)
+
+    def _bring(self, lazies: list[Any]) -> None:
+        self.recorder.fetch([lazy._value for lazy in lazies], "fetch")
+
+    def signal_phase(self, phase: str, *, expected_s: float | None = None) -> None:
+        """A hint: ``IO_WAIT`` (nothing to compute for about ``expected_s`` seconds) or ``COMPUTE``. It never changes a result."""
+        if phase not in PHASES:
+            raise UserError(f"{phase!r} is not a phase.", f"Use one of {', '.join(PHASES)}.")
+        if expected_s is not None and not 0 <= expected_s < 1e9:
+            raise UserError(f"expected_s={expected_s} is not a duration.", "Give seconds from now, 0 or more.")
+        self.executor.connection.send(SignalPhase(phase, expected_s))
+
+    def device_profiles(self, device: str | None) -> list[DeviceProfile]:
+        """What the scheduler knows of the pool's devices, or of ``device`` alone."""
+        found = [_profile(info) for info in self.welcome.devices]
+        return [profile for profile in found if profile.device == device] or found
+
+    def close(self) -> None:
+        """Free everything this session holds on the pool."""
+        if self.executor._connection is not None:
+            self.executor.connection.send(CloseSession())
+        self.executor.drop_connection()
+
+
+def _profile(info: DeviceInfo) -> DeviceProfile:
+    default = DeviceProfile.default(info.kind)
+    if info.flops_per_s is None or info.memory_bytes_per_s is None or info.op_overhead_s is None:
+        return DeviceProfile(
+            device=info.device,
+            kind=info.kind,
+            memory_bytes=info.memory_bytes,
+            flops_per_s=default.flops_per_s,
+            memory_bytes_per_s=default.memory_bytes_per_s,
+            op_overhead_s=default.op_overhead_s,
+            measured=False,
+        )
+    return DeviceProfile(
+        device=info.device,
+        kind=info.kind,
+        memory_bytes=info.memory_bytes,
+        flops_per_s=info.flops_per_s,
+        memory_bytes_per_s=info.memory_bytes_per_s,
+        op_overhead_s=info.op_overhead_s,
+    )
+
+
+def _plain(lazy: Any) -> torch.Tensor:
+    """An independent plain tensor with the values of a lazy one, a parameter where that is one."""
+    recorder = lazy._value.storage.recorder
+    with torch.no_grad():
+        plain: torch.Tensor = recorder.fetch([lazy._value], "fetch")[0].clone()
+    if getattr(lazy, "_is_param", False):
+        return torch.nn.Parameter(plain, lazy.requires_grad)
+    return plain.requires_grad_(lazy.requires_grad and lazy.is_leaf)
