@@ -22,17 +22,21 @@ def test_every_allowed_op_exists() -> None:
 
 
 def test_ops_that_eager_torch_runs_on_a_cpu_are_allowed() -> None:
-    needed = """mm.default addmm.default convolution.default convolution_backward.default mkldnn_rnn_layer.default
+    needed = """mm.default addmm.default convolution.default convolution_backward.default
+    mkldnn_rnn_layer.default
     mkldnn_rnn_layer_backward.default _scaled_dot_product_flash_attention_for_cpu.default
-    _scaled_dot_product_flash_attention_for_cpu_backward.default _foreach_add_.List _fused_adamw_.default _fused_sgd_.default
+    _scaled_dot_product_flash_attention_for_cpu_backward.default _foreach_add_.List
+    _fused_adamw_.default _fused_sgd_.default
     native_dropout.default bernoulli_.float normal_.default uniform_.default embedding_dense_backward.default
-    native_batch_norm.default native_layer_norm_backward.default index_put_.default _to_copy.default copy_.default
+    native_batch_norm.default native_layer_norm_backward.default index_put_.default
+    _to_copy.default copy_.default
     randperm.default nonzero.default masked_select.default _unsafe_view.default as_strided.default"""
     assert {f"aten.{op}" for op in needed.split()} <= allowed_ops()
 
 
 def test_ops_that_reach_beyond_tensors_are_not() -> None:
-    denied = """from_file set_ record_stream set_data pin_memory _pin_memory _print item _local_scalar_dense is_pinned
+    denied = """from_file set_ record_stream set_data pin_memory _pin_memory _print item
+    _local_scalar_dense is_pinned
     _sparse_coo_tensor_unsafe to_sparse quantize_per_tensor _nested_tensor_from_tensor_list cudnn_convolution
     to_mkldnn mkldnn_linear requires_grad_ _backward _make_dual rename"""
     allowed = {op.split(".")[1] for op in allowed_ops()}

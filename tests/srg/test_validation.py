@@ -1,4 +1,4 @@
-"""Whatever a client sends, the pool either accepts a meaningful graph or says exactly what is wrong with it."""
+"""Whatever a client sends, the pool accepts a meaningful graph or says exactly what is wrong with it."""
 
 from __future__ import annotations
 

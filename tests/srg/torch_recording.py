@@ -23,7 +23,8 @@ from djinn_lab.srg.program import (
 
 
 class Recording(TorchDispatchMode):
-    """``phase``, ``module`` and ``call`` may be set between ops. Tensors are kept alive, so that ids stay unique."""
+    """``phase``, ``module`` and ``call`` may be set between ops. Tensors are kept alive, so that ids stay
+    unique."""
 
     def __init__(self, phase: Phase = "forward") -> None:
         super().__init__()
