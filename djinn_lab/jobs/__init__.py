@@ -1,4 +1,5 @@
-"""CORE: which job runs next, and where. State in, event in, commands out; see :mod:`djinn_lab.jobs.states`."""
+"""CORE: which job runs next, and where. State in, event in, commands out; see
+:mod:`djinn_lab.jobs.states`."""
 
 from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
 from djinn_lab.jobs.messages import (

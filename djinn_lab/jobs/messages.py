@@ -130,7 +130,8 @@ class CancelSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class EndSegment(msgspec.Struct, frozen=True, tag=True):
-    """Answer the submit without a worker's result. ``outcome``: ``cancelled``, or ``lost`` with the device."""
+    """Answer the submit without a worker's result. ``outcome``: ``cancelled``, or ``lost`` with the
+    device."""
 
     job: str
     segment: int
@@ -141,7 +142,8 @@ class EndSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class Notify(msgspec.Struct, frozen=True, tag=True):
-    """Tell the job's client. ``position`` counts from 1 in the device's line; ``estimate_s``: wait until the start."""
+    """Tell the job's client. ``position`` counts from 1 in the device's line; ``estimate_s``: wait until
+    the start."""
 
     job: str
     state: JobState

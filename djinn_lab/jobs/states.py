@@ -8,9 +8,9 @@ segment holds a device: between segments the job is WAITING and the device serve
 A *session* is bound to one device at its first segment, because its values live there: the device with the
 fewest bound sessions and queued jobs, ties by name. Losing the device unbinds it (the values are gone too).
 
-A device runs one segment at a time. Its line is ordered by priority, then by the arrival of the job (not of the
-segment, so that a cell with many cuts keeps its place); within a session segments run in the order they came,
-whatever their priorities, since later ones read what earlier ones made.
+A device runs one segment at a time. Its line is ordered by priority, then by the arrival of the job (not
+of the segment, so that a cell with many cuts keeps its place); within a session segments run in the order
+they came, whatever their priorities, since later ones read what earlier ones made.
 
 Nothing here knows a clock: every event carries its own time. An event that the table does not allow raises
 :class:`IllegalEvent` and changes nothing.
@@ -99,8 +99,8 @@ RANKS: Mapping[str, int] = {priority: rank for rank, priority in enumerate(Prior
 
 
 class IllegalEvent(Exception):
-    """An event that cannot happen in this state. ``fault``: ``"client"`` when a client's message can cause it,
-    ``"pool"`` when only a bug of the pool or a worker can."""
+    """An event that cannot happen in this state. ``fault``: ``"client"`` when a client's message can
+    cause it, ``"pool"`` when only a bug of the pool or a worker can."""
 
     def __init__(self, message: str, fault: str) -> None:
         super().__init__(message)

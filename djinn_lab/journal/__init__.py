@@ -1,7 +1,7 @@
 """Append-only events of the cores, and their replay.
 
-Each record carries a digest of the commands that its event led to. Replaying the records of one pool into fresh
-cores must lead to the same commands; where it does not, :func:`replay` says at which record.
+Each record carries a digest of the commands that its event led to. Replaying the records of one pool into
+fresh cores must lead to the same commands; where it does not, :func:`replay` says at which record.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _decode_memory = msgspec.json.Decoder(memory.Event).decode
 
 
 class Record(msgspec.Struct, frozen=True):
-    """``seq`` counts up over the life of a database. ``core``: ``"jobs"`` or ``"memory"``. ``detail``: the event
-    as JSON. ``commands``: digest of what the core answered."""
+    """``seq`` counts up over the life of a database. ``core``: ``"jobs"`` or ``"memory"``. ``detail``:
+    the event as JSON. ``commands``: digest of what the core answered."""
 
     seq: int
     pool: str

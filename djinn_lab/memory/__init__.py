@@ -1,4 +1,5 @@
-"""CORE: what sessions hold on the devices, and what may still come in. See :mod:`djinn_lab.memory.accounts`."""
+"""CORE: what sessions hold on the devices, and what may still come in. See
+:mod:`djinn_lab.memory.accounts`."""
 
 from djinn_lab.memory.accounts import DeviceAccount, MemoryAccounts, MemorySnapshot, SessionAccount
 from djinn_lab.memory.footprint import predict_peak_bytes

@@ -1,4 +1,5 @@
-"""How many bytes does a program hold at its fullest? Liveness of storages in recorded order, as the worker frees."""
+"""How many bytes does a program hold at its fullest? Liveness of storages in recorded order, as the
+worker frees."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from djinn_lab.srg.program import Program
 
 
 class Footprint(msgspec.Struct, frozen=True):
-    """``peak_bytes`` of storages that the program itself makes or loads, reached at ``node`` (None: while loading)."""
+    """``peak_bytes`` of storages that the program itself makes or loads, reached at ``node`` (None: while
+    loading)."""
 
     peak_bytes: int
     node: int | None
@@ -31,8 +33,8 @@ def predict_peak_bytes(program: Program) -> Footprint:
     peak = live
     peak_node: int | None = None
     dying: dict[int, list[int]] = {}
-    for storage, last in last_use.items():
-        dying.setdefault(last, []).append(storage)
+    for used, last in last_use.items():
+        dying.setdefault(last, []).append(used)
     for index, node in enumerate(program.nodes):
         for meta, storage in zip(node.output_metas, node.storages, strict=False):
             if meta is None or storage is None or storage in size_of or storage in held_before:

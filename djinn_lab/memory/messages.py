@@ -47,7 +47,8 @@ class SessionBound(msgspec.Struct, frozen=True, tag=True):
 
 class SegmentProposed(msgspec.Struct, frozen=True, tag=True):
     """``peak_bytes``: what the segment alone holds at its fullest, see
-    :func:`djinn_lab.memory.footprint.predict_peak_bytes`. ``node``: the op at that moment, ``op`` its name."""
+    :func:`djinn_lab.memory.footprint.predict_peak_bytes`. ``node``: the op at that moment, ``op`` its
+    name."""
 
     at_s: float
     job: str

@@ -1,14 +1,12 @@
 """A session's connection and phase, with the table of every transition.
 
-Theory of operation
--------------------
-Workers report the live bytes of every session after each segment; those reports are the accounts, nothing is
-estimated. A segment is admitted when its own predicted peak fits the device at all; one that never can is refused
-with the numbers, before it disturbs anybody.
+Theory of operation ------------------- Workers report the live bytes of every session after each segment;
+those reports are the accounts, nothing is estimated. A segment is admitted when its own predicted peak
+fits the device at all; one that never can is refused with the numbers, before it disturbs anybody.
 
-A session whose client vanishes is *parked*: its bytes stay. It is freed by an explicit close only. Its *phase* is
-what its user says it is doing. A signal is a hint that never changes a result: one that is unknown, or comes from a
-session that is not connected, is rejected and says why.
+A session whose client vanishes is *parked*: its bytes stay. It is freed by an explicit close only. Its
+*phase* is what its user says it is doing. A signal is a hint that never changes a result: one that is
+unknown, or comes from a session that is not connected, is rejected and says why.
 
 An event that cannot happen raises :class:`IllegalEvent` and changes nothing.
 """

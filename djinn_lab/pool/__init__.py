@@ -1,1 +1,2 @@
-"""The live server: API, driver, store, launcher. Policy lives in the cores (``jobs``, ``memory``), none here."""
+"""The live server: API, driver, store, launcher. Policy lives in the cores (``jobs``, ``memory``), none
+here."""

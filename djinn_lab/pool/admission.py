@@ -33,7 +33,8 @@ async def inspect_program(encoded: bytes) -> Inspected:
     """Raises Refused when a worker may not run it."""
     if len(encoded) > PROGRAM_BYTES_MAX:
         raise Refused(
-            f"The cell's graph has {format_bytes(len(encoded))}; the pool takes {format_bytes(PROGRAM_BYTES_MAX)}.",
+            f"The cell's graph has {format_bytes(len(encoded))}; "
+            f"the pool takes at most {format_bytes(PROGRAM_BYTES_MAX)}.",
             "Split the cell, or read a value inside its loop so that it is sent in parts.",
         )
     if len(encoded) <= INLINE_BYTES_MAX:

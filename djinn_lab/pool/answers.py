@@ -74,8 +74,8 @@ def worker_error(failure: RemoteFailure, lost_values: str | None) -> ErrorInfo:
 
 
 def stages(flight: RunningSegment, seconds: Mapping[str, float], now_s: float) -> dict[str, float]:
-    """Seconds by stage; they add up to the time in the pool. What the worker does not account for is ``dispatch``,
-    or ``run`` when it accounted for nothing."""
+    """Seconds by stage; they add up to the time in the pool. What the worker does not account for is
+    ``dispatch``, or ``run`` when it accounted for nothing."""
     if flight.started_s is None:
         return {"queued": now_s - flight.received_s}
     rest_s = max(0.0, now_s - flight.started_s - sum(seconds.values()))

@@ -11,6 +11,7 @@ from djinn_lab.errors import PoolError
 from djinn_lab.pool import history
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs import BlobStore
+from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.clock import Clock
 from djinn_lab.pool.context import Heartbeat, PoolContext
 from djinn_lab.pool.driver import Driver
@@ -49,6 +50,7 @@ def assemble(
     metrics = Metrics()
     fleet = Fleet(launcher.plans, measurements)
     ledger = Ledger(pool, clock, store.journal, last_seq)
-    driver = Driver(ledger, launcher, fleet, blobs, store, SessionRegistry(), metrics.observe_segment)
+    books = Bookkeeper(ledger, blobs, store, SessionRegistry(), metrics.observe_segment)
+    driver = Driver(ledger, launcher, fleet, blobs, books)
     heartbeat = Heartbeat(driver, store)
     return PoolContext(driver, authentication, blobs, store, metrics, heartbeat, started_at, stop)

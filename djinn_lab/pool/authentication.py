@@ -15,8 +15,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 class Role(IntEnum):
-    """Each may do what those below it may. ``VIEWER`` reads, ``USER`` runs cells, ``OPERATOR`` also cancels the jobs
-    and closes the sessions of others, ``ADMIN`` also manages users, sees code and stops the pool."""
+    """Each may do what those below it may. ``VIEWER`` reads, ``USER`` runs cells, ``OPERATOR`` also
+    cancels the jobs and closes the sessions of others, ``ADMIN`` also manages users, sees code and stops
+    the pool."""
 
     VIEWER = 0
     USER = 1

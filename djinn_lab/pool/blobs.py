@@ -4,8 +4,8 @@
 ``<directory>/results/``          where workers put fetched values
 ``<directory>/<session>/``        one session's own: it writes uploads here and finds its results here
 
-A user is told that a tensor is here only when that same user uploaded it. Another user's upload of equal bytes is
-verified and then dropped in favour of the copy that is here.
+A user is told that a tensor is here only when that same user uploaded it. Another user's upload of equal
+bytes is verified and then dropped in favour of the copy that is here.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ class BlobStore:
         self._take(user, digest, nbytes, incoming, found)
 
     async def receive(self, user: str, digest: str, chunks: AsyncIterator[bytes]) -> int:
-        """Store an uploaded body; bytes received. Raises Refused like :meth:`adopt`, or when it is too large."""
+        """Store an uploaded body; bytes received. Raises Refused like :meth:`adopt`, or when it is too
+        large."""
         checked_digest(digest)
         incoming = self.results / f"upload-{uuid.uuid4().hex}"
         hasher = blake3()
@@ -121,7 +122,7 @@ class BlobStore:
                     nbytes += len(chunk)
                     if nbytes > self.bytes_max:
                         raise Refused(
-                            f"The upload exceeds {format_bytes(self.bytes_max)}, all that this pool keeps of tensors."
+                            f"The upload exceeds {format_bytes(self.bytes_max)}, all that this pool keeps."
                         )
                     if len(chunk) <= INLINE_VERIFY_BYTES_MAX:
                         file.write(chunk)
@@ -173,7 +174,7 @@ class BlobStore:
         if room < nbytes:
             incoming.unlink(missing_ok=True)
             raise Refused(
-                f"The pool keeps at most {format_bytes(self.bytes_max)} of uploaded tensors and all of it is in use.",
+                f"The pool keeps at most {format_bytes(self.bytes_max)} of uploaded tensors, all in use now.",
                 "Try again when other cells have finished, or give the machine more shared memory.",
             )
 

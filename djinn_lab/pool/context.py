@@ -38,10 +38,10 @@ class Heartbeat:
             await asyncio.sleep(TICK_S)
             self._lags = [*self._lags[1 - LAG_TICKS :], max(0.0, loop.time() - due_s)]
             ticks += 1
-            self._driver.save_changed()
+            self._driver.books.save_changed()
             self._measure()
             if ticks % REFRESH_EVERY_TICKS == 0:
-                self._driver.refresh_waiting()
+                self._driver.books.refresh_waiting()
 
     def _measure(self) -> None:
         self._driver.calibrate_idle()

@@ -1,4 +1,5 @@
-"""Which devices does this machine offer, and how much of each may the pool use? Answered without importing torch."""
+"""Which devices does this machine offer, and how much of each may the pool use? Answered without
+importing torch."""
 
 from __future__ import annotations
 

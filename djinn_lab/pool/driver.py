@@ -1,35 +1,29 @@
 """Drives the cores live: stamps the time, journals, handles, performs. Holds no policy.
 
-Everything here runs on the event loop's thread and none of it blocks. What comes in: messages of sessions (through
-:mod:`djinn_lab.pool.sessions`) and of workers (through the launcher). What goes out: frames to workers, messages to
-clients, writes queued at the store.
+Everything here runs on the event loop's thread and none of it blocks. What comes in: messages of sessions
+(through :mod:`djinn_lab.pool.sessions`) and of workers (through the launcher). What goes out: frames to
+workers, messages to clients, writes queued at the store.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections import OrderedDict
-from collections.abc import Callable
-
-import msgspec
 
 from djinn_lab import jobs, memory
 from djinn_lab.errors import Refused
 from djinn_lab.pool import answers
 from djinn_lab.pool.admission import Inspected, inspect_program
 from djinn_lab.pool.blobs import BlobStore
+from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
-from djinn_lab.pool.records import Cut, JobRecord, RunningSegment
-from djinn_lab.pool.registry import Session, SessionRegistry
-from djinn_lab.pool.store import Store, write_job, write_program, write_timings
+from djinn_lab.pool.records import RunningSegment
+from djinn_lab.pool.registry import Session
 from djinn_lab.protocol.messages import (
     ErrorInfo,
     FinishJob,
-    JobUpdate,
-    SegmentResult,
     SignalPhase,
     SubmitSegment,
 )
@@ -62,25 +56,14 @@ class Driver:
     """One per pool."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        launcher: LocalLauncher,
-        fleet: Fleet,
-        blobs: BlobStore,
-        store: Store,
-        registry: SessionRegistry,
-        observe_segment: Callable[[float], None] = lambda seconds: None,
+        self, ledger: Ledger, launcher: LocalLauncher, fleet: Fleet, blobs: BlobStore, books: Bookkeeper
     ) -> None:
         self.ledger = ledger
         self.launcher = launcher
         self.fleet = fleet
         self.blobs = blobs
-        self.registry = registry
-        self.records: OrderedDict[str, JobRecord] = OrderedDict()
-        self._observe_segment = observe_segment
-        self._store = store
-        self._changed: set[str] = set()
-        self._history: OrderedDict[tuple[str, str, int, int], float] = OrderedDict()
+        self.books = books
+        self.registry = books.registry
 
     # -- from sessions -------------------------------------------------------------------------------------
 
@@ -182,28 +165,12 @@ class Driver:
 
     # -- by the clock --------------------------------------------------------------------------------------
 
-    def save_changed(self) -> None:
-        """Queue the rows of jobs that changed since the last call."""
-        changed, self._changed = self._changed, set()
-        for job in changed:
-            if job in self.records:
-                self._store.write(write_job(self.records[job].row(self.ledger.pool)))
-
     def calibrate_idle(self) -> None:
         """Measure a device that nobody uses and that was never measured."""
         busy = {view.device for view in self.ledger.queue.snapshot().devices if view.running is not None}
         device = self.fleet.due_for_measuring(busy, self.ledger.clock.now_s())
         if device is not None:
             self.launcher.send(device, Calibrate())
-
-    def refresh_waiting(self) -> None:
-        """Tell the clients of queued jobs what they wait for now."""
-        for job in self.ledger.queue.snapshot().jobs:
-            record = self.records[job.job]
-            if job.state in (jobs.JobState.QUEUED, jobs.JobState.SUBMITTED):
-                record.reason = self.ledger.queue.explain(job.job)
-                record.estimate_s = self.ledger.queue.estimate_s(job.job)
-                self._tell(record, job)
 
     # -- parts ---------------------------------------------------------------------------------------------
 
@@ -223,7 +190,7 @@ class Driver:
     def _enqueue(
         self, session: Session, submit: SubmitSegment, inspected: Inspected, received_s: float
     ) -> None:
-        predicted_s = self._history.get((session.session, submit.cell, submit.segment, inspected.ops))
+        predicted_s = self.books.predicted_s(session, submit, inspected.ops)
         event = jobs.SegmentSubmitted(
             at_s=self.ledger.clock.now_s(),
             job=submit.job,
@@ -243,7 +210,7 @@ class Driver:
                 answers.failed(submit, answers.refused(Refused(f"The pool refuses this cell: {error}.")))
             )
             return
-        record = self._record(session, submit)
+        record = self.books.record_of(session, submit)
         record.ops_total = record.ops_before + inspected.ops
         record.predicted_s = predicted_s
         for digest in inspected.blobs:
@@ -251,7 +218,7 @@ class Driver:
         record.flight = RunningSegment(submit.segment, submit.program, inspected.blobs, received_s)
         self._unpin_query(session)
         self._perform(commands)
-        self._store.write(write_program(submit.job, submit.segment, submit.program))
+        self.books.keep_program(submit)
 
     def _refuse(self, session: Session, submit: SubmitSegment, ops: int, error: ErrorInfo) -> None:
         event = jobs.SegmentRefused(
@@ -267,27 +234,13 @@ class Driver:
         )
         with contextlib.suppress(jobs.IllegalEvent):
             commands = self.ledger.jobs(event)
-            record = self._record(session, submit)
+            record = self.books.record_of(session, submit)
             record.ops_total += ops
             record.ops_before += ops
             record.error = error
             self._perform(commands)
         self._unpin_query(session)
         session.send(answers.failed(submit, error))
-
-    def _record(self, session: Session, submit: SubmitSegment) -> JobRecord:
-        record = self.records.get(submit.job)
-        if record is None:
-            now_s = self.ledger.clock.now_s()
-            record = self.records[submit.job] = JobRecord.of(submit, session.session, session.user, now_s)
-            session.jobs += 1
-            for old in [old for old, other in self.records.items() if other.finished_at is not None]:
-                if len(self.records) <= RECORDS_MAX:
-                    break
-                del self.records[old]
-        record.cuts.append(Cut(submit.segment, submit.cut, submit.cut_line))
-        self._changed.add(submit.job)
-        return record
 
     def _jobs(self, event: jobs.Event) -> None:
         self._perform(self.ledger.jobs(event))
@@ -302,7 +255,7 @@ class Driver:
                 case jobs.EndSegment():
                     self._end(command)
                 case jobs.Notify():
-                    self._note(command)
+                    self.books.note(command)
 
     def _memory(self, event: memory.Event) -> None:
         for command in self.ledger.memory(event):
@@ -317,7 +270,7 @@ class Driver:
                     raise AssertionError(command)
 
     def _start(self, command: jobs.StartSegment) -> None:
-        record = self.records[command.job]
+        record = self.books.records[command.job]
         flight = record.flight
         assert flight is not None
         flight.started_s = self.ledger.clock.now_s()
@@ -328,37 +281,14 @@ class Driver:
         if account is not None and account.device != command.device:
             self.ledger.memory(memory.SessionBound(flight.started_s, record.session, command.device))
 
-    def _note(self, notice: jobs.Notify) -> None:
-        record = self.records[notice.job]
-        job = self.ledger.queue.job(notice.job)
-        record.note(notice, job)
-        self._changed.add(notice.job)
-        self._tell(record, job)
-
-    def _tell(self, record: JobRecord, job: jobs.Job | None) -> None:
-        session = self.registry.get(record.session)
-        if session is None:
-            return
-        update = JobUpdate(
-            job=record.job,
-            state=record.state,
-            reason=record.reason,
-            position=record.position,
-            estimate_s=record.estimate_s,
-            device=record.device,
-            ops_done=job.ops_done if job else 0,
-            ops_total=job.ops_total if job else 0,
-        )
-        session.send(update)
-
     def _end(self, command: jobs.EndSegment) -> None:
         """The pool answers for the worker."""
         error = answers.lost(command) if command.outcome == "lost" else answers.cancelled(command.message)
         outcome = "failed" if command.outcome == "lost" else "cancelled"
-        self._answer(command.job, outcome, command.ops_done, {}, error=error)
+        self.books.answer(command.job, outcome, command.ops_done, {}, error=error)
 
     def _progress(self, message: SegmentProgress) -> None:
-        record = self.records.get(message.job)
+        record = self.books.records.get(message.job)
         now_s = self.ledger.clock.now_s()
         if record is None or record.flight is None or record.flight.segment != message.segment:
             return
@@ -369,10 +299,10 @@ class Driver:
         job = self.ledger.queue.job(message.job)
         record.ops_done = record.ops_before + message.ops_done
         record.reason = self.ledger.queue.explain(message.job)
-        self._tell(record, job)
+        self.books.tell(record, job)
 
     def _segment_over(self, device: str, message: SegmentDone | SegmentFailed | SegmentCancelled) -> None:
-        record = self.records.get(message.job)
+        record = self.books.records.get(message.job)
         if message.job == RELEASE_JOB:
             return
         if record is None or record.flight is None or record.flight.segment != message.segment:
@@ -389,94 +319,34 @@ class Driver:
                 self._cancelled(message)
 
     def _done(self, message: SegmentDone) -> None:
-        record = self.records[message.job]
         ops = len(message.node_end_s)
         seconds = {"load": message.load_s, "run": message.run_s, "fetch": message.fetch_s}
         self._settle(message.job, message.segment, "done", ops, "")
         job = self.ledger.queue.job(message.job)
         outcome = "cancelled" if job is not None and job.state is jobs.JobState.CANCELLED else "done"
-        key = (record.session, record.cell, message.segment, ops)
-        self._history[key] = record.measured_s = message.run_s
-        while len(self._history) > HISTORY_MAX:
-            self._history.popitem(last=False)
-        timings = msgspec.msgpack.encode((message.node_start_s, message.node_end_s))
-        self._store.write(write_timings(message.job, message.segment, timings))
-        session = self.registry.get(record.session)
+        self.books.note_run(message)
+        session = self._session_of(message.job)
         if session is not None:
             session.lost = None
-        self._answer(message.job, outcome, ops, seconds, message)
+        self.books.answer(message.job, outcome, ops, seconds, message)
 
     def _failed(self, message: SegmentFailed) -> None:
-        record = self.records[message.job]
-        session = self.registry.get(record.session)
+        session = self._session_of(message.job)
         error = answers.worker_error(message.error, session.lost if session else None)
         self._settle(message.job, message.segment, "failed", message.executed, error.message)
-        record.error = error
-        self._answer(message.job, "failed", message.executed, {}, error=error, memory_report=message.memory)
+        self.books.answer(message.job, "failed", message.executed, {}, error=error, report=message.memory)
 
     def _cancelled(self, message: SegmentCancelled) -> None:
         job = self.ledger.queue.job(message.job)
         error = answers.cancelled(job.message if job else "")
         self._settle(message.job, message.segment, "cancelled", message.executed, error.message)
-        self._answer(
-            message.job, "cancelled", message.executed, {}, error=error, memory_report=message.memory
-        )
+        self.books.answer(message.job, "cancelled", message.executed, {}, error=error, report=message.memory)
+
+    def _session_of(self, job: str) -> Session | None:
+        return self.registry.get(self.books.records[job].session)
 
     def _settle(self, job: str, segment: int, outcome: str, executed: int, message: str) -> None:
         self._jobs(jobs.SegmentFinished(self.ledger.clock.now_s(), job, segment, outcome, executed, message))
-
-    def _answer(
-        self,
-        job: str,
-        outcome: str,
-        executed: int,
-        seconds: dict[str, float],
-        done: SegmentDone | None = None,
-        error: ErrorInfo | None = None,
-        memory_report: WorkerMemory | None = None,
-    ) -> None:
-        """Send the one result of the job's segment in flight, and forget the flight."""
-        record = self.records[job]
-        flight = record.flight
-        assert flight is not None
-        record.flight = None
-        self.blobs.unpin(flight.blobs)
-        now_s = self.ledger.clock.now_s()
-        stages = answers.stages(flight, seconds, now_s)
-        record.add_stages(stages)
-        record.error = error or record.error
-        queued = self.ledger.queue.job(job)
-        record.ops_done = record.ops_before + executed
-        record.ops_before += queued.ops_total if queued else executed
-        report = done.memory if done is not None else memory_report
-        record.peak_bytes = max(record.peak_bytes, report.peak_bytes if report else 0)
-        self._observe_segment(now_s - flight.received_s)
-        self._changed.add(job)
-        session = self.registry.get(record.session)
-        if session is None or session.link is None:
-            answers.discard(done)
-            return
-        try:
-            fetched = answers.fetched(done, outcome, session.session, self.blobs)
-        except (OSError, Refused) as problem:
-            log.error("results of job %s cannot be delivered: %s", job, problem)
-            outcome, fetched, error = "failed", [], answers.undelivered(problem)
-        session.send(
-            SegmentResult(
-                job=job,
-                segment=flight.segment,
-                outcome=outcome,
-                executed=executed,
-                device=record.device,
-                stages=stages,
-                pool_s=now_s - flight.received_s,
-                fetched=fetched,
-                dynamic_metas=done.dynamic_metas if done else [],
-                rng_state=done.rng_state if done else None,
-                error=error,
-                peak_bytes=report.peak_bytes if report else 0,
-            )
-        )
 
     def _report_memory(self, device: str, report: WorkerMemory) -> None:
         now_s = self.ledger.clock.now_s()

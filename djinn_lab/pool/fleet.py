@@ -16,7 +16,8 @@ CALIBRATE_AFTER_IDLE_S = 3.0
 
 @dataclass(slots=True)
 class DeviceStatus:
-    """``failure``: why it does not start. ``asked_to_measure``: a calibration was sent in this life of the pool."""
+    """``failure``: why it does not start. ``asked_to_measure``: a calibration was sent in this life of
+    the pool."""
 
     plan: DevicePlan
     ready: WorkerReady | None = None
@@ -75,8 +76,8 @@ class Fleet:
         self.news.set()
 
     def due_for_measuring(self, busy: set[str], now_s: float) -> str | None:
-        """A device that has been idle for a while and was never measured; at most one at a time, since devices of
-        one machine share its memory bus."""
+        """A device that has been idle for a while and was never measured; at most one at a time, since
+        devices of one machine share its memory bus."""
         for device, status in self._statuses.items():
             if status.ready is None or device in busy:
                 status.idle_since_s = None

@@ -39,11 +39,15 @@ def read_jobs(connection: sa.Connection, state: str | None, user: str | None, li
     return [_decode_view(row.view) for row in connection.execute(query.limit(limit))]
 
 
-def read_job(connection: sa.Connection, job: str) -> tuple[JobView, str] | None:
-    """The view and the cell's code."""
-    query = sa.select(tables.jobs.c.view, tables.jobs.c.code).where(tables.jobs.c.job == job)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else (_decode_view(row.view), row.code)
+def read_job(connection: sa.Connection, start: str) -> list[tuple[JobView, str]]:
+    """Views and cell code of the one job of that id, else of at most two whose ids start so."""
+    table = tables.jobs
+    query = sa.select(table.c.job, table.c.view, table.c.code)
+    rows = connection.execute(
+        query.where(table.c.job.startswith(start, autoescape=True)).order_by(table.c.job).limit(2)
+    ).all()
+    exact = [row for row in rows if row.job == start]
+    return [(_decode_view(row.view), row.code) for row in exact or rows]
 
 
 def read_program(connection: sa.Connection, job: str, segment: int | None) -> StoredProgram | None:

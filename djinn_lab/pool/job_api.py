@@ -52,7 +52,7 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
     async def job_detail(job: str, user: Annotated[User, Depends(reader)]) -> Response:
         view, code = await find_job(context, job)
         own = view.user == user.name or user.role >= Role.ADMIN
-        story = context.driver.ledger.queue.story(job) if own else ()
+        story = context.driver.ledger.queue.story(view.job) if own else ()
         events = [StoryLine(event.at_s, type(event).__name__, event) for event in story]
         return answer(JobDetail(view, code if own else "", events).flat())
 
@@ -62,10 +62,10 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
         if view.user != user.name and user.role < Role.OPERATOR:
             raise HTTPException(403, f"Job {job} belongs to another user.")
         try:
-            context.driver.cancel(job, f"by {user.name}")
+            context.driver.cancel(view.job, f"by {user.name}")
         except IllegalEvent:
-            raise HTTPException(409, f"Job {job} is already {view.state}.") from None
-        return answer(context.driver.records[job].view())
+            raise HTTPException(409, f"Job {view.job} is already {view.state}.") from None
+        return answer(context.driver.books.records[view.job].view())
 
     _add_program_routes(app, context)
 
@@ -97,7 +97,7 @@ async def list_jobs(
     context: PoolContext, state: JobState | None, user: str | None, limit: int
 ) -> list[JobView]:
     """Those in memory are fresher than their rows."""
-    live = {job: record.view() for job, record in context.driver.records.items()}
+    live = {job: record.view() for job, record in context.driver.books.records.items()}
     wanted = state.value if state else None
     rows = await context.store.read(
         lambda connection: history.read_jobs(connection, wanted, user, limit + len(live))
@@ -108,16 +108,20 @@ async def list_jobs(
 
 
 async def find_job(context: PoolContext, job: str) -> tuple[JobView, str]:
-    """View and code. Raises HTTPException 404."""
-    record = context.driver.records.get(job)
-    if record is not None:
+    """View and code of a job by its id, or by a unique start of it. Raises HTTPException 404 or 409."""
+    records = context.driver.books.records
+    live = [job] if job in records else [other for other in records if other.startswith(job)]
+    if len(live) == 1:
+        record = records[live[0]]
         if record.state not in FINISHED:
-            record.reason = context.driver.ledger.queue.explain(job)
+            record.reason = context.driver.ledger.queue.explain(record.job)
         return record.view(), record.code
-    found = await context.store.read(lambda connection: history.read_job(connection, job))
-    if found is None:
+    rows = [] if live else await context.store.read(lambda connection: history.read_job(connection, job))
+    if len(live) + len(rows) > 1:
+        raise HTTPException(409, f"{job!r} is the start of several jobs' ids; give more of it.")
+    if not rows:
         raise HTTPException(404, f"There is no job {job[:80]!r}.")
-    return found
+    return rows[0]
 
 
 async def _own_program(
@@ -126,7 +130,7 @@ async def _own_program(
     view, _ = await find_job(context, job)
     if view.user != user.name and user.role < Role.ADMIN:
         raise HTTPException(403, f"Job {job} belongs to another user.")
-    stored = await context.store.read(lambda connection: history.read_program(connection, job, segment))
+    stored = await context.store.read(lambda connection: history.read_program(connection, view.job, segment))
     if stored is None:
         raise HTTPException(
             404, f"The pool keeps no such program of job {job} (only those of the last 200 jobs)."

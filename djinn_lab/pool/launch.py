@@ -45,8 +45,8 @@ def start_pool(
 ) -> RuntimeInfo:
     """The running pool, or a new one once it is ready. It outlives the caller.
 
-    ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Raises OptionError, or PoolError with the end of the server's
-    log when it does not become ready within ``wait_s``.
+    ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Raises OptionError, or PoolError with the end of
+    the server's log when it does not become ready within ``wait_s``.
     """
     deadline_s = time.monotonic() + wait_s
     with _start_lock(deadline_s):

@@ -1,7 +1,7 @@
 """The local engine: one worker process per device, spawned, spoken to over a socket pair, watched, restarted.
 
-A dead worker closes its end of the pair, which is seen at once. It is started again after a back-off that doubles
-with every death and is forgotten after a minute of life.
+A dead worker closes its end of the pair, which is seen at once. It is started again after a back-off that
+doubles with every death and is forgotten after a minute of life.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 

@@ -32,7 +32,7 @@ class Metrics:
     def render(self, driver: Driver) -> tuple[bytes, str]:
         """The page and its content type."""
         counts = dict.fromkeys((state.value for state in JobState), 0)
-        for record in driver.records.values():
+        for record in driver.books.records.values():
             counts[record.state] += 1
         for state, count in counts.items():
             self._jobs.labels(state).set(count)

@@ -48,8 +48,9 @@ class Link:
 
 @dataclass(slots=True)
 class Session:
-    """``pins``: blobs held for the next submit. ``verifying``: uploads under way, by digest. ``rejected``: why an
-    upload did not count. ``lost``: how the device with its values died, until it runs again."""
+    """``pins``: blobs held for the next submit. ``verifying``: uploads under way, by digest.
+    ``rejected``: why an upload did not count. ``lost``: how the device with its values died, until it
+    runs again."""
 
     session: str
     user: str

@@ -107,7 +107,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
         heartbeat.cancel()
         await asyncio.gather(heartbeat, return_exceptions=True)
         await launcher.stop()
-        context.driver.save_changed()
+        context.driver.books.save_changed()
         context.store.close()
 
 
@@ -136,7 +136,9 @@ async def _first(*waits: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None:
 
 def _listen(port: int) -> socket.socket:
     """Bound to loopback. Raises PoolError when the port is taken."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # or asyncio sets no NODELAY
+    listener = socket.socket(
+        socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # or asyncio sets no NODELAY
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))

@@ -236,8 +236,8 @@ def _read_hello(data: bytes) -> protocol.Hello:
     if greeting.protocol_version != protocol.PROTOCOL_VERSION:
         raise RefusedByPool(
             "version",
-            f"The client speaks protocol {greeting.protocol_version}, the pool (djinn-lab {VERSION}) speaks protocol "
-            f"{protocol.PROTOCOL_VERSION}. Install the same djinn-lab version on both sides.",
+            f"The client speaks protocol {greeting.protocol_version}, the pool (djinn-lab {VERSION}) speaks "
+            f"protocol {protocol.PROTOCOL_VERSION}. Install the same djinn-lab version on both sides.",
         )
     try:
         hello = protocol.decode_to_pool(data)

@@ -1,7 +1,8 @@
 """The pool's database: jobs, their programs, the journal, users, device measurements.
 
-One background thread owns the connection. Writes are queued and committed in batches; reads are queued behind them,
-so that whoever reads sees what was written before. The event loop only ever puts things into the queue.
+One background thread owns the connection. Writes are queued and committed in batches; reads are queued
+behind them, so that whoever reads sees what was written before. The event loop only ever puts things into
+the queue.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class Store:
         engine.dispose()
 
     def _write_batch(self, connection: sa.Connection) -> bool:
-        """One transaction over what gathers in GATHER_S, or until a read hurries it; False when told to stop."""
+        """One transaction over what gathers in GATHER_S, or until a read hurries it; False when told to
+        stop."""
         items = [self._queue.get()]
         self._hurry.wait(GATHER_S)
         self._hurry.clear()

@@ -63,7 +63,7 @@ class StatusReport(msgspec.Struct, frozen=True):
 def status_report(driver: Driver, user: User, started_at: float, ready: bool, lag_s: float) -> StatusReport:
     now_s = driver.ledger.clock.now_s()
     counts = dict.fromkeys((state.value for state in JobState), 0)
-    for record in driver.records.values():
+    for record in driver.books.records.values():
         counts[record.state] += 1
     return StatusReport(
         pool=driver.ledger.pool,

@@ -84,8 +84,8 @@ class BlobStored(msgspec.Struct, frozen=True, tag="blob_stored"):
 class SubmitSegment(msgspec.Struct, frozen=True, tag="submit"):
     """One segment of a cell job. ``job`` is chosen by the client (a UUID hex); the first segment creates it.
 
-    ``final``: the cell is over after this segment. ``cut``: why the segment was sent (``"cell end"``, ``"item"``,
-    ``"print"`` ...), with the cell line.
+    ``final``: the cell is over after this segment. ``cut``: why the segment was sent (``"cell end"``,
+    ``"item"``, ``"print"`` ...), with the cell line.
     """
 
     job: str
@@ -166,8 +166,9 @@ class Fetched(msgspec.Struct, frozen=True):
 class SegmentResult(msgspec.Struct, frozen=True, tag="result"):
     """``outcome``: ``done``, ``failed`` or ``cancelled``; the first ``executed`` nodes ran.
 
-    ``stages``: seconds by stage as the pool measured them, a subset of ``queued``, ``restoring``, ``dispatch``, ``load``,
-    ``run``, ``fetch``; they do not overlap. ``pool_s``: from receipt of the submit to sending this.
+    ``stages``: seconds by stage as the pool measured them, a subset of ``queued``, ``restoring``,
+    ``dispatch``, ``load``, ``run``, ``fetch``; they do not overlap. ``pool_s``: from receipt of the
+    submit to sending this.
     """
 
     job: str

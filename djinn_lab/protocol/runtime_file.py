@@ -104,8 +104,8 @@ def process_is_alive(pid: int) -> bool:
 
 
 def _runtime_base() -> Path:
-    """The session's runtime directory where there is one. (platformdirs would otherwise answer a path in /tmp,
-    which others can create first.)"""
+    """The session's runtime directory where there is one. (platformdirs would otherwise answer a path in
+    /tmp, which others can create first.)"""
     given = os.environ.get("XDG_RUNTIME_DIR")
     if given and os.access(given, os.W_OK):
         return Path(given)

@@ -1,0 +1,190 @@
+"""The pool's REST API, synchronously: for the command line, the magics and the dashboard."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from djinn_lab.errors import (
+    AuthenticationError,
+    CancelFailed,
+    OptionError,
+    PoolError,
+    PoolLost,
+    PoolNotFound,
+    Refused,
+)
+from djinn_lab.protocol.runtime_file import read_runtime
+from djinn_lab.srg.program import Program, decode_program
+
+POOL_VARIABLE = "DJINN_POOL"
+TOKEN_VARIABLE = "DJINN_TOKEN"
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 60.0
+START_ADVICE = "Start one with: djinn-lab pool start"
+
+Json = dict[str, Any]
+
+
+class PoolClient:
+    """One pool, as one user. Safe for several threads.
+
+    Every call raises PoolNotFound when nothing listens there, PoolLost when the connection breaks,
+    AuthenticationError on a refused token, Refused when the role or the pool forbids it, and PoolError
+    with the pool's own words otherwise.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,
+        )
+        self._finalizer = weakref.finalize(self, self._http.close)
+
+    @classmethod
+    def find(cls) -> PoolClient:
+        """The pool of ``DJINN_POOL`` and ``DJINN_TOKEN``, else this user's running one. Raises
+        PoolNotFound."""
+        url, token = os.environ.get(POOL_VARIABLE), os.environ.get(TOKEN_VARIABLE)
+        if url:
+            if not token:
+                raise AuthenticationError(
+                    f"{POOL_VARIABLE} is set and {TOKEN_VARIABLE} is not.",
+                    f"Set {TOKEN_VARIABLE} to your token for {url}.",
+                )
+            return cls(url, token)
+        info = read_runtime()
+        if info is None:
+            raise PoolNotFound("No pool is running on this machine.", START_ADVICE)
+        return cls(info.url, token or info.token)
+
+    def status(self) -> Json:
+        """Devices, load and versions."""
+        return self._dict("GET", "/v1/status")
+
+    def sessions(self) -> list[Json]:
+        return self._list("/v1/sessions")
+
+    def close_session(self, session: str) -> None:
+        """Free everything that a session holds."""
+        self._request("DELETE", f"/v1/sessions/{_part(session)}")
+
+    def jobs(self, state: str | None = None, user: str | None = None, limit: int = 100) -> list[Json]:
+        """Newest first."""
+        return self._list("/v1/jobs", {"state": state, "user": user, "limit": limit})
+
+    def job(self, job: str) -> Json:
+        """With its events, and its code where one may see it. ``job``: the id, or a unique start of it."""
+        return self._dict("GET", f"/v1/jobs/{_part(job)}")
+
+    def cancel(self, job: str) -> Json:
+        """Ask to stop a job. Raises CancelFailed when it is over already."""
+        response = self._send("POST", f"/v1/jobs/{_part(job)}/cancel")
+        if response.status_code == 409:
+            raise CancelFailed(_detail(response))
+        self._check(response)
+        answer: Json = response.json()
+        return answer
+
+    def program(self, job: str, segment: int | None = None) -> Program:
+        """What a segment (default: the largest) asked the worker to do."""
+        content = self._request("GET", f"/v1/jobs/{_part(job)}/program", {"segment": segment}).content
+        return decode_program(content)
+
+    def graph(self, job: str, segment: int | None = None) -> Json:
+        """The SRG, as :func:`djinn_lab.srg.export.from_json` reads it, with its ``segment``."""
+        return self._dict("GET", f"/v1/jobs/{_part(job)}/graph", {"segment": segment})
+
+    def schedule(self, job: str, segment: int | None = None) -> Json:
+        """The execution schedule, with measured times where it ran, and its ``segment``."""
+        return self._dict("GET", f"/v1/jobs/{_part(job)}/schedule", {"segment": segment})
+
+    def events(self, after: int | None = None, limit: int = 200) -> list[Json]:
+        """The journal after line ``after``, or its end; oldest first."""
+        return self._list("/v1/events", {"after": after, "limit": limit})
+
+    def users(self) -> list[Json]:
+        return self._list("/v1/users")
+
+    def create_user(self, name: str, role: str = "user") -> Json:
+        """The answer holds the new user's token, which is shown this once."""
+        response = self._send("POST", "/v1/users", body={"name": name, "role": role})
+        self._check(response)
+        answer: Json = response.json()
+        return answer
+
+    def delete_user(self, name: str) -> None:
+        """Their sessions are closed."""
+        self._request("DELETE", f"/v1/users/{_part(name)}")
+
+    def shutdown(self) -> None:
+        """Stop the pool."""
+        self._request("POST", "/v1/shutdown")
+
+    def close(self) -> None:
+        self._finalizer()
+
+    def _dict(self, method: str, path: str, query: Mapping[str, Any] | None = None) -> Json:
+        answer: Json = self._request(method, path, query).json()
+        return answer
+
+    def _list(self, path: str, query: Mapping[str, Any] | None = None) -> list[Json]:
+        answer: list[Json] = self._request("GET", path, query).json()
+        return answer
+
+    def _request(self, method: str, path: str, query: Mapping[str, Any] | None = None) -> httpx.Response:
+        response = self._send(method, path, query)
+        self._check(response)
+        return response
+
+    def _send(
+        self, method: str, path: str, query: Mapping[str, Any] | None = None, body: Json | None = None
+    ) -> httpx.Response:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        try:
+            return self._http.request(method, path, params=given, json=body)
+        except httpx.ConnectError as error:
+            raise PoolNotFound(f"No pool answers at {self.url} ({error}).", START_ADVICE) from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise PoolLost(
+                f"The connection to the pool at {self.url} broke ({error}).", "Try again."
+            ) from None
+
+    def _check(self, response: httpx.Response) -> None:
+        if response.is_success:
+            return
+        detail = _detail(response)
+        match response.status_code:
+            case 401:
+                advice = f"Check {TOKEN_VARIABLE}, or ask the pool's administrator for a token."
+                raise AuthenticationError(f"The pool at {self.url} refused the token.", advice)
+            case 403 | 413:
+                raise Refused(detail)
+            case 400 | 422:
+                raise OptionError(detail)
+            case _:
+                raise PoolError(detail)
+
+
+def _part(text: str) -> str:
+    """One segment of a path."""
+    return quote(text, safe="") or "-"
+
+
+def _detail(response: httpx.Response) -> str:
+    """The pool's own words."""
+    try:
+        detail = response.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        return f"The pool answered with HTTP {response.status_code}."
+    if isinstance(detail, list):
+        return "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in detail)
+    return str(detail)

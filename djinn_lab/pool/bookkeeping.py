@@ -1,0 +1,173 @@
+"""The pool's memory of jobs: what they were, what they cost, what their clients were told."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from djinn_lab import jobs
+from djinn_lab.errors import Refused
+from djinn_lab.pool import answers
+from djinn_lab.pool.blobs import BlobStore
+from djinn_lab.pool.ledger import Ledger
+from djinn_lab.pool.records import Cut, JobRecord
+from djinn_lab.pool.registry import Session, SessionRegistry
+from djinn_lab.pool.store import Store, write_job, write_program, write_timings
+from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
+from djinn_lab.worker.messages import SegmentDone, WorkerMemory
+
+RECORDS_MAX = 1000
+HISTORY_MAX = 10_000
+
+log = logging.getLogger(__name__)
+
+
+class Bookkeeper:
+    """``observe_segment`` hears the seconds from receipt to result of every segment."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        blobs: BlobStore,
+        store: Store,
+        registry: SessionRegistry,
+        observe_segment: Callable[[float], None],
+    ) -> None:
+        self.registry = registry
+        self.records: OrderedDict[str, JobRecord] = OrderedDict()
+        self.ledger = ledger
+        self._blobs = blobs
+        self._store = store
+        self._observe_segment = observe_segment
+        self._changed: set[str] = set()
+        self._history: OrderedDict[tuple[str, str, int, int], float] = OrderedDict()
+
+    def record_of(self, session: Session, submit: SubmitSegment) -> JobRecord:
+        """The record of an accepted or refused segment's job, with this segment's cut added."""
+        record = self.records.get(submit.job)
+        if record is None:
+            now_s = self.ledger.clock.now_s()
+            record = self.records[submit.job] = JobRecord.of(submit, session.session, session.user, now_s)
+            session.jobs += 1
+            for old in [old for old, other in self.records.items() if other.finished_at is not None]:
+                if len(self.records) <= RECORDS_MAX:
+                    break
+                del self.records[old]
+        record.cuts.append(Cut(submit.segment, submit.cut, submit.cut_line))
+        self._changed.add(submit.job)
+        return record
+
+    def predicted_s(self, session: Session, submit: SubmitSegment, ops: int) -> float | None:
+        """What the same segment of the same cell, with as many ops, took the last time."""
+        return self._history.get((session.session, submit.cell, submit.segment, ops))
+
+    def note_run(self, done: SegmentDone) -> None:
+        """Remember what a segment took, and its nodes."""
+        record = self.records[done.job]
+        key = (record.session, record.cell, done.segment, len(done.node_end_s))
+        self._history[key] = done.run_s
+        record.measured_s = (record.measured_s or 0.0) + done.run_s
+        while len(self._history) > HISTORY_MAX:
+            self._history.popitem(last=False)
+        timings = msgspec.msgpack.encode((done.node_start_s, done.node_end_s))
+        self._store.write(write_timings(done.job, done.segment, timings))
+
+    def keep_program(self, submit: SubmitSegment) -> None:
+        self._store.write(write_program(submit.job, submit.segment, submit.program))
+
+    def note(self, notice: jobs.Notify) -> None:
+        """Record what the queue decided and tell the client."""
+        record = self.records[notice.job]
+        job = self.ledger.queue.job(notice.job)
+        record.note(notice, job)
+        self._changed.add(notice.job)
+        self.tell(record, job)
+
+    def tell(self, record: JobRecord, job: jobs.Job | None) -> None:
+        """Send the job's present state to its client."""
+        session = self.registry.get(record.session)
+        if session is None:
+            return
+        update = JobUpdate(
+            job=record.job,
+            state=record.state,
+            reason=record.reason,
+            position=record.position,
+            estimate_s=record.estimate_s,
+            device=record.device,
+            ops_done=job.ops_done if job else 0,
+            ops_total=job.ops_total if job else 0,
+        )
+        session.send(update)
+
+    def save_changed(self) -> None:
+        """Queue the rows of jobs that changed since the last call."""
+        changed, self._changed = self._changed, set()
+        for job in changed:
+            if job in self.records:
+                self._store.write(write_job(self.records[job].row(self.ledger.pool)))
+
+    def refresh_waiting(self) -> None:
+        """Tell the clients of queued jobs what they wait for now."""
+        for job in self.ledger.queue.snapshot().jobs:
+            record = self.records[job.job]
+            if job.state in (jobs.JobState.QUEUED, jobs.JobState.SUBMITTED):
+                record.reason = self.ledger.queue.explain(job.job)
+                record.estimate_s = self.ledger.queue.estimate_s(job.job)
+                self.tell(record, job)
+
+    def answer(
+        self,
+        job: str,
+        outcome: str,
+        executed: int,
+        seconds: dict[str, float],
+        done: SegmentDone | None = None,
+        error: ErrorInfo | None = None,
+        report: WorkerMemory | None = None,
+    ) -> None:
+        """Send the one result of the job's segment in flight, and forget the flight."""
+        record = self.records[job]
+        flight = record.flight
+        assert flight is not None
+        record.flight = None
+        self._blobs.unpin(flight.blobs)
+        now_s = self.ledger.clock.now_s()
+        stages = answers.stages(flight, seconds, now_s)
+        record.add_stages(stages)
+        record.error = error or record.error
+        queued = self.ledger.queue.job(job)
+        record.ops_done = record.ops_before + executed
+        record.ops_before += queued.ops_total if queued else executed
+        report = done.memory if done is not None else report
+        record.peak_bytes = max(record.peak_bytes, report.peak_bytes if report else 0)
+        self._observe_segment(now_s - flight.received_s)
+        self._changed.add(job)
+        session = self.registry.get(record.session)
+        if session is None or session.link is None:
+            answers.discard(done)
+            return
+        try:
+            fetched = answers.fetched(done, outcome, session.session, self._blobs)
+        except (OSError, Refused) as problem:
+            log.error("results of job %s cannot be delivered: %s", job, problem)
+            outcome, fetched, error = "failed", [], answers.undelivered(problem)
+        session.send(
+            SegmentResult(
+                job=job,
+                segment=flight.segment,
+                outcome=outcome,
+                executed=executed,
+                device=record.device,
+                stages=stages,
+                pool_s=now_s - flight.received_s,
+                fetched=fetched,
+                dynamic_metas=done.dynamic_metas if done else [],
+                rng_state=done.rng_state if done else None,
+                error=error,
+                peak_bytes=report.peak_bytes if report else 0,
+            )
+        )
