@@ -33,15 +33,22 @@ class DjinnError(Exception):
         self.advice = advice
 
 
+class _Short:
+    """Shown in a notebook as its message alone: the frames are ours and would say nothing."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
 class UserError(DjinnError):
     """What the user wrote cannot work."""
 
 
-class OptionError(UserError):
+class OptionError(_Short, UserError):
     """An option of a magic or a command."""
 
 
-class ProfileError(UserError):
+class ProfileError(_Short, UserError):
     """A profile or a setting is invalid."""
 
 
@@ -49,7 +56,7 @@ class CaptureError(UserError):
     """A torch feature that cannot be captured; the advice names the way around."""
 
 
-class RemoteError(DjinnError):
+class RemoteError(_Short, DjinnError):
     """An op failed on the worker."""
 
 
@@ -57,7 +64,7 @@ class DeviceMemoryError(RemoteError):
     """The device's memory limit would be exceeded."""
 
 
-class PoolError(DjinnError):
+class PoolError(_Short, DjinnError):
     """The pool, or the way to it, failed."""
 
 
@@ -93,5 +100,5 @@ class ValueLost(DjinnError):
     """The value of a tensor no longer exists anywhere."""
 
 
-class CellCancelled(KeyboardInterrupt):
+class CellCancelled(_Short, KeyboardInterrupt):
     """The user stopped the cell. A ``KeyboardInterrupt``, so that the front end stops the queued cells too."""

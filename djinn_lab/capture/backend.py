@@ -10,7 +10,7 @@ import torch
 
 from djinn_lab.srg.program import Program, TensorMeta
 
-INLINE_SOURCE_BYTES_MAX = 4096
+INLINE_SOURCE_BYTES_MAX = 64 * 2**10
 """Sources up to this size travel in the program; larger ones are staged as blobs."""
 
 

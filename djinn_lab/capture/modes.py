@@ -27,7 +27,11 @@ class RecordingMode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return self._dispatch(func, args, kwargs or {})
+        __tracebackhide__ = True
+        try:
+            return self._dispatch(func, args, kwargs or {})
+        except Exception as error:
+            raise error.with_traceback(None) from None  # the frames above are the user's; ours say nothing
 
 
 class DeviceMapping(TorchFunctionMode):
@@ -40,6 +44,7 @@ class DeviceMapping(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        __tracebackhide__ = True
         special = _SPECIAL.get(func)
         if special is not None:
             return special(self._recorder, func, args, kwargs or {})

@@ -55,7 +55,10 @@ class LazyTensor(torch.Tensor):
             shape = tuple(self.shape)
             return f"LazyTensor(shape={shape}, dtype={self.dtype}, on the pool; print it in a cell to see values)"
         shown = plain(self.detach(), "print")
-        return repr(shown.requires_grad_() if self.requires_grad and self.is_leaf else shown)
+        if self.grad_fn is not None:
+            return f"{repr(shown)[:-1]}, grad_fn=<{type(self.grad_fn).__name__}>)"
+        text = repr(shown.detach().requires_grad_(self.requires_grad))
+        return f"Parameter containing:\n{text}" if getattr(self, "_is_param", False) else text
 
     def __format__(self, spec: str) -> str:
         if self.dim() == 0:

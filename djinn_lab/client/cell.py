@@ -59,6 +59,7 @@ class Cell:
         executor.cell = job
         self._ops = recorder.ops_recorded
         self._plans = recorder.plans_made
+        self._moved = executor.bytes_moved()
         self._stack.enter_context(capturing(recorder, job.cell, file))
         return self
 
@@ -107,5 +108,7 @@ class Cell:
         report.total_s = now - job.started
         report.ops_recorded = recorder.ops_recorded - self._ops
         report.plan_misses = recorder.plans_made - self._plans
+        up, down = self._session.executor.bytes_moved()
+        report.bytes_up, report.bytes_down = max(0, up - self._moved[0]), max(0, down - self._moved[1])
         report.plan_hits = max(0, report.ops_recorded - report.plan_misses)
         self._session.last_cell = self

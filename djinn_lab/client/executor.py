@@ -29,6 +29,15 @@ from djinn_lab.protocol.messages import (
 from djinn_lab.srg.program import Program, encode_program
 
 CANCEL_TIMEOUT_S = 10.0
+TICK_S = 0.25
+
+
+def _ignore_update(update: JobUpdate) -> None:
+    pass
+
+
+def _ignore_tick() -> None:
+    pass
 
 
 class CellJob:
@@ -57,7 +66,8 @@ class PoolExecutor:
         self._blobs: BlobTransfer | None = None
         self.priority = priority
         self.cell: CellJob | None = None
-        self.on_update: Callable[[JobUpdate], None] = lambda update: None
+        self.on_update: Callable[[JobUpdate], None] = _ignore_update
+        self.on_tick: Callable[[], None] = _ignore_tick
         self.last: CellJob | None = None
 
     # ---------------------------------------------------------------- connection
@@ -74,16 +84,22 @@ class PoolExecutor:
         assert self.connection is not None and self._blobs is not None
         return self._blobs
 
+    def bytes_moved(self) -> tuple[int, int]:
+        """(sent, received) on this connection so far, messages and tensors."""
+        if self._connection is None or self._blobs is None:
+            return 0, 0
+        return (
+            self._connection.bytes_sent + self._blobs.uploaded_bytes,
+            self._connection.bytes_received + self._blobs.downloaded_bytes,
+        )
+
     def drop_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-            self.blobs_closed()
-
-    def blobs_closed(self) -> None:
-        if self._blobs is not None:
-            self._blobs.close()
-            self._blobs = None
+        blobs, self._blobs = self._blobs, None
+        if blobs is not None:
+            blobs.close()
 
     # ---------------------------------------------------------------- backend
 
@@ -112,7 +128,6 @@ class PoolExecutor:
 
     def _run(self, job: CellJob, program: Program, cut: Cut, entered: float) -> RunResult:
         connection, blobs, report = self.connection, self.blobs, job.report
-        up, down = connection.bytes_sent + blobs.uploaded_bytes, connection.bytes_received + blobs.downloaded_bytes
         submit = SubmitSegment(
             job=job.identifier,
             segment=job.segments,
@@ -140,8 +155,6 @@ class PoolExecutor:
         report.job, report.device = job.identifier, result.device
         report.ops_run += result.executed
         report.peak_bytes = max(report.peak_bytes, result.peak_bytes)
-        report.bytes_up += connection.bytes_sent + blobs.uploaded_bytes - up
-        report.bytes_down += connection.bytes_received + blobs.downloaded_bytes - down
         report.cuts.append(CutRecord(cut.cause, cut.line, len(program.nodes), perf_counter() - entered))
         job.finished = job.finished or submit.final or result.outcome != "done"
         return self._conclude(result, program, tensors, interrupted)
@@ -186,7 +199,13 @@ class PoolExecutor:
     ) -> SegmentResult:
         deadline = None if timeout_s is None else perf_counter() + timeout_s
         while True:
-            message = connection.receive(None if deadline is None else max(0.0, deadline - perf_counter()))
+            try:
+                message = connection.receive(TICK_S)
+            except TimeoutError:
+                self.on_tick()
+                if deadline is not None and perf_counter() > deadline:
+                    raise
+                continue
             if isinstance(message, SegmentResult):
                 if (message.job, message.segment) == (submit.job, submit.segment):
                     return message
@@ -201,6 +220,7 @@ class PoolExecutor:
         """Tell the pool that nothing more comes, unless the last segment said so."""
         job = self.cell
         self.cell = None
+        self.on_update, self.on_tick = _ignore_update, _ignore_tick
         if job is None or job.segments == 0 or job.finished or self._connection is None:
             return
         try:

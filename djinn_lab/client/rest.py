@@ -155,7 +155,7 @@ class PoolClient:
             raise PoolNotFound(f"No pool answers at {self.url} ({error}).", START_ADVICE) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise PoolLost(
-                f"The connection to the pool at {self.url} broke ({error}).", "Try again."
+                f"The connection to {self.url} broke ({error}).", "Try again."
             ) from None
 
     def _check(self, response: httpx.Response) -> None:

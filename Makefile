@@ -1,0 +1,45 @@
+# Two commands: `make demo` and `make test`. Everything they need is installed here first.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+.PHONY: demo test lint unit bench install browser clean help
+
+help: ## these lines
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+install: $(STAMP) ## a virtual environment with everything
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Djinn Lab needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@echo "Installing packages into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+browser: ## Debian's Chromium, for the browser tests, when there is none
+	@command -v chromium >/dev/null || { echo "Installing Chromium"; $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq chromium >/dev/null; }
+
+demo: install ## start a pool and run the quickstart as two users
+	@$(BIN)/python -m djinn_lab.cli demo
+
+lint: install ## style, types, layers
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+unit: install ## the tests that need neither browser nor pool processes
+	@$(BIN)/pytest -q -m "not browser and not processes"
+
+test: lint browser ## everything
+	@$(BIN)/pytest -q
+
+bench: install ## figures, each beside its baseline, into benchmarks/results
+	@$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,124 @@
+"""``%load_ext djinn_lab`` and ``%unload_ext djinn_lab``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from IPython.core.magic import no_var_expand
+
+from djinn_lab.magics.completer import djinn_matcher
+from djinn_lab.magics.line_commands import COMMANDS, run_command
+from djinn_lab.magics.notebook import Notebook
+from djinn_lab.magics.options import help_text, make_parser
+from djinn_lab.magics.source import LAST, LOCAL_MARKER, MARKER, CellWrapper
+
+KERNEL_VARIABLE = "DJINN_KERNEL"
+"""Set to ``1`` by the kernel "Python (Djinn)": every cell is captured, ``%%local`` opts out."""
+
+_INSTALLED = "_djinn_lab_extension"
+
+
+class Extension:
+    """Everything that loading adds to a shell, so that unloading can take it away."""
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+        self.notebook = Notebook(shell, os.environ.get(KERNEL_VARIABLE) == "1")
+        self.wrapper = CellWrapper(self.notebook.source)
+
+    def load(self) -> None:
+        shell, notebook = self.shell, self.notebook
+        shell.input_transformers_cleanup.append(notebook.source.transform_lines)
+        shell.ast_transformers.append(self.wrapper)
+        shell.events.register("pre_run_cell", notebook.before_cell)
+        shell.events.register("post_run_cell", notebook.after_cell)
+        shell.Completer.custom_matchers.append(djinn_matcher)
+        for name, value in ((MARKER, notebook.cell), (LOCAL_MARKER, lambda: None), (LAST, None)):
+            shell.user_ns[name] = value
+            shell.user_ns_hidden[name] = value
+        shell.register_magic_function(self._cell_magic(), "cell", "djinn")
+        shell.register_magic_function(self._local_magic(), "cell", "local")
+        shell.register_magic_function(self._line_magic(), "line", "djinn")
+        shell.register_magic_function(self._config_magic(), "line", "djinn_config")
+        if notebook.source.every_cell:
+            print("Djinn Lab: every cell of this kernel is captured and runs on the pool; %%local opts a cell out.")
+
+    def unload(self) -> None:
+        shell, notebook = self.shell, self.notebook
+        notebook.close()
+        shell.input_transformers_cleanup.remove(notebook.source.transform_lines)
+        shell.ast_transformers.remove(self.wrapper)
+        shell.events.unregister("pre_run_cell", notebook.before_cell)
+        shell.events.unregister("post_run_cell", notebook.after_cell)
+        shell.Completer.custom_matchers.remove(djinn_matcher)
+        for name in (MARKER, LOCAL_MARKER, LAST):
+            shell.user_ns.pop(name, None)
+            shell.user_ns_hidden.pop(name, None)
+        for kind, name in (("cell", "djinn"), ("cell", "local"), ("line", "djinn"), ("line", "djinn_config")):
+            shell.magics_manager.magics[kind].pop(name, None)
+
+    def _cell_magic(self) -> Any:
+        @no_var_expand  # type: ignore[untyped-decorator]
+        def djinn(line: str, cell: str) -> None:
+            # Reached only through run_cell_magic, e.g. from a notebook exported as a script.
+            self.notebook.source.text = cell
+            code = compile(cell, "<%%djinn cell>", "exec")
+            with self.notebook.cell(line):
+                exec(code, self.shell.user_ns)
+
+        djinn.__doc__ = f"Run this cell's torch work on the pool.\n\n{help_text('%%djinn')}"
+        return djinn
+
+    def _local_magic(self) -> Any:
+        @no_var_expand  # type: ignore[untyped-decorator]
+        def local(line: str, cell: str) -> None:
+            """Run this cell here, not on the pool (in the kernel "Python (Djinn)")."""
+            exec(compile(cell, "<%%local cell>", "exec"), self.shell.user_ns)
+
+        return local
+
+    def _line_magic(self) -> Any:
+        @no_var_expand  # type: ignore[untyped-decorator]
+        def djinn(line: str) -> Any:
+            shown = run_command(self.notebook, line)
+            if isinstance(shown, str):
+                print(shown)
+                return None
+            return shown
+
+        commands = "\n".join(f"  {name:10} {command.__doc__}" for name, command in COMMANDS.items())
+        djinn.__doc__ = f"Ask the session and the pool.\n\n{commands}"
+        return djinn
+
+    def _config_magic(self) -> Any:
+        @no_var_expand  # type: ignore[untyped-decorator]
+        def djinn_config(line: str) -> None:
+            if line.strip():
+                self.notebook.defaults = self.notebook.options(line, "%djinn_config")
+            print(self.notebook.options("", "%djinn_config"))
+
+        djinn_config.__doc__ = (
+            f"Set this notebook's defaults for %%djinn.\n\n{make_parser('%djinn_config').format_help()}"
+        )
+        return djinn_config
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add ``%%djinn`` and ``%djinn`` to this shell."""
+    if getattr(shell, _INSTALLED, None) is not None:
+        return
+    extension = Extension(shell)
+    extension.load()
+    setattr(shell, _INSTALLED, extension)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take them away again and free what the session holds on the pool."""
+    extension = getattr(shell, _INSTALLED, None)
+    if extension is None:
+        print("djinn_lab is not loaded", file=sys.stderr)
+        return
+    extension.unload()
+    setattr(shell, _INSTALLED, None)

@@ -1,0 +1,201 @@
+"""``%djinn COMMAND``: what the session and the pool are doing, asked from the notebook."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.client.cell import Cell
+from djinn_lab.errors import OptionError, UserError
+from djinn_lab.magics.notebook import Notebook
+from djinn_lab.protocol.messages import DeviceInfo
+from djinn_lab.srg.graph import SRG
+from djinn_lab.units import format_bytes, format_seconds
+
+Command = Callable[[Notebook, list[str]], Any]
+
+
+def status(notebook: Notebook, words: list[str]) -> str:
+    """The pool, its devices and this session."""
+    found = notebook.session.pool.status()
+    lines = [
+        f"pool {found['pool']} at {notebook.session.url}, version {found['version']}, up {format_seconds(found['uptime_s'])}, "
+        f"{found['sessions']} sessions"
+    ]
+    lines += [
+        f"  {device['device']}: {device['state']}, {format_bytes(device['used_bytes'])} of "
+        f"{format_bytes(device['memory_bytes'])} used, {device['queue_length']} waiting"
+        for device in found["devices"]
+    ]
+    return "\n".join(lines)
+
+
+def jobs(notebook: Notebook, words: list[str]) -> str:
+    """The latest jobs of everybody."""
+    rows = notebook.session.pool.jobs(limit=15)
+    if not rows:
+        return "no jobs yet: run a cell that begins with %%djinn"
+    lines = [f"{'job':8}  {'user':12} {'cell':10} {'state':10} {'device':8} {'ops':>13}  reason"]
+    lines += [
+        f"{row['job'][:8]}  {row['user'][:12]:12} {row['cell'][:10]:10} {row['state']:10} {row['device'] or '-':8} "
+        f"{row['ops_done']:>6}/{row['ops_total']:<6}  {row['reason']}"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def cancel(notebook: Notebook, words: list[str]) -> str:
+    """Cancel a job by the first characters of its id (default: the newest that still runs or waits)."""
+    active = [row for row in notebook.session.pool.jobs(limit=1000) if row["finished_at"] is None]
+    wanted = words[0] if words else ""
+    matching = [row for row in active if row["job"].startswith(wanted)]
+    if not matching:
+        raise UserError(
+            f"no running or waiting job {wanted!r}.".replace(" ''", ""), "See %djinn jobs for the ids."
+        )
+    if wanted and len(matching) > 1:
+        raise UserError(f"{wanted!r} fits {len(matching)} jobs.", "Give more characters of the id.")
+    row = notebook.session.pool.cancel(matching[0]["job"])
+    return f"job {row['job'][:8]} ({row['cell']}): {row['state']}"
+
+
+def last(notebook: Notebook, words: list[str]) -> Cell:
+    """The last captured cell, with .report, .graph and .schedule."""
+    cell = notebook.session.last_cell
+    if cell is None:
+        raise UserError("no cell was captured yet.", "Run a cell that begins with %%djinn.")
+    return cell
+
+
+def graph(notebook: Notebook, words: list[str]) -> str:
+    """The semantically rich graph of the last cell, in short."""
+    cell = last(notebook, words)
+    link = f"{dashboard_url(notebook)}?page=srg&job={cell.report.job}"
+    return f"{summarise(cell.graph)}\nall of it: {link}"
+
+
+def summarise(srg: SRG) -> str:
+    """Counts and costs by phase and by module."""
+    phases = Counter(node.phase for node in srg.nodes)
+    flops: Counter[str] = Counter()
+    for node in srg.nodes:
+        flops[".".join(node.module.split(".")[:3]) or "(outside modules)"] += node.flops
+    total = sum(flops.values())
+    lines = [
+        f"{len(srg.nodes)} nodes, {len(srg.edges)} edges, {total / 1e9:.3f} GFLOP, hash {srg.structural_hash[:12]}",
+        "phases: " + ", ".join(f"{phase} {count}" for phase, count in phases.most_common()),
+    ]
+    lines += [f"  {count / 1e9:10.3f} GFLOP  {module}" for module, count in flops.most_common(8)]
+    return "\n".join(lines)
+
+
+def schedule(notebook: Notebook, words: list[str]) -> str:
+    """How the last cell was scheduled, and why."""
+    cell = last(notebook, words)
+    planned = cell.schedule
+    measured = cell.report.stages.get("run", 0.0)
+    return "\n".join(
+        [
+            *planned.explain(),
+            f"predicted {format_seconds(planned.predicted_s)}, all segments measured {format_seconds(measured)}",
+        ]
+    )
+
+
+def report(notebook: Notebook, words: list[str]) -> Any:
+    """Where the last cell's time went, and why it was sent when it was."""
+    return str(last(notebook, words).report)
+
+
+def device(notebook: Notebook, words: list[str]) -> DeviceInfo:
+    """The first device of the pool: kind, memory, threads, measured rates."""
+    return notebook.session.welcome.devices[0]
+
+
+def pull(notebook: Notebook, words: list[str]) -> str:
+    """Replace a variable's lazy tensors by plain ones (a module keeps its identity)."""
+    if not words:
+        raise OptionError("%djinn pull needs the name of a variable.", "For instance: %djinn pull model")
+    done = []
+    for name in words:
+        if name not in notebook.shell.user_ns:
+            raise OptionError(f"there is no variable {name!r}.", "Check the spelling.")
+        value = notebook.shell.user_ns[name]
+        if isinstance(value, torch.nn.Module):
+            notebook.session.pull(value)
+        else:
+            notebook.shell.user_ns[name] = notebook.session.fetch(value)
+        done.append(name)
+    return f"pulled {', '.join(done)}"
+
+
+def signal(notebook: Notebook, words: list[str]) -> str:
+    """``%djinn signal IO_WAIT [--resume-in SECONDS]`` or ``COMPUTE``."""
+    if not words:
+        raise OptionError("%djinn signal needs a phase.", "IO_WAIT or COMPUTE")
+    expected_s = None
+    if "--resume-in" in words:
+        text = words[words.index("--resume-in") + 1 :]
+        try:
+            expected_s = float(text[0])
+        except (IndexError, ValueError):
+            raise OptionError("--resume-in needs seconds.", "For instance: --resume-in 30") from None
+    notebook.session.signal_phase(words[0].upper(), expected_s=expected_s)
+    return f"signalled {words[0].upper()}"
+
+
+def dashboard_url(notebook: Notebook) -> str:
+    return "http://127.0.0.1:5006/dashboard"
+
+
+def dashboard(notebook: Notebook, words: list[str]) -> str:
+    """Where the dashboard is."""
+    return f"{dashboard_url(notebook)} (start it with `djinn-lab dashboard`)"
+
+
+def wizard(notebook: Notebook, words: list[str]) -> Any:
+    """The profile wizard, as widgets."""
+    from djinn_lab.magics.wizard_widget import wizard_widget
+
+    return wizard_widget()
+
+
+def list_variables(notebook: Notebook, words: list[str]) -> str:
+    """Lazy tensors among the notebook's variables."""
+    found = {name: value for name, value in notebook.shell.user_ns.items() if type(value) is LazyTensor}
+    if not found:
+        return "no variable is a lazy tensor"
+    return "\n".join(f"  {name}: {tuple(value.shape)} {value.dtype}" for name, value in found.items())
+
+
+COMMANDS: Mapping[str, Command] = {
+    "status": status,
+    "jobs": jobs,
+    "cancel": cancel,
+    "graph": graph,
+    "schedule": schedule,
+    "report": report,
+    "last": last,
+    "device": device,
+    "pull": pull,
+    "signal": signal,
+    "dashboard": dashboard,
+    "wizard": wizard,
+    "variables": list_variables,
+}
+
+
+def run_command(notebook: Notebook, line: str) -> Any:
+    """Raises OptionError for an unknown command."""
+    words = shlex.split(line)
+    if not words:
+        words = ["status"]
+    command = COMMANDS.get(words[0])
+    if command is None:
+        raise OptionError(f"%djinn has no command {words[0]!r}.", f"It has {', '.join(COMMANDS)}.")
+    return command(notebook, words[1:])

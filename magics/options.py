@@ -1,0 +1,75 @@
+"""The options of ``%%djinn`` and ``%djinn_config``: one parser, used by the magic, its help and Tab completion."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from djinn_lab.config import Profile, load_profile
+from djinn_lab.errors import OptionError
+
+PRIORITIES = ("CRITICAL", "HIGH", "NORMAL", "LOW", "SCAVENGER")
+
+
+@dataclass(frozen=True)
+class CellOptions:
+    """``progress_after_s``: seconds before a line of progress is shown; negative: never."""
+
+    priority: str
+    progress_after_s: float
+    quiet: bool
+    report: bool = False
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{self.prog}: {message}", f"See {self.prog}? for the options.")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        raise OptionError(message or f"{self.prog}: stopped")
+
+
+def make_parser(program: str) -> argparse.ArgumentParser:
+    parser = _Parser(prog=program, add_help=False, exit_on_error=False)
+    parser.add_argument("-p", "--profile", help="settings profile to use (see djinn-lab profiles)")
+    parser.add_argument(
+        "--priority", type=str.upper, choices=PRIORITIES, help="place in the pool's queue (default: the profile's)"
+    )
+    parser.add_argument(
+        "--progress-after",
+        type=float,
+        metavar="SECONDS",
+        help="show progress when the cell takes longer (default 2; 0: at once, negative: never)",
+    )
+    parser.add_argument("--quiet", action="store_true", default=None, help="show no progress and no report")
+    parser.add_argument("--report", action="store_true", default=None, help="print where the time went, after the cell")
+    return parser
+
+
+def default_options(profile: Profile) -> CellOptions:
+    settings = profile.session
+    return CellOptions(settings.priority, settings.progress_after_s, settings.quiet)
+
+
+def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions:
+    """Raises OptionError that names the bad option."""
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise OptionError(f"{program} {line}: {error}", "Close the quotation.") from None
+    try:
+        found: dict[str, Any] = vars(make_parser(program).parse_args(words))
+    except argparse.ArgumentError as error:
+        raise OptionError(f"{program}: {error}", f"See {program}? for the options.") from None
+    if found.pop("profile", None) is not None:
+        defaults = default_options(load_profile(vars(make_parser(program).parse_args(words))["profile"]))
+    chosen = {name: value for name, value in found.items() if value is not None}
+    if "progress_after" in chosen:
+        chosen["progress_after_s"] = chosen.pop("progress_after")
+    return replace(defaults, **chosen)
+
+
+def help_text(program: str) -> str:
+    return make_parser(program).format_help()
