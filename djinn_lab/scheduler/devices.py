@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 GIB = 2**30
@@ -35,9 +33,12 @@ class DeviceProfile(msgspec.Struct, frozen=True):
 
     @classmethod
     def default(
-        cls, kind: Literal["cpu", "cuda"] = "cpu", device: str | None = None, memory_bytes: int | None = None
+        cls, kind: str = "cpu", device: str | None = None, memory_bytes: int | None = None
     ) -> DeviceProfile:
-        """Cautious figures for a device that nobody has measured yet; ``measured`` is False."""
+        """Cautious figures for a device that nobody has measured yet; ``measured`` is False. ``kind``:
+        ``cpu`` or ``cuda``, else ValueError."""
+        if kind not in _DEFAULT_RATES:
+            raise ValueError(f"no default rates for a device of kind {kind!r}; known: cpu, cuda")
         flops_per_s, memory_bytes_per_s, op_overhead_s = _DEFAULT_RATES[kind]
         return cls(
             device=device or f"{kind}:0",

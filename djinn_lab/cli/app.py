@@ -1,0 +1,47 @@
+"""Puts the commands together, and turns the product's errors into one or two red lines and exit code 1."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from djinn_lab.cli import bench, dashboard, doctor, jobs, kernel, pool, profiles, setup, version
+from djinn_lab.cli.output import print_error
+from djinn_lab.errors import DjinnError
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+def build_app() -> typer.Typer:
+    """Every command, in the order in which ``--help`` shows them."""
+    app = typer.Typer(
+        name="djinn-lab",
+        help="Run notebook cells on a shared pool of GPUs.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    app.add_typer(pool.build_group(), name="pool")
+    app.command("jobs")(jobs.show_jobs)
+    app.command("cancel")(jobs.cancel_job)
+    app.command("profiles")(profiles.show_profiles)
+    app.command("setup")(setup.run_setup)
+    app.command("dashboard")(dashboard.serve_dashboard)
+    app.command("doctor")(doctor.examine)
+    app.add_typer(kernel.build_group(), name="kernel")
+    app.command("bench")(bench.run_benchmarks)
+    app.command("version")(version.show_versions)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line (default: this process's arguments). Always ends in SystemExit."""
+    try:
+        build_app()(list(sys.argv[1:] if arguments is None else arguments), prog_name="djinn-lab")
+    except DjinnError as error:
+        print_error(error)
+        sys.exit(EXIT_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

@@ -1,0 +1,76 @@
+"""``djinn-lab dashboard``: the dashboard's own web server, for this machine only."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from djinn_lab.cli.output import print_line
+from djinn_lab.errors import OptionError, UserError
+
+LOOPBACK = "127.0.0.1"
+PORT_DEFAULT = 5006
+
+
+def serve_dashboard(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = PORT_DEFAULT,
+    show: Annotated[bool, typer.Option("--show/--no-show", help="Open it in a browser.")] = True,
+) -> None:
+    """Serve the dashboard until Ctrl-C. It listens on 127.0.0.1 only and shows this user's pool."""
+    folder = dashboard_folder()
+    chosen = _free_port(port)
+    print_line(f"The dashboard is at http://{LOOPBACK}:{chosen}/dashboard (Ctrl-C stops it).")
+    command = serve_command(folder, chosen, show)
+    with contextlib.suppress(KeyboardInterrupt):
+        code = subprocess.run(command, check=False).returncode
+        if code not in (0, -2, 130):
+            raise UserError(f"The dashboard's server ended with code {code}.", "Try: djinn-lab doctor")
+
+
+def serve_command(folder: Path, port: int, show: bool) -> list[str]:
+    """The ``panel serve`` command line. Browsers may use either name of this machine."""
+    command = [
+        sys.executable,
+        "-m",
+        "panel",
+        "serve",
+        str(folder),
+        "--address",
+        LOOPBACK,
+        "--port",
+        str(port),
+    ]
+    for host in (LOOPBACK, "localhost"):
+        command += ["--allow-websocket-origin", f"{host}:{port}"]
+    return [*command, "--show"] if show else command
+
+
+def dashboard_folder() -> Path:
+    """The installed dashboard. Raises UserError when it is not there."""
+    spec = find_spec("djinn_lab.dashboard")
+    for location in (spec.submodule_search_locations if spec else None) or ():
+        if (Path(location) / "main.py").is_file():
+            return Path(location)
+    raise UserError("This installation has no dashboard.", "Install djinn-lab again from a complete package.")
+
+
+def _free_port(port: int) -> int:
+    """``port`` if it can be bound, any free one for 0. Raises OptionError when it is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise OptionError(
+                f"Port {port} cannot be used: {error.strerror}.",
+                "Choose another: djinn-lab dashboard --port 0",
+            ) from None
+        chosen: int = probe.getsockname()[1]
+        return chosen

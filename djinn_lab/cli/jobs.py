@@ -1,0 +1,56 @@
+"""``djinn-lab jobs`` and ``djinn-lab cancel``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from djinn_lab.cli.options import AsJson
+from djinn_lab.cli.output import print_json, print_line, print_table
+from djinn_lab.units import format_seconds
+
+_SHORT_ID_CHARS = 12
+
+
+def show_jobs(
+    state: Annotated[str | None, typer.Option(help="Only jobs in this state, e.g. RUNNING.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only this user's jobs.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The newest so many.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first: one per cell that ran on the pool."""
+    from djinn_lab.client.rest import PoolClient
+
+    found = PoolClient.find().jobs(state=None if state is None else state.upper(), user=user, limit=limit)
+    if as_json:
+        print_json(found)
+    elif not found:
+        print_line("No jobs. A job appears when a %%djinn cell runs.")
+    else:
+        headings = ("job", "user", "cell", "state", "device", "ops", "waited", "ran", "reason")
+        print_table("Jobs", headings, [_row(job) for job in found])
+
+
+def cancel_job(job: Annotated[str, typer.Argument(help="The job's id, or a unique start of it.")]) -> None:
+    """Stop a job that waits or runs. Its memory is freed; the notebook's variables stay."""
+    from djinn_lab.client.rest import PoolClient
+
+    answer = PoolClient.find().cancel(job)
+    print_line(f"Job {answer['job']} is {answer['state']}.")
+
+
+def _row(job: dict[str, Any]) -> tuple[str, ...]:
+    started, finished = job["started_at"], job["finished_at"]
+    error = job["error"]
+    return (
+        job["job"][:_SHORT_ID_CHARS],
+        job["user"],
+        job["cell"],
+        job["state"],
+        job["device"] or "",
+        f"{job['ops_done']}/{job['ops_total']}",
+        "" if started is None else format_seconds(max(0.0, started - job["submitted_at"])),
+        "" if started is None or finished is None else format_seconds(max(0.0, finished - started)),
+        f"{error['type_name']}: {error['message']}" if error else job["reason"],
+    )

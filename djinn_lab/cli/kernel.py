@@ -1,0 +1,76 @@
+"""``djinn-lab kernel``: the kernel "Python (Djinn)" for JupyterLab and other front ends."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from djinn_lab.cli.output import print_line
+from djinn_lab.errors import UserError
+
+KERNEL_NAME = "djinn"
+
+
+def build_group() -> typer.Typer:
+    group = typer.Typer(help='Install or remove the kernel "Python (Djinn)".', no_args_is_help=True)
+    group.command("install")(install)
+    group.command("uninstall")(uninstall)
+    return group
+
+
+def install(
+    user: Annotated[
+        bool, typer.Option("--user", help="For this user, instead of this Python environment.")
+    ] = False,
+    prefix: Annotated[str | None, typer.Option(help="Below this directory instead.")] = None,
+) -> None:
+    """Install the kernel for this very Python. Its notebooks have djinn_lab loaded from the start."""
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    if user and prefix:
+        raise UserError("--user and --prefix name two places.", "Give one of them.")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / KERNEL_NAME
+        shutil.copytree(kernel_folder(), folder)
+        file = folder / "kernel.json"
+        file.write_text(json.dumps(kernel_spec(json.loads(file.read_text())), indent=1))
+        place = KernelSpecManager().install_kernel_spec(
+            str(folder), KERNEL_NAME, user=user, prefix=None if user else prefix or sys.prefix
+        )
+    print_line(f"Installed in {place}. In JupyterLab choose the kernel Python (Djinn).")
+
+
+def uninstall() -> None:
+    """Remove the kernel wherever Jupyter finds it first."""
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
+    try:
+        place = KernelSpecManager(ensure_native_kernel=False).remove_kernel_spec(KERNEL_NAME)
+    except (NoSuchKernel, KeyError):
+        raise UserError("The kernel is not installed.") from None
+    print_line(f"Removed {place}.")
+
+
+def kernel_folder() -> Path:
+    """The kernel's files in this installation. Raises UserError when they are missing."""
+    import djinn_lab
+
+    for place in djinn_lab.__path__:
+        folder = Path(place) / "kernels" / KERNEL_NAME
+        if (folder / "kernel.json").is_file():
+            return folder
+    raise UserError(
+        "This installation has no kernel files.", "Install djinn-lab again from a complete package."
+    )
+
+
+def kernel_spec(template: dict[str, Any]) -> dict[str, Any]:
+    """The shipped spec with this Python in place of ``python``."""
+    words = [sys.executable if word == "python" else word for word in template["argv"]]
+    return {**template, "argv": words}

@@ -1,0 +1,99 @@
+"""``djinn-lab pool``: start, stop and look at this machine's pool."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from djinn_lab.cli.options import AsJson
+from djinn_lab.cli.output import print_json, print_line, print_table
+from djinn_lab.config import default_profile, load_profile
+from djinn_lab.errors import OptionError, PoolNotFound
+from djinn_lab.units import format_bytes, format_seconds, parse_bytes
+
+
+def build_group() -> typer.Typer:
+    group = typer.Typer(help="Start, stop and look at the pool.", no_args_is_help=True)
+    group.command("start")(start)
+    group.command("stop")(stop)
+    group.command("status")(status)
+    return group
+
+
+def start(
+    devices: Annotated[str | None, typer.Option(help="auto, cuda, or cpu:N. Default: the profile's.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Limit of each device, e.g. 2GiB.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each device's worker.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 0,
+    profile: Annotated[
+        str | None, typer.Option("--profile", "-p", help="Whose pool settings to use.")
+    ] = None,
+    wait_s: Annotated[float, typer.Option("--wait", min=1, help="Seconds to wait until it is ready.")] = 30,
+) -> None:
+    """Start a pool in the background, or find the one that runs. It serves all of this user's notebooks."""
+    from djinn_lab.pool.launch import start_pool
+    from djinn_lab.protocol.runtime_file import read_runtime
+
+    settings = (load_profile(profile) if profile else default_profile()).pool
+    before = read_runtime()
+    info = start_pool(
+        devices=devices or settings.devices,
+        memory_bytes=settings.memory_bytes if memory is None else _bytes(memory),
+        threads=threads or settings.threads,
+        port=port,
+        wait_s=wait_s,
+    )
+    found = before is not None and before.pid == info.pid
+    print_line(f"The pool {'already runs' if found else 'is ready'} at {info.url} (process {info.pid}).")
+
+
+def stop(
+    wait_s: Annotated[float, typer.Option("--wait", min=1, help="Seconds to wait until it has ended.")] = 10,
+) -> None:
+    """Stop this machine's pool. Running cells are cancelled; everything on the devices is freed."""
+    from djinn_lab.pool.launch import stop_pool
+
+    if not stop_pool(wait_s=wait_s):
+        raise PoolNotFound("No pool is running on this machine.")
+    print_line("The pool has stopped.")
+
+
+def status(as_json: AsJson = False) -> None:
+    """Show the pool, its devices and how busy they are."""
+    from djinn_lab.client.rest import PoolClient
+
+    client = PoolClient.find()
+    answer = client.status()
+    if as_json:
+        print_json(answer)
+        return
+    print_line(
+        f"Pool {answer['pool']} at {client.url}, version {answer['version']}, up "
+        f"{format_seconds(answer['uptime_s'])}; you are {answer['user']} ({answer['role']})."
+    )
+    jobs = ", ".join(f"{count} {state.lower()}" for state, count in answer["jobs"].items() if count)
+    print_line(f"Sessions: {answer['sessions']}. Jobs: {jobs or 'none yet'}.")
+    headings = ("device", "state", "memory used", "threads", "queue", "job", "speed")
+    print_table("Devices", headings, [_device_row(device) for device in answer["devices"]])
+
+
+def _device_row(device: dict[str, Any]) -> tuple[str, ...]:
+    used = f"{format_bytes(device['used_bytes'])} of {format_bytes(device['memory_bytes'])}"
+    rate = device["flops_per_s"]
+    return (
+        device["device"],
+        device["state"],
+        used,
+        str(device["threads"]),
+        str(device["queue_length"]),
+        (device["job"] or "")[:12],
+        "not measured" if rate is None else f"{rate / 1e9:.0f} GFLOP/s",
+    )
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise OptionError(f"--memory: {error}.") from None

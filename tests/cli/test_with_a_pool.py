@@ -1,0 +1,77 @@
+"""The command line against a real pool process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    place = tmp_path_factory.mktemp("pool")
+    variables = {
+        **os.environ,
+        "DJINN_RUNTIME_DIR": str(place / "runtime"),
+        "DJINN_CONFIG_DIR": str(place / "config"),
+        "COLUMNS": "200",
+    }
+    for name in ("DJINN_POOL", "DJINN_TOKEN"):
+        variables.pop(name, None)
+    yield variables
+    command(variables, "pool", "stop")
+
+
+def command(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "djinn_lab.cli", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def test_start_look_list_doctor_and_stop(environment: dict[str, str]) -> None:
+    started = command(
+        environment, "pool", "start", "--devices", "cpu:1", "--memory", "256MiB", "--threads", "1"
+    )
+    assert started.returncode == 0, started.stderr
+    assert "The pool is ready at http://127.0.0.1:" in started.stdout
+    assert "already runs" in command(environment, "pool", "start").stdout
+
+    status = json.loads(command(environment, "pool", "status", "--json").stdout)
+    assert [device["device"] for device in status["devices"]] == ["cpu:0"]
+    assert status["devices"][0]["memory_bytes"] == 2**28
+    shown = command(environment, "pool", "status").stdout
+    assert "256.0 MiB" in shown
+    assert "Jobs: none yet" in shown
+
+    assert json.loads(command(environment, "jobs", "--json").stdout) == []
+    assert "No jobs" in command(environment, "jobs").stdout
+    missing = command(environment, "cancel", "0123456789abcdef")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert "no job" in missing.stderr.lower()
+    assert "Traceback" not in missing.stderr
+
+    checks = {check["name"]: check for check in json.loads(command(environment, "doctor", "--json").stdout)}
+    assert checks["pool"]["status"] == checks["devices"]["status"] == "ok"
+
+    wrong = command({**environment, "DJINN_TOKEN": "wrong"}, "pool", "status")
+    assert wrong.returncode == 1
+    assert "refused the token" in wrong.stderr
+
+    runtime = Path(environment["DJINN_RUNTIME_DIR"])
+    assert (runtime / "pool.json").stat().st_mode & 0o777 == 0o600
+    stopped = command(environment, "pool", "stop")
+    assert (stopped.returncode, stopped.stdout) == (0, "The pool has stopped.\n")
+    assert not (runtime / "pool.json").exists()
+    assert command(environment, "pool", "status").returncode == 1
