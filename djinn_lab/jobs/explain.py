@@ -46,16 +46,21 @@ def _explain_submitted(job: Job, lost_devices: Sequence[str]) -> str:
     if job.wish is not None:
         return f"Waits for {job.wish}, which is being started again."
     if lost_devices:
-        return f"Waits for a device: {', '.join(lost_devices)} being started again."
+        verb = "is" if len(lost_devices) == 1 else "are"
+        return f"Waits for a device; {_listed(lost_devices)} {verb} being started again."
     return "Waits for the first device to be ready."
 
 
 def _explain_queued(job: Job, running: Job | None, ahead: Sequence[Job]) -> str:
     parts = [] if running is None else [f"{_whose(running)} (running, {_ops(running)})"]
+    parts += [f"{len(ahead) - 1} more"] if len(ahead) > 1 else []
     parts += [f"{_whose(other)} ({other.priority})" for other in ahead[-1:]]
-    if len(ahead) > 1:
-        parts.insert(-1, f"{len(ahead) - 1} more")
-    return f"{ordinal(len(ahead) + 1)} in line for {job.held_on}, behind {' and '.join(parts)}."
+    return f"{ordinal(len(ahead) + 1)} in line for {job.held_on}, behind {_listed(parts)}."
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """``["a", "b", "c"]`` -> ``"a, b and c"``."""
+    return " and ".join([*([", ".join(parts[:-1])] if len(parts) > 1 else []), parts[-1]])
 
 
 def _whose(job: Job) -> str:

@@ -73,7 +73,7 @@ class PhaseSignalled(msgspec.Struct, frozen=True, tag=True):
     at_s: float
     session: str
     phase: str
-    expected_s: float | None
+    expected_s: float | None = None
 
 
 Event = (

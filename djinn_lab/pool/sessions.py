@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 
 import msgspec
 from starlette.responses import JSONResponse
@@ -173,6 +174,8 @@ class SessionEndpoint:
             case protocol.CancelJob():
                 self._cancel(session, message)
             case protocol.SignalPhase():
+                if message.expected_s is not None and not math.isfinite(message.expected_s):
+                    raise Refused(f"expected_s is {message.expected_s}, which is no number of seconds.")
                 answer = self._driver.signal(session, message)
                 log.info("session %s signals %s: %s", session.session, message.phase[:40], answer.answer)
             case protocol.ReleaseValues():

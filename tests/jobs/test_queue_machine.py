@@ -1,0 +1,199 @@
+"""Any order of events, from good and bad clients: the queue keeps its invariants, and a bad event changes nothing."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from djinn_lab.jobs import (
+    TRANSITIONS,
+    CancelRequested,
+    CancelSegment,
+    Command,
+    DeviceAdded,
+    DeviceLost,
+    EndSegment,
+    Event,
+    IllegalEvent,
+    JobFinished,
+    JobQueue,
+    JobState,
+    Notify,
+    Priority,
+    SegmentFinished,
+    SegmentProgressed,
+    SegmentRefused,
+    SegmentSubmitted,
+    SessionClosed,
+    SessionParked,
+    StartSegment,
+)
+
+DEVICES = st.sampled_from(["cpu:0", "cpu:1", "cpu:2"])
+JOBS = st.sampled_from([f"job{n}" for n in range(8)])
+SESSIONS = st.sampled_from(["s0", "s1", "s2", "s3"])
+OUTCOMES = st.sampled_from(["done", "failed", "cancelled", "bad"])
+PRIORITIES = st.sampled_from([*Priority, "URGENT"])
+SMALL = st.integers(-1, 4)
+REACHABLE = {(before, after) for (before, _), after in TRANSITIONS.items()}
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Also a model of one thing: every segment that was let in is answered exactly once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = JobQueue()
+        self.replayed = JobQueue()
+        self.now_s = 0.0
+        self.unanswered: dict[str, int] = {}
+        self.on_device: dict[str, str] = {}
+
+    @rule(device=DEVICES)
+    def add_device(self, device: str) -> None:
+        self.feed(DeviceAdded(self.tick(), device))
+
+    @rule(device=DEVICES)
+    def lose_device(self, device: str) -> None:
+        if self.feed(DeviceLost(self.tick(), device, "killed")) is not None:
+            assert device not in self.on_device
+
+    @rule(
+        job=JOBS,
+        segment=SMALL,
+        session=SESSIONS,
+        priority=PRIORITIES,
+        ops=SMALL,
+        final=st.booleans(),
+        wish=st.none() | DEVICES,
+    )
+    def submit(
+        self, job: str, segment: int, session: str, priority: str, ops: int, final: bool, wish: str | None
+    ) -> None:
+        known = self.queue.job(job)
+        at_s = self.tick()
+        event = SegmentSubmitted(at_s, job, segment, session, session, priority, ops, final, wish)
+        if known is not None and ops >= 0:
+            right = msgspec.structs.replace(event, segment=known.segment + 1, session=known.session)
+            event = right if segment >= 0 else event
+        self.feed(event)
+
+    @rule(job=JOBS, session=SESSIONS, final=st.booleans())
+    def refuse(self, job: str, session: str, final: bool) -> None:
+        known = self.queue.job(job)
+        segment = 0 if known is None else known.segment + 1
+        self.feed(SegmentRefused(self.tick(), job, segment, session, session, "NORMAL", 1, final, "no"))
+
+    @rule(device=DEVICES, ops=SMALL)
+    def progress(self, device: str, ops: int) -> None:
+        running = self.queue.job(self.on_device.get(device, ""))
+        if running is not None:
+            self.feed(SegmentProgressed(self.tick(), running.job, running.segment, ops))
+
+    @rule(device=DEVICES, outcome=OUTCOMES, ops=st.integers(0, 2))
+    def finish_segment(self, device: str, outcome: str, ops: int) -> None:
+        job = self.queue.job(self.on_device.get(device, ""))
+        if job is None:
+            return
+        del self.on_device[device]
+        done = min(ops, job.ops_total)
+        segment = self.unanswered.pop(job.job)
+        if self.feed(SegmentFinished(self.tick(), job.job, segment, outcome, done)) is None:
+            assert outcome == "bad"
+            self.on_device[device], self.unanswered[job.job] = job.job, segment
+
+    @rule(job=JOBS, segment=SMALL)
+    def finish_what_does_not_run(self, job: str, segment: int) -> None:
+        if job not in self.on_device.values():
+            assert self.feed(SegmentFinished(self.tick(), job, segment, "done", 0)) is None
+
+    @rule(job=JOBS, outcome=OUTCOMES)
+    def finish_job(self, job: str, outcome: str) -> None:
+        self.feed(JobFinished(self.tick(), job, outcome))
+
+    @rule(job=JOBS)
+    def cancel(self, job: str) -> None:
+        self.feed(CancelRequested(self.tick(), job, "by a test"))
+
+    @rule(session=SESSIONS)
+    def park(self, session: str) -> None:
+        self.feed(SessionParked(self.tick(), session))
+
+    @rule(session=SESSIONS)
+    def close(self, session: str) -> None:
+        self.feed(SessionClosed(self.tick(), session))
+        assert self.queue.device_of(session) is None
+
+    @invariant()
+    def valid(self) -> None:
+        self.queue.validate()
+
+    @invariant()
+    def devices_do_what_the_queue_thinks(self) -> None:
+        running = {view.device: view.running for view in self.queue.snapshot().devices if view.running}
+        assert running == self.on_device
+
+    @invariant()
+    def every_job_can_be_explained(self) -> None:
+        for job in self.queue.snapshot().jobs:
+            assert self.queue.explain(job.job).endswith((".", "answered."))
+            assert self.queue.story(job.job)
+
+    def tick(self) -> float:
+        self.now_s += 1.0
+        return self.now_s
+
+    def feed(self, event: Event) -> list[Command] | None:
+        """None when the event was illegal, and then nothing has changed."""
+        before = self.queue.snapshot()
+        try:
+            commands = self.queue.handle(event)
+        except IllegalEvent:
+            assert self.queue.snapshot() == before
+            return None
+        assert self.replayed.handle(event) == commands
+        self.check_moves({job.job: job.state for job in before.jobs})
+        if isinstance(event, SegmentSubmitted):
+            self.unanswered[event.job] = event.segment
+        for command in commands:
+            self.obey(command)
+        return commands
+
+    def obey(self, command: Command) -> None:
+        match command:
+            case StartSegment():
+                assert command.device not in self.on_device
+                assert self.unanswered[command.job] == command.segment
+                self.on_device[command.device] = command.job
+            case CancelSegment():
+                assert self.on_device[command.device] == command.job
+            case EndSegment():
+                assert self.unanswered.pop(command.job) == command.segment
+                self.on_device = {d: job for d, job in self.on_device.items() if job != command.job}
+            case Notify():
+                job = self.queue.job(command.job)
+                assert job is not None
+                assert command.state is job.state
+                assert (command.position is not None) == (job.state is JobState.QUEUED)
+
+    def check_moves(self, before: dict[str, JobState]) -> None:
+        """Every change is a path through the table."""
+        for name, old in before.items():
+            job = self.queue.job(name)
+            assert job is not None
+            assert job.state is old or job.state in _reachable(old)
+
+
+def _reachable(state: JobState) -> set[JobState]:
+    found: set[JobState] = set()
+    frontier = {state}
+    while frontier:
+        frontier = {after for before, after in REACHABLE if before in frontier} - found
+        found |= frontier
+    return found
+
+
+QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestQueue = QueueMachine.TestCase

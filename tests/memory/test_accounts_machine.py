@@ -1,0 +1,130 @@
+"""Any order of events: the accounts keep their invariants, and a bad event changes nothing."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from djinn_lab.memory import (
+    AdmitSegment,
+    AnswerPhase,
+    Command,
+    Connection,
+    DeviceAdded,
+    DeviceLost,
+    Event,
+    FreeSession,
+    IllegalEvent,
+    MemoryAccounts,
+    MemoryReported,
+    PhaseSignalled,
+    RefuseSegment,
+    SegmentProposed,
+    SessionBound,
+    SessionClosed,
+    SessionOpened,
+    SessionParked,
+    SessionResumed,
+)
+
+DEVICES = st.sampled_from(["cpu:0", "cpu:1"])
+SESSIONS = st.sampled_from(["s0", "s1", "s2"])
+BYTES = st.integers(-1, 2000)
+
+
+class AccountsMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.accounts = MemoryAccounts()
+        self.replayed = MemoryAccounts()
+        self.now_s = 0.0
+
+    @rule(device=DEVICES, nbytes=BYTES)
+    def add_device(self, device: str, nbytes: int) -> None:
+        self.feed(DeviceAdded(self.tick(), device, nbytes))
+
+    @rule(device=DEVICES)
+    def lose_device(self, device: str) -> None:
+        self.feed(DeviceLost(self.tick(), device))
+        assert self.accounts.device(device) is None
+
+    @rule(session=SESSIONS)
+    def open(self, session: str) -> None:
+        self.feed(SessionOpened(self.tick(), session, "ann"))
+        assert self.accounts.session(session) is not None
+
+    @rule(session=SESSIONS)
+    def park(self, session: str) -> None:
+        held = self.accounts.session_bytes(session)
+        self.feed(SessionParked(self.tick(), session))
+        assert self.accounts.session_bytes(session) == held
+
+    @rule(session=SESSIONS)
+    def resume(self, session: str) -> None:
+        if self.feed(SessionResumed(self.tick(), session)) is not None:
+            account = self.accounts.session(session)
+            assert account is not None
+            assert account.connection is Connection.CONNECTED
+
+    @rule(session=SESSIONS)
+    def close(self, session: str) -> None:
+        holding = {d.device for d in self.accounts.snapshot().devices if session in d.session_bytes}
+        commands = self.feed(SessionClosed(self.tick(), session))
+        if commands is not None:
+            assert holding <= {c.device for c in commands if isinstance(c, FreeSession)}
+        assert self.accounts.session(session) is None
+
+    @rule(session=SESSIONS, device=DEVICES)
+    def bind(self, session: str, device: str) -> None:
+        self.feed(SessionBound(self.tick(), session, device))
+
+    @rule(session=SESSIONS, peak=BYTES)
+    def propose(self, session: str, peak: int) -> None:
+        commands = self.feed(SegmentProposed(self.tick(), "job", 0, session, peak))
+        if commands is None:
+            return
+        (verdict,) = commands
+        limits = [device.memory_bytes for device in self.accounts.snapshot().devices]
+        if isinstance(verdict, RefuseSegment):
+            assert peak > min(limits)
+            assert verdict.advice
+        else:
+            assert isinstance(verdict, AdmitSegment)
+            assert not limits or peak <= max(limits)
+
+    @rule(device=DEVICES, used=BYTES, peak=BYTES, held=st.dictionaries(SESSIONS, BYTES))
+    def report(self, device: str, used: int, peak: int, held: dict[str, int]) -> None:
+        self.feed(MemoryReported(self.tick(), device, used, peak, held))
+
+    @rule(session=SESSIONS, phase=st.sampled_from(["COMPUTE", "IO_WAIT", "NAP"]), wait_s=st.none() | st.floats())
+    def signal(self, session: str, phase: str, wait_s: float | None) -> None:
+        before = self.accounts.session(session)
+        commands = self.feed(PhaseSignalled(self.tick(), session, phase, wait_s))
+        if commands is not None:
+            (answer,) = commands
+            assert isinstance(answer, AnswerPhase)
+            assert answer.answer == "accepted" or self.accounts.session(session) == before
+
+    @invariant()
+    def valid(self) -> None:
+        self.accounts.validate()
+
+    def tick(self) -> float:
+        self.now_s += 1.0
+        return self.now_s
+
+    def feed(self, event: Event) -> list[Command] | None:
+        """None when the event was illegal, and then nothing has changed."""
+        before = self.accounts.snapshot()
+        try:
+            commands = self.accounts.handle(event)
+        except IllegalEvent:
+            assert self.accounts.snapshot() == before
+            return None
+        assert self.replayed.handle(event) == commands
+        return commands
+
+
+AccountsMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestAccounts = AccountsMachine.TestCase

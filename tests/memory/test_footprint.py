@@ -1,0 +1,44 @@
+"""The peak of a program: liveness of storages in recorded order."""
+
+from __future__ import annotations
+
+from djinn_lab.memory import predict_peak_bytes
+from djinn_lab.srg.program import NodeRecord, Program, Scope, Source, Template, TensorHole, TensorMeta
+
+KIB = TensorMeta("float32", (256,), (1,))
+WIDE = TensorMeta("float32", (4, 256), (0, 1))
+"""An expanded view: 1 KiB of memory."""
+DIGEST = "0" * 64
+
+
+def program(nodes: list[NodeRecord], sources: tuple[Source, ...] = (), keep: tuple[int, ...] = ()) -> Program:
+    template = Template("aten.relu.default", [TensorHole()], {})
+    return Program((KIB, WIDE), (template,), (Scope("", 0, "", 0, "other"),), sources, nodes, keep)
+
+
+def node(inputs: tuple[int, ...], output: int, storage: int | None = None, meta: int = 0) -> NodeRecord:
+    return NodeRecord(0, inputs, (output,), (meta,), (output if storage is None else storage,), 0)
+
+
+def test_a_chain_holds_two_at_a_time() -> None:
+    chain = [node((), 1), node((1,), 2), node((2,), 3), node((3,), 4)]
+    footprint = predict_peak_bytes(program(chain))
+    assert (footprint.peak_bytes, footprint.node) == (2048, 1)
+
+
+def test_kept_values_stay() -> None:
+    chain = [node((), 1), node((1,), 2), node((2,), 3), node((3,), 4)]
+    assert predict_peak_bytes(program(chain, keep=(1, 2, 3, 4))).peak_bytes == 4096
+
+
+def test_views_and_in_place_results_cost_nothing() -> None:
+    nodes = [node((), 1), node((1,), 2, storage=1, meta=1), node((2,), 3, storage=1)]
+    assert predict_peak_bytes(program(nodes)).peak_bytes == 1024
+
+
+def test_uploads_count_and_what_the_session_holds_does_not() -> None:
+    uploaded, held = Source(1, 1, 0, "input", DIGEST), Source(2, 2, 0, "weight", None)
+    footprint = predict_peak_bytes(program([], (uploaded, held)))
+    assert (footprint.peak_bytes, footprint.node) == (1024, None)
+    in_place = [node((2,), 3, storage=2)]
+    assert predict_peak_bytes(program(in_place, (uploaded, held))).peak_bytes == 1024
