@@ -1,0 +1,90 @@
+"""The wheel is what people install: everything that runs must be in it, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("djinn_lab", "dashboard", "magics", "kernels", "pyproject.toml", "README.md")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """Built from a copy of the sources, so that the checkout stays clean."""
+    place = tmp_path_factory.mktemp("wheel")
+    source = place / "source"
+    source.mkdir()
+    for name in PARTS:
+        origin = ROOT / name
+        if origin.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(origin, source / name, symlinks=True, ignore=ignored)
+        else:
+            shutil.copy(origin, source / name)
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(place), str(source)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return zipfile.ZipFile(next(place.glob("*.whl")))
+
+
+def test_every_module_of_the_checkout_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
+    expected = set()
+    for name, folder in (("", "djinn_lab"), ("magics", "magics"), ("dashboard", "dashboard")):
+        base = ROOT / folder
+        for file in base.rglob("*.py"):
+            if "__pycache__" not in file.parts:
+                expected.add(str(Path("djinn_lab", name, file.relative_to(base))))
+    linked = {path for path in expected if path.startswith(("djinn_lab/magics", "djinn_lab/dashboard"))}
+    assert linked
+    assert expected - set(wheel.namelist()) == set()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "djinn_lab/py.typed",
+        "djinn_lab/srg/allowed_ops.txt",
+        "djinn_lab/srg/written_arguments.txt",
+        "djinn_lab/kernels/djinn/kernel.json",
+        "djinn_lab/dashboard/main.py",
+    ],
+)
+def test_data_files_are_in_the_wheel(wheel: zipfile.ZipFile, name: str) -> None:
+    assert name in wheel.namelist()
+    assert wheel.getinfo(name).file_size > 0 or name.endswith("py.typed")
+
+
+def test_static_files_of_the_dashboard_are_in_the_wheel(wheel: zipfile.ZipFile) -> None:
+    for file in (ROOT / "dashboard" / "static").rglob("*"):
+        if file.is_file():
+            assert (
+                f"djinn_lab/dashboard/static/{file.relative_to(ROOT / 'dashboard' / 'static')}"
+                in wheel.namelist()
+            )
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    roots = {name.split("/")[0] for name in wheel.namelist()}
+    assert {root for root in roots if not root.startswith("djinn_lab-")} == {"djinn_lab"}
+    assert not [
+        name for name in wheel.namelist() if "__pycache__" in name or name.startswith("djinn_lab/tests")
+    ]
+
+
+def test_the_kernel_is_installed_with_the_wheel(wheel: zipfile.ZipFile) -> None:
+    assert any(name.endswith("data/share/jupyter/kernels/djinn/kernel.json") for name in wheel.namelist())
+
+
+def test_the_command_is_declared(wheel: zipfile.ZipFile) -> None:
+    entry_points = next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    assert "djinn-lab = djinn_lab.cli:main" in wheel.read(entry_points).decode()
