@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from djinn_lab.cli import bench, dashboard, doctor, jobs, kernel, pool, profiles, setup, version
+from djinn_lab.cli import bench, dashboard, demo, doctor, jobs, kernel, pool, profiles, setup, version
 from djinn_lab.cli.output import print_error
 from djinn_lab.errors import DjinnError
 
@@ -30,6 +30,7 @@ def build_app() -> typer.Typer:
     app.command("setup")(setup.run_setup)
     app.command("dashboard")(dashboard.serve_dashboard)
     app.command("doctor")(doctor.examine)
+    app.command("demo")(demo.run_demo)
     app.add_typer(kernel.build_group(), name="kernel")
     app.command("bench")(bench.run_benchmarks)
     app.command("version")(version.show_versions)

@@ -25,7 +25,7 @@ def serve_dashboard(
 ) -> None:
     """Serve the dashboard until Ctrl-C. It listens on 127.0.0.1 only and shows this user's pool."""
     folder = dashboard_folder()
-    chosen = _free_port(port)
+    chosen = free_port(port)
     print_line(f"The dashboard is at http://{LOOPBACK}:{chosen}/dashboard (Ctrl-C stops it).")
     command = serve_command(folder, chosen, show)
     with contextlib.suppress(KeyboardInterrupt):
@@ -61,7 +61,7 @@ def dashboard_folder() -> Path:
     raise UserError("This installation has no dashboard.", "Install djinn-lab again from a complete package.")
 
 
-def _free_port(port: int) -> int:
+def free_port(port: int) -> int:
     """``port`` if it can be bound, any free one for 0. Raises OptionError when it is taken."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

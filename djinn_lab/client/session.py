@@ -33,6 +33,7 @@ class Session:
         self.recorder.owner = self
         self.last_cell: Cell | None = None
         self._cells = 0
+        self._rest: tuple[str, PoolClient] | None = None
         self.executor.connection  # noqa: B018 - connect now, so that a wrong token or version is known at once
 
     def _open(self) -> tuple[Connection, str]:
@@ -50,7 +51,9 @@ class Session:
     @property
     def pool(self) -> PoolClient:
         """The pool's REST interface, as this session's user."""
-        return PoolClient(self._url, self._token)
+        if self._rest is None or self._rest[0] != self._url:
+            self._rest = (self._url, PoolClient(self._url, self._token))
+        return self._rest[1]
 
     @property
     def url(self) -> str:
@@ -99,7 +102,9 @@ class Session:
         if phase not in PHASES:
             raise UserError(f"{phase!r} is not a phase.", f"Use one of {', '.join(PHASES)}.")
         if expected_s is not None and not 0 <= expected_s < 1e9:
-            raise UserError(f"expected_s={expected_s} is not a duration.", "Give seconds from now, 0 or more.")
+            raise UserError(
+                f"expected_s={expected_s} is not a duration.", "Give seconds from now, 0 or more."
+            )
         self.executor.connection.send(SignalPhase(phase, expected_s))
 
     def device_profiles(self, device: str | None) -> list[DeviceProfile]:
