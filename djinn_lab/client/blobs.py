@@ -25,7 +25,10 @@ class BlobTransfer:
         directory = connection.welcome.blob_directory
         self._directory = None if directory is None else Path(directory)
         self._http = httpx.Client(
-            base_url=connection.url, headers={"Authorization": f"Bearer {token}"}, timeout=TIMEOUT_S, trust_env=False
+            base_url=connection.url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=TIMEOUT_S,
+            trust_env=False,
         )
         self.uploaded_bytes = 0
         self.downloaded_bytes = 0
@@ -79,7 +82,9 @@ class BlobTransfer:
         try:
             response: httpx.Response = request()
         except httpx.HTTPError as error:
-            raise PoolLost(f"a tensor could not be moved to or from the pool: {error}", "Run the cell again.") from None
+            raise PoolLost(
+                f"a tensor could not be moved to or from the pool: {error}", "Run the cell again."
+            ) from None
         if response.status_code >= 400:
             raise Refused(f"the pool refused a tensor: {response.json().get('detail', response.text)}")
         return response

@@ -30,7 +30,9 @@ def connect(
     ``DJINN_TOKEN``, else the runtime file's. ``name`` is shown to others who share the pool (default: the user's name).
     Raises PoolNotFound, AuthenticationError, VersionMismatch or ProfileError.
     """
-    settings = profile if isinstance(profile, Profile) else load_profile(profile) if profile else default_profile()
+    settings = (
+        profile if isinstance(profile, Profile) else load_profile(profile) if profile else default_profile()
+    )
     shown = name or getpass.getuser()
     url = pool or os.environ.get(POOL_VARIABLE)
     if url:
@@ -61,7 +63,8 @@ def _token(token: str | None, url: str) -> str:
     if info is not None and info.url == url.rstrip("/"):
         return info.token
     raise PoolError(
-        f"no token for the pool at {url}.", f"Pass token=..., or set {TOKEN_VARIABLE} to the token you were given."
+        f"no token for the pool at {url}.",
+        f"Pass token=..., or set {TOKEN_VARIABLE} to the token you were given.",
     )
 
 

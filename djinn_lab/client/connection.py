@@ -23,16 +23,14 @@ START_AGAIN = "Start one with `djinn-lab pool start`, then run the cell again."
 class Connection:
     """Raises errors of :mod:`djinn_lab.errors` only (and ``KeyboardInterrupt``)."""
 
-    def __init__(self, url: str, token: str, name: str, torch_version: str, session: str | None = None) -> None:
+    def __init__(
+        self, url: str, token: str, name: str, torch_version: str, session: str | None = None
+    ) -> None:
         self.url = url
         self._websocket = _open(url, token)
         self.bytes_sent = 0
         self.bytes_received = 0
-        self.send(
-            messages.Hello(
-                messages.PROTOCOL_VERSION, VERSION, torch_version, host_id(), name, session
-            )
-        )
+        self.send(messages.Hello(messages.PROTOCOL_VERSION, VERSION, torch_version, host_id(), name, session))
         answer = self.receive(CONNECT_TIMEOUT_S)
         if isinstance(answer, messages.Refused):
             self.close()
@@ -57,7 +55,9 @@ class Connection:
         except (ConnectionClosed, OSError) as error:
             raise self._lost(error) from None
         if isinstance(data, str):
-            raise Refused("the pool sent text where MessagePack was expected.", "Is this URL a Djinn Lab pool?")
+            raise Refused(
+                "the pool sent text where MessagePack was expected.", "Is this URL a Djinn Lab pool?"
+            )
         self.bytes_received += len(data)
         try:
             return messages.decode_from_pool(data)

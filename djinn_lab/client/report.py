@@ -6,7 +6,18 @@ from dataclasses import dataclass, field
 
 from djinn_lab.units import format_bytes, format_seconds
 
-STAGES = ("capture", "prepare", "network", "queued", "restoring", "dispatch", "load", "run", "fetch", "receive")
+STAGES = (
+    "capture",
+    "prepare",
+    "network",
+    "queued",
+    "restoring",
+    "dispatch",
+    "load",
+    "run",
+    "fetch",
+    "receive",
+)
 
 
 @dataclass(frozen=True)

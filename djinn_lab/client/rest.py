@@ -154,9 +154,7 @@ class PoolClient:
         except httpx.ConnectError as error:
             raise PoolNotFound(f"No pool answers at {self.url} ({error}).", START_ADVICE) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise PoolLost(
-                f"The connection to {self.url} broke ({error}).", "Try again."
-            ) from None
+            raise PoolLost(f"The connection to {self.url} broke ({error}).", "Try again.") from None
 
     def _check(self, response: httpx.Response) -> None:
         if response.is_success:

@@ -31,6 +31,7 @@ LOG_BYTES_MAX = 10 * 2**20
 LOG_TAIL_LINES = 20
 POLL_S = 0.02
 ALIVE_TIMEOUT_S = 5.0
+STOP_GRACE_S = 10.0
 
 
 def start_pool(
@@ -133,6 +134,11 @@ def _wait_until_ready(process: subprocess.Popen[bytes], deadline_s: float, wait_
             raise PoolError("The pool could not start. The end of its log:\n" + _log_tail())
         time.sleep(POLL_S)
     process.terminate()
+    try:
+        process.wait(STOP_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
     raise PoolError(f"The pool was not ready within {wait_s:.0f} s. The end of its log:\n" + _log_tail())
 
 

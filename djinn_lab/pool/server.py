@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -52,6 +53,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
 
 def run_pool(options: PoolOptions) -> None:
     """Serve until SIGTERM, SIGINT or a shutdown request. Raises PoolError when the pool cannot start."""
+    signal.signal(signal.SIGTERM, _leave)
     pool = uuid.uuid4().hex[:12]
     directory = open_blob_directory(pool, runtime_directory())
     launcher = LocalLauncher(options.plans, directory / "results", options.worker_command)
@@ -63,6 +65,11 @@ def run_pool(options: PoolOptions) -> None:
         launcher.kill()
         remove_runtime(os.getpid())
         remove_directory(directory)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM before the event loop runs; it takes the signal over later."""
+    raise SystemExit(0)
 
 
 async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: LocalLauncher) -> None:

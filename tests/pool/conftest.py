@@ -1,0 +1,29 @@
+"""One pool for all tests that do it no harm, and fresh ones for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pool_kit import Client, running_pool
+
+from djinn_lab.protocol.runtime_file import RuntimeInfo
+
+
+@pytest.fixture(scope="session")
+def shared_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
+    with running_pool(tmp_path_factory.mktemp("pool")) as info:
+        yield info
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[RuntimeInfo]:
+    with running_pool(tmp_path) as info:
+        yield info
+
+
+@pytest.fixture
+def client(shared_pool: RuntimeInfo) -> Iterator[Client]:
+    with Client(shared_pool) as client:
+        yield client

@@ -1,0 +1,226 @@
+"""A real pool process with stand-in workers, and a bare client that speaks the protocol."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+import pytest
+from websockets.sync.client import ClientConnection
+from websockets.sync.client import connect as open_websocket
+
+from djinn_lab.client.rest import PoolClient
+from djinn_lab.pool.launch import start_pool, stop_pool
+from djinn_lab.protocol import messages
+from djinn_lab.protocol.host import host_id
+from djinn_lab.protocol.runtime_file import RuntimeInfo, process_is_alive
+from djinn_lab.srg.program import (
+    NodeRecord,
+    Program,
+    Scope,
+    Source,
+    Template,
+    TensorMeta,
+    encode_program,
+)
+
+STAND_IN = (sys.executable, str(Path(__file__).parent / "stand_in_worker.py"))
+META = TensorMeta("float32", (2, 2), (2, 1))
+ANSWER_TIMEOUT_S = 20.0
+
+
+@contextmanager
+def running_pool(
+    directory: Path,
+    devices: str = "cpu:2",
+    memory_bytes: int = 2**20,
+    worker_command: Sequence[str] | None = STAND_IN,
+    blob_bytes_max: int | None = None,
+) -> Iterator[RuntimeInfo]:
+    """A pool of its own below ``directory``, stopped at the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DJINN_RUNTIME_DIR", str(directory))
+        patch.delenv("DJINN_POOL", raising=False)
+        patch.delenv("DJINN_TOKEN", raising=False)
+        info = start_pool(
+            devices=devices,
+            memory_bytes=memory_bytes,
+            threads=1,
+            worker_command=worker_command,
+            blob_bytes_max=blob_bytes_max,
+        )
+        try:
+            yield info
+        finally:
+            stop_pool()
+            assert not process_is_alive(info.pid)
+
+
+def http(info: RuntimeInfo, token: str | None = None) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {token or info.token}"}
+    return httpx.Client(base_url=info.url, headers=headers, trust_env=False, timeout=30)
+
+
+def rest(info: RuntimeInfo, token: str | None = None) -> PoolClient:
+    return PoolClient(info.url, token or info.token)
+
+
+def new_user(info: RuntimeInfo, role: str = "user") -> tuple[str, str]:
+    """Name and token of a user that was not there before."""
+    name = f"user-{uuid.uuid4().hex[:8]}"
+    return name, rest(info).create_user(name, role)["token"]
+
+
+class Wire:
+    """A session's WebSocket, message by message."""
+
+    def __init__(self, info: RuntimeInfo, token: str | None = None) -> None:
+        self._stack = ExitStack()
+        self.socket: ClientConnection = self._stack.enter_context(
+            open_websocket(
+                info.url.replace("http", "ws", 1) + "/v1/session",
+                additional_headers={"Authorization": f"Bearer {token or info.token}"},
+                max_size=None,
+                compression=None,
+                proxy=None,
+                close_timeout=2,
+            )
+        )
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def hello(
+        self, session: str | None = None, version: int = messages.PROTOCOL_VERSION, host: str | None = None
+    ) -> messages.FromPool:
+        self.send(messages.Hello(version, "0.1.0", "2.9", host or host_id(), "a test", session))
+        return self.receive()
+
+    def send(self, message: messages.ToPool) -> None:
+        self.socket.send(messages.encode(message))
+
+    def receive(self) -> messages.FromPool:
+        data = self.socket.recv(ANSWER_TIMEOUT_S)
+        assert isinstance(data, bytes)
+        return messages.decode_from_pool(data)
+
+
+class Client(Wire):
+    """A :class:`Wire` after a successful handshake."""
+
+    def __init__(
+        self,
+        info: RuntimeInfo,
+        token: str | None = None,
+        session: str | None = None,
+        host: str | None = None,
+    ) -> None:
+        super().__init__(info, token)
+        welcome = self.hello(session, host=host)
+        assert isinstance(welcome, messages.Welcome), welcome
+        self.welcome = welcome
+        self.updates: list[messages.JobUpdate] = []
+
+    @property
+    def session(self) -> str:
+        return self.welcome.session
+
+    def submit(
+        self,
+        program: Program | bytes,
+        job: str | None = None,
+        segment: int = 0,
+        final: bool = True,
+        priority: str = "NORMAL",
+        cell: str = "cell 1",
+        target: str | None = None,
+    ) -> str:
+        job = job or uuid.uuid4().hex
+        encoded = program if isinstance(program, bytes) else encode_program(program)
+        self.send(
+            messages.SubmitSegment(
+                job, segment, cell, priority, final, "cell end", 0, encoded, "y = x + 1", target
+            )
+        )
+        return job
+
+    def result(self, job: str) -> messages.SegmentResult:
+        """The next result of ``job``; updates on the way are collected."""
+        while True:
+            message = self.receive()
+            if isinstance(message, messages.JobUpdate):
+                self.updates.append(message)
+            else:
+                assert isinstance(message, messages.SegmentResult), message
+                assert message.job == job
+                return message
+
+    def run(self, program: Program | bytes, **options: object) -> messages.SegmentResult:
+        return self.result(self.submit(program, **options))  # type: ignore[arg-type]
+
+    def until(self, job: str, state: str) -> messages.JobUpdate:
+        """Wait for an update of ``job`` with ``state``."""
+        while True:
+            message = self.receive()
+            assert isinstance(message, messages.JobUpdate), message
+            self.updates.append(message)
+            if (message.job, message.state) == (job, state):
+                return message
+
+    def missing(self, *digests: str) -> list[str]:
+        self.send(messages.QueryBlobs(list(digests)))
+        answer = self.receive()
+        assert isinstance(answer, messages.BlobsMissing)
+        return answer.digests
+
+    def write_blob(self, digest: str, data: bytes) -> None:
+        """As a client on the pool's host uploads."""
+        assert self.welcome.blob_directory is not None
+        (Path(self.welcome.blob_directory) / digest).write_bytes(data)
+        self.send(messages.BlobStored(digest, len(data)))
+
+
+def act(*verbs: str, fetch: bool = True, keep: bool = False, meta: TensorMeta = META, first: int = 1) -> Program:
+    """A program of one op for every verb of the stand-in worker; the last value is fetched."""
+    nodes = [NodeRecord(0, (), (first + n,), (0,), (first + n,), n) for n in range(len(verbs))]
+    last = first + len(verbs) - 1
+    return Program(
+        metas=(meta,),
+        templates=(Template("aten.ones.default", [list(meta.shape)], {}),),
+        scopes=tuple(Scope(verb, 0, "cell 1", 1, "forward") for verb in verbs),
+        sources=(),
+        nodes=nodes,
+        keep=(last,) if keep else (),
+        fetch=(last,) if fetch else (),
+    )
+
+
+def read(*sources: Source, meta: TensorMeta = META) -> Program:
+    """A program without ops that fetches its sources."""
+    return Program((meta,), (), (), sources, (), fetch=tuple(source.value for source in sources))
+
+
+def upload(value: int, digest: str) -> Source:
+    return Source(value, value, 0, "input", digest)
+
+
+def held(value: int) -> Source:
+    return Source(value, value, 0, "activation", None)
+
+
+def peak_resident_bytes(pid: int) -> int:
+    """The most memory that the process ever held."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"process {pid} is gone")

@@ -1,0 +1,361 @@
+"""Whatever comes in, the pool says what was wrong and lives on."""
+
+from __future__ import annotations
+
+import os
+import struct
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+
+import msgspec
+import pytest
+from blake3 import blake3
+from pool_kit import META, Client, Wire, act, http, new_user, read, peak_resident_bytes, rest, running_pool, upload
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from djinn_lab.errors import AuthenticationError, CancelFailed, OptionError, PoolError, Refused
+from djinn_lab.protocol import messages
+from djinn_lab.protocol.runtime_file import RuntimeInfo
+from djinn_lab.srg.program import NodeRecord, Program, Source, TensorMeta, encode_program
+
+GIB = 2**30
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def _pool_lives_on(shared_pool: RuntimeInfo) -> Iterator[None]:
+    yield
+    with Client(shared_pool) as client:
+        assert client.run(act("")).outcome == "done"
+
+
+def refusal(wire: Wire) -> messages.Refused:
+    """The Refused message that must come next, followed by the end of the connection."""
+    refused = wire.receive()
+    assert isinstance(refused, messages.Refused), refused
+    with pytest.raises(ConnectionClosed):
+        wire.receive()
+    return refused
+
+
+def test_a_wrong_token(shared_pool: RuntimeInfo) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        Wire(shared_pool, "wrong")
+    assert refused.value.response.status_code == 401
+    with pytest.raises(AuthenticationError, match="refused the token"):
+        rest(shared_pool, "wrong").status()
+
+
+def test_every_address_but_one_needs_the_token(shared_pool: RuntimeInfo) -> None:
+    with http(shared_pool) as web:
+        paths = web.get("/openapi.json").json()["paths"]
+    open_ones = set()
+    with http(shared_pool, "wrong") as web:
+        for path, methods in [*paths.items(), ("/openapi.json", {"get": {}})]:
+            filled = path.replace("{digest}", "0" * 64).replace("{", "").replace("}", "")
+            for method in methods:
+                if web.request(method, filled).status_code != 401:
+                    open_ones.add(path)
+        assert web.get("/nowhere").status_code == 404
+    assert open_ones == {"/v1/alive"}
+    assert len(paths) >= 15
+
+
+def test_another_protocol_version_is_named_before_anything_else_is_read(shared_pool: RuntimeInfo) -> None:
+    with Wire(shared_pool) as wire:
+        future = {"type": "hello", "protocol_version": 99, "client_version": ["not", "text"], "new": 1}
+        wire.socket.send(msgspec.msgpack.encode(future))
+        refused = refusal(wire)
+    assert refused.kind == "version"
+    assert "protocol 99" in refused.message
+    assert f"protocol {messages.PROTOCOL_VERSION}" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (b"\xff\xfe garbage", "no Hello"),
+        (b"", "no Hello"),
+        (os.urandom(65), "no Hello"),
+        (b"\x91" * 5000, "no Hello"),
+        (os.urandom(70_000), "at most 65536"),
+        (messages.encode(messages.QueryBlobs([])), "no Hello"),
+        (msgspec.msgpack.encode({"type": "cancel", "protocol_version": 1}), "must be a Hello"),
+        (msgspec.msgpack.encode({"type": "hello", "protocol_version": 1}), "malformed"),
+    ],
+)
+def test_a_first_message_that_is_no_hello(shared_pool: RuntimeInfo, first: bytes, words: str) -> None:
+    with Wire(shared_pool) as wire:
+        wire.socket.send(first)
+        refused = refusal(wire)
+    assert refused.kind == "message"
+    assert words in refused.message
+
+
+@pytest.mark.parametrize(
+    ("garbage", "words"),
+    [
+        (os.urandom(1000), "no message of protocol"),
+        (b"\x91" * 5000, "no message of protocol"),
+        (os.urandom(8 * MIB), "no message of protocol"),
+        (messages.encode(messages.Hello(1, "", "", "", "")), "second Hello"),
+        (msgspec.msgpack.encode({"type": "submit", "job": 7}), "no message of protocol"),
+        (messages.encode(messages.SignalPhase("COMPUTE", float("nan"))), "expected_s"),
+        (messages.encode(messages.QueryBlobs(["../../etc/passwd"])), "no BLAKE3 digest"),
+        (messages.encode(messages.BlobStored("../" * 10 + "etc/passwd", 1)), "no BLAKE3 digest"),
+    ],
+)
+def test_garbage_in_an_open_session(client: Client, garbage: bytes, words: str) -> None:
+    client.socket.send(garbage)
+    refused = refusal(client)
+    assert refused.kind == "message"
+    assert words in refused.message
+
+
+def test_a_text_frame(client: Client) -> None:
+    client.socket.send("hello")
+    assert "binary" in refusal(client).message
+
+
+def flood(client: Client, fragment_bytes: int, total_bytes: int) -> int:
+    """Send one message of ``total_bytes`` in fragments on the bare socket; bytes sent until the pool hung up."""
+    chunk = bytes(MIB)
+    raw = client.socket.socket
+    sent = 0
+    try:
+        while sent < total_bytes:
+            last = sent + fragment_bytes >= total_bytes
+            opcode = (0x80 if last else 0) | (2 if sent == 0 else 0)
+            raw.sendall(struct.pack(">BBQ", opcode, 0x80 | 127, fragment_bytes) + b"\0\0\0\0")
+            for _ in range(fragment_bytes // MIB):
+                raw.sendall(chunk)
+                sent += MIB
+    except OSError:
+        pass
+    return sent
+
+
+@pytest.mark.parametrize("fragment_bytes", [GIB, 4 * MIB], ids=["one frame", "fragments"])
+def test_a_gigabyte_of_garbage_costs_no_memory(shared_pool: RuntimeInfo, fragment_bytes: int) -> None:
+    before = peak_resident_bytes(shared_pool.pid)
+    with Client(shared_pool) as client:
+        flood(client, fragment_bytes, GIB)
+        with pytest.raises(ConnectionClosed) as closed:
+            client.receive()
+        assert closed.value.rcvd is None or closed.value.rcvd.code == 1009
+    assert peak_resident_bytes(shared_pool.pid) - before < 2 * messages.MESSAGE_BYTES_MAX
+    assert rest(shared_pool).status()["ready"]
+
+
+def announced_upload(info: RuntimeInfo, nbytes: int) -> int:
+    """The status that an upload gets whose headers announce ``nbytes``."""
+    with closing(HTTPConnection(info.url.removeprefix("http://"), timeout=10)) as connection:
+        connection.putrequest("PUT", f"/v1/blobs/{'0' * 64}")
+        connection.putheader("Authorization", f"Bearer {info.token}")
+        connection.putheader("Content-Length", str(nbytes))
+        connection.endheaders()
+        return connection.getresponse().status
+
+
+def test_a_gigabyte_of_upload_is_stopped_at_the_limit(tmp_path: Path) -> None:
+    def stream() -> Iterator[bytes]:
+        for _ in range(GIB // MIB):
+            yield bytes(MIB)
+
+    with running_pool(tmp_path, "cpu:1", blob_bytes_max=16 * MIB) as info, http(info) as web:
+        before = peak_resident_bytes(info.pid)
+        assert announced_upload(info, GIB) == 413
+        try:
+            answer = web.put(f"/v1/blobs/{'0' * 64}", content=stream())
+        except OSError:
+            pass
+        else:
+            assert answer.status_code == 422
+            assert "exceeds 16.0 MiB" in answer.json()["detail"]
+        assert peak_resident_bytes(info.pid) - before < 100 * MIB
+        assert rest(info).status()["blobs"] == {"count": 0, "bytes": 0}
+
+
+def changed(**changes: object) -> Program:
+    return msgspec.structs.replace(act("", ""), **changes)
+
+
+NODE = NodeRecord(0, (), (1,), (0,), (1,), 0)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (b"\x00\x01 garbage", "cannot be read"),
+        (b"\x91" * 5000, "cannot be read"),
+        (os.urandom(100_000), "cannot be read"),
+        (changed(templates=[msgspec.structs.replace(act("").templates[0], op="aten.system.default")]), "aten.system"),
+        (changed(templates=[msgspec.structs.replace(act("").templates[0], op="os.system")]), "os.system"),
+        (changed(fetch=(77,)), "77"),
+        (changed(nodes=[msgspec.structs.replace(NODE, template=9)]), "9"),
+        (changed(nodes=[NODE, NODE]), "1"),
+        (changed(metas=[TensorMeta("float32", (-2, 2), (2, 1))]), "-2"),
+        (changed(metas=[TensorMeta("float99", (2, 2), (2, 1))]), "float99"),
+        (changed(sources=[Source(5, 5, 0, "input", "../../etc/passwd")]), "BLAKE3"),
+        (
+            Program(
+                (META,),
+                (msgspec.structs.replace(act("").templates[0], op="aten.relu.default", args=[{"t": "tensor"}]),),
+                act("").scopes,
+                (),
+                (NodeRecord(0, (2,), (1,), (0,), (1,), 0), NodeRecord(0, (1,), (2,), (0,), (2,), 0)),
+            ),
+            "2",
+        ),
+    ],
+    ids=lambda value: None if isinstance(value, (bytes, Program)) else str(value),
+)
+def test_a_bad_program(client: Client, shared_pool: RuntimeInfo, program: Program | bytes, words: str) -> None:
+    encoded = program if isinstance(program, bytes) else encode_program(program)
+    result = client.run(encoded)
+    assert (result.outcome, result.executed) == ("failed", 0)
+    assert result.error is not None
+    assert result.error.family == "refused"
+    assert words in result.error.message
+    assert rest(shared_pool).job(result.job)["state"] == "FAILED"
+    assert client.run(act("")).outcome == "done"
+
+
+def test_bad_submits(client: Client) -> None:
+    for options, words in (
+        ({"priority": "URGENT"}, "CRITICAL, HIGH, NORMAL, LOW, SCAVENGER"),
+        ({"segment": 4}, "segment 4 came where 0 was due"),
+        ({"segment": -1}, "segment -1"),
+    ):
+        result = client.run(act(""), **options)
+        assert result.error is not None
+        assert result.error.family == "refused"
+        assert words in result.error.message
+    job = client.submit(act(""), final=True)
+    client.result(job)
+    again = client.run(act(""), job=job)
+    assert again.error is not None
+    assert "already DONE" in again.error.message
+
+
+def test_an_upload_of_other_bytes_than_announced_does_not_count(client: Client, shared_pool: RuntimeInfo) -> None:
+    data = uuid.uuid4().bytes
+    digest = blake3(data).hexdigest()
+    client.write_blob(digest, b"x" * 16)
+    assert client.missing(digest) == [digest]
+    result = client.run(read(upload(1, digest)))
+    assert result.error is not None
+    assert result.error.family == "missing_blobs"
+    assert "have the digest" in result.error.message
+    client.send(messages.BlobStored(digest, 3))
+    assert "No file" in (client.run(read(upload(1, digest))).error or result.error).message
+    client.write_blob(digest, data)
+    assert client.missing(digest) == []
+    assert client.run(read(upload(1, digest))).fetched[0].data == data
+    with http(shared_pool) as web:
+        wrong = web.put(f"/v1/blobs/{digest}", content=b"other")
+        assert wrong.status_code == 422
+        assert "have the digest" in wrong.json()["detail"]
+
+
+def test_an_upload_of_another_size_or_a_link_does_not_count(client: Client, tmp_path: Path) -> None:
+    data = uuid.uuid4().bytes
+    digest = blake3(data).hexdigest()
+    assert client.welcome.blob_directory is not None
+    (Path(client.welcome.blob_directory) / digest).write_bytes(data)
+    client.send(messages.BlobStored(digest, 17))
+    assert client.missing(digest) == [digest]
+    secret = tmp_path / "secret"
+    secret.write_bytes(data)
+    (Path(client.welcome.blob_directory) / digest).symlink_to(secret)
+    client.send(messages.BlobStored(digest, 16))
+    assert client.missing(digest) == [digest]
+    assert secret.read_bytes() == data
+
+
+def test_names_that_lead_elsewhere(shared_pool: RuntimeInfo) -> None:
+    with http(shared_pool) as web:
+        for name in ("..%2f..%2fetc%2fpasswd", "%2e%2e", "owner.pid", "0" * 63, "0" * 63 + "G", "A" * 64):
+            assert web.put(f"/v1/blobs/{name}", content=b"x").status_code in (404, 405, 422), name
+            assert web.get(f"/v1/results/{name}").status_code in (404, 405, 422), name
+
+
+def test_a_digest_of_another_user_tells_nothing(shared_pool: RuntimeInfo) -> None:
+    data = uuid.uuid4().bytes
+    digest = blake3(data).hexdigest()
+    _, token = new_user(shared_pool)
+    with Client(shared_pool) as mine, Client(shared_pool, token) as theirs:
+        mine.write_blob(digest, data)
+        assert mine.missing(digest) == []
+        assert theirs.missing(digest) == [digest]
+        result = theirs.run(read(upload(1, digest)))
+        assert result.error is not None
+        assert result.error.family == "missing_blobs"
+        theirs.send(messages.BlobStored(digest, 16))
+        assert theirs.missing(digest) == [digest]
+        before = rest(shared_pool).status()["blobs"]
+        theirs.write_blob(digest, data)
+        assert theirs.missing(digest) == []
+        assert theirs.run(read(upload(1, digest))).fetched[0].data == data
+        assert rest(shared_pool).status()["blobs"] == before
+
+
+def test_what_is_not_yours(client: Client, shared_pool: RuntimeInfo) -> None:
+    _, token = new_user(shared_pool)
+    _, viewer_token = new_user(shared_pool, "viewer")
+    _, operator_token = new_user(shared_pool, "operator")
+    job = client.submit(act("sleep 20"))
+    client.until(job, "RUNNING")
+    stranger, viewer = rest(shared_pool, token), rest(shared_pool, viewer_token)
+    for call in (stranger.program, stranger.graph, stranger.schedule, stranger.cancel, viewer.cancel):
+        with pytest.raises(Refused):
+            call(job)
+    for call in (stranger.close_session, viewer.close_session):
+        with pytest.raises(Refused):
+            call(client.session)
+    for anybody in (stranger, viewer, rest(shared_pool, operator_token)):
+        for forbidden in (anybody.users, anybody.shutdown, lambda user=anybody: user.create_user("eve", "admin")):
+            with pytest.raises(Refused):
+                forbidden()
+        assert anybody.job(job)["code"] == ""
+        assert anybody.job(job)["events"] == []
+    with pytest.raises(InvalidStatus) as refused:
+        Wire(shared_pool, viewer_token)
+    assert refused.value.response.status_code == 403
+    assert rest(shared_pool).job(job)["code"] == "y = x + 1"
+    assert rest(shared_pool, operator_token).cancel(job)["job"] == job
+    assert client.result(job).outcome == "cancelled"
+
+
+def test_what_does_not_exist(client: Client, shared_pool: RuntimeInfo) -> None:
+    api = rest(shared_pool)
+    for call in (api.job, api.program, api.graph, api.schedule, api.cancel, api.close_session):
+        with pytest.raises(PoolError, match="There is no"):
+            call("nothing")
+    job = client.run(act("")).job
+    with pytest.raises(CancelFailed, match="already DONE"):
+        api.cancel(job)
+    with pytest.raises(PoolError, match="keeps no such program"):
+        api.program(job, 5)
+    for state, limit in (("SLEEPING", 1), ("DONE", 0), ("DONE", 10**9)):
+        with pytest.raises(OptionError):
+            api.jobs(state=state, limit=limit)
+
+
+def test_bad_users(shared_pool: RuntimeInfo) -> None:
+    api = rest(shared_pool)
+    name, token = new_user(shared_pool)
+    for bad, role, words in ((name, "user", "already"), ("a/b", "user", "no user name"), ("x", "king", "no role")):
+        with pytest.raises(OptionError, match=words):
+            api.create_user(bad, role)
+    with http(shared_pool) as web:
+        assert web.post("/v1/users", content=b"{").status_code == 422
+    api.delete_user(name)
+    with pytest.raises(AuthenticationError):
+        rest(shared_pool, token).status()
+    for gone in (name, api.status()["user"]):
+        with pytest.raises(PoolError, match="can be removed"):
+            api.delete_user(gone)

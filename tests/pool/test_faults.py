@@ -1,0 +1,164 @@
+"""Workers and pools die: what their users see, and what the next pool finds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pool_kit import Client, act, held, read, rest, running_pool
+from websockets.exceptions import ConnectionClosed
+
+from djinn_lab.errors import OptionError, PoolError, PoolNotFound
+from djinn_lab.client.rest import PoolClient
+from djinn_lab.pool.launch import LOG_FILE, running_pool as find_running_pool
+from djinn_lab.pool.launch import start_pool, stop_pool
+from djinn_lab.protocol.runtime_file import FILE_NAME, RuntimeInfo, process_is_alive, read_runtime
+
+
+def until_state(info: RuntimeInfo, device: str, state: str) -> dict[str, object]:
+    """Wait for the device to be in ``state``."""
+    deadline = time.monotonic() + 10
+    while True:
+        (found,) = [one for one in rest(info).status()["devices"] if one["device"] == device]
+        if found["state"] == state:
+            return dict(found)
+        assert time.monotonic() < deadline, found
+
+
+def test_a_worker_that_dies_in_mid_cell(pool: RuntimeInfo) -> None:
+    with Client(pool) as ann, Client(pool) as bob, Client(pool) as cy:
+        assert ann.run(act("", keep=True), target="cpu:0").outcome == "done"
+        assert bob.run(act("", keep=True), target="cpu:0").outcome == "done"
+        assert cy.run(act("", keep=True), target="cpu:1").outcome == "done"
+        began = time.perf_counter()
+        result = ann.run(act("", "crash"))
+        assert time.perf_counter() - began < 1.0
+        assert (result.outcome, result.device) == ("failed", "cpu:0")
+        assert result.error is not None
+        assert (result.error.family, result.error.type_name) == ("pool", "WorkerLost")
+        assert "cpu:0 was killed by SIGKILL" in result.error.message
+        assert "lost" in result.error.message
+        assert "Run the cells" in result.error.advice
+        assert cy.run(read(held(1))).outcome == "done"
+        lost = bob.run(read(held(1)))
+        assert lost.error is not None
+        assert lost.error.family == "pool"
+        assert "cpu:0's process died" in lost.error.message
+        assert ann.run(act("")).outcome == "done"
+        assert until_state(pool, "cpu:0", "idle")["restarts"] == 1
+
+
+def test_a_worker_killed_while_idle_comes_back(pool: RuntimeInfo) -> None:
+    first = until_state(pool, "cpu:1", "idle")
+    os.kill(int(str(first["pid"])), signal.SIGKILL)
+    with Client(pool) as client:
+        assert client.run(act(""), target="cpu:1").outcome == "done"
+    second = until_state(pool, "cpu:1", "idle")
+    assert second["pid"] != first["pid"]
+    assert second["restarts"] == 1
+
+
+def test_queued_cells_move_to_another_device(pool: RuntimeInfo) -> None:
+    with Client(pool) as ann, Client(pool) as bob:
+        running = ann.submit(act("sleep 20"), target="cpu:0")
+        ann.until(running, "RUNNING")
+        queued = bob.submit(act(""), target="cpu:0")
+        bob.until(queued, "QUEUED")
+        os.kill(int(str(until_state(pool, "cpu:0", "busy")["pid"])), signal.SIGTERM)
+        failed = ann.result(running)
+        assert failed.error is not None
+        assert "SIGTERM" in failed.error.message
+        assert bob.result(queued).outcome == "done"
+
+
+def test_a_pool_killed_in_mid_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_pool(tmp_path, "cpu:1") as first:
+        with Client(first) as client:
+            job = client.submit(act("sleep 20"))
+            client.until(job, "RUNNING")
+            workers = [device["pid"] for device in rest(first).status()["devices"]]
+            blobs = Path(str(client.welcome.blob_directory)).parent
+            time.sleep(0.5)  # the row of the job is written every quarter of a second
+            os.kill(first.pid, signal.SIGKILL)
+            with pytest.raises(ConnectionClosed):
+                client.result(job)
+        assert find_running_pool() is None
+        with pytest.raises(PoolNotFound, match="djinn-lab pool start"):
+            PoolClient.find()
+        with pytest.raises(PoolNotFound, match="djinn-lab pool start"):
+            rest(first).status()
+        deadline = time.monotonic() + 5
+        while any(process_is_alive(pid) for pid in workers):
+            assert time.monotonic() < deadline
+        assert blobs.exists()
+        with running_pool(tmp_path, "cpu:1") as second:
+            assert not blobs.exists()
+            view = rest(second).job(job)
+            assert view["state"] == "FAILED"
+            assert "the pool stopped" in view["reason"]
+            with Client(second, session=client.session) as again:
+                assert not again.welcome.resumed
+
+
+def test_sigterm_leaves_nothing_behind(tmp_path: Path) -> None:
+    with running_pool(tmp_path, "cpu:1") as info:
+        with Client(info) as client:
+            job = client.submit(act("sleep 20"))
+            client.until(job, "RUNNING")
+            workers = [device["pid"] for device in rest(info).status()["devices"]]
+            blobs = Path(str(client.welcome.blob_directory)).parent
+            assert blobs.stat().st_mode & 0o777 == 0o700
+            began = time.perf_counter()
+            assert stop_pool()
+            assert time.perf_counter() - began < 5
+            assert not stop_pool()
+        assert not blobs.exists()
+        assert not (tmp_path / FILE_NAME).exists()
+        assert not any(process_is_alive(pid) for pid in workers)
+
+
+def test_an_admin_stops_the_pool_from_afar(tmp_path: Path) -> None:
+    with running_pool(tmp_path, "cpu:1") as info:
+        rest(info).shutdown()
+        deadline = time.monotonic() + 10
+        while process_is_alive(info.pid):
+            assert time.monotonic() < deadline
+
+
+def test_a_second_start_finds_the_first_pool(tmp_path: Path) -> None:
+    with running_pool(tmp_path, "cpu:1") as info:
+        assert start_pool(devices="cpu:2") == info
+        found = PoolClient.find()
+        assert found.url == info.url
+        assert found.status()["ready"]
+
+
+def test_a_pool_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", "raise SystemExit('no such device')")
+    with pytest.raises(PoolError, match="(?s)end of its log.*no such device.*exited with code 1"):
+        with running_pool(tmp_path, "cpu:1", worker_command=command):
+            raise AssertionError
+    assert (tmp_path / LOG_FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pool_that_is_never_ready_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DJINN_RUNTIME_DIR", str(tmp_path))
+    command = (sys.executable, "-c", "import sys; sys.stdin.read(); import time; time.sleep(60)")
+    with pytest.raises(PoolError, match="not ready within 1 s"):
+        start_pool(devices="cpu:1", worker_command=command, wait_s=1)
+    assert read_runtime() is None
+    with pytest.raises(OptionError, match="names no devices"):
+        start_pool(devices="tpu:3")
+
+
+def test_a_taken_port(tmp_path: Path) -> None:
+    with running_pool(tmp_path / "one", "cpu:1") as info:
+        port = int(info.url.rpartition(":")[2])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DJINN_RUNTIME_DIR", str(tmp_path / "two"))
+            with pytest.raises(PoolError, match=f"Port {port} cannot be used"):
+                start_pool(devices="cpu:1", port=port, worker_command=("sleep", "60"))

@@ -1,0 +1,290 @@
+"""A session's WebSocket: cells, queue, progress, cancel, parking, isolation."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from itertools import pairwise
+
+import httpx
+import pytest
+from blake3 import blake3
+from pool_kit import META, Client, Wire, act, held, http, new_user, read, rest, upload
+from websockets.exceptions import ConnectionClosed
+
+from djinn_lab.protocol import messages
+from djinn_lab.protocol.runtime_file import RuntimeInfo
+from djinn_lab.srg.program import Program, TensorMeta
+
+LARGE = TensorMeta("float32", (64, 1024), (1024, 1))
+
+
+def test_a_cell_runs_and_its_value_comes_back(client: Client) -> None:
+    result = client.run(act("", ""))
+    assert (result.outcome, result.executed, result.error) == ("done", 2, None)
+    assert [fetched.data for fetched in result.fetched] == [bytes(META.nbytes)]
+    assert [update.state for update in client.updates] == ["RUNNING", "DONE"]
+    assert sum(result.stages.values()) == pytest.approx(result.pool_s, abs=1e-4)
+    assert set(result.stages) <= {"queued", "restoring", "dispatch", "load", "run", "fetch"}
+
+
+def test_a_large_result_comes_as_a_file_of_the_session(client: Client) -> None:
+    (fetched,) = client.run(act("", meta=LARGE)).fetched
+    assert fetched.data is None
+    assert client.welcome.blob_directory is not None
+    assert client.session in client.welcome.blob_directory
+    with open(f"{client.welcome.blob_directory}/{fetched.blob}", "rb") as file:
+        assert file.read() == bytes(LARGE.nbytes)
+
+
+def test_a_client_on_another_host_moves_tensors_by_http(shared_pool: RuntimeInfo) -> None:
+    data = uuid.uuid4().bytes * (LARGE.nbytes // 16)
+    digest = blake3(data).hexdigest()
+    with Client(shared_pool, host="elsewhere") as client, http(shared_pool) as web:
+        assert client.welcome.blob_directory is None
+        assert client.missing(digest) == [digest]
+        assert web.put(f"/v1/blobs/{digest}", content=data).status_code == 201
+        assert client.missing(digest) == []
+        (fetched,) = client.run(read(upload(1, digest), meta=LARGE)).fetched
+        assert fetched.data is None
+        assert web.get(f"/v1/results/{fetched.blob}").content == data
+        assert web.get(f"/v1/results/{fetched.blob}").status_code == 404
+        client.send(messages.BlobStored(digest, len(data)))
+        assert isinstance(client.receive(), messages.Refused)
+
+
+def test_a_cell_of_two_segments_waits_between_them(client: Client, shared_pool: RuntimeInfo) -> None:
+    job = client.submit(act("", keep=True), final=False)
+    assert client.result(job).outcome == "done"
+    assert rest(shared_pool).job(job)["state"] == "WAITING"
+    second = client.submit(read(held(1)), job=job, segment=1)
+    assert client.result(second).outcome == "done"
+    view = rest(shared_pool).job(job)
+    assert (view["state"], view["segments"], view["ops_done"]) == ("DONE", 2, 1)
+    assert [cut["segment"] for cut in view["cuts"]] == [0, 1]
+
+
+def test_a_cell_that_ends_without_another_segment(client: Client, shared_pool: RuntimeInfo) -> None:
+    job = client.submit(act(""), final=False)
+    client.result(job)
+    client.send(messages.FinishJob(job, "failed", "ValueError: in the cell"))
+    assert client.until(job, "FAILED").reason == "Failed: ValueError: in the cell"
+    client.send(messages.FinishJob("never came", "done"))
+    assert client.run(act("")).outcome == "done"
+
+
+def test_an_op_that_fails_is_the_users(client: Client, shared_pool: RuntimeInfo) -> None:
+    result = client.run(act("", "fail shapes do not match", ""))
+    assert (result.outcome, result.executed) == ("failed", 1)
+    assert result.error is not None
+    assert (result.error.family, result.error.type_name) == ("user", "RuntimeError")
+    assert result.error.message == "shapes do not match"
+    assert rest(shared_pool).job(result.job)["error"]["message"] == "shapes do not match"
+
+
+def test_progress_is_told_a_few_times_a_second(client: Client) -> None:
+    began = time.perf_counter()
+    assert client.run(act(*["sleep 0.01"] * 60)).outcome == "done"
+    took_s = time.perf_counter() - began
+    steps = [update.ops_done for update in client.updates if update.state == "RUNNING"]
+    assert 2 <= len(steps) <= took_s * 5 + 3
+    assert all(before <= after for before, after in pairwise(steps))
+
+
+def test_waiting_says_why(shared_pool: RuntimeInfo) -> None:
+    with Client(shared_pool) as first, Client(shared_pool) as second, Client(shared_pool) as third:
+        devices = {}
+        for one in (first, second):
+            devices[one.session] = one.run(act("")).device
+        busy = [one.submit(act("sleep 0.6", ""), target=devices[one.session]) for one in (first, second)]
+        first.until(busy[0], "RUNNING")
+        second.until(busy[1], "RUNNING")
+        job = third.submit(act(""))
+        update = third.until(job, "QUEUED")
+        assert update.position == 1
+        assert update.device in devices.values()
+        assert update.reason.startswith(f"1st in line for {update.device}, behind ")
+        assert update.reason.endswith("(running, 0 of 2 ops).")
+        assert third.result(job).outcome == "done"
+        assert third.result is not None
+        for one, cell in zip((first, second), busy, strict=True):
+            assert one.result(cell).outcome == "done"
+
+
+def test_cancel_while_running_is_quick_and_clean(client: Client) -> None:
+    job = client.submit(act("", "sleep 30", ""))
+    client.until(job, "RUNNING")
+    began = time.perf_counter()
+    client.send(messages.CancelJob(job))
+    result = client.result(job)
+    assert time.perf_counter() - began < 0.5
+    assert (result.outcome, result.executed) == ("cancelled", 1)
+    assert result.error is not None
+    assert result.error.family == "cancelled"
+    assert client.run(act("")).outcome == "done"
+    client.send(messages.CancelJob(job))
+    assert client.run(act("")).outcome == "done"
+
+
+def test_cancel_while_queued_is_immediate(client: Client) -> None:
+    running = client.submit(act("sleep 30"))
+    client.until(running, "RUNNING")
+    queued = client.submit(act(""))
+    client.until(queued, "QUEUED")
+    client.send(messages.CancelJob(queued))
+    result = client.result(queued)
+    assert (result.outcome, result.executed) == ("cancelled", 0)
+    client.send(messages.CancelJob(running))
+    assert client.result(running).outcome == "cancelled"
+
+
+def test_a_segment_of_a_cancelled_cell_is_answered_cancelled(client: Client, shared_pool: RuntimeInfo) -> None:
+    job = client.submit(act(""), final=False)
+    client.result(job)
+    rest(shared_pool).cancel(job)
+    client.until(job, "CANCELLED")
+    assert client.run(act(""), job=job, segment=1).outcome == "cancelled"
+
+
+def test_a_vanished_client_is_parked_and_finds_its_values_again(shared_pool: RuntimeInfo) -> None:
+    with Client(shared_pool) as client:
+        assert client.run(act("", keep=True)).outcome == "done"
+        job = client.submit(act("sleep 30"))
+        client.until(job, "RUNNING")
+        client.socket.socket.shutdown(2)
+    api = rest(shared_pool)
+    while api.job(job)["state"] != "CANCELLED":
+        pass
+    assert api.job(job)["reason"] == "Cancelled: the client went away."
+    (view,) = [view for view in api.sessions() if view["session"] == client.session]
+    assert (view["state"], view["phase"], view["used_bytes"]) == ("parked", "IO_WAIT", META.nbytes)
+    with Client(shared_pool, session=client.session) as again:
+        assert again.welcome.resumed
+        assert again.session == client.session
+        assert again.run(read(held(1))).outcome == "done"
+
+
+def test_a_second_connection_takes_the_session_over(shared_pool: RuntimeInfo) -> None:
+    with Client(shared_pool) as first, Client(shared_pool, session=first.session) as second:
+        refused = first.receive()
+        assert isinstance(refused, messages.Refused)
+        assert refused.kind == "session"
+        with pytest.raises(ConnectionClosed):
+            first.receive()
+        assert second.run(act("")).outcome == "done"
+
+
+def test_an_unknown_session_gets_a_new_one(shared_pool: RuntimeInfo) -> None:
+    with Client(shared_pool, session="gone") as client:
+        assert not client.welcome.resumed
+        assert client.session != "gone"
+
+
+def test_another_users_session_stays_closed(client: Client, shared_pool: RuntimeInfo) -> None:
+    _, token = new_user(shared_pool)
+    with Wire(shared_pool, token) as stranger:
+        refused = stranger.hello(client.session)
+        assert isinstance(refused, messages.Refused)
+        assert refused.kind == "session"
+    assert client.run(act("")).outcome == "done"
+
+
+def test_values_of_another_session_do_not_exist(shared_pool: RuntimeInfo) -> None:
+    _, token = new_user(shared_pool)
+    with Client(shared_pool) as mine, Client(shared_pool, token) as theirs:
+        device = mine.run(act("", keep=True)).device
+        result = theirs.run(read(held(1)), target=device)
+        assert result.error is not None
+        assert result.error.type_name == "ValueLost"
+
+
+def test_a_job_of_another_session_cannot_be_continued_or_cancelled(shared_pool: RuntimeInfo) -> None:
+    _, token = new_user(shared_pool)
+    with Client(shared_pool) as mine, Client(shared_pool, token) as theirs:
+        job = mine.submit(act(""), final=False)
+        mine.result(job)
+        result = theirs.run(act(""), job=job, segment=1)
+        assert result.error is not None
+        assert result.error.family == "refused"
+        theirs.send(messages.CancelJob(job))
+        theirs.send(messages.FinishJob(job, "failed"))
+        theirs.run(act(""))
+        assert mine.run(act(""), job=job, segment=1).outcome == "done"
+
+
+def test_released_values_are_gone(client: Client, shared_pool: RuntimeInfo) -> None:
+    client.run(act("", keep=True))
+    client.send(messages.ReleaseValues([1]))
+    result = client.run(read(held(1)))
+    assert result.error is not None
+    assert result.error.type_name == "ValueLost"
+    (view,) = [view for view in rest(shared_pool).sessions() if view["session"] == client.session]
+    assert view["used_bytes"] == 0
+
+
+def test_a_closed_session_frees_everything(shared_pool: RuntimeInfo) -> None:
+    with Client(shared_pool) as client:
+        device = client.run(act("", keep=True)).device
+        client.send(messages.CloseSession())
+        with pytest.raises(ConnectionClosed):
+            client.receive()
+    api = rest(shared_pool)
+    assert client.session not in [view["session"] for view in api.sessions()]
+    deadline = time.monotonic() + 5
+    while client.session in next(d for d in api.status()["devices"] if d["device"] == device)["session_bytes"]:
+        assert time.monotonic() < deadline
+
+
+def test_phases_are_told(client: Client, shared_pool: RuntimeInfo) -> None:
+    def phase() -> str:
+        client.run(act(""))
+        views = {view["session"]: view["phase"] for view in rest(shared_pool).sessions()}
+        return str(views[client.session])
+
+    assert phase() == "COMPUTE"
+    client.send(messages.SignalPhase("IO_WAIT", 2.0))
+    assert phase() == "IO_WAIT"
+    client.send(messages.SignalPhase("LUNCH"))
+    assert phase() == "IO_WAIT"
+    client.send(messages.SignalPhase("COMPUTE"))
+    assert phase() == "COMPUTE"
+
+
+def test_a_device_can_be_asked_for(shared_pool: RuntimeInfo) -> None:
+    with Client(shared_pool) as client:
+        assert client.run(act(""), target="cpu:1").device == "cpu:1"
+        for target, words in (("cpu:0", "live on cpu:1"), ("cuda:9", "no device 'cuda:9'")):
+            result = client.run(act(""), target=target)
+            assert result.error is not None
+            assert result.error.family == "refused"
+            assert words in result.error.message
+
+
+def test_a_tensor_larger_than_the_device_is_refused_with_numbers(client: Client) -> None:
+    result = client.run(act("", meta=TensorMeta("float32", (1024, 1024), (1024, 1))))
+    assert result.error is not None
+    assert (result.error.family, result.error.node) == ("memory", 0)
+    assert "needs 4.0 MiB" in result.error.message
+    assert "1.0 MiB" in result.error.message
+    assert client.run(act("")).outcome == "done"
+
+
+def test_an_empty_program_is_answered(client: Client) -> None:
+    result = client.run(Program((), (), (), (), ()))
+    assert (result.outcome, result.executed) == ("done", 0)
+
+
+def test_an_op_costs_the_pool_little(client: Client) -> None:
+    program = act("")
+    for _ in range(20):
+        client.run(program)
+    times = sorted(client.run(program).pool_s for _ in range(101))
+    assert times[50] < 0.010
+
+
+def test_http_upgrade_with_a_wrong_token(shared_pool: RuntimeInfo) -> None:
+    headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+    headers |= {"Sec-WebSocket-Key": "x3JJHMbDL1EzLkh9GBhXDw==", "Authorization": "Bearer wrong"}
+    answer = httpx.get(f"{shared_pool.url}/v1/session", headers=headers, trust_env=False)
+    assert answer.status_code == 401
+    assert "token" in answer.json()["detail"]
