@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 
@@ -118,6 +119,14 @@ class SRG:
         return sum(node.flops for node in self.nodes)
 
 
+def _present(values: tuple[int | None, ...]) -> tuple[int, ...]:
+    return (
+        tuple(value for value in values if value is not None)
+        if None in values
+        else cast(tuple[int, ...], values)
+    )
+
+
 def _values(wiring: Wiring, residency: Mapping[int, Residency]) -> dict[int, Value]:
     program = wiring.program
     producers: dict[int, int] = {}
@@ -170,7 +179,7 @@ def _nodes_and_edges(
     edges: list[Edge] = []
     sizes: dict[int, int] = {}
     for index, record in enumerate(program.nodes):
-        inputs = tuple(value for value in record.inputs if value is not None)
+        inputs = _present(record.inputs)
         for value in dict.fromkeys(inputs):
             nbytes = sizes.get(value)
             if nbytes is None:
@@ -183,7 +192,7 @@ def _nodes_and_edges(
         writes = wiring.writes[index]
         for value in writes:
             written_by[storages[value]] = index
-        outputs = tuple(value for value in record.outputs if value is not None)
+        outputs = _present(record.outputs)
         for value in outputs:
             made_by.setdefault(value, index)
         cost = costs.cost(index, record)

@@ -24,8 +24,8 @@ class _Numbering(dict[int | None, int | None]):
         number = self[key] = None if key is None else len(self)
         return number
 
-    def of(self, keys: Iterable[int | None]) -> list[int | None]:
-        return [self[key] for key in keys]
+    def of(self, keys: Iterable[int | None]) -> tuple[int | None, ...]:
+        return tuple(map(self.__getitem__, keys))
 
 
 def structural_hash(program: Program) -> str:

@@ -15,6 +15,7 @@ _CONVOLUTIONS = frozenset(("convolution", "_convolution", "mkldnn_convolution", 
 _PRODUCTS = frozenset(("mm", "addmm", "linear", "matmul", "bmm", "baddbmm"))
 _AUDIO = frozenset(("stft", "_fft_r2c"))
 _IMAGE_CHANNELS = (1, 3)
+_TELLING = _CONVOLUTIONS | _PRODUCTS | _AUDIO | {"embedding"}
 
 
 def assign_modality(wiring: Wiring) -> list[Modality]:
@@ -23,20 +24,21 @@ def assign_modality(wiring: Wiring) -> list[Modality]:
     by_storage: dict[int, Modality] = {}
     modalities: list[Modality] = []
     products: list[TensorMeta | None] = []
+    telling = [name in _TELLING for name in wiring.names]
     for node, written in zip(wiring.program.nodes, wiring.writes, strict=True):
-        name = wiring.names[node.template]
-        kinds = {by_storage.get(storages[value], "unknown") for value in node.inputs if value is not None}
-        kinds.discard("unknown")
-        if not kinds:
-            started = _starts(name, node, wiring)
-            kinds = {started} if started is not None else kinds
-        if name in _PRODUCTS:
-            products.extend(wiring.metas[value] for value in node.inputs if value is not None)
-        modality: Modality = "mixed" if len(kinds) > 1 else next(iter(kinds), "unknown")
-        modalities.append(modality)
-        if modality != "unknown":
-            by_storage.update((storage, modality) for storage in node.storages if storage is not None)
-            by_storage.update((storages[value], modality) for value in written)
+        kinds = {by_storage.get(storages[value]) for value in node.inputs if value is not None}
+        kinds.discard(None)
+        if telling[node.template]:
+            name = wiring.names[node.template]
+            if not kinds:
+                kinds.add(_starts(name, node, wiring))
+            if name in _PRODUCTS:
+                products.extend(wiring.metas[value] for value in node.inputs if value is not None)
+        kind = next(iter(kinds), None) if len(kinds) < 2 else "mixed"
+        modalities.append(kind or "unknown")
+        if kind is not None:
+            by_storage.update((storage, kind) for storage in node.storages if storage is not None)
+            by_storage.update((storages[value], kind) for value in written)
     if not by_storage and products and all(meta is not None and _is_table(meta) for meta in products):
         return ["tabular"] * len(modalities)
     return modalities
