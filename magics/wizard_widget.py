@@ -1,4 +1,4 @@
-"""The setup wizard in a notebook, with ipywidgets: the same drafts as on the dashboard and in the terminal."""
+"""The setup wizard in a notebook, with ipywidgets: the same drafts as on the dashboard."""
 
 from __future__ import annotations
 

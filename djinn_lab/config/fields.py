@@ -143,7 +143,7 @@ FIELDS: tuple[Field, ...] = (
     Field(
         "scheduler.objective",
         "Objective",
-        "what the order of ops is chosen for: least time, or lowest peak memory",
+        "among the devices that a cell fits on: the fastest, or the one that is filled least",
         ", ".join(OBJECTIVES),
         _read_choice(OBJECTIVES, str.lower),
         OBJECTIVES,

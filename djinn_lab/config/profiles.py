@@ -38,7 +38,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
 
 class SchedulerSettings(msgspec.Struct, frozen=True):
     objective: str = "latency"
-    memory_reserve_fraction: float = 0.1
+    memory_reserve_fraction: float = 0.05
 
 
 class Explained(msgspec.Struct, frozen=True):
@@ -114,9 +114,9 @@ BUILT_IN: dict[Workload, Profile] = {
         Profile(
             name="research_training",
             workload="research_training",
-            description="Training loops: lowest peak memory, and interactive cells of others go first",
+            description="Training loops: the emptiest device, and interactive cells of others go first",
             session=SessionSettings(priority="LOW", progress_after_s=5.0),
-            scheduler=SchedulerSettings(objective="memory", memory_reserve_fraction=0.05),
+            scheduler=SchedulerSettings(objective="memory", memory_reserve_fraction=0.1),
         ),
     )
 }

@@ -130,7 +130,7 @@ def _objective(facts: Facts, workload: Workload, cpu_bytes: Value) -> _Choice:
             f"A device has {format_bytes(free)}, and this workload is at ease from {format_bytes(need)} on"
         )
         return _Choice("memory", reason)
-    return _Choice("latency", "Memory is not scarce here, so the order of ops is chosen for time")
+    return _Choice("latency", "Memory is not scarce here, so the fastest device is taken")
 
 
 def _workload_reasons(base: Profile) -> dict[str, str]:

@@ -151,7 +151,12 @@ def _finish(console: Console, ask: Ask | None, draft: Draft, make_default: bool,
         path = save(draft, make_default=make_default)
         console.print(f"[green]Saved[/green] profile {profile.name} in {path}")
     console.print("The same without questions:")
-    console.print(f"  {equivalent_command(profile)}", soft_wrap=True, markup=False, highlight=False)
+    console.print(
+        f"  {equivalent_command(profile, make_default=make_default)}",
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
+    )
     return profile
 
 

@@ -134,7 +134,7 @@ def preview(profile: Profile, on_disk: str, *, path: Path | None = None, make_de
     return "\n".join(lines)
 
 
-def equivalent_command(profile: Profile, *, make_default: bool = False) -> str:
+def equivalent_command(profile: Profile, *, make_default: bool = True) -> str:
     """The terminal command that saves this very profile without asking."""
     words = ["djinn-lab", "setup", "--yes", "--profile", profile.name]
     settings = [("workload", str(profile.workload))]
@@ -145,7 +145,7 @@ def equivalent_command(profile: Profile, *, make_default: bool = False) -> str:
         settings.append((field.path, profile.text(field.path)))
     for path, text in settings:
         words += ["--set", f"{path}={text}"]
-    return shlex.join([*words, "--default"] if make_default else words)
+    return shlex.join([*words, "--default" if make_default else "--no-default"])
 
 
 def save(draft: Draft, *, path: Path | None = None, make_default: bool = False) -> Path:

@@ -1,0 +1,1 @@
+"""The dashboard's pages. ``panel serve dashboard`` runs ``main.py``; nothing else belongs in this file."""

@@ -1,0 +1,37 @@
+"""What the pages of one browser session share."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import panel as pn
+
+from djinn_lab.client.rest import PoolClient
+from djinn_lab.dashboard.background import Background
+from djinn_lab.dashboard.hub import Hub, Snapshot
+from djinn_lab.dashboard.route import Route
+from djinn_lab.dashboard.theme import Look
+
+
+class Board(NamedTuple):
+    hub: Hub
+    route: Route
+    background: Background
+    look: Look
+
+
+class Page(Protocol):
+    """A page builds its view once; ``update`` is called a few times a second while it is shown."""
+
+    @property
+    def view(self) -> Any: ...
+
+    def update(self, snapshot: Snapshot) -> None: ...
+
+    def enter(self) -> None: ...
+
+
+def shared_hub() -> Hub:
+    """The hub of this process, started on first use."""
+    hub: Hub = pn.state.as_cached("djinn-lab-hub", lambda: Hub(PoolClient.find).start())
+    return hub

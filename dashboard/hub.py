@@ -1,0 +1,163 @@
+"""One poller for all browser sessions of a process.
+
+A thread asks the pool a few times a second while somebody watches, and publishes immutable, numbered
+snapshots. Browser sessions compare the number they drew last with the current one; they never talk to
+the pool for the live view. The hub finds the pool again by itself when it went away.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from djinn_lab.dashboard.records import Job, Session, Status, read_jobs, read_sessions, read_status
+from djinn_lab.errors import AuthenticationError, DjinnError, PoolNotFound
+
+Connection = Literal["connecting", "live", "absent", "lost", "refused"]
+POLL_S = 0.5
+IDLE_POLL_S = 5.0
+WATCHED_S = 10.0
+"""A hub that nobody read for so long polls at the idle pace."""
+JOBS_MAX = 200
+HISTORY_MAX = 1800
+"""Memory samples kept: a quarter of an hour at :data:`POLL_S`."""
+
+
+class PoolReader(Protocol):
+    """What the dashboard needs of :class:`djinn_lab.client.rest.PoolClient`."""
+
+    def status(self) -> Any: ...
+    def sessions(self) -> Any: ...
+    def jobs(self, *, limit: int = ...) -> Any: ...
+    def job(self, job: str) -> Any: ...
+    def cancel(self, job: str) -> Any: ...
+    def graph(self, job: str, segment: int | None = None) -> Any: ...
+    def schedule(self, job: str, segment: int | None = None) -> Any: ...
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """``message`` and ``advice`` explain every connection but ``live``. ``polled_at``: monotonic seconds of
+    the last successful poll. ``status`` and the rest keep their last known values while the pool is away."""
+
+    version: int = 0
+    connection: Connection = "connecting"
+    message: str = "Looking for a pool"
+    advice: str = ""
+    status: Status | None = None
+    sessions: tuple[Session, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    polled_at: float | None = None
+
+    def job(self, job: str) -> Job | None:
+        return next((found for found in self.jobs if found.job == job), None)
+
+
+class MemorySample(msgspec.Struct, frozen=True):
+    """Used bytes of each device at ``at``, seconds since the epoch by the pool's clock."""
+
+    version: int
+    pool: str
+    at: float
+    used_bytes: dict[str, int]
+
+
+class Hub:
+    """``find`` connects to the pool; it raises :class:`PoolNotFound` when none runs."""
+
+    def __init__(self, find: Callable[[], PoolReader]) -> None:
+        self._find = find
+        self._reader: PoolReader | None = None
+        self._snapshot = Snapshot()
+        self._history: deque[MemorySample] = deque(maxlen=HISTORY_MAX)
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._read_at = time.monotonic()
+        self.executor = ThreadPoolExecutor(2, thread_name_prefix="dashboard")
+
+    def start(self) -> Hub:
+        """Begin to poll, on a daemon thread."""
+        threading.Thread(target=self._run, name="dashboard-hub", daemon=True).start()
+        return self
+
+    def stop(self) -> None:
+        """End polling."""
+        self._stopped.set()
+        self._wake.set()
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot; calling it keeps the hub at its live pace."""
+        was_idle = time.monotonic() - self._read_at > WATCHED_S
+        self._read_at = time.monotonic()
+        if was_idle:
+            self._wake.set()
+        return self._snapshot
+
+    def memory_after(self, version: int) -> list[MemorySample]:
+        """Memory samples of the running pool that are newer than ``version``, oldest first."""
+        with self._lock:
+            return [sample for sample in self._history if sample.version > version]
+
+    def reader(self) -> PoolReader:
+        """The way to the pool, for what a user asks for. Raises :class:`PoolNotFound`."""
+        return self._reader or self._find()
+
+    def poll(self) -> Snapshot:
+        """Ask the pool once and publish what it says."""
+        before = self._snapshot
+        try:
+            reader = self._reader or self._find()
+            status = read_status(reader.status())
+            sessions = read_sessions(reader.sessions())
+            jobs = read_jobs(reader.jobs(limit=JOBS_MAX))
+        except (DjinnError, msgspec.ValidationError) as error:
+            self._reader = None
+            self._snapshot = _without_pool(before, error)
+            return self._snapshot
+        self._reader = reader
+        version = before.version + 1
+        self._remember(version, status)
+        self._snapshot = Snapshot(version, "live", "", "", status, sessions, jobs, time.monotonic())
+        return self._snapshot
+
+    def _remember(self, version: int, status: Status) -> None:
+        used = {device.device: device.used_bytes for device in status.devices}
+        with self._lock:
+            if self._history and self._history[-1].pool != status.pool:
+                self._history.clear()
+            self._history.append(MemorySample(version, status.pool, status.now, used))
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            self.poll()
+            watched = time.monotonic() - self._read_at < WATCHED_S
+            pause = (POLL_S if watched else IDLE_POLL_S) - (time.monotonic() - began)
+            self._wake.wait(max(0.05, pause))
+            self._wake.clear()
+
+
+def _without_pool(before: Snapshot, error: Exception) -> Snapshot:
+    connection: Connection = "lost"
+    if isinstance(error, PoolNotFound):
+        connection = "absent"
+    elif isinstance(error, AuthenticationError):
+        connection = "refused"
+    message = (
+        error.message if isinstance(error, DjinnError) else f"The pool's answer is not understood: {error}"
+    )
+    advice = (
+        error.advice if isinstance(error, DjinnError) else "Pool and dashboard may be of different versions"
+    )
+    same = (before.connection, before.message, before.advice) == (connection, message, advice)
+    version = before.version if same else before.version + 1
+    return msgspec.structs.replace(
+        before, version=version, connection=connection, message=message, advice=advice
+    )

@@ -1,0 +1,75 @@
+"""What is known of one cell: where its time went, why it was sent in parts, its events and its code."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from djinn_lab.dashboard.panes import notice
+from djinn_lab.dashboard.records import Job
+from djinn_lab.units import format_bytes, format_seconds
+
+EVENTS_MAX = 8
+CUTS_MAX = 5
+CODE_CHARS_MAX = 4000
+
+
+def job_details_html(job: Job, more: Mapping[str, Any]) -> str:
+    """``more``: the pool's answer to ``GET /v1/jobs/<job>``, with ``code`` and ``events``."""
+    rows = [
+        ("Cell", f"{escape(job.cell or '–')} of {escape(job.user)}, {escape(job.priority.lower())} priority"),
+        ("Job", f"<code>{escape(job.job)}</code>"),
+        ("Time", _stages(job)),
+        ("Predicted", _predicted(job)),
+        ("Peak memory", format_bytes(job.peak_bytes) if job.peak_bytes else "–"),
+        ("Sent in parts", _cuts(job)),
+        ("Events", _events(more.get("events") or [])),
+    ]
+    body = "".join(f"<tr><th scope='row'>{label}</th><td>{value}</td></tr>" for label, value in rows)
+    code = str(more.get("code") or "")[:CODE_CHARS_MAX]
+    shown = (
+        f"<pre>{escape(code)}</pre>" if code else "<p class='muted'>The code is shown to its owner only.</p>"
+    )
+    failure = ""
+    if job.error is not None:
+        failure = notice(f"{job.error.type_name}: {job.error.message}", job.error.advice, "bad")
+    split = f"<div class='split'><table class='facts'>{body}</table><div>{shown}</div></div>"
+    return f"{failure}<div class='card'>{split}</div>"
+
+
+def _stages(job: Job) -> str:
+    if not job.stages:
+        return "–"
+    total = sum(job.stages.values())
+    longest = sorted(job.stages.items(), key=lambda stage: -stage[1])
+    parts = ", ".join(f"{escape(name)} {format_seconds(seconds)}" for name, seconds in longest)
+    return f"{format_seconds(total)} in stages: {parts}"
+
+
+def _predicted(job: Job) -> str:
+    if job.predicted_s is None:
+        return "–"
+    measured = f", measured {format_seconds(job.measured_s)}" if job.measured_s is not None else ""
+    return f"{format_seconds(job.predicted_s)}{measured}"
+
+
+def _cuts(job: Job) -> str:
+    if job.segments <= 1:
+        return "no: the whole cell went as one graph"
+    causes = Counter(f"{cut.cause} (line {cut.line})" if cut.line else cut.cause for cut in job.cuts)
+    listed = ", ".join(f"{count} × {escape(cause)}" for cause, count in causes.most_common(CUTS_MAX))
+    more = f" and {len(causes) - CUTS_MAX} other causes" if len(causes) > CUTS_MAX else ""
+    return f"{job.segments} parts; cut by {listed}{more}"
+
+
+def _events(events: list[Mapping[str, Any]]) -> str:
+    lines = []
+    for event in events[-EVENTS_MAX:]:
+        clock = time.strftime("%H:%M:%S", time.localtime(float(event.get("at") or 0)))
+        lines.append(
+            f"{clock} {escape(str(event.get('event', '')))} {escape(str(event.get('detail') or ''))}"
+        )
+    return "<br>".join(lines) or "–"

@@ -1,0 +1,314 @@
+"""Overview: devices, running and waiting cells with the reason they wait, sessions, memory over time."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import panel as pn
+
+from djinn_lab.dashboard.board import Board
+from djinn_lab.dashboard.components import LiveTable
+from djinn_lab.dashboard.controls import button, choice_bar
+from djinn_lab.dashboard.hub import Snapshot
+from djinn_lab.dashboard.job_details import job_details_html
+from djinn_lab.dashboard.memory_chart import MemoryChart
+from djinn_lab.dashboard.panes import NO_JOBS, heading, html_pane, no_pool, notice, show_html
+from djinn_lab.dashboard.records import Device, Job, Session, Status
+from djinn_lab.dashboard.theme import STATE_COLOURS
+from djinn_lab.errors import DjinnError
+from djinn_lab.units import format_bytes, format_seconds
+
+JOB_COLUMNS = [
+    {"key": "state", "label": "State", "kind": "pill"},
+    {"key": "cell", "label": "Cell", "kind": "mono"},
+    {"key": "user", "label": "User", "kind": "short"},
+    {"key": "device", "label": "Device", "kind": "short"},
+    {"key": "progress", "label": "Ops done", "kind": "progress"},
+    {"key": "position", "label": "Place", "kind": "number"},
+    {"key": "reason", "label": "Why", "kind": "text"},
+    {"key": "priority", "label": "Priority", "kind": "short"},
+    {"key": "took", "label": "Time", "kind": "number"},
+    {"key": "job", "label": "Job", "kind": "mono"},
+]
+SESSION_COLUMNS = [
+    {"key": "name", "label": "Notebook", "kind": "text"},
+    {"key": "user", "label": "User", "kind": "short"},
+    {"key": "state", "label": "State", "kind": "pill"},
+    {"key": "phase", "label": "Phase", "kind": "short"},
+    {"key": "device", "label": "Device", "kind": "short"},
+    {"key": "used", "label": "Memory", "kind": "number"},
+    {"key": "jobs", "label": "Cells", "kind": "number"},
+    {"key": "seen", "label": "Last seen", "kind": "number"},
+]
+DEVICE_TONES = {"idle": "#7F8C99", "busy": "#009E73", "starting": "#E69F00", "lost": "#D55E00"}
+_RUNNING_FIRST = ("RUNNING", "RESTORING", "PREEMPTED", "QUEUED", "SUBMITTED", "WAITING")
+
+
+class Overview:
+    """The page people leave open."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self.memory = MemoryChart(board.look)
+        self.devices = html_pane()
+        self.jobs = LiveTable(
+            columns=JOB_COLUMNS,
+            selectable=True,
+            label="Cells",
+            sizing_mode="stretch_width",
+            margin=(0, 0, 6, 0),
+        )
+        self.sessions = LiveTable(
+            columns=SESSION_COLUMNS,
+            label="Sessions",
+            empty="No notebook is connected",
+            sizing_mode="stretch_width",
+        )
+        shown = "all" if board.route.get("show") == "all" else "active"
+        self.filter = choice_bar({"Running and waiting": "active", "All recent": "all"}, shown)
+        self.cancel = button("Cancel cell", color="danger", disabled=True)
+        self.graph = button("Show graph", disabled=True)
+        self.schedule = button("Show schedule", disabled=True)
+        self.result = html_pane(margin=(0, 0, 8, 0))
+        self._jobs_heading = html_pane(margin=(14, 0, 6, 0))
+        self._sessions_heading = html_pane(margin=(18, 0, 6, 0))
+        self._first_steps = html_pane(NO_JOBS, visible=False)
+        self.details = html_pane(margin=(8, 0, 0, 0))
+        self._detailed: Job | None = None
+        self._snapshot = Snapshot()
+        self._live = self._build_live()
+        self._missing = html_pane()
+        self.view = pn.Column(self._missing, self._live, sizing_mode="stretch_width", margin=0)
+        self._wire()
+
+    def _build_live(self) -> Any:
+        bar = pn.Row(self.filter, self.graph, self.schedule, self.cancel, margin=0)
+        parts = [
+            self.devices,
+            self._jobs_heading,
+            bar,
+            self.result,
+            self.jobs,
+            self.details,
+            self._first_steps,
+            self.memory.view,
+            self._sessions_heading,
+            self.sessions,
+        ]
+        return pn.Column(*parts, sizing_mode="stretch_width", margin=0, visible=False)
+
+    def _wire(self) -> None:
+        self.filter.param.watch(lambda event: self._filter_changed(), "value")
+        self.jobs.param.watch(lambda event: self._selection_changed(), "selected")
+        self.cancel.on_click(lambda event: self.cancel_selected())
+        self.graph.on_click(lambda event: self._open("srg"))
+        self.schedule.on_click(lambda event: self._open("schedule"))
+
+    def enter(self) -> None:
+        """Called when the page is shown."""
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Bring the page up to the snapshot, sending only what changed."""
+        self._snapshot = snapshot
+        known = snapshot.status is not None and snapshot.connection in ("live", "lost")
+        self._live.visible = known
+        self._missing.visible = not known
+        if not known:
+            show_html(self._missing, no_pool(snapshot.connection, snapshot.message, snapshot.advice))
+            return
+        assert snapshot.status is not None
+        stale = snapshot.connection != "live"
+        show_html(self.devices, devices_html(snapshot.status, snapshot.jobs, stale))
+        self._show_jobs(snapshot)
+        self.sessions.show([session_row(item, snapshot.status.now) for item in snapshot.sessions])
+        show_html(self._sessions_heading, heading("Sessions", sessions_sentence(snapshot)))
+        self.memory.update(snapshot.status, self._board.hub.memory_after(self.memory.version))
+
+    def _show_jobs(self, snapshot: Snapshot) -> None:
+        assert snapshot.status is not None
+        shown = visible_jobs(snapshot.jobs, self.filter.value)
+        now = snapshot.status.now
+        total = sum(snapshot.status.jobs.values())
+        listed = len(snapshot.jobs)
+        note = f"The newest {listed} of {total} cells are listed" if total > listed else ""
+        self.jobs.empty = "Nothing runs or waits now. Choose “All recent” for finished cells."
+        self.jobs.show([job_row(job, now) for job in shown], note)
+        show_html(self._jobs_heading, heading("Cells", jobs_sentence(snapshot.jobs)))
+        self._first_steps.visible = not snapshot.jobs
+        self.jobs.visible = bool(snapshot.jobs)
+        self._show_buttons()
+
+    def _show_buttons(self) -> None:
+        job = self._snapshot.job(self.jobs.selected) if self.jobs.selected else None
+        self.cancel.disabled = job is None or job.finished
+        self.graph.disabled = self.schedule.disabled = job is None
+        if job is not None and self._detailed is not None and job.state != self._detailed.state:
+            self._read_details()
+
+    def _filter_changed(self) -> None:
+        self._board.route.update(show=self.filter.value)
+        self.update(self._snapshot)
+
+    def _selection_changed(self) -> None:
+        show_html(self.result, "")
+        show_html(self.details, "")
+        self._show_buttons()
+        self._read_details()
+
+    def _read_details(self) -> None:
+        """Ask for what the list does not hold: code and events."""
+        job = self._snapshot.job(self.jobs.selected) if self.jobs.selected else None
+        self._detailed = job
+        if job is None:
+            return
+        hub = self._board.hub
+
+        def done(answer: Any) -> None:
+            show_html(self.details, job_details_html(job, answer))
+
+        def failed(error: DjinnError) -> None:
+            show_html(self.details, notice(f"No details: {error.message}", error.advice))
+
+        self._board.background.run("details", lambda: hub.reader().job(job.job), done, failed)
+
+    def _open(self, page: str) -> None:
+        self._board.route.update(page=page, job=self.jobs.selected, segment=None)
+
+    def cancel_selected(self) -> None:
+        """Ask the pool to cancel the selected cell and show its answer."""
+        job = self.jobs.selected
+        if not job:
+            return
+        self.cancel.disabled = True
+        show_html(self.result, notice(f"Cancelling cell {job[:8]}"))
+
+        def done(answer: object) -> None:
+            show_html(self.result, notice(f"Cell {job[:8]}: the pool accepted the cancel", "", "good"))
+
+        def failed(error: DjinnError) -> None:
+            show_html(self.result, notice(f"Not cancelled: {error.message}", error.advice, "bad"))
+
+        hub = self._board.hub
+        self._board.background.run("cancel", lambda: hub.reader().cancel(job), done, failed)
+
+
+def devices_html(status: Status, jobs: tuple[Job, ...], stale: bool) -> str:
+    """One card a device."""
+    cells = {job.job: job.cell or job.short_id for job in jobs}
+    cards = "".join(_device_card(device, cells) for device in status.devices)
+    if not cards:
+        cards = "<p class='muted'>The pool has no devices yet; they are starting.</p>"
+    return f"<div class='cards{' stale' if stale else ''}'>{cards}</div>"
+
+
+def _device_card(device: Device, cells: dict[str, str]) -> str:
+    share = device.used_bytes / device.memory_bytes if device.memory_bytes else 0.0
+    running = escape(cells.get(device.job, device.job[:8])) if device.job else "nothing"
+    threads = f"{device.threads} thread{'s' if device.threads != 1 else ''}"
+    restarts = f", restarted {device.restarts} x" if device.restarts else ""
+    sessions = len([count for count in device.session_bytes.values() if count])
+    speed = f"{device.flops_per_s / 1e9:.0f} GFLOP/s" if device.flops_per_s else "not measured yet"
+    rows = [
+        ("Running", f"<code>{running}</code>" if device.job else "<span class='muted'>nothing</span>"),
+        ("Waiting", f"{device.queue_length}"),
+        ("Holds tensors of", f"{sessions} session{'s' if sessions != 1 else ''}"),
+        ("Speed", f"<span class='muted'>{speed}, {threads}{restarts}</span>"),
+    ]
+    body = "".join(
+        f"<div class='row'><span class='muted'>{label}</span><span>{text}</span></div>"
+        for label, text in rows
+    )
+    used = f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)}"
+    tone = DEVICE_TONES.get(device.state, "#7F8C99")
+    return (
+        f"<section class='card' aria-label='Device {escape(device.device)}'><div class='head'>"
+        f"<b>{escape(device.device)}</b>"
+        f"<span class='name' title='{escape(device.name)}'>{escape(device.name)}</span>"
+        f"<span class='pill' style='--pill:{tone}'>{escape(device.state)}</span></div>"
+        f"<div class='meter' role='meter' aria-valuenow='{share:.0%}' aria-label='Memory used'>"
+        f"<i class='{'high' if share > 0.9 else ''}' style='width:{min(1.0, share):.1%}'></i></div>"
+        f"<div class='row'><span>{used}</span><span class='muted'>{share:.0%}</span></div>{body}</section>"
+    )
+
+
+def visible_jobs(jobs: tuple[Job, ...], show: str) -> list[Job]:
+    """Running ones first, then those that wait by their place, then the finished ones, newest first."""
+    chosen = [job for job in jobs if show == "all" or not job.finished]
+
+    def rank(job: Job) -> tuple[int, int]:
+        order = _RUNNING_FIRST.index(job.state) if job.state in _RUNNING_FIRST else len(_RUNNING_FIRST)
+        return order, job.position or 0
+
+    return sorted(chosen, key=rank)
+
+
+def job_row(job: Job, now: float) -> dict[str, Any]:
+    """A cell as a row of the table; ``now`` is the pool's clock."""
+    took = _elapsed(job, now)
+    return {
+        "id": job.job,
+        "job": {"text": job.short_id, "title": job.job},
+        "state": {"text": job.state.lower(), "colour": STATE_COLOURS.get(job.state, "#7F8C99")},
+        "cell": job.cell,
+        "user": job.user,
+        "device": job.device,
+        "priority": job.priority.lower(),
+        "position": job.position,
+        "reason": job.error.message if job.error else job.reason,
+        "progress": {
+            "done": job.ops_done,
+            "total": job.ops_total,
+            "text": f"{job.ops_done} / {job.ops_total}",
+        }
+        if job.ops_total
+        else None,
+        "took": {"text": format_seconds(took), "sort": took} if took is not None else None,
+    }
+
+
+def _elapsed(job: Job, now: float) -> float | None:
+    if job.started_at is None:
+        return None
+    seconds = (job.finished_at or now) - job.started_at
+    return max(0.0, seconds if job.finished else float(int(seconds)))
+
+
+def session_row(session: Session, now: float) -> dict[str, Any]:
+    """A session as a row of the table."""
+    colour = "#009E73" if session.state == "connected" else "#E69F00"
+    seen = max(0.0, now - session.last_seen) if session.last_seen is not None else None
+    return {
+        "id": session.session,
+        "name": session.name or session.session[:8],
+        "user": session.user,
+        "state": {"text": session.state, "colour": colour},
+        "phase": (session.phase or "").lower().replace("_", " "),
+        "device": session.device,
+        "used": {"text": format_bytes(session.used_bytes), "sort": session.used_bytes},
+        "jobs": session.jobs,
+        "seen": None if seen is None else {"text": _ago(seen), "sort": seen},
+    }
+
+
+def _ago(seconds: float) -> str:
+    return "now" if seconds < 15 else f"{format_seconds(float(int(seconds / 15) * 15))} ago"
+
+
+def jobs_sentence(jobs: tuple[Job, ...]) -> str:
+    """Running and waiting cells in one sentence."""
+    running = sum(job.state in ("RUNNING", "RESTORING") for job in jobs)
+    waiting = sum(job.state in ("QUEUED", "SUBMITTED", "PREEMPTED") for job in jobs)
+    between = sum(job.state == "WAITING" for job in jobs)
+    failed = sum(job.state == "FAILED" for job in jobs)
+    sentence = f"{running} running, {waiting} waiting for a device"
+    sentence += f", {between} waiting for their notebook" if between else ""
+    return sentence + (f"; {failed} of the recent ones failed" if failed else "") + "."
+
+
+def sessions_sentence(snapshot: Snapshot) -> str:
+    """Sessions in one sentence."""
+    parked = sum(session.state == "parked" for session in snapshot.sessions)
+    held = sum(session.used_bytes for session in snapshot.sessions)
+    connected = len(snapshot.sessions) - parked
+    return f"{connected} connected, {parked} parked; together they hold {format_bytes(held)}."

@@ -1,0 +1,142 @@
+// A plain HTML table that keeps its selection, scroll position and sort order while rows change.
+export function render({ model, el }) {
+  const wrap = document.createElement("div");
+  wrap.className = "wrap";
+  const table = document.createElement("table");
+  table.setAttribute("role", "grid");
+  const caption = document.createElement("caption");
+  const head = document.createElement("thead");
+  const body = document.createElement("tbody");
+  table.append(caption, head, body);
+  const note = document.createElement("div");
+  note.className = "note";
+  wrap.append(table, note);
+  let sort = { key: null, down: false };
+
+  function sortValue(row, key) {
+    const value = row[key];
+    if (value && typeof value === "object") return value.sort ?? value.text ?? value.done ?? "";
+    return value ?? "";
+  }
+
+  function drawHead() {
+    const row = document.createElement("tr");
+    for (const column of model.columns) {
+      const cell = document.createElement("th");
+      cell.scope = "col";
+      cell.tabIndex = 0;
+      cell.className = column.kind === "number" ? "number" : "";
+      if (column.width) cell.style.width = column.width;
+      const mark = sort.key === column.key ? (sort.down ? " ▾" : " ▴") : "";
+      cell.textContent = column.label + mark;
+      cell.setAttribute("aria-sort", mark ? (sort.down ? "descending" : "ascending") : "none");
+      const toggle = () => {
+        sort = sort.key !== column.key ? { key: column.key, down: false }
+          : sort.down ? { key: null, down: false } : { key: column.key, down: true };
+        drawHead();
+        drawBody();
+      };
+      cell.addEventListener("click", toggle);
+      cell.addEventListener("keydown", (event) => { if (event.key === "Enter") toggle(); });
+      row.append(cell);
+    }
+    head.replaceChildren(row);
+    caption.textContent = model.label;
+  }
+
+  function fill(cell, column, value) {
+    cell.className = `k-${column.kind || "text"}`;
+    if (value === null || value === undefined || value === "") {
+      cell.textContent = "–";
+      cell.classList.add("none");
+      return;
+    }
+    if (column.kind === "pill") {
+      const pill = document.createElement("span");
+      pill.className = "pill";
+      pill.style.setProperty("--pill", value.colour);
+      pill.textContent = value.text;
+      cell.append(pill);
+    } else if (column.kind === "progress") {
+      const bar = document.createElement("span");
+      bar.className = "bar";
+      const inner = document.createElement("i");
+      inner.style.width = `${value.total ? Math.min(100, (100 * value.done) / value.total) : 0}%`;
+      bar.append(inner);
+      const text = document.createElement("small");
+      text.textContent = value.text;
+      cell.append(bar, text);
+    } else {
+      cell.textContent = typeof value === "object" ? value.text : String(value);
+      if (typeof value === "object" && value.title) cell.title = value.title;
+      else if (column.clip) cell.title = cell.textContent;
+    }
+  }
+
+  function choose(id) {
+    model.selected = model.selected === id && model.toggle ? "" : id;
+    mark();
+  }
+
+  function mark() {
+    for (const row of body.children) {
+      const on = row.dataset.id !== undefined && row.dataset.id === model.selected;
+      row.classList.toggle("selected", on);
+      row.setAttribute("aria-selected", on);
+    }
+  }
+
+  function drawBody() {
+    const rows = [...model.rows];
+    if (sort.key !== null) {
+      rows.sort((a, b) => {
+        const x = sortValue(a, sort.key), y = sortValue(b, sort.key);
+        const order = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y));
+        return sort.down ? -order : order;
+      });
+    }
+    const focused = el.getRootNode().activeElement?.dataset?.id;
+    const drawn = rows.map((data) => {
+      const row = document.createElement("tr");
+      row.dataset.id = data.id;
+      if (model.selectable) {
+        row.tabIndex = 0;
+        row.addEventListener("click", () => choose(data.id));
+        row.addEventListener("keydown", (event) => {
+          if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(data.id); }
+          if (event.key === "ArrowDown") { event.preventDefault(); row.nextElementSibling?.focus(); }
+          if (event.key === "ArrowUp") { event.preventDefault(); row.previousElementSibling?.focus(); }
+        });
+      }
+      for (const column of model.columns) {
+        const cell = document.createElement("td");
+        fill(cell, column, data[column.key]);
+        row.append(cell);
+      }
+      return row;
+    });
+    if (!rows.length) {
+      const row = document.createElement("tr");
+      const cell = document.createElement("td");
+      cell.colSpan = model.columns.length;
+      cell.className = "empty";
+      cell.textContent = model.empty;
+      row.append(cell);
+      drawn.push(row);
+    }
+    body.replaceChildren(...drawn);
+    if (focused) [...body.children].find((row) => row.dataset.id === focused)?.focus();
+    note.textContent = model.note;
+    wrap.classList.toggle("selectable", model.selectable);
+    mark();
+  }
+
+  model.on("columns", () => { drawHead(); drawBody(); });
+  model.on("rows", drawBody);
+  model.on("note", () => { note.textContent = model.note; });
+  model.on("empty", drawBody);
+  model.on("selected", mark);
+  drawHead();
+  drawBody();
+  return wrap;
+}

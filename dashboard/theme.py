@@ -1,0 +1,96 @@
+"""Colours (Okabe and Ito's, safe for colour-blind readers) and the look of every plot, in one place."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import panel as pn
+from bokeh.plotting import figure
+
+PHASE_COLOURS: dict[str, str] = {
+    "prefill": "#0072B2",
+    "decode": "#D55E00",
+    "forward": "#009E73",
+    "backward": "#CC79A7",
+    "optimizer": "#E69F00",
+    "other": "#7F8C99",
+}
+TRANSFER_COLOUR = "#56B4E9"
+DEVICE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+STATE_COLOURS: dict[str, str] = {
+    "RUNNING": "#009E73",
+    "RESTORING": "#56B4E9",
+    "QUEUED": "#E69F00",
+    "SUBMITTED": "#E69F00",
+    "PREEMPTED": "#CC79A7",
+    "WAITING": "#56B4E9",
+    "DONE": "#7F8C99",
+    "FAILED": "#D55E00",
+    "CANCELLED": "#7F8C99",
+}
+
+
+class Look(NamedTuple):
+    """Colours of one theme."""
+
+    dark: bool
+    surface: str
+    text: str
+    muted: str
+    grid: str
+    edge: str
+    box: str
+
+
+LIGHT = Look(False, "#ffffff", "#1c2733", "#5b6875", "#e4e8ed", "#9aa7b4", "#f5f7f9")
+DARK = Look(True, "#1b222b", "#e8edf2", "#9fadbb", "#303a46", "#66747f", "#232c37")
+
+
+def current_look() -> Look:
+    """The look that the page's address asks for (``?theme=dark``)."""
+    arguments = pn.state.session_args or {}
+    return DARK if arguments.get("theme", [b""])[0] == b"dark" else LIGHT
+
+
+def phase_colour(phase: str) -> str:
+    """The colour of a phase, the same on every page."""
+    return PHASE_COLOURS.get(phase, PHASE_COLOURS["other"])
+
+
+def blend(colour: str, other: str, share: float) -> str:
+    """``share`` of ``colour`` over ``other``, both ``#rrggbb``."""
+    one, two = (tuple(int(text[i : i + 2], 16) for i in (1, 3, 5)) for text in (colour, other))
+    return "#" + "".join(f"{round(a * share + b * (1 - share)):02x}" for a, b in zip(one, two, strict=True))
+
+
+def legend_html(extra: tuple[tuple[str, str], ...] = ()) -> str:
+    """Phases (and ``extra`` labels) with their colours, as HTML for the page's style sheet."""
+    entries = [*PHASE_COLOURS.items(), *extra]
+    items = "".join(
+        f'<span class="key"><i style="background:{colour}"></i>{name}</span>' for name, colour in entries
+    )
+    return f'<div class="legend" aria-label="Colours of the phases">{items}</div>'
+
+
+def new_figure(look: Look, **options: Any) -> Any:
+    """A figure in the page's colours."""
+    plot = figure(
+        sizing_mode="stretch_width",
+        background_fill_color=look.surface,
+        border_fill_color=look.surface,
+        outline_line_color=None,
+        **options,
+    )
+    plot.toolbar.logo = None
+    plot.toolbar.autohide = True
+    for axis in (*plot.xaxis, *plot.yaxis):
+        axis.axis_line_color = look.grid
+        axis.major_tick_line_color = look.grid
+        axis.minor_tick_line_color = None
+        axis.major_label_text_color = look.muted
+        axis.axis_label_text_color = look.muted
+        axis.axis_label_text_font_style = "normal"
+        axis.major_label_text_font_size = "11px"
+        axis.axis_label_text_font_size = "11px"
+    plot.grid.grid_line_color = look.grid
+    return plot
