@@ -10,7 +10,7 @@ from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import print_json, print_line, print_table
 from djinn_lab.units import format_seconds
 
-_SHORT_ID_CHARS = 12
+_SHORT_ID_CHARS = 8
 
 
 def show_jobs(

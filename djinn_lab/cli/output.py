@@ -27,10 +27,11 @@ def print_json(document: Any) -> None:
 
 
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Cells are plain text, not markup."""
+    """Cells are plain text, not markup; only the last column is wrapped."""
     table = Table(title=title, title_justify="left")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
+    for heading in headings[:-1]:
+        table.add_column(heading, no_wrap=True)
+    table.add_column(headings[-1], overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
     Console(highlight=False).print(table)
