@@ -1,7 +1,7 @@
 """Djinn Lab: notebook cells on a shared pool of GPUs.
 
-``%load_ext djinn_lab`` in a notebook, or :func:`connect` in a program. Names are loaded when first used, so that the command line and
-the pool start without torch.
+``%load_ext djinn_lab`` in a notebook, or :func:`connect` in a program. Names are loaded when first used,
+so that the command line and the pool start without torch.
 """
 
 from __future__ import annotations

@@ -101,4 +101,5 @@ class ValueLost(DjinnError):
 
 
 class CellCancelled(_Short, KeyboardInterrupt):
-    """The user stopped the cell. A ``KeyboardInterrupt``, so that the front end stops the queued cells too."""
+    """The user stopped the cell. A ``KeyboardInterrupt``, so that the front end stops the queued cells
+    too."""

@@ -19,7 +19,7 @@ def _option_words(parser: argparse.ArgumentParser, words: list[str], fragment: s
     return [name for action in parser._actions for name in action.option_strings if name.startswith(fragment)]
 
 
-@context_matcher()  # type: ignore[misc]
+@context_matcher()  # type: ignore[untyped-decorator]
 def djinn_matcher(context: Any) -> dict[str, Any]:
     line = context.line_with_cursor[: context.cursor_position] if context.cursor_line == 0 else ""
     words = line.split() + ([""] if line.endswith((" ", "\t")) else [])

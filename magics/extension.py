@@ -43,7 +43,10 @@ class Extension:
         shell.register_magic_function(self._line_magic(), "line", "djinn")
         shell.register_magic_function(self._config_magic(), "line", "djinn_config")
         if notebook.source.every_cell:
-            print("Djinn Lab: every cell of this kernel is captured and runs on the pool; %%local opts a cell out.")
+            print(
+                "Djinn Lab: every cell of this kernel is captured and runs on the pool; %%local opts "
+                "a cell out."
+            )
 
     def unload(self) -> None:
         shell, notebook = self.shell, self.notebook
@@ -60,7 +63,7 @@ class Extension:
             shell.magics_manager.magics[kind].pop(name, None)
 
     def _cell_magic(self) -> Any:
-        @no_var_expand  # type: ignore[untyped-decorator]
+        @no_var_expand
         def djinn(line: str, cell: str) -> None:
             # Reached only through run_cell_magic, e.g. from a notebook exported as a script.
             self.notebook.source.text = cell
@@ -72,7 +75,7 @@ class Extension:
         return djinn
 
     def _local_magic(self) -> Any:
-        @no_var_expand  # type: ignore[untyped-decorator]
+        @no_var_expand
         def local(line: str, cell: str) -> None:
             """Run this cell here, not on the pool (in the kernel "Python (Djinn)")."""
             exec(compile(cell, "<%%local cell>", "exec"), self.shell.user_ns)
@@ -80,7 +83,7 @@ class Extension:
         return local
 
     def _line_magic(self) -> Any:
-        @no_var_expand  # type: ignore[untyped-decorator]
+        @no_var_expand
         def djinn(line: str) -> Any:
             shown = run_command(self.notebook, line)
             if isinstance(shown, str):
@@ -93,7 +96,7 @@ class Extension:
         return djinn
 
     def _config_magic(self) -> Any:
-        @no_var_expand  # type: ignore[untyped-decorator]
+        @no_var_expand
         def djinn_config(line: str) -> None:
             if line.strip():
                 self.notebook.defaults = self.notebook.options(line, "%djinn_config")

@@ -24,7 +24,8 @@ def status(notebook: Notebook, words: list[str]) -> str:
     """The pool, its devices and this session."""
     found = notebook.session.pool.status()
     lines = [
-        f"pool {found['pool']} at {notebook.session.url}, version {found['version']}, up {format_seconds(found['uptime_s'])}, "
+        f"pool {found['pool']} at {notebook.session.url}, version {found['version']}, up "
+        f"{format_seconds(found['uptime_s'])}, "
         f"{found['sessions']} sessions"
     ]
     lines += [
@@ -42,7 +43,8 @@ def jobs(notebook: Notebook, words: list[str]) -> str:
         return "no jobs yet: run a cell that begins with %%djinn"
     lines = [f"{'job':8}  {'user':12} {'cell':10} {'state':10} {'device':8} {'ops':>13}  reason"]
     lines += [
-        f"{row['job'][:8]}  {row['user'][:12]:12} {row['cell'][:10]:10} {row['state']:10} {row['device'] or '-':8} "
+        f"{row['job'][:8]}  {row['user'][:12]:12} {row['cell'][:10]:10} {row['state']:10} "
+        f"{row['device'] or '-':8} "
         f"{row['ops_done']:>6}/{row['ops_total']:<6}  {row['reason']}"
         for row in rows
     ]
@@ -87,7 +89,8 @@ def summarise(srg: SRG) -> str:
         flops[".".join(node.module.split(".")[:3]) or "(outside modules)"] += node.flops
     total = sum(flops.values())
     lines = [
-        f"{len(srg.nodes)} nodes, {len(srg.edges)} edges, {total / 1e9:.3f} GFLOP, hash {srg.structural_hash[:12]}",
+        f"{len(srg.nodes)} nodes, {len(srg.edges)} edges, {total / 1e9:.3f} GFLOP, hash "
+        f"{srg.structural_hash[:12]}",
         "phases: " + ", ".join(f"{phase} {count}" for phase, count in phases.most_common()),
     ]
     lines += [f"  {count / 1e9:10.3f} GFLOP  {module}" for module, count in flops.most_common(8)]
@@ -102,7 +105,8 @@ def schedule(notebook: Notebook, words: list[str]) -> str:
     return "\n".join(
         [
             *planned.explain(),
-            f"predicted {format_seconds(planned.predicted_s)}, all segments measured {format_seconds(measured)}",
+            f"predicted {format_seconds(planned.predicted_s)}, all segments measured "
+            f"{format_seconds(measured)}",
         ]
     )
 

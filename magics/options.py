@@ -1,4 +1,5 @@
-"""The options of ``%%djinn`` and ``%djinn_config``: one parser, used by the magic, its help and Tab completion."""
+"""The options of ``%%djinn`` and ``%djinn_config``: one parser, used by the magic, its help and Tab
+completion."""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     parser = _Parser(prog=program, add_help=False, exit_on_error=False)
     parser.add_argument("-p", "--profile", help="settings profile to use (see djinn-lab profiles)")
     parser.add_argument(
-        "--priority", type=str.upper, choices=PRIORITIES, help="place in the pool's queue (default: the profile's)"
+        "--priority",
+        type=str.upper,
+        choices=PRIORITIES,
+        help="place in the pool's queue (default: the profile's)",
     )
     parser.add_argument(
         "--progress-after",
@@ -44,7 +48,9 @@ def make_parser(program: str) -> argparse.ArgumentParser:
         help="show progress when the cell takes longer (default 2; 0: at once, negative: never)",
     )
     parser.add_argument("--quiet", action="store_true", default=None, help="show no progress and no report")
-    parser.add_argument("--report", action="store_true", default=None, help="print where the time went, after the cell")
+    parser.add_argument(
+        "--report", action="store_true", default=None, help="print where the time went, after the cell"
+    )
     return parser
 
 

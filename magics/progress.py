@@ -31,7 +31,8 @@ class _Line:
 
 
 class ProgressLine:
-    """Shown ``after_s`` seconds into the wait (negative: never), updated in place, at most five times a second."""
+    """Shown ``after_s`` seconds into the wait (negative: never), updated in place, at most five times a
+    second."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
@@ -56,7 +57,9 @@ class ProgressLine:
         """Leave the last word in place, if anything was ever shown."""
         if self._handle is not None:
             stages = ", ".join(
-                f"{name} {format_seconds(seconds)}" for name, seconds in report.stages.items() if seconds >= 0.001
+                f"{name} {format_seconds(seconds)}"
+                for name, seconds in report.stages.items()
+                if seconds >= 0.001
             )
             self._show(f"{outcome} on {report.device} in {format_seconds(report.total_s)} ({stages})", 1.0)
 

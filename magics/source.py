@@ -1,13 +1,15 @@
 """How ``%%djinn`` works: a line transform and an AST wrap, so that the cell's own code runs in its own frame.
 
-The first line ``%%djinn ...`` becomes a call on that same line (so line numbers hold), and the module body becomes::
+The first line ``%%djinn ...`` becomes a call on that same line (so line numbers hold), and the module
+body becomes::
 
     with __djinn_cell__('...'):
         ...the cell...
         __djinn_last__ = <last expression>
     __djinn_last__
 
-Top-level ``await``, tracebacks, the displayed last expression, ``;`` and nested magics work as in a plain cell.
+Top-level ``await``, tracebacks, the displayed last expression, ``;`` and nested magics work as in a plain
+cell.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _LOCAL = re.compile(r"%%local[ \t]*$")
 
 
 class CellSource:
-    """Remembers the text of the cell that is about to run. ``every_cell``: capture cells without ``%%djinn`` too."""
+    """Remembers the text of the cell that is about to run. ``every_cell``: capture cells without
+    ``%%djinn`` too."""
 
     def __init__(self, every_cell: bool) -> None:
         self.every_cell = every_cell

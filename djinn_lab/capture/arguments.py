@@ -11,13 +11,12 @@ from djinn_lab.capture.signature import Kind, Signature
 from djinn_lab.capture.values import Value
 from djinn_lab.srg.program import ComplexNumber, Scalar
 
-
 NUMBERS = frozenset((bool, int, float, complex))
 
 
 class Arguments:
-    """``key`` says everything that can influence result layouts (offsets only where the op makes views). ``values`` are the
-    input tensors' values in reading order."""
+    """``key`` says everything that can influence result layouts (offsets only where the op makes views).
+    ``values`` are the input tensors' values in reading order."""
 
     __slots__ = ("_value_of", "key", "scalars", "values")
 
@@ -53,7 +52,9 @@ class Arguments:
             key.append(None)
         elif kind is Kind.STATIC:
             key.append(_hashable(argument))
-        elif kind is Kind.SCALAR or type(argument) in NUMBERS:  # torch also passes numbers where tensors are declared
+        elif (
+            kind is Kind.SCALAR or type(argument) in NUMBERS
+        ):  # torch also passes numbers where tensors are declared
             key.append(type(argument))
             self.scalars.append(_scalar(argument))
         elif kind is Kind.TENSOR:

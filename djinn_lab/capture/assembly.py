@@ -1,7 +1,8 @@
 """From what was recorded to what must be sent: reachability, interning, liveness.
 
-Backwards over the pending nodes: a node is needed when the client still holds one of its results, when a needed node reads one, when it
-writes memory that is still looked at, or when it draws from the random stream (whose state everybody shares).
+Backwards over the pending nodes: a node is needed when the client still holds one of its results, when a
+needed node reads one, when it writes memory that is still looked at, or when it draws from the random
+stream (whose state everybody shares).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class PendingSource(NamedTuple):
 
 @dataclass(frozen=True)
 class Assembled:
-    """``positions[i]`` is the index in the pending list of the program's i-th node; ``sent`` the sources that went along."""
+    """``positions[i]`` is the index in the pending list of the program's i-th node; ``sent`` the sources
+    that went along."""
 
     program: Program
     positions: Sequence[int]
@@ -95,7 +97,8 @@ def assemble(
     release: Sequence[int],
     rng_state: bytes | None,
 ) -> Assembled:
-    """``sources`` describes every value that may exist before the first node. ``live``: ids the client still holds."""
+    """``sources`` describes every value that may exist before the first node. ``live``: ids the client
+    still holds."""
     layouts: _Table[Layout] = _Table()
     templates: _Table[Template] = _Table()
     used_scopes: _Table[Scope] = _Table()
@@ -128,7 +131,9 @@ def assemble(
         if value not in made:
             used[value] = None
     entries = [
-        Source(value, source.storage, layouts.add(source.layout), source.residency, source.blob, source.inline)
+        Source(
+            value, source.storage, layouts.add(source.layout), source.residency, source.blob, source.inline
+        )
         for value, source in ((value, sources[value]) for value in used)
     ]
     arrived = [entry.value for entry in entries if entry.blob is not None or entry.inline is not None]

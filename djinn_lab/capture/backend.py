@@ -16,7 +16,8 @@ INLINE_SOURCE_BYTES_MAX = 64 * 2**10
 
 @dataclass(frozen=True)
 class Cut:
-    """Why a segment is sent now: ``cause`` (``"cell end"``, ``"item"``, ``"print"``, ``"fetch"`` ...) and cell line (0: none)."""
+    """Why a segment is sent now: ``cause`` (``"cell end"``, ``"item"``, ``"print"``, ``"fetch"`` ...) and
+    cell line (0: none)."""
 
     cause: str
     line: int
@@ -24,8 +25,9 @@ class Cut:
 
 @dataclass(frozen=True)
 class RunResult:
-    """``executed`` nodes ran; ``error`` is what to raise then. ``fetched`` run parallel to ``program.fetch``: contiguous plain
-    tensors. ``dynamic_metas``: layouts of the last node's outputs when it was dynamic. ``pool_lost``: every value is gone."""
+    """``executed`` nodes ran; ``error`` is what to raise then. ``fetched`` run parallel to
+    ``program.fetch``: contiguous plain tensors. ``dynamic_metas``: layouts of the last node's outputs
+    when it was dynamic. ``pool_lost``: every value is gone."""
 
     executed: int
     fetched: Sequence[torch.Tensor] = ()
@@ -40,7 +42,8 @@ class Backend(Protocol):
     """Runs programs in order; one at a time."""
 
     def stage(self, data: memoryview) -> str:
-        """Copy bytes out of the client's memory, so that later writes cannot change them; return their digest."""
+        """Copy bytes out of the client's memory, so that later writes cannot change them; return their
+        digest."""
         ...
 
     def release(self, values: Sequence[int]) -> None:
@@ -48,5 +51,6 @@ class Backend(Protocol):
         ...
 
     def run(self, program: Program, cut: Cut) -> RunResult:
-        """Run and wait. Faults come back in the result; only ``KeyboardInterrupt`` may be raised, after cancelling."""
+        """Run and wait. Faults come back in the result; only ``KeyboardInterrupt`` may be raised, after
+        cancelling."""
         ...

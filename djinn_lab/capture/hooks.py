@@ -71,7 +71,7 @@ def module_hooks(recorder: Recorder) -> Iterator[None]:
 
 def make_module_lazy(recorder: Recorder, module: torch.nn.Module) -> None:
     for parameter in module._parameters.values():
-        if parameter is not None and type(parameter) is not LazyTensor:
+        if parameter is not None and not isinstance(parameter, LazyTensor):
             _make_lazy(recorder, parameter, "weight")
     for buffer in module._buffers.values():
         if buffer is not None and type(buffer) is not LazyTensor:

@@ -1,19 +1,21 @@
 """Plain tensors that captured ops read or write.
 
-Reading: the bytes are snapshotted at that moment and sent by content, so later writes on the host change nothing. A snapshot is
-reused within a cell while the tensor's version counter stands still; memory that torch does not own (numpy's) can change without
-it and is snapshotted at every use.
+Reading: the bytes are snapshotted at that moment and sent by content, so later writes on the host change
+nothing. A snapshot is reused within a cell while the tensor's version counter stands still; memory that
+torch does not own (numpy's) can change without it and is snapshotted at every use.
 
-Writing: a plain tensor that a captured op writes has its truth on the pool until the cell ends; then (or as soon as anything
-on the host is about to look) the new bytes are copied back into its own memory, where every alias and numpy array sees them.
+Writing: a plain tensor that a captured op writes has its truth on the pool until the cell ends; then (or
+as soon as anything on the host is about to look) the new bytes are copied back into its own memory, where
+every alias and numpy array sees them.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
+from typing_extensions import Buffer
 
 from djinn_lab.capture.backend import INLINE_SOURCE_BYTES_MAX
 from djinn_lab.capture.tensor import LazyTensor, wrap
@@ -83,12 +85,13 @@ class HostTensors:
         return value
 
     def make_lazy_in_place(self, tensor: torch.Tensor, residency: Residency) -> bool:
-        """Turn a plain tensor into a lazy one, keeping its identity (parameters and buffers of modules). False when
-        torch refuses: something else shares its memory or a graph is built on it; it then stays plain, which is as right."""
+        """Turn a plain tensor into a lazy one, keeping its identity (parameters and buffers of modules).
+        False when torch refuses: something else shares its memory or a graph is built on it; it then
+        stays plain, which is as right."""
         storage = tensor.untyped_storage()
         layout = Layout.of_tensor(tensor)
         whole = layout.dense and tensor.storage_offset() == 0 and layout.nbytes == storage.nbytes()
-        shared = torch._C._storage_Use_Count(storage._cdata) > 2 or not storage.resizable()  # type: ignore[attr-defined]
+        shared = torch._C._storage_Use_Count(storage._cdata) > 2 or not storage.resizable()
         if not whole or shared or layout.nbytes == 0 or _storage_address(tensor) in self.dirty:
             return False
         self.forget(tensor)
@@ -102,7 +105,7 @@ class HostTensors:
         if tensor.requires_grad:
             lazy.requires_grad_()
         if getattr(tensor, "_is_param", False) or isinstance(tensor, torch.nn.Parameter):
-            lazy._is_param = True  # type: ignore[attr-defined]
+            lazy._is_param = True
         lazy.grad = tensor.grad
         try:
             torch.utils.swap_tensors(tensor, lazy)
@@ -139,13 +142,13 @@ def _contents(tensor: torch.Tensor, layout: Layout) -> memoryview:
         tensor = tensor.resolve_conj().resolve_neg().contiguous()
     count = layout.meta.blob_bytes
     start = tensor.storage_offset() * tensor.element_size()
-    raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage(), start, (count,), (1,))  # type: ignore[call-overload]
-    return memoryview(raw.numpy())
+    raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage(), start, (count,), (1,))
+    return memoryview(cast(Buffer, raw.numpy()))
 
 
 def contents_of_storage(storage: torch.UntypedStorage) -> memoryview:
-    raw = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))  # type: ignore[call-overload]
-    return memoryview(raw.numpy())
+    raw = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
+    return memoryview(cast(Buffer, raw.numpy()))
 
 
 def is_inline(data: memoryview) -> bool:

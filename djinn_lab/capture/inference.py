@@ -1,8 +1,9 @@
 """Shapes without data: what an op will return, known locally and cached.
 
-A :class:`Plan` is computed once per (op, input layouts, static arguments) by torch's own fake tensors and reused for every later call with
-the same key. Scalars that cannot change a shape are not part of the key, so a learning rate that changes each step costs
-nothing. Keys hold interned :class:`~djinn_lab.capture.values.Layout` objects and literals: no ids, no tensors.
+A :class:`Plan` is computed once per (op, input layouts, static arguments) by torch's own fake tensors and
+reused for every later call with the same key. Scalars that cannot change a shape are not part of the key,
+so a learning rate that changes each step costs nothing. Keys hold interned
+:class:`~djinn_lab.capture.values.Layout` objects and literals: no ids, no tensors.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -25,15 +25,20 @@ from djinn_lab.capture.arguments import NUMBERS
 from djinn_lab.capture.signature import Kind, Signature
 from djinn_lab.capture.values import Layout, Value
 from djinn_lab.errors import CaptureError
-from djinn_lab.srg.program import Argument, Atom, ComplexNumber, ScalarHole, Template, TensorHole
+from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Leaf, ScalarHole, Template, TensorHole
 
 REAL_CHECK_BYTES_MAX = 64 * 2**20
+_META = torch.device("meta")
+_DEVICE_DEPENDENT = ("convolution", "mkldnn", "rnn", "lstm", "gru", "cudnn", "fused_sdp_choice")
+"""Ops whose result layout is the CPU kernel's own choice."""
+_CPU = torch.device("cpu")
+_UNKNOWN = object()
 _NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 
 
 class Output:
-    """One returned tensor: fresh memory, a view at ``offset`` of an input, or (``written``) that input itself.
-    ``source`` names the argument whose memory it shares; None for fresh memory."""
+    """One returned tensor: fresh memory, a view at ``offset`` of an input, or (``written``) that input
+    itself. ``source`` names the argument whose memory it shares; None for fresh memory."""
 
     __slots__ = ("layout", "offset", "source", "written")
 
@@ -78,7 +83,7 @@ def encode_literal(value: Any) -> Argument:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
-        return [encode_literal(item) for item in value]
+        return [_leaf(item) for item in value]
     if isinstance(value, complex):
         return ComplexNumber(value.real, value.imag)
     if isinstance(value, torch.dtype):
@@ -93,6 +98,12 @@ def encode_literal(value: Any) -> Argument:
         f"an argument of type {type(value).__name__} cannot be sent to the pool.",
         "Run this cell with %%local.",
     )
+
+
+def _leaf(value: Any) -> Leaf:
+    encoded = encode_literal(value)
+    assert not isinstance(encoded, list)
+    return encoded
 
 
 def _encode(kind: Kind, value: Any) -> Argument:
@@ -115,9 +126,78 @@ def make_template(signature: Signature, args: Sequence[Any], kwargs: dict[str, A
     return Template(signature.name, positional, named)
 
 
+class _Call:
+    """One op with its arguments, to be run on stand-ins of its tensors."""
+
+    def __init__(
+        self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any], values: Sequence[Value]
+    ) -> None:
+        self.signature = signature
+        self.values = values
+        self._args = args
+        self._kwargs = kwargs
+
+    def arguments(
+        self, convert: Callable[[Value], torch.Tensor], device: torch.device
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments with each tensor replaced by what ``convert`` makes of its value, and devices by
+        ``device``."""
+        ready = iter(self.values)
+
+        def fill(item: Any) -> Any:
+            if isinstance(item, torch.Tensor):
+                return convert(next(ready))
+            if isinstance(item, (list, tuple)):
+                return [fill(part) for part in item]
+            return device if isinstance(item, torch.device) else item
+
+        args = [fill(item) for item in self._args]
+        kwargs = {name: fill(item) for name, item in self._kwargs.items()}
+        if self.signature.is_factory and "device" in self.signature.keyword_kinds:
+            kwargs["device"] = device
+        return args, kwargs
+
+    def run(self, arguments: tuple[list[Any], dict[str, Any]]) -> Any:
+        return self.signature.func(*arguments[0], **arguments[1])
+
+
+def _meta(value: Value) -> torch.Tensor:
+    layout = value.layout
+    if value.offset == 0:
+        return torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device=_META)
+    elements = value.offset + layout.span_bytes // layout.dtype.itemsize
+    base = torch.empty(elements, dtype=layout.dtype, device=_META)
+    return base.as_strided(layout.shape, layout.stride, value.offset)
+
+
+def _fake(value: Value) -> torch.Tensor:
+    layout = value.layout
+    return torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype)
+
+
+def _zeros(value: Value) -> torch.Tensor:
+    layout = value.layout
+    elements = max(1, layout.span_bytes // layout.dtype.itemsize)
+    return torch.zeros(elements, dtype=layout.dtype).as_strided(layout.shape, layout.stride)
+
+
+def _raise_like_eager(call: _Call, error: Exception) -> None:
+    """Run once on real zeros, so that type and text are eager's own. Returns when eager accepts the
+    shapes after all."""
+    if sum(value.layout.span_bytes for value in call.values) > REAL_CHECK_BYTES_MAX:
+        raise error
+    state = torch.get_rng_state() if call.signature.random else None
+    try:
+        with torch.no_grad():
+            call.run(call.arguments(_zeros, _CPU))
+    finally:
+        if state is not None:
+            torch.set_rng_state(state)
+
+
 class ShapeInference:
-    """Turns arguments into a :class:`Plan`. Tensors among them are only placeholders: their layouts come from ``values``, the
-    input values in reading order."""
+    """Turns arguments into a :class:`Plan`. Tensors among them are only placeholders: their layouts come
+    from ``values``, the input values in reading order."""
 
     def __init__(self) -> None:
         self._mode = FakeTensorMode(allow_non_fake_inputs=False)
@@ -127,57 +207,32 @@ class ShapeInference:
     ) -> Plan:
         """Raises what eager torch would raise for these shapes."""
         template = make_template(signature, args, kwargs)
-        try:
-            with torch._C.DisableTorchFunction():
-                if signature.is_view:
-                    returned = self._run_meta(signature.func, args, kwargs, values)
-                else:
-                    returned = self._run_fake(signature.func, args, kwargs, values)
-        except _NEEDS_DATA:
-            return Plan(template, (), None, dynamic=True)
-        except Exception as error:  # noqa: BLE001 - whatever torch raises for these shapes is the user's
-            self._raise_like_eager(signature, args, kwargs, values, error)
+        with torch._C.DisableTorchFunction():
+            returned = self._returned(_Call(signature, args, kwargs, values))
+        if returned is _UNKNOWN:
             return Plan(template, (), None, dynamic=True)
         return self._describe(signature, template, returned)
 
-    def _run_fake(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], values: Sequence[Value]) -> Any:
-        def fake(value: Value) -> torch.Tensor:
-            return torch.empty_strided(value.layout.shape, value.layout.stride, dtype=value.layout.dtype)
-
-        with self._mode, _quiet():
-            args, kwargs = _fill(fake, values, args, kwargs)
-            return func(*args, **kwargs)
-
-    def _run_meta(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], values: Sequence[Value]) -> Any:
-        def meta(value: Value) -> torch.Tensor:
-            layout = value.layout
-            elements = value.offset + layout.span_bytes // layout.dtype.itemsize
-            base = torch.empty(elements, dtype=layout.dtype, device="meta")
-            return base.as_strided(layout.shape, layout.stride, value.offset)
-
-        args, kwargs = _fill(meta, values, args, kwargs)
-        return func(*args, **kwargs)
-
-    def _raise_like_eager(
-        self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any], values: Sequence[Value], error: Exception
-    ) -> None:
-        """Run once on real zeros, so that type and text are eager's own. Returns when eager accepts the shapes after all."""
-        if sum(value.layout.span_bytes for value in values) > REAL_CHECK_BYTES_MAX:
-            raise error
-
-        def real(value: Value) -> torch.Tensor:
-            layout = value.layout
-            elements = max(1, layout.span_bytes // layout.dtype.itemsize)
-            return torch.zeros(elements, dtype=layout.dtype).as_strided(layout.shape, layout.stride)
-
-        state = torch.get_rng_state() if signature.random else None
+    def _returned(self, call: _Call) -> Any:
+        """What the op returns for these layouts: meta tensors where the layout cannot depend on the
+        device (ten times faster), else fake CPU tensors. ``_UNKNOWN`` when only the data can tell."""
+        device_free = not any(part in call.signature.name for part in _DEVICE_DEPENDENT)
+        if call.signature.is_view or (call.signature.returns_tensors and device_free):
+            arguments = call.arguments(_meta, _META)
+            try:
+                return call.run(arguments)
+            except Exception:  # noqa: BLE001 - torch's refusal; fake tensors know how to answer or to report it
+                pass
+        with self._mode:
+            arguments = call.arguments(_fake, _CPU)
         try:
-            with torch.no_grad(), torch._C.DisableTorchFunction():
-                args, kwargs = _fill(real, values, args, kwargs)
-                signature.func(*args, **kwargs)
-        finally:
-            if state is not None:
-                torch.set_rng_state(state)
+            with self._mode, _quiet():
+                return call.run(arguments)
+        except _NEEDS_DATA:
+            return _UNKNOWN
+        except Exception as error:  # noqa: BLE001 - torch's refusal again, now to be told in eager's own words
+            _raise_like_eager(call, error)
+            return _UNKNOWN
 
     def _describe(self, signature: Signature, template: Template, returned: Any) -> Plan:
         container = type(returned) if isinstance(returned, (list, tuple)) else None
@@ -197,28 +252,12 @@ class ShapeInference:
                     "Run this cell with %%local, or use .to_dense() first.",
                 )
             layout = Layout.of(item.dtype, tuple(item.shape), item.stride())
-            offset = item.storage_offset() if signature.is_view else 0
+            offset = int(item.storage_offset()) if signature.is_view else 0
             source, written = alias if alias is not None else (None, False)
             outputs.append(Output(layout, offset, source, written))
         if any(isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)) for item in literals):
             return Plan(template, (), None, dynamic=True)
         return Plan(template, outputs, container, literals=literals)
-
-
-def _fill(
-    convert: Callable[[Value], torch.Tensor], values: Sequence[Value], args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments with each tensor replaced by what ``convert`` makes of its value."""
-    ready = iter(values)
-
-    def fill(item: Any) -> Any:
-        if isinstance(item, torch.Tensor):
-            return convert(next(ready))
-        if isinstance(item, (list, tuple)):
-            return [fill(part) for part in item]
-        return item
-
-    return [fill(item) for item in args], {name: fill(item) for name, item in kwargs.items()}
 
 
 @contextmanager

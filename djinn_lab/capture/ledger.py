@@ -10,8 +10,9 @@ from djinn_lab.capture.values import Layout, Storage, Value
 
 
 class Ledger:
-    """``held``: values that are on the pool, or (with ``blob`` or ``inline``) will be as soon as a program needs them.
-    ``live``: ids that something in the notebook still refers to. ``lost``: ids whose value does not exist, and why."""
+    """``held``: values that are on the pool, or (with ``blob`` or ``inline``) will be as soon as a
+    program needs them. ``live``: ids that something in the notebook still refers to. ``lost``: ids whose
+    value does not exist, and why."""
 
     def __init__(self, dead: list[int]) -> None:
         self.held: dict[int, PendingSource] = {}
@@ -59,7 +60,9 @@ class Ledger:
 
     def live_storages(self) -> set[int]:
         storages = {value.storage.id for value in self.values()}
-        storages.update(self.held[base].storage for base, ref in self.live.items() if ref is None and base in self.held)
+        storages.update(
+            self.held[base].storage for base, ref in self.live.items() if ref is None and base in self.held
+        )
         return storages
 
     def values(self) -> Iterator[Value]:
@@ -73,22 +76,26 @@ class Ledger:
         for identifier in sent:
             self.held[identifier] = self.held[identifier]._replace(blob=None, inline=None)
         for node in ran:
-            for identifier, storage, layout in zip(node.outputs, node.storages, node.plan.layouts, strict=False):
-                if identifier in self.live and identifier not in self.held:
-                    assert identifier is not None and storage is not None and layout is not None
-                    self.held[identifier] = PendingSource(storage, layout, "activation", None, None)
+            for value, storage, layout in zip(node.outputs, node.storages, node.plan.layouts, strict=False):
+                if value in self.live and value not in self.held:
+                    assert value is not None
+                    assert storage is not None
+                    assert layout is not None
+                    self.held[value] = PendingSource(storage, layout, "activation", None, None)
         for identifier in dead:
             self.held.pop(identifier, None)
 
     def lose(self, nodes: Iterable[PendingNode], reason: str) -> None:
-        """These nodes did not run: what they would have made does not exist (what they would have overwritten does)."""
+        """These nodes did not run: what they would have made does not exist (what they would have
+        overwritten does)."""
         for node in nodes:
             for identifier in node.outputs:
                 if identifier is not None and identifier not in node.inputs and identifier in self.live:
                     self.lost[identifier] = reason
 
     def lose_pool(self) -> None:
-        """Every pool copy is gone. What the host has can be sent again; the rest raises ValueLost when used."""
+        """Every pool copy is gone. What the host has can be sent again; the rest raises ValueLost when
+        used."""
         self.held.clear()
         for value in self.values():
             if value.generation == value.storage.generation:

@@ -1,7 +1,8 @@
-"""Ops on lazy tensors that run here: everything outside a captured cell, and what the pool cannot run inside one.
+"""Ops on lazy tensors that run here: everything outside a captured cell, and what the pool cannot run
+inside one.
 
-Inputs are fetched (once: the bytes are kept with the storage), the op runs on plain tensors, and what it writes makes the host's
-bytes the current ones, to be sent again when a captured op next reads them.
+Inputs are fetched (once: the bytes are kept with the storage), the op runs on plain tensors, and what it
+writes makes the host's bytes the current ones, to be sent again when a captured op next reads them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _CAUSES = {"aten._local_scalar_dense.default": "item", "aten.equal.default": "eq
 
 
 def run_locally(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run one op on the host's copies. Results are plain tensors; a written lazy tensor is returned as itself."""
+    """Run one op on the host's copies. Results are plain tensors; a written lazy tensor is returned as
+    itself."""
     signature = signature_of(func)
     if signature.mutates_layout:
         raise CaptureError(
@@ -45,7 +47,9 @@ def run_locally(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwa
         storage.version += 1
         storage.host_version = storage.version
         storage.forget_pool_copy()
-    return _restore_identity(signature, returned, args, kwargs, {t.untyped_storage().data_ptr() for t in plains.values()})
+    return _restore_identity(
+        signature, returned, args, kwargs, {t.untyped_storage().data_ptr() for t in plains.values()}
+    )
 
 
 def _written_values(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value]:
@@ -72,7 +76,8 @@ def _lazy_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value]:
 def _restore_identity(
     signature: Signature, returned: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: set[int]
 ) -> Any:
-    """In-place results are the very tensors that were passed; fresh results share no memory with the kept copies."""
+    """In-place results are the very tensors that were passed; fresh results share no memory with the kept
+    copies."""
     items = list(returned) if isinstance(returned, (list, tuple)) else [returned]
     for index, item in enumerate(items):
         if not isinstance(item, torch.Tensor):

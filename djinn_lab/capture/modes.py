@@ -21,7 +21,7 @@ class RecordingMode(TorchDispatchMode):
     """Every op of the cell, whatever tensors it is on."""
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._dispatch = recorder.dispatch
 
     def __torch_dispatch__(
@@ -30,12 +30,13 @@ class RecordingMode(TorchDispatchMode):
         __tracebackhide__ = True
         try:
             return self._dispatch(func, args, kwargs or {})
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - re-raised as it is
             raise error.with_traceback(None) from None  # the frames above are the user's; ours say nothing
 
 
 class DeviceMapping(TorchFunctionMode):
-    """``cuda`` means the pool: lazy tensors claim to be on the CPU, so device arguments are mapped before torch sees them."""
+    """``cuda`` means the pool: lazy tensors claim to be on the CPU, so device arguments are mapped before
+    torch sees them."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -65,7 +66,8 @@ def _is_pool(device: Any) -> bool:
 
 
 def _on_pool(recorder: Recorder, tensor: torch.Tensor) -> torch.Tensor:
-    """What ``tensor.cuda()`` returns: itself when lazy, a parameter made lazy in place, else a differentiable copy."""
+    """What ``tensor.cuda()`` returns: itself when lazy, a parameter made lazy in place, else a
+    differentiable copy."""
     if type(tensor) is LazyTensor:
         return tensor
     if isinstance(tensor, torch.nn.Parameter) and recorder.host.make_lazy_in_place(tensor, "weight"):
@@ -145,13 +147,16 @@ def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
 
 @contextmanager
 def cuda_answers(recorder: Recorder) -> Iterator[None]:
-    """``torch.cuda`` calls that would fail on a machine without CUDA, although the pool makes them meaningless."""
+    """``torch.cuda`` calls that would fail on a machine without CUDA, although the pool makes them
+    meaningless."""
     with ExitStack() as stack:
         if not torch.cuda.is_available():
             stack.enter_context(_replaced(torch.cuda, "synchronize", lambda device=None: None))
             stack.enter_context(_replaced(torch.cuda, "current_device", lambda: 0))
             stack.enter_context(_replaced(torch.cuda, "set_device", lambda device: None))
-            stack.enter_context(_replaced(torch.cuda, "get_device_name", lambda device=None: "Djinn Lab pool"))
+            stack.enter_context(
+                _replaced(torch.cuda, "get_device_name", lambda device=None: "Djinn Lab pool")
+            )
         yield
 
 

@@ -1,9 +1,9 @@
 """Which ops stay on the host although a cell is captured.
 
-- moving plain data about (indexing and collating batches, views): the bytes are here, and only the batch need travel;
-- arithmetic on plain 0-dim tensors (an optimizer's step counter), or every step would cut;
-- anything drawn from a generator object of the user's;
-- whatever runs inside a :class:`torch.utils.data.DataLoader`.
+- moving plain data about (indexing and collating batches, views): the bytes are here, and only the batch
+need travel; - arithmetic on plain 0-dim tensors (an optimizer's step counter), or every step would cut; -
+anything drawn from a generator object of the user's; - whatever runs inside a
+:class:`torch.utils.data.DataLoader`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _MAKES_SCALAR = {_aten.scalar_tensor.default}
 def belongs_on_host(
     recorder: Recorder, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
-    """True when the caller should run the op on the plain tensors as they are (the host is then up to date)."""
+    """True when the caller should run the op on the plain tensors as they are (the host is then up to
+    date)."""
     if args and type(args[0]) is LazyTensor:
         return False
     tensors = _tensors(args, kwargs)

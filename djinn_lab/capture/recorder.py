@@ -2,9 +2,9 @@
 
 The path of one op through :meth:`Recorder.dispatch`:
 
-1. what belongs on the host stays there (:mod:`djinn_lab.capture.placement`);
-2. the arguments become a key, input values and scalars; the key gives a cached :class:`~djinn_lab.capture.inference.Plan`;
-3. the outputs are wrapped and a node is appended. Nothing runs.
+1. what belongs on the host stays there (:mod:`djinn_lab.capture.placement`); 2. the arguments become a
+key, input values and scalars; the key gives a cached :class:`~djinn_lab.capture.inference.Plan`; 3. the
+outputs are wrapped and a node is appended. Nothing runs.
 
 :meth:`Recorder.flush` sends what is still reachable and learns what became of it.
 """
@@ -41,8 +41,10 @@ _RESOLVED = {
 }
 """Views that differ by a bit a wrapper cannot carry; the pool gets the copy instead."""
 _AS_STRIDED = torch.ops.aten.as_strided.default
+_CLONE = torch.ops.aten.clone.default
 WHOLE_STORAGE_BYTES_MAX = 2**20
-"""A view of a storage up to this size is fetched with the whole storage, which then serves its other views."""
+"""A view of a storage up to this size is fetched with the whole storage, which then serves its other
+views."""
 
 
 class Recorder:
@@ -156,9 +158,7 @@ class Recorder:
     def _fresh(self, layout: Layout | None) -> Value:
         assert layout is not None
         ledger = self.ledger
-        return ledger.new_value(
-            Storage(self, ledger.new_id(), layout.span_bytes, "activation"), layout, 0
-        )
+        return ledger.new_value(Storage(self, ledger.new_id(), layout.span_bytes, "activation"), layout, 0)
 
     def _output(
         self, signature: Signature, output: Output, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -255,7 +255,8 @@ class Recorder:
         if storage.base_id is None:
             self._send_base(value)
         if value.id != storage.base_id:
-            assert storage.base_layout is not None and storage.base_id is not None
+            assert storage.base_layout is not None
+            assert storage.base_id is not None
             base = Value(storage, storage.base_id, storage.base_layout, 0, storage.generation)
             base.owned = False
             self._push_view(base, value)
@@ -294,9 +295,16 @@ class Recorder:
         inline = bytes(data) if is_inline(data) else None
         blob = self._backend.stage(data) if inline is None else None
         storage = value.storage
-        self.ledger.held[value.id] = PendingSource(
-            storage.id, value.layout, storage.residency, blob, inline
-        )
+        self.ledger.held[value.id] = PendingSource(storage.id, value.layout, storage.residency, blob, inline)
+
+    def clone(self, tensor: LazyTensor) -> torch.Tensor:
+        """An independent lazy copy; nothing is fetched."""
+        base = self.value_of(tensor)
+        if base.generation != base.storage.generation:
+            return self.adopt_copy(base.host_view())
+        copied = self._record(signature_of(_CLONE), (tensor,), {})
+        assert isinstance(copied, torch.Tensor)
+        return copied
 
     def adopt_copy(self, tensor: torch.Tensor) -> LazyTensor:
         """A lazy tensor with a copy of a tensor's present contents (what ``.to("cuda")`` gives)."""
@@ -305,14 +313,15 @@ class Recorder:
         layout = Layout.of_tensor(copied)
         storage = Storage(self, self.ledger.new_id(), copied.untyped_storage().nbytes(), "input")
         storage.host, storage.host_version = copied.untyped_storage(), 0
-        value = self.ledger.new_value(storage, layout, copied.storage_offset())
+        value = self.ledger.new_value(storage, layout, int(copied.storage_offset()))
         value.generation = -1
         return wrap(value)
 
     # ---------------------------------------------------------------- running
 
     def run_outside(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One op on lazy tensors outside a captured cell. Views stay lazy (they must share memory); the rest runs here."""
+        """One op on lazy tensors outside a captured cell. Views stay lazy (they must share memory); the
+        rest runs here."""
         if func in _SAME_VALUE:
             return wrap(args[0]._value)
         func = _RESOLVED.get(func, func)
@@ -394,7 +403,8 @@ class Recorder:
                 tensor.detach().copy_(new)
 
     def flush(self, cut: Cut, fetch: Sequence[int] = ()) -> list[torch.Tensor]:
-        """Send what is pending and reachable, wait, and return the fetched tensors. Raises what went wrong."""
+        """Send what is pending and reachable, wait, and return the fetched tensors. Raises what went
+        wrong."""
         return self._run(cut, fetch)[0]
 
     def _run(self, cut: Cut, fetch: Sequence[int]) -> tuple[list[torch.Tensor], Sequence[Any]]:
@@ -446,5 +456,5 @@ class Recorder:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Torch calls inside are ordinary ones, even while a cell is captured."""
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             yield

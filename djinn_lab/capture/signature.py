@@ -50,8 +50,9 @@ def _return_alias(returned: torch._C.Argument, owner: dict[str, str]) -> tuple[s
 
 
 class Signature:
-    """``kinds`` by position and ``keyword_kinds`` by name. ``written``: argument names whose memory the op writes.
-    ``return_aliases[i]``: (argument name, is a write) for the i-th return, or None when it is fresh memory."""
+    """``kinds`` by position and ``keyword_kinds`` by name. ``written``: argument names whose memory the
+    op writes. ``return_aliases[i]``: (argument name, is a write) for the i-th return, or None when it is
+    fresh memory."""
 
     __slots__ = (
         "func",

@@ -14,14 +14,15 @@ _make_wrapper = torch.Tensor._make_wrapper_subclass
 
 
 class LazyTensor(torch.Tensor):
-    """Made by :func:`wrap`. Shape, stride, dtype and autograd are local; values come when somebody asks for them."""
+    """Made by :func:`wrap`. Shape, stride, dtype and autograd are local; values come when somebody asks
+    for them."""
 
     _value: Value
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         recorder = find_recorder(args, kwargs or {})
@@ -53,7 +54,7 @@ class LazyTensor(torch.Tensor):
         recorder = self._value.storage.recorder
         if not recorder.may_display():
             shape = tuple(self.shape)
-            return f"LazyTensor(shape={shape}, dtype={self.dtype}, on the pool; print it in a cell to see values)"
+            return f"LazyTensor(shape={shape}, dtype={self.dtype}, on the pool; print it to see values)"
         shown = plain(self.detach(), "print")
         if self.grad_fn is not None:
             return f"{repr(shown)[:-1]}, grad_fn=<{type(self.grad_fn).__name__}>)"
@@ -70,7 +71,8 @@ class LazyTensor(torch.Tensor):
             return memo[id(self)]  # type: ignore[no-any-return]
         if not self.is_leaf:
             raise RuntimeError(
-                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment."
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment."
             )
         with torch.no_grad():
             copied = self._value.storage.recorder.clone(self).requires_grad_(self.requires_grad)
@@ -88,7 +90,7 @@ class LazyTensor(torch.Tensor):
         return host.__reduce_ex__(protocol)
 
     @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:
         with torch.no_grad():
             return self.detach()
 
@@ -98,8 +100,10 @@ class LazyTensor(torch.Tensor):
         lazy = new if type(new) is LazyTensor else recorder.adopt_copy(new)
         if lazy._value.layout is not self._value.layout or lazy._value.offset != self._value.offset:
             raise CaptureError(
-                f"`.data = ...` would change a lazy tensor from {tuple(self.shape)} to {tuple(new.shape)} or its stride or dtype.",
-                "Assign a new tensor to the name (or `with torch.no_grad(): x.copy_(y)`), or run the cell with %%local.",
+                f"`.data = ...` would change a lazy tensor from {tuple(self.shape)} to "
+                f"{tuple(new.shape)} or its stride or dtype.",
+                "Assign a new tensor to the name (or `with torch.no_grad(): x.copy_(y)`), or run the "
+                "cell with %%local.",
             )
         self._value = lazy._value
 
@@ -120,11 +124,12 @@ def wrap(value: Value) -> LazyTensor:
     layout = value.layout
     tensor = _make_wrapper(LazyTensor, layout.shape, layout.stride, value.offset, None, layout.dtype)
     tensor._value = value
-    return tensor  # type: ignore[return-value]
+    return tensor
 
 
-def plain(tensor: LazyTensor, cause: str) -> torch.Tensor:
+def plain(tensor: torch.Tensor, cause: str) -> torch.Tensor:
     """The values of ``tensor`` in host memory, fetched when they are not there. Not to be written to."""
+    assert isinstance(tensor, LazyTensor)
     return tensor._value.storage.recorder.fetch([tensor._value], cause)[0]
 
 

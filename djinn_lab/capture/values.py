@@ -1,19 +1,21 @@
 """Names for what lies on the pool: layouts, storages and values.
 
-A :class:`Storage` is one memory, shared by a tensor and its views. It may be current on the pool, on the host, or both:
+A :class:`Storage` is one memory, shared by a tensor and its views. It may be current on the pool, on the
+host, or both:
 
-- ``version`` counts writes, wherever they happen;
-- ``host`` holds the bytes as of ``host_version``;
-- ``generation`` tells which pool memory is meant: a write on the host (or the loss of the pool) starts a new one, and a
+- ``version`` counts writes, wherever they happen; - ``host`` holds the bytes as of ``host_version``; -
+``generation`` tells which pool memory is meant: a write on the host (or the loss of the pool) starts a
+new one, and a
   :class:`Value` whose own generation is older has to be derived again before the pool can use it.
 
-So no read can be stale: a host read needs ``host_version == version``, a pool read ``value.generation == storage.generation``.
+So no read can be stale: a host read needs ``host_version == version``, a pool read ``value.generation ==
+storage.generation``.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -28,7 +30,7 @@ class Layout:
 
     __slots__ = ("dense", "dtype", "meta", "nbytes", "numel", "shape", "span_bytes", "stride")
 
-    _interned: dict[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]], Layout] = {}
+    _interned: ClassVar[dict[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]], Layout]] = {}
 
     def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
         self.dtype = dtype
@@ -58,7 +60,8 @@ class Layout:
 
 
 class Storage:
-    """One memory. ``base_id`` names a pool value that covers all of it (set when it was sent from the host)."""
+    """One memory. ``base_id`` names a pool value that covers all of it (set when it was sent from the
+    host)."""
 
     __slots__ = (
         "base_id",
@@ -89,7 +92,8 @@ class Storage:
         return self.host is not None and self.host_version == self.version
 
     def forget_pool_copy(self) -> None:
-        """The host's bytes are the truth now (or nobody's, when the pool was lost before they were fetched)."""
+        """The host's bytes are the truth now (or nobody's, when the pool was lost before they were
+        fetched)."""
         if self.base_id is not None:
             self.recorder.dead.append(self.base_id)
             self.base_id = None
@@ -105,7 +109,9 @@ class Value:
 
     __slots__ = ("__weakref__", "generation", "id", "layout", "offset", "owned", "storage")
 
-    def __init__(self, storage: Storage, identifier: int, layout: Layout, offset: int, generation: int) -> None:
+    def __init__(
+        self, storage: Storage, identifier: int, layout: Layout, offset: int, generation: int
+    ) -> None:
         self.storage = storage
         self.id = identifier
         self.layout = layout
@@ -121,7 +127,7 @@ class Value:
         host = self.storage.host
         assert host is not None
         tensor = torch.empty(0, dtype=self.layout.dtype)
-        return tensor.set_(host, self.offset, self.layout.shape, self.layout.stride)  # type: ignore[call-overload,no-any-return]
+        return tensor.set_(host, self.offset, self.layout.shape, self.layout.stride)
 
     def __del__(self) -> None:
         if self.owned:

@@ -54,7 +54,9 @@ def run_demo(
 ) -> None:
     """Start a pool and a dashboard, and run the quickstart as two users at once."""
     if not notebook.is_file():
-        raise UserError(f"There is no {notebook} here.", "Run this in a checkout of the project, or give --notebook.")
+        raise UserError(
+            f"There is no {notebook} here.", "Run this in a checkout of the project, or give --notebook."
+        )
     console = Console(highlight=False)
     stays = sys.stdout.isatty() and not os.environ.get("CI") if keep is None else keep
     with contextlib.ExitStack() as stack:
@@ -68,12 +70,16 @@ def run_demo(
         _print_results(console, runs)
         if stays:
             lab_url = stack.enter_context(_jupyter_lab(notebook.parent))
-            console.print(f"\nJupyterLab: {lab_url}\ndashboard:  {dashboard_url}\nCtrl-C stops everything.", soft_wrap=True)
+            console.print(
+                f"\nJupyterLab: {lab_url}\ndashboard:  {dashboard_url}\nCtrl-C stops everything.",
+                soft_wrap=True,
+            )
             with contextlib.suppress(KeyboardInterrupt):
                 signal.pause()
         else:
             console.print(
-                "\nTo go on by hand: djinn-lab pool start; djinn-lab dashboard; jupyter lab notebooks", soft_wrap=True
+                "\nTo go on by hand: djinn-lab pool start; djinn-lab dashboard; jupyter lab notebooks",
+                soft_wrap=True,
             )
     if any(run.failure for run in runs):
         raise UserError("The quickstart failed.", f"See the executed notebooks in {OUTPUT}.")
@@ -87,7 +93,9 @@ def _start(console: Console) -> RuntimeInfo:
     with contextlib.closing(PoolClient(info.url, info.token)) as client:
         devices = client.status()["devices"]
     names = ", ".join(f"{device['device']} ({device['threads']} threads)" for device in devices)
-    console.print(f"pool {info.pool} ready in {format_seconds(perf_counter() - started)}: {names}", soft_wrap=True)
+    console.print(
+        f"pool {info.pool} ready in {format_seconds(perf_counter() - started)}: {names}", soft_wrap=True
+    )
     return info
 
 
@@ -124,7 +132,8 @@ def _dashboard() -> Iterator[str]:
 def _jupyter_lab(folder: Path) -> Iterator[str]:
     port, token = free_port(0), secrets.token_urlsafe(16)
     command = [
-        sys.executable, "-m", "jupyter", "lab", str(folder), "--no-browser", "--ip", LOOPBACK, "--port", str(port),
+        sys.executable, "-m", "jupyter", "lab", str(folder),
+        "--no-browser", "--ip", LOOPBACK, "--port", str(port),
         f"--IdentityProvider.token={token}",
     ]  # fmt: skip
     if os.getuid() == 0:
@@ -149,7 +158,12 @@ async def _run_all(path: Path, info: RuntimeInfo, console: Console) -> list[User
     if not console.is_terminal:
         await asyncio.gather(*work)
         return runs
-    with Live(_progress_table(runs), console=console, refresh_per_second=4, get_renderable=lambda: _progress_table(runs)):
+    with Live(
+        _progress_table(runs),
+        console=console,
+        refresh_per_second=4,
+        get_renderable=lambda: _progress_table(runs),
+    ):
         await asyncio.gather(*work)
     return runs
 
@@ -175,10 +189,17 @@ async def _run_one(
         run.done += 1
         if not console.is_terminal and cell.source.startswith("%%djinn"):
             lines = [line for line in cell.source.splitlines()[1:] if line.strip()]
-            console.print(f"{run.user}: {lines[0]} (after {format_seconds(perf_counter() - run.started)})", soft_wrap=True)
+            console.print(
+                f"{run.user}: {lines[0]} (after {format_seconds(perf_counter() - run.started)})",
+                soft_wrap=True,
+            )
 
     client = NotebookClient(
-        notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", on_cell_start=started, on_cell_executed=executed
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        kernel_name="python3",
+        on_cell_start=started,
+        on_cell_executed=executed,
     )
     try:
         await client.async_execute(env=environment, cwd=str(path.parent))
@@ -203,7 +224,8 @@ def _progress_table(runs: Sequence[UserRun]) -> Table:
 
 def _print_results(console: Console, runs: Sequence[UserRun]) -> None:
     table = Table(
-        "user", "what", "device", "plain here", "%%djinn", "where the time went", "equal to plain torch", "result",
+        "user", "what", "device", "plain here", "%%djinn",
+        "where the time went", "equal to plain torch", "result",
         title="quickstart", title_justify="left",
     )  # fmt: skip
     for run in runs:
@@ -224,5 +246,3 @@ def _print_results(console: Console, runs: Sequence[UserRun]) -> None:
         console.print(f"{run.user}: {run.done} of {run.cells} cells in {format_seconds(run.elapsed_s)}")
         if run.failure:
             console.print(run.failure, markup=False)
-
-

@@ -17,7 +17,8 @@ TIMEOUT_S = 300.0
 
 
 class BlobTransfer:
-    """Uploads by content, each once per session; reads results. ``uploaded_bytes`` counts what really moved."""
+    """Uploads by content, each once per session; reads results. ``uploaded_bytes`` counts what really
+    moved."""
 
     def __init__(self, connection: Connection, token: str) -> None:
         self._connection = connection

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class Cell:
-    """Use it in a ``with`` statement. Torch ops inside are recorded; at the end what is still reachable runs on the pool."""
+    """Use it in a ``with`` statement. Torch ops inside are recorded; at the end what is still reachable
+    runs on the pool."""
 
     def __init__(self, session: Session, name: str, code: str, priority: str, file: str | None) -> None:
         self._session = session
@@ -71,7 +72,7 @@ class Cell:
     ) -> None:
         if self._nested:
             return
-        executor, recorder = self._session.executor, self._session.recorder
+        executor = self._session.executor
         self._stack.__exit__(None, None, None)
         job = self._job
         outcome, message = "done", ""
@@ -90,7 +91,8 @@ class Cell:
             self._close_report()
 
     def _flush(self, error: BaseException | None) -> None:
-        """Run what is pending. After an error in the cell this is what eager torch would have computed before it."""
+        """Run what is pending. After an error in the cell this is what eager torch would have computed
+        before it."""
         recorder = self._session.recorder
         try:
             recorder.write_back("cell end")

@@ -26,9 +26,10 @@ def connect(
 ) -> Session:
     """Open a session.
 
-    ``pool``: a URL; None takes ``DJINN_POOL``, else this user's running pool, else starts one on this machine. ``token``: default
-    ``DJINN_TOKEN``, else the runtime file's. ``name`` is shown to others who share the pool (default: the user's name).
-    Raises PoolNotFound, AuthenticationError, VersionMismatch or ProfileError.
+    ``pool``: a URL; None takes ``DJINN_POOL``, else this user's running pool, else starts one on this
+    machine. ``token``: default ``DJINN_TOKEN``, else the runtime file's. ``name`` is shown to others who
+    share the pool (default: the user's name). Raises PoolNotFound, AuthenticationError, VersionMismatch
+    or ProfileError.
     """
     settings = (
         profile if isinstance(profile, Profile) else load_profile(profile) if profile else default_profile()
@@ -42,7 +43,8 @@ def connect(
 
 
 class LocalSession(Session):
-    """A session with this machine's pool: after a restart of the pool it finds the new one by the runtime file."""
+    """A session with this machine's pool: after a restart of the pool it finds the new one by the runtime
+    file."""
 
     def address(self) -> tuple[str, str]:
         info = read_runtime()
@@ -69,7 +71,8 @@ def _token(token: str | None, url: str) -> str:
 
 
 def start_pool(profile: Profile) -> RuntimeInfo:
-    """Start this machine's pool in the background, shared by all of this user's notebooks and the dashboard."""
+    """Start this machine's pool in the background, shared by all of this user's notebooks and the
+    dashboard."""
     command = [sys.executable, "-m", "djinn_lab.cli", "pool", "start", "--devices", profile.pool.devices]
     if profile.pool.memory_bytes is not None:
         command += ["--memory", str(profile.pool.memory_bytes)]

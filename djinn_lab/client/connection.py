@@ -60,9 +60,10 @@ class Connection:
             )
         self.bytes_received += len(data)
         try:
-            return messages.decode_from_pool(data)
+            message: messages.FromPool = messages.decode_from_pool(data)
         except msgspec.DecodeError as error:
             raise Refused(f"the pool sent a message that this client cannot read: {error}") from None
+        return message
 
     def close(self) -> None:
         self._websocket.close()
@@ -71,8 +72,8 @@ class Connection:
         reason = getattr(getattr(error, "rcvd", None), "reason", "") or "the connection closed"
         return PoolLost(
             f"the pool at {self.url} went away ({reason}).",
-            "Plain variables and tensors that were fetched or only uploaded are intact; the rest has to be computed again. "
-            + START_AGAIN,
+            "Plain variables and tensors that were fetched or only uploaded are intact; the rest has "
+            "to be computed again. " + START_AGAIN,
         )
 
 

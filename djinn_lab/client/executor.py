@@ -1,6 +1,7 @@
 """Runs capture's programs on the pool, one segment at a time, and keeps the cell's report.
 
-The job of a cell is created by its first segment. What is fetched outside any cell gets a job of its own, named ``fetch``.
+The job of a cell is created by its first segment. What is fetched outside any cell gets a job of its own,
+named ``fetch``.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class CellJob:
 
 
 class PoolExecutor:
-    """A :class:`~djinn_lab.capture.backend.Backend`. ``open_connection`` is called when there is no connection (yet, or any more)."""
+    """A :class:`~djinn_lab.capture.backend.Backend`. ``open_connection`` is called when there is no
+    connection (yet, or any more)."""
 
     def __init__(self, open_connection: Callable[[], tuple[Connection, str]], priority: str) -> None:
         self._open = open_connection
@@ -81,7 +83,8 @@ class PoolExecutor:
 
     @property
     def blobs(self) -> BlobTransfer:
-        assert self.connection is not None and self._blobs is not None
+        assert self.connection is not None
+        assert self._blobs is not None
         return self._blobs
 
     def bytes_moved(self) -> tuple[int, int]:
@@ -104,7 +107,13 @@ class PoolExecutor:
     # ---------------------------------------------------------------- backend
 
     def stage(self, data: memoryview) -> str:
-        return self.blobs.stage(data)
+        started = perf_counter()
+        digest = self.blobs.stage(data)
+        if self.cell is not None:
+            elapsed = perf_counter() - started
+            self.cell.report.add("upload", elapsed)
+            self.cell.outside_since += elapsed  # not capture's
+        return digest
 
     def release(self, values: Sequence[int]) -> None:
         if self._connection is not None:
@@ -169,7 +178,8 @@ class PoolExecutor:
             error = CellCancelled("the cell was cancelled")
         if interrupted:
             error = CellCancelled(
-                f"stopped on {result.device or 'the pool'} after {result.executed} of {len(program.nodes)} ops"
+                f"stopped on {result.device or 'the pool'} after {result.executed} of "
+                f"{len(program.nodes)} ops"
             )
         return RunResult(
             result.executed,
@@ -181,7 +191,8 @@ class PoolExecutor:
         )
 
     def _wait(self, connection: Connection, submit: SubmitSegment) -> tuple[SegmentResult, bool]:
-        """The result of a segment, and whether the user interrupted while waiting (the pool was then told to stop)."""
+        """The result of a segment, and whether the user interrupted while waiting (the pool was then told
+        to stop)."""
         try:
             return self._receive_result(connection, submit, None), False
         except KeyboardInterrupt:
@@ -190,7 +201,8 @@ class PoolExecutor:
             return self._receive_result(connection, submit, CANCEL_TIMEOUT_S), True
         except (TimeoutError, KeyboardInterrupt):
             raise CancelFailed(
-                f"the pool did not confirm within {CANCEL_TIMEOUT_S:.0f} s that job {submit.job[:8]} was stopped.",
+                f"the pool did not confirm within {CANCEL_TIMEOUT_S:.0f} s that job {submit.job[:8]} "
+                "was stopped.",
                 f"See `djinn-lab jobs`, and cancel it with `djinn-lab cancel {submit.job[:8]}`.",
             ) from None
 

@@ -1,7 +1,8 @@
 """From an error that the pool reports to the exception that the cell raises.
 
-A worker-side error keeps its Python type (it is a subclass of the original and of :class:`~djinn_lab.errors.RemoteError`), and shows the cell
-line that recorded the op and the worker's frames. Faults of the pool are another family.
+A worker-side error keeps its Python type (it is a subclass of the original and of
+:class:`~djinn_lab.errors.RemoteError`), and shows the cell line that recorded the op and the worker's
+frames. Faults of the pool are another family.
 """
 
 from __future__ import annotations

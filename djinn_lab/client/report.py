@@ -22,7 +22,8 @@ STAGES = (
 
 @dataclass(frozen=True)
 class CutRecord:
-    """One segment: why it was sent, from which cell line (0: none), how many ops it held, how long it took in all."""
+    """One segment: why it was sent, from which cell line (0: none), how many ops it held, how long it
+    took in all."""
 
     cause: str
     line: int
@@ -34,8 +35,9 @@ class CutRecord:
 class CellReport:
     """``stages``: seconds by stage; they do not overlap, and with ``unattributed_s`` they make ``total_s``.
 
-    ``capture`` is the cell's own Python with recording, ``prepare`` building and encoding graphs, ``network`` the way there and back, ``receive``
-    reading results; the others are measured by the pool.
+    ``capture`` is the cell's own Python with recording, ``upload`` tensors on their way to the pool,
+    ``prepare`` building and encoding graphs, ``network`` the way there and back, ``receive`` reading
+    results; the others are measured by the pool.
     """
 
     cell: str
@@ -73,7 +75,8 @@ class CellReport:
             f"peak on the device {format_bytes(self.peak_bytes)}",
         ]
         lines += [
-            f"cut: {cut.cause}{f' (line {cut.line})' if cut.line else ''}, {cut.ops} ops, {format_seconds(cut.seconds)}"
+            f"cut: {cut.cause}{f' (line {cut.line})' if cut.line else ''}, {cut.ops} ops, "
+            f"{format_seconds(cut.seconds)}"
             for cut in self.cuts[:20]
         ]
         if len(self.cuts) > 20:

@@ -41,7 +41,8 @@ class Session:
         return Connection(self._url, self._token, self._name, str(torch.__version__)), self._token
 
     def address(self) -> tuple[str, str]:
-        """(URL, token) to connect to; replaced by :func:`~djinn_lab.client.connect.connect` for a pool found by its runtime file."""
+        """(URL, token) to connect to; replaced by :func:`~djinn_lab.client.connect.connect` for a pool
+        found by its runtime file."""
         return self._url, self._token
 
     @property
@@ -64,14 +65,15 @@ class Session:
     ) -> Cell:
         """A context in which torch ops are recorded and, at its end, run on the pool.
 
-        ``name`` and ``code`` are shown on the dashboard. ``file`` is the ``co_filename`` of the code whose lines errors and graphs refer to
-        (default: the caller's).
+        ``name`` and ``code`` are shown on the dashboard. ``file`` is the ``co_filename`` of the code
+        whose lines errors and graphs refer to (default: the caller's).
         """
         self._cells += 1
         return Cell(self, name or f"cell {self._cells}", code, priority or self.executor.priority, file)
 
     def fetch(self, tree: Any) -> Any:
-        """``tree`` (a tensor, a module, or nested containers of tensors) with plain tensors in place of lazy ones."""
+        """``tree`` (a tensor, a module, or nested containers of tensors) with plain tensors in place of
+        lazy ones."""
         with self.recorder.paused_recording():
             if isinstance(tree, torch.nn.Module):
                 return self._fetch_module(tree)
@@ -98,7 +100,8 @@ class Session:
         self.recorder.fetch([lazy._value for lazy in lazies], "fetch")
 
     def signal_phase(self, phase: str, *, expected_s: float | None = None) -> None:
-        """A hint: ``IO_WAIT`` (nothing to compute for about ``expected_s`` seconds) or ``COMPUTE``. It never changes a result."""
+        """A hint: ``IO_WAIT`` (nothing to compute for about ``expected_s`` seconds) or ``COMPUTE``. It
+        never changes a result."""
         if phase not in PHASES:
             raise UserError(f"{phase!r} is not a phase.", f"Use one of {', '.join(PHASES)}.")
         if expected_s is not None and not 0 <= expected_s < 1e9:

@@ -16,7 +16,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--blob-directory", type=Path, required=True)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for the pool, which then says shutdown
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C in the terminal is for the pool, which then says shutdown
     import torch
 
     from djinn_lab.worker.process import WorkerProcess, limit_address_space

@@ -12,7 +12,8 @@ from djinn_lab.worker.messages import DeviceMeasured
 
 
 def measure(device: torch.device, budget_s: float = 0.5) -> DeviceMeasured:
-    """Medians over about ``budget_s`` seconds: float32 matmul rate, copy rate (bytes read plus written), fixed cost per op."""
+    """Medians over about ``budget_s`` seconds: float32 matmul rate, copy rate (bytes read plus written),
+    fixed cost per op."""
     size = 512 if device.type == "cpu" else 4096
     left = torch.randn(size, size, device=device)
     right = torch.randn(size, size, device=device)

@@ -54,7 +54,8 @@ class Interpreter:
         should_stop: Callable[[], bool],
         report: Callable[[int, int], None],
     ) -> Outcome:
-        """``report(done, total)`` is called before the first op and after every op. Faults come back in the outcome."""
+        """``report(done, total)`` is called before the first op and after every op. Faults come back in
+        the outcome."""
         outcome = Outcome()
         program = decode_program(encoded)
         values = self.sessions.setdefault(session, SessionValues(self.memory))
@@ -168,7 +169,9 @@ class _Run:
 
     def _require(self, node: NodeRecord, call: Call, expected: Sequence[_Expected]) -> None:
         needed = 0
-        for meta, value, fresh in zip(node.output_metas, node.outputs, _cycle(call.fresh, node), strict=False):
+        for meta, value, fresh in zip(
+            node.output_metas, node.outputs, _cycle(call.fresh, node), strict=False
+        ):
             if fresh and meta is not None and value not in node.inputs:
                 needed += expected[meta].span_bytes
         if needed:
@@ -213,7 +216,8 @@ def _cycle(fresh: tuple[bool, ...], node: NodeRecord) -> Sequence[bool]:
 
 
 class _Expected:
-    """What the client believes of a result. Its later nodes rely on it, so the worker makes it true or fails."""
+    """What the client believes of a result. Its later nodes rely on it, so the worker makes it true or
+    fails."""
 
     __slots__ = ("dtype", "meta", "shape", "span_bytes", "stride")
 
@@ -227,7 +231,8 @@ class _Expected:
     def check(self, tensor: torch.Tensor, fresh: bool, op: str) -> torch.Tensor:
         if tensor.shape != self.shape or tensor.dtype != self.dtype:
             raise AssertionError(
-                f"{op} returned {tuple(tensor.shape)} {tensor.dtype} where capture predicted {self.meta}; nothing after it ran."
+                f"{op} returned {tuple(tensor.shape)} {tensor.dtype} where capture predicted "
+                f"{self.meta}; nothing after it ran."
             )
         if not fresh:
             return tensor
@@ -238,7 +243,8 @@ class _Expected:
 
 
 def _last_uses(program: Program) -> list[list[int]]:
-    """Per node, the values that nobody needs after it: produced or loaded here, and neither kept nor fetched."""
+    """Per node, the values that nobody needs after it: produced or loaded here, and neither kept nor
+    fetched."""
     held = {source.value for source in program.sources if source.blob is None and source.inline is None}
     needed = {*program.keep, *program.fetch, *held}
     frees: list[list[int]] = [[] for _ in program.nodes]

@@ -1,4 +1,5 @@
-"""The worker process: a reader thread takes messages (so that a cancel is seen in mid-run), the main thread runs them."""
+"""The worker process: a reader thread takes messages (so that a cancel is seen in mid-run), the main
+thread runs them."""
 
 from __future__ import annotations
 
@@ -81,7 +82,9 @@ class WorkerProcess:
     def _answer(self, message: messages.RunSegment, outcome: Outcome) -> messages.FromWorker:
         memory = self._memory()
         if outcome.failure is not None:
-            return messages.SegmentFailed(message.job, message.segment, outcome.failure, outcome.executed, memory)
+            return messages.SegmentFailed(
+                message.job, message.segment, outcome.failure, outcome.executed, memory
+            )
         if outcome.stopped:
             return messages.SegmentCancelled(message.job, message.segment, outcome.executed, memory)
         return messages.SegmentDone(

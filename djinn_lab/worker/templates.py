@@ -63,9 +63,13 @@ def _constant(argument: Argument, device: torch.device) -> Any:
         if argument.kind == "device":
             return device
         found = getattr(torch, argument.name, None)
-        expected = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}[argument.kind]
+        expected = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}[
+            argument.kind
+        ]
         if not isinstance(found, expected):
-            raise Refused(f"torch has no {argument.kind} {argument.name!r}.", "Use the same torch version as the pool.")
+            raise Refused(
+                f"torch has no {argument.kind} {argument.name!r}.", "Use the same torch version as the pool."
+            )
         return found
     if isinstance(argument, ComplexNumber):
         return complex(argument.real, argument.imag)

@@ -18,8 +18,8 @@ INLINE_BYTES_MAX = 64 * 2**10
 def load_source(
     source: Source, meta: TensorMeta, blobs: Mapping[str, str], device: torch.device
 ) -> torch.Tensor:
-    """The tensor that a source's bytes describe, with exactly the stride of ``meta``. A blob is mapped copy-on-write,
-    so equal weights of several sessions share pages until somebody writes."""
+    """The tensor that a source's bytes describe, with exactly the stride of ``meta``. A blob is mapped
+    copy-on-write, so equal weights of several sessions share pages until somebody writes."""
     dtype: torch.dtype = getattr(torch, meta.dtype)
     if meta.numel == 0:
         return torch.empty_strided(meta.shape, meta.stride, dtype=dtype, device=device)
@@ -40,7 +40,11 @@ def _raw_bytes(source: Source, expected: int, blobs: Mapping[str, str]) -> torch
         assert source.blob is not None
         path = blobs[source.blob]
         found = Path(path).stat().st_size
-        raw = torch.from_file(path, shared=False, size=expected, dtype=torch.uint8) if found == expected else None
+        raw = (
+            torch.from_file(path, shared=False, size=expected, dtype=torch.uint8)
+            if found == expected
+            else None
+        )
     if raw is None:
         raise Refused(f"value {source.value} came with {found} bytes where its layout needs {expected}.")
     return raw
@@ -53,7 +57,9 @@ def _to_device(elements: torch.Tensor, meta: TensorMeta, device: torch.device) -
 def store_result(value: int, tensor: torch.Tensor, directory: Path) -> FetchedTensor:
     """Row-major bytes of a value: inline when few, else in a new file."""
     host = tensor.detach().resolve_conj().resolve_neg().cpu()
-    meta = TensorMeta(str(host.dtype).removeprefix("torch."), tuple(host.shape), _row_major(tuple(host.shape)))
+    meta = TensorMeta(
+        str(host.dtype).removeprefix("torch."), tuple(host.shape), _row_major(tuple(host.shape))
+    )
     nbytes = meta.nbytes
     if nbytes <= INLINE_BYTES_MAX:
         flat = host.contiguous().view(-1)

@@ -1,6 +1,7 @@
 """A device's values by session, and the memory they take.
 
-Bytes are counted per torch storage, once however many values share it, against a limit that is enforced before an op allocates.
+Bytes are counted per torch storage, once however many values share it, against a limit that is enforced
+before an op allocates.
 """
 
 from __future__ import annotations
@@ -69,5 +70,6 @@ class MemoryAccount:
             raise DeviceMemoryError(
                 f"{what} needs {format_bytes(nbytes)}, and {format_bytes(self.used_bytes)} of the device's "
                 f"{format_bytes(self.limit_bytes)} are in use.",
-                "Use a smaller batch, delete tensors you no longer need (del x), or ask for a device with more memory.",
+                "Use a smaller batch, delete tensors you no longer need (del x), or ask for a device "
+                "with more memory.",
             )
