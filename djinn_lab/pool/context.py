@@ -38,13 +38,14 @@ class Heartbeat:
             await asyncio.sleep(TICK_S)
             self._lags = [*self._lags[1 - LAG_TICKS :], max(0.0, loop.time() - due_s)]
             ticks += 1
-            self._driver.books.save_changed()
-            self._measure()
+            self._driver.calibrate_idle()
+            self.save()
             if ticks % REFRESH_EVERY_TICKS == 0:
                 self._driver.books.refresh_waiting()
 
-    def _measure(self) -> None:
-        self._driver.calibrate_idle()
+    def save(self) -> None:
+        """Queue what changed for the database."""
+        self._driver.books.save_changed()
         fleet = self._driver.fleet
         measured, fleet.new_measurements = fleet.new_measurements, []
         for name, threads, values in measured:

@@ -98,6 +98,7 @@ class JobRecord:
         self.estimate_s = notice.estimate_s
         self.device = notice.device or self.device
         if job is not None:
+            self.submitted_at = job.submitted_at_s
             self.started_at = job.started_at_s
             self.finished_at = job.ended_at_s
 

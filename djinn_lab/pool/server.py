@@ -114,7 +114,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
         heartbeat.cancel()
         await asyncio.gather(heartbeat, return_exceptions=True)
         await launcher.stop()
-        context.driver.books.save_changed()
+        context.heartbeat.save()
         context.store.close()
 
 

@@ -120,9 +120,9 @@ class Store:
             for work in items:
                 if callable(work):
                     _attempt(connection, work)
-            self._batches += 1
-            if self._batches % TRIM_EVERY_BATCHES == 1:
+            if self._batches % TRIM_EVERY_BATCHES == 0:
                 _trim(connection)
+            self._batches += 1
         return None not in items
 
 

@@ -1,0 +1,37 @@
+"""Which devices a pool offers."""
+
+from __future__ import annotations
+
+import pytest
+
+from djinn_lab.errors import OptionError
+from djinn_lab.pool.devices import CPU_BYTES_MAX, plan_devices
+
+
+def test_cpu_devices_share_the_machine() -> None:
+    plans = plan_devices("cpu:3", None, None)
+    assert [plan.device for plan in plans] == ["cpu:0", "cpu:1", "cpu:2"]
+    assert all(0 < plan.memory_bytes <= CPU_BYTES_MAX and plan.threads >= 1 for plan in plans)
+
+
+def test_limits_can_be_given() -> None:
+    (plan,) = plan_devices("cpu", 1000, 5)
+    assert (plan.device, plan.kind, plan.memory_bytes, plan.threads) == ("cpu:0", "cpu", 1000, 5)
+
+
+def test_auto_always_finds_something() -> None:
+    assert plan_devices(None, None, None) == plan_devices("auto", None, None)
+    assert plan_devices("auto", 1000, 1)
+
+
+def test_without_cuda_there_are_two_cpu_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert [plan.device for plan in plan_devices("auto", 1000, 1)] == ["cpu:0", "cpu:1"]
+    with pytest.raises(OptionError, match="No CUDA device"):
+        plan_devices("cuda", None, None)
+
+
+@pytest.mark.parametrize("wanted", ["cpu:0", "cpu:x", "tpu", "cpu:1:2", "CPU"])
+def test_what_names_no_devices(wanted: str) -> None:
+    with pytest.raises(OptionError, match="names no devices"):
+        plan_devices(wanted, None, None)

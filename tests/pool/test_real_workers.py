@@ -1,0 +1,166 @@
+"""The pool with its real workers, driven by real sessions: faults, cancels, two users, limits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from pool_kit import new_user, rest, running_pool
+
+from djinn_lab.client.session import Session
+from djinn_lab.config import default_profile
+from djinn_lab.errors import DeviceMemoryError, PoolError, PoolLost, ValueLost, WorkerLost
+from djinn_lab.protocol.runtime_file import RuntimeInfo
+
+pytestmark = pytest.mark.processes
+
+MIB = 2**20
+
+
+def open_session(info: RuntimeInfo, token: str | None = None) -> Session:
+    return Session(info.url, token or info.token, default_profile(), "a test")
+
+
+@pytest.fixture(scope="module")
+def real_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
+    with running_pool(tmp_path_factory.mktemp("real"), memory_bytes=64 * MIB, worker_command=None) as info:
+        yield info
+
+
+def long_cell(session: Session, steps: int = 20_000) -> None:
+    with session.capture():
+        x = torch.ones(200, 200)
+        for _ in range(steps):
+            x = x * 1.0001
+
+
+def job_in_state(info: RuntimeInfo, state: str) -> dict[str, object]:
+    deadline = time.monotonic() + 20
+    while True:
+        found = rest(info).jobs(state=state, limit=1)
+        if found:
+            return dict(found[0])
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_pool_of_real_workers_is_ready_in_time(tmp_path: Path) -> None:
+    began = time.perf_counter()
+    with running_pool(tmp_path, memory_bytes=64 * MIB, worker_command=None):
+        took_s = time.perf_counter() - began
+    assert took_s < 6, "the goal is 3 s on an idle machine"
+
+
+def test_two_users_share_the_devices(real_pool: RuntimeInfo) -> None:
+    _, token = new_user(real_pool)
+    ann, bob = open_session(real_pool), open_session(real_pool, token)
+    try:
+        with ann.capture() as first:
+            a = torch.arange(6.0).reshape(2, 3) @ torch.ones(3, 2)
+        with bob.capture() as second:
+            b = torch.arange(6.0).reshape(2, 3) @ torch.ones(3, 2)
+        assert torch.equal(ann.fetch(a), bob.fetch(b))
+        assert {first.report.device, second.report.device} == {"cpu:0", "cpu:1"}
+        jobs = rest(real_pool).jobs(limit=2)
+        assert len({job["user"] for job in jobs}) == 2
+    finally:
+        ann.close()
+        bob.close()
+
+
+def test_a_tensor_larger_than_the_device(real_pool: RuntimeInfo) -> None:
+    session = open_session(real_pool)
+    try:
+        with session.capture():
+            kept = torch.ones(4) * 3
+        with pytest.raises(DeviceMemoryError, match="64.0 MiB"), session.capture():
+            torch.zeros(4096, 4096).sum().item()
+        assert session.fetch(kept).tolist() == [3.0] * 4
+    finally:
+        session.close()
+
+
+def test_cancel_from_elsewhere_while_running(real_pool: RuntimeInfo) -> None:
+    session = open_session(real_pool)
+    stopped: list[float] = []
+
+    def stop() -> None:
+        job = job_in_state(real_pool, "RUNNING")
+        rest(real_pool).cancel(str(job["job"]))
+        stopped.append(time.perf_counter())
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            long_cell(session)
+        thread.join()
+        assert time.perf_counter() - stopped[0] < 2
+        with session.capture():
+            after = torch.ones(2) + 1
+        assert session.fetch(after).tolist() == [2.0, 2.0]
+    finally:
+        thread.join()
+        session.close()
+
+
+def test_a_worker_killed_in_mid_cell(tmp_path: Path) -> None:
+    with running_pool(tmp_path, memory_bytes=64 * MIB, worker_command=None) as info:
+        session = open_session(info)
+        with session.capture():
+            kept = torch.ones(3) + 1
+
+        def kill() -> None:
+            device = job_in_state(info, "RUNNING")["device"]
+            (pid,) = [one["pid"] for one in rest(info).status()["devices"] if one["device"] == device]
+            os.kill(pid, signal.SIGKILL)
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        with pytest.raises(WorkerLost, match="SIGKILL"):
+            long_cell(session)
+        thread.join()
+        with pytest.raises((ValueLost, PoolError)):
+            session.fetch(kept)
+        with session.capture():
+            after = torch.ones(2) + 1
+        assert session.fetch(after).tolist() == [2.0, 2.0]
+        session.close()
+
+
+def test_a_pool_killed_in_mid_cell(tmp_path: Path) -> None:
+    with running_pool(tmp_path, memory_bytes=64 * MIB, worker_command=None) as info:
+        session = open_session(info)
+
+        def kill() -> None:
+            job_in_state(info, "RUNNING")
+            os.kill(info.pid, signal.SIGKILL)
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        with pytest.raises(PoolLost):
+            long_cell(session)
+        thread.join()
+        session.close()
+
+
+def test_a_one_op_cell_is_quick(real_pool: RuntimeInfo) -> None:
+    session = open_session(real_pool)
+    try:
+        with session.capture():
+            x = torch.ones(4)
+        seconds = []
+        for _ in range(51):
+            with session.capture() as cell:
+                y = x + 1
+            seconds.append(cell.report.total_s)
+        assert sorted(seconds)[25] < 0.010
+        assert session.fetch(y).tolist() == [2.0] * 4
+    finally:
+        session.close()

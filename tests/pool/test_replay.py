@@ -1,0 +1,76 @@
+"""The journal of a live run leads fresh cores to the same decisions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from pool_kit import Client, act, held, read, rest, running_pool
+
+from djinn_lab import jobs, memory
+from djinn_lab.journal import Record, ReplayDiffers, replay
+from djinn_lab.pool.tables import journal
+from djinn_lab.protocol import messages
+
+
+def lively_run(directory: Path) -> str:
+    """The id of a pool that saw a bit of everything."""
+    with running_pool(directory) as info:
+        with Client(info) as ann, Client(info) as bob:
+            for number in range(5):
+                ann.run(act("", "", keep=True, first=10 * number + 1))
+            ann.run(read(held(999)))
+            running = ann.submit(act(*["sleep 0.1"] * 4))
+            ann.until(running, "RUNNING")
+            bob.run(act("", keep=True), target="cpu:1")
+            bob.send(messages.SignalPhase("IO_WAIT", 1.5))
+            bob.run(act("", "crash"), final=False, priority="HIGH")
+            bob.run(act(""), priority="LOW")
+            bob.run(b"garbage")
+            cancelled = bob.submit(act("sleep 20"))
+            bob.until(cancelled, "RUNNING")
+            bob.send(messages.CancelJob(cancelled))
+            bob.result(cancelled)
+            ann.result(running)
+        with Client(info, session=ann.session) as again:
+            again.run(act(""))
+            again.send(messages.CloseSession())
+        rest(info).status()
+        return info.pool
+
+
+def read_journal(directory: Path, pool: str) -> list[Record]:
+    engine = sa.create_engine(f"sqlite:///{directory / 'pool.sqlite3'}")
+    with engine.connect() as connection:
+        rows = connection.execute(sa.select(journal).where(journal.c.pool == pool).order_by(journal.c.seq))
+        records = [Record(**row._mapping) for row in rows]
+    engine.dispose()
+    return records
+
+
+def test_replay_gives_the_same_commands(tmp_path: Path) -> None:
+    pool = lively_run(tmp_path)
+    records = read_journal(tmp_path, pool)
+    assert len(records) > 40
+    kinds = {record.event for record in records}
+    assert {"DeviceLost", "CancelRequested", "SegmentRefused", "SegmentProgressed", "SessionParked"} <= kinds
+    queue, accounts = jobs.JobQueue(), memory.MemoryAccounts()
+    answers = replay(records, queue, accounts)
+    queue.validate()
+    accounts.validate()
+    commands = [command for answer in answers for command in answer]
+    assert sum(isinstance(command, jobs.StartSegment) for command in commands) >= 9
+
+    missing_one = [record for record in records if record.event != "CancelRequested"]
+    with pytest.raises((ReplayDiffers, jobs.IllegalEvent)):
+        replay(missing_one, jobs.JobQueue(), memory.MemoryAccounts())
+
+
+def test_a_decision_that_differs_is_named() -> None:
+    event = jobs.DeviceAdded(1.0, "cpu:0")
+    detail = msgspec.json.encode(event).decode()
+    record = Record(7, "pool", 1.0, "jobs", "DeviceAdded", detail, "0123456789abcdef")
+    with pytest.raises(ReplayDiffers, match="record 7 \\(DeviceAdded\\)"):
+        replay([record], jobs.JobQueue(), memory.MemoryAccounts())

@@ -1,0 +1,84 @@
+"""The database thread: batches, order, failures, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from djinn_lab.journal import Record
+from djinn_lab.pool import history
+from djinn_lab.pool import store as store_module
+from djinn_lab.pool.store import Store, sqlite_url, write_program, write_user
+
+
+def record(seq: int) -> Record:
+    return Record(seq, "pool", float(seq), "jobs", "DeviceAdded", "{}", "0" * 16)
+
+
+def test_reads_see_what_was_written_before(tmp_path: Path) -> None:
+    store = Store(sqlite_url(tmp_path / "db"))
+    assert store.opened() == 0
+    for seq in range(1, 2001):
+        store.journal(record(seq))
+    events = asyncio.run(store.read(lambda connection: history.read_events(connection, "pool", 1990, 100)))
+    assert [event.seq for event in events] == list(range(1991, 2001))
+    store.close()
+    again = Store(sqlite_url(tmp_path / "db"))
+    assert again.opened() == 2000
+    again.close()
+
+
+def test_one_bad_write_takes_nothing_with_it(tmp_path: Path) -> None:
+    store = Store(sqlite_url(tmp_path / "db"))
+    store.write(write_user("ann", "user", "1"))
+    store.write(write_user("ann", "user", "2"))
+    store.write(write_user("bob", "user", "3"))
+    assert [row[0] for row in store.submit(history.read_users).result()] == ["ann", "bob"]
+    store.close()
+
+
+def test_a_read_that_fails_says_so(tmp_path: Path) -> None:
+    store = Store(sqlite_url(tmp_path / "db"))
+    future = store.submit(lambda connection: connection.execute(sa.text("select * from nowhere")))
+    with pytest.raises(sa.exc.OperationalError, match="nowhere"):
+        future.result()
+    store.close()
+
+
+def test_only_the_newest_programs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "PROGRAM_JOBS_MAX", 3)
+    monkeypatch.setattr(store_module, "PROGRAM_BYTES_MAX", 100)
+    monkeypatch.setattr(store_module, "TRIM_EVERY_BATCHES", 1)
+    store = Store(sqlite_url(tmp_path / "db"))
+    for number in range(6):
+        store.write(write_program(f"job{number}", 0, b"x" * 10))
+    store.write(write_program("large", 0, b"x" * 101))
+    store.submit(history.read_users).result()
+    kept = [
+        number
+        for number in range(6)
+        if store.submit(lambda connection, n=number: history.read_program(connection, f"job{n}", None)).result()
+    ]
+    assert kept == [3, 4, 5]
+    assert store.submit(lambda connection: history.read_program(connection, "large", None)).result() is None
+    store.close()
+
+
+def test_a_database_of_another_schema_is_refused(tmp_path: Path) -> None:
+    Store(sqlite_url(tmp_path / "db")).close()
+    with sqlite3.connect(tmp_path / "db") as connection:
+        connection.execute("update schema_version set version = 99")
+    connection.close()
+    with pytest.raises(sa.exc.InvalidRequestError, match="schema 99"):
+        Store(sqlite_url(tmp_path / "db")).opened()
+
+
+def test_write_ahead_log(tmp_path: Path) -> None:
+    store = Store(sqlite_url(tmp_path / "db"))
+    mode = store.submit(lambda connection: connection.exec_driver_sql("PRAGMA journal_mode").scalar()).result()
+    assert mode == "wal"
+    store.close()
