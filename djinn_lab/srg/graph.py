@@ -94,14 +94,13 @@ class SRG:
         """Annotate a program that :func:`~djinn_lab.srg.validation.validate_program` accepts."""
         wiring = trace_wiring(program)
         attentions = find_attention(wiring)
-        residency = assign_residency(wiring, attentions)
+        values = _values(wiring, assign_residency(wiring, attentions))
         costs = CostBook(wiring)
         phases = refine_phases(program, attentions)
-        nodes, edges = _nodes_and_edges(wiring, phases, assign_modality(wiring), residency, costs)
         return cls(
-            nodes=tuple(nodes),
-            edges=tuple(edges),
-            values=_values(wiring, residency),
+            nodes=tuple(_nodes(wiring, values, phases, assign_modality(wiring), costs)),
+            edges=tuple(_edges(wiring, values)),
+            values=values,
             keep=tuple(program.keep),
             fetch=tuple(program.fetch),
             structural_hash=structural_hash(program),
@@ -120,11 +119,9 @@ class SRG:
 
 
 def _present(values: tuple[int | None, ...]) -> tuple[int, ...]:
-    return (
-        tuple(value for value in values if value is not None)
-        if None in values
-        else cast(tuple[int, ...], values)
-    )
+    if None in values:
+        return tuple(value for value in values if value is not None)
+    return cast(tuple[int, ...], values)
 
 
 def _values(wiring: Wiring, residency: Mapping[int, Residency]) -> dict[int, Value]:
@@ -164,41 +161,34 @@ def _layout(meta: TensorMeta | None) -> _Layout:
     return (None, None, 0, 0) if meta is None else (meta.shape, meta.dtype, meta.nbytes, meta.span_bytes)
 
 
-def _nodes_and_edges(
+def _edges(wiring: Wiring, values: Mapping[int, Value]) -> list[Edge]:
+    written_by: dict[int, int] = {}
+    edges: list[Edge] = []
+    for index, record in enumerate(wiring.program.nodes):
+        for needed in dict.fromkeys(_present(record.inputs)):
+            value = values[needed]
+            maker, writer = value.producer, written_by.get(value.storage)
+            edges.append(Edge(maker, index, needed, value.nbytes))
+            if writer is not None and (maker is None or writer > maker):
+                edges.append(Edge(writer, index, needed, value.nbytes))
+        for changed in wiring.writes[index]:
+            written_by[values[changed].storage] = index
+    return edges
+
+
+def _nodes(
     wiring: Wiring,
+    values: Mapping[int, Value],
     phases: Sequence[Phase],
     modalities: Sequence[Modality],
-    residency: Mapping[int, Residency],
     costs: CostBook,
-) -> tuple[list[Node], list[Edge]]:
-    program, metas, storages = wiring.program, wiring.metas, wiring.storages
-    ops = [template.op for template in program.templates]
-    made_by: dict[int, int] = {}
-    written_by: dict[int, int] = {}
+) -> list[Node]:
+    scopes, ops = wiring.program.scopes, [template.op for template in wiring.program.templates]
     nodes: list[Node] = []
-    edges: list[Edge] = []
-    sizes: dict[int, int] = {}
-    for index, record in enumerate(program.nodes):
-        inputs = _present(record.inputs)
-        for value in dict.fromkeys(inputs):
-            nbytes = sizes.get(value)
-            if nbytes is None:
-                meta = metas[value]
-                nbytes = sizes[value] = 0 if meta is None else meta.nbytes
-            maker, writer = made_by.get(value), written_by.get(storages[value])
-            edges.append(Edge(maker, index, value, nbytes))
-            if writer is not None and (maker is None or writer > maker):
-                edges.append(Edge(writer, index, value, nbytes))
-        writes = wiring.writes[index]
-        for value in writes:
-            written_by[storages[value]] = index
-        outputs = _present(record.outputs)
-        for value in outputs:
-            made_by.setdefault(value, index)
-        cost = costs.cost(index, record)
-        scope = program.scopes[record.scope]
-        first = outputs[0] if outputs else writes[0] if writes else None
-        meta = None if first is None else metas[first]
+    for index, record in enumerate(wiring.program.nodes):
+        cost, scope = costs.cost(index, record), scopes[record.scope]
+        outputs, writes = _present(record.outputs), wiring.writes[index]
+        first = values[outputs[0]] if outputs else values[writes[0]] if writes else None
         nodes.append(
             Node(
                 id=index,
@@ -209,17 +199,17 @@ def _nodes_and_edges(
                 line=scope.line,
                 phase=phases[index],
                 modality=modalities[index],
-                residency="activation" if first is None else residency[first],
+                residency="activation" if first is None else first.residency,
                 flops=cost.flops,
                 flops_counted=cost.counted,
                 bytes_read=cost.bytes_read,
                 bytes_written=cost.bytes_written,
-                shape=None if meta is None else meta.shape,
-                dtype=None if meta is None else meta.dtype,
-                inputs=inputs,
+                shape=None if first is None else first.shape,
+                dtype=None if first is None else first.dtype,
+                inputs=_present(record.inputs),
                 outputs=outputs,
                 writes=writes,
                 is_view=wiring.views[index],
             )
         )
-    return nodes, edges
+    return nodes
