@@ -61,6 +61,18 @@ _PER_OUTPUT = _table(
         special_spherical_bessel_j0 special_airy_ai
         """,
         5: "_softmax softmax _safe_softmax _log_softmax log_softmax _masked_softmax",
+        8: """
+        soft_margin_loss soft_margin_loss_backward multi_margin_loss multilabel_margin_loss_forward
+        fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
+        special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_modified_bessel_i0
+        special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1
+        _standard_gamma_grad
+        """,
+        24: """
+        upsample_bicubic2d upsample_bicubic2d_backward _upsample_bicubic2d_aa
+        _upsample_bicubic2d_aa_backward
+        _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward grid_sampler_3d_backward
+        """,
         14: "_fused_adam _fused_adamw grid_sampler_2d grid_sampler_2d_backward grid_sampler grid_sampler_3d",
     }
 )
@@ -75,7 +87,9 @@ _PER_INPUT = _table(
         _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
         adaptive_max_pool3d_backward nll_loss nll_loss_forward nll_loss2d_forward trace bincount histc
         nonzero masked_select unique_dim unique_consecutive _unique2 _unique nonzero_static
-        value_selecting_reduction_backward _embedding_bag _embedding_bag_forward_only
+        value_selecting_reduction_backward fractional_max_pool2d fractional_max_pool3d cummaxmin_backward
+        max_pool1d_with_indices segment_reduce _segment_reduce_backward histogram argwhere _embedding_bag
+        _embedding_bag_forward_only
         _embedding_bag_backward _embedding_bag_dense_backward embedding_bag median nanmedian mode kthvalue
         """,
         2: """norm linalg_vector_norm linalg_norm linalg__powsum _powsum dist cross_entropy_loss
@@ -83,6 +97,7 @@ _PER_INPUT = _table(
         4: """
         var std var_mean std_mean logsumexp rms_norm _fused_rms_norm _batch_norm_no_update
         _native_batch_norm_legit_no_training _weight_norm_interface _weight_norm _cdist_forward
+        _cdist_backward _pdist_backward
         _pdist_forward
         """,
         7: """
@@ -172,6 +187,7 @@ _FORMULAS: dict[str, Formula] = {
     "linear": _linear,
     "matmul": _matmul,
     "_int_mm": COUNTED["mm"],
+    "_weight_int8pack_mm": _linear,
     **dict.fromkeys(("addmm", "baddbmm", "addbmm", "_addmm_activation"), COUNTED["addmm"]),
     "mkldnn_rnn_layer": _recurrent,
     "mkldnn_rnn_layer_backward": lambda call: 2 * _recurrent(call),
