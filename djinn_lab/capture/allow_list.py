@@ -35,19 +35,22 @@ _DENIED_NAMES = re.compile(
     r"from_file|set_|set|_set_.*|set_data|record_stream|_?pin_memory|_copy_from.*|_lazy_clone"
     r"|rename_?|refine_names|align_.*|_make_dual.*|_unpack_dual|_fw_primal.*|_fw_dual.*|requires_grad_|retain_grad"
     r"|_foobar|_test_.*|_propagate_xla_data|_print|_dimI|_dimV|is_.*|_is_.*"
+    r"|_add_batch_dim|_remove_batch_dim|_make_dep_token"
 )
 _DENIED_LAYOUTS = re.compile(
-    r"_?sparse_.*|_?(to_)?sparse.*|to_dense.*|_to_dense|sspaddmm|hspmm|smm|_?coalesce.*|_?indices(_copy)?|_?values(_copy)?"
+    r"_?sparse_.*|.*_sparse_.*|_?(to_)?sparse.*|to_dense.*|_to_dense|sspaddmm|hspmm|smm|_?coalesce.*"
+    r"|_?indices(_copy)?|_?values(_copy)?"
     r"|c?crow_indices.*|c?col_indices.*|row_indices.*|ccol_indices.*|_convert_indices_from.*|_validate_.*|_spdiags"
     r"|resize_as_sparse.*|copy_sparse_to_sparse.*|_csr.*|_compute_.*sparse.*|_resize_as_sparse.*|_spsolve"
     r"|_?nested_.*|.*_nested_.*|.*_jagged.*|.*jagged_.*|to_padded_tensor|_reshape_copy_nested"
     r"|(?!fake_|_fake_)(.*_)?quanti[zs].*|q_.*|int_repr|dequantize.*|fbgemm_.*|_?choose_qparams.*|_make_per_.*"
-    r"|_empty_(affine|per_channel)_.*|_dyn_quant.*|.*_mkldnn.*|(?!mkldnn_(convolution|rnn_layer))_?mkldnn_.*"
+    r"|_empty_(affine|per_channel)_.*|_dyn_quant.*|_wrapped_.*|_convert_weight_.*"
+    r"|.*_mkldnn.*|(?!mkldnn_(convolution|rnn_layer))_?mkldnn_.*"
 )
 _DENIED_BACKENDS = re.compile(
     r"_?(cudnn|miopen|cuda|cufft|mps|xpu|vulkan|metal|triton|cslt|nnpack|xnnpack|neuron)_.*|_thnn_fused_.*"
     r"|_flash_attention_.*|_efficient_attention_.*|_fill_mem_eff_.*|_scaled_dot_product_(efficient|cudnn|fused)_.*"
-    r"|_scaled_dot_product_flash_attention(?!_for_cpu).*|_scaled_grouped_mm.*|_(use|has)_.*"
+    r"|_scaled_dot_product_flash_attention(?!_for_cpu).*|_scaled_grouped_mm.*|_(use|has)_.*|.*_mps(_.*)?"
 )
 _NAMED_DIMENSIONS = re.compile(r".*(dimname|names).*", re.IGNORECASE)
 _RETURN_NOTHING = re.compile(r"_foreach_.*_|_fused_.*_|_amp_foreach_.*_|_assert_async")
