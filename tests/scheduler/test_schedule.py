@@ -255,3 +255,13 @@ def test_scheduling_is_fast() -> None:
         scheduler.create_schedule(srg)
         times.append(perf_counter() - before)
     assert min(times) < 0.2, "10k nodes; about 3 us a node on a quiet machine"
+
+
+def test_profiles_say_the_same_as_the_settings_that_people_edit() -> None:
+    from djinn_lab.config import BUILT_IN
+
+    settings = {name: profile.scheduler for name, profile in BUILT_IN.items()}
+    assert settings.keys() == SCHEDULER_PROFILES.keys()
+    for name, profile in SCHEDULER_PROFILES.items():
+        assert settings[name].objective == profile.objective
+        assert settings[name].memory_reserve_fraction == profile.reserve_fraction
