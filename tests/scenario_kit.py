@@ -1,8 +1,8 @@
 """Scenario files: commands to a core and the full expected transcript.
 
-A block is lines of input, ``----``, lines of output, and a blank line; ``#`` starts a comment. Every input line is an
-event (its class and ``field=value`` pairs) one second after the one before, or ``show``. Run the tests with
-``DJINN_REWRITE_SCENARIOS=1`` to write what the cores answer now into the files.
+A block is lines of input, ``----``, lines of output, and a blank line; ``#`` starts a comment. Every
+input line is an event (its class and ``field=value`` pairs) one second after the one before, or ``show``.
+Run the tests with ``DJINN_REWRITE_SCENARIOS=1`` to write what the cores answer now into the files.
 """
 
 from __future__ import annotations
@@ -60,5 +60,8 @@ def parse_event(line: str, at_s: float, kinds: Mapping[str, type[msgspec.Struct]
 def render(command: msgspec.Struct) -> str:
     """One line; what is None is left out."""
     fields = {name: value for name, value in msgspec.structs.asdict(command).items() if value is not None}
-    shown = (f"{name}={value!r}" if isinstance(value, str) and " " in value else f"{name}={value}" for name, value in fields.items())
+    shown = (
+        f"{name}={value!r}" if isinstance(value, str) and " " in value else f"{name}={value}"
+        for name, value in fields.items()
+    )
     return f"{type(command).__name__} {' '.join(shown)}"

@@ -1,6 +1,7 @@
 """CORE: which job runs next, and where. State in, event in, commands out; see
 :mod:`djinn_lab.jobs.states`."""
 
+from djinn_lab.jobs.explain import Place
 from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
 from djinn_lab.jobs.messages import (
     CancelRequested,
@@ -41,6 +42,7 @@ __all__ = [
     "JobState",
     "Move",
     "Notify",
+    "Place",
     "Priority",
     "QueueSnapshot",
     "SegmentFinished",

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.states import JobState
 
 
-def explain(job: Job, running: Job | None, ahead: Sequence[Job], lost_devices: Sequence[str]) -> str:
-    """``running``: what holds the job's device; ``ahead``: who is before it in line; ``lost_devices``: all
-    devices that are down, which is why a SUBMITTED job has none."""
+class Place(msgspec.Struct, frozen=True):
+    """A place in a device's line. ``position`` counts from 1; ``previous`` is the job right ahead; ``running`` is
+    what holds the device; ``wait_s``: predicted wait until the start, None when a run time on the way is
+    unknown."""
+
+    position: int
+    running: Job | None
+    previous: Job | None
+    wait_s: float | None
+
+
+def places_in(line: Sequence[Job], running: Job | None) -> Iterator[tuple[Job, Place]]:
+    """The place of every job in one device's line."""
+    wait_s = 0.0 if running is None else running.remaining_s
+    previous = None
+    for position, job in enumerate(line, 1):
+        yield job, Place(position, running, previous, wait_s)
+        previous, own_s = job, job.remaining_s
+        wait_s = None if wait_s is None or own_s is None else wait_s + own_s
+
+
+def explain(job: Job, place: Place | None, lost_devices: Sequence[str]) -> str:
+    """``place``: of a QUEUED job; ``lost_devices``: all that are down, so that a SUBMITTED job has none."""
     match job.state:
         case JobState.SUBMITTED:
             return _explain_submitted(job, lost_devices)
         case JobState.QUEUED:
-            return _explain_queued(job, running, ahead)
+            assert place is not None
+            return _explain_queued(job, place)
         case JobState.RUNNING if job.cancelling:
             return f"Stopping on {job.held_on} after {_ops(job)}: {job.message}."
         case JobState.RUNNING:
@@ -28,12 +51,6 @@ def explain(job: Job, running: Job | None, ahead: Sequence[Job], lost_devices: S
             return f"Failed: {job.message}"
         case JobState.CANCELLED:
             return f"Cancelled: {job.message}."
-
-
-def estimate_s(running: Job | None, ahead: Sequence[Job]) -> float | None:
-    """Predicted wait until the start in seconds, None when a run time on the way is unknown."""
-    parts = [job.remaining_s for job in (*([running] if running else []), *ahead)]
-    return None if None in parts else sum(part for part in parts if part is not None)
 
 
 def ordinal(number: int) -> str:
@@ -51,11 +68,12 @@ def _explain_submitted(job: Job, lost_devices: Sequence[str]) -> str:
     return "Waits for the first device to be ready."
 
 
-def _explain_queued(job: Job, running: Job | None, ahead: Sequence[Job]) -> str:
+def _explain_queued(job: Job, place: Place) -> str:
+    running, previous, between = place.running, place.previous, place.position - 2
     parts = [] if running is None else [f"{_whose(running)} (running, {_ops(running)})"]
-    parts += [f"{len(ahead) - 1} more"] if len(ahead) > 1 else []
-    parts += [f"{_whose(other)} ({other.priority})" for other in ahead[-1:]]
-    return f"{ordinal(len(ahead) + 1)} in line for {job.held_on}, behind {_listed(parts)}."
+    parts += [f"{between} more"] if between > 0 else []
+    parts += [] if previous is None else [f"{_whose(previous)} ({previous.priority})"]
+    return f"{ordinal(place.position)} in line for {job.held_on}, behind {_listed(parts)}."
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from djinn_lab.jobs.explain import estimate_s, explain
+from djinn_lab.jobs.explain import Place, explain, places_in
 from djinn_lab.jobs.invariants import check_queue
 from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot, line_order
 from djinn_lab.jobs.messages import (
@@ -28,7 +28,7 @@ from djinn_lab.jobs.messages import (
     SessionParked,
     StartSegment,
 )
-from djinn_lab.jobs.states import FINISHED, RANKS, TRANSITIONS, IllegalEvent, JobState, Move
+from djinn_lab.jobs.states import RANKS, TRANSITIONS, IllegalEvent, JobState, Move
 
 FINISHED_JOBS_MAX = 200
 """How many finished jobs are remembered, with their stories."""
@@ -90,22 +90,22 @@ class JobQueue:
     def explain(self, job: str) -> str:
         """Why the job is where it is, in one sentence. Raises KeyError for a job that is not remembered."""
         known = self._jobs.get(job) or self._finished[job]
-        running, ahead = self._before(known)
-        return explain(known, running, ahead, self._lost_devices())
+        return explain(known, self.place(job), self._lost_devices())
 
-    def position(self, job: str) -> int | None:
-        """Place in the device's line from 1, None when not QUEUED."""
+    def place(self, job: str) -> Place | None:
+        """Where in its device's line a QUEUED job stands, None for any other."""
         known = self._jobs.get(job)
-        if known is None or known.state is not JobState.QUEUED:
+        if known is None or known.held_on is None or known.state is not JobState.QUEUED:
             return None
-        return len(self._before(known)[1]) + 1
+        return next(place for other, place in self._places(known.held_on) if other.job == job)
 
-    def estimate_s(self, job: str) -> float | None:
-        """Predicted wait until a QUEUED job starts, None when unknown."""
-        known = self._jobs.get(job)
-        if known is None or known.state is not JobState.QUEUED:
-            return None
-        return estimate_s(*self._before(known))
+    def waiting(self) -> Iterator[tuple[Job, Place | None, str]]:
+        """Every SUBMITTED and QUEUED job with its place and reason."""
+        lost, places = self._lost_devices(), self._all_places()
+        for job in self._jobs.values():
+            if job.state in (JobState.SUBMITTED, JobState.QUEUED):
+                place = places.get(job.job)
+                yield job, place, explain(job, place, lost)
 
     def device_of(self, session: str) -> str | None:
         """The device that the session is bound to."""
@@ -350,42 +350,36 @@ class JobQueue:
     def _line(self, device: str) -> list[Job]:
         return line_order(job for job in self._in_state(JobState.QUEUED) if job.held_on == device)
 
-    def _before(self, job: Job) -> tuple[Job | None, list[Job]]:
-        """What runs on the job's device, and who is ahead of it in line."""
-        if job.state is not JobState.QUEUED or job.held_on is None:
-            return None, []
-        running = self._running.get(job.held_on)
-        line = self._line(job.held_on)
-        ahead = line[: [other.job for other in line].index(job.job)]
-        return self._jobs.get(running) if running else None, ahead
+    def _places(self, device: str) -> Iterator[tuple[Job, Place]]:
+        running = self._running.get(device)
+        return places_in(self._line(device), self._jobs[running] if running else None)
+
+    def _all_places(self) -> dict[str, Place]:
+        devices = {job.held_on for job in self._in_state(JobState.QUEUED) if job.held_on}
+        return {job.job: place for device in sorted(devices) for job, place in self._places(device)}
 
     def _lost_devices(self) -> list[str]:
         return sorted(device for device, alive in self._alive.items() if not alive)
 
     # -- telling -------------------------------------------------------------------------------------------
 
-    def _notifications(self) -> Iterable[Notify]:
+    def _notifications(self) -> Iterator[Notify]:
         """One notice for every job whose state, device or place in line changed."""
-        devices = {job.held_on for job in self._in_state(JobState.QUEUED) if job.held_on}
-        queued = [
-            (job, place) for device in sorted(devices) for place, job in enumerate(self._line(device), 1)
-        ]
-        places = {job.job: place for job, place in queued}
-        candidates = dict.fromkeys([*self._touched, *places])
-        for name in candidates:
+        lost, places = self._lost_devices(), self._all_places()
+        for name in dict.fromkeys([*self._touched, *places]):
             job = self._jobs.get(name) or self._finished.get(name)
             if job is None:
                 continue
-            told = (job.state, job.held_on, job.segment, places.get(name), job.cancelling)
+            place = places.get(name)
+            position = place.position if place else None
+            told = (job.state, job.held_on, job.segment, position, job.cancelling)
             if self._told.get(name) == told:
                 continue
             self._told[name] = told
-            if job.state in FINISHED:
+            if job.finished:
                 del self._told[name]
-            running, ahead = self._before(job)
-            reason = explain(job, running, ahead, self._lost_devices())
-            wait_s = estimate_s(running, ahead) if job.state is JobState.QUEUED else None
-            yield Notify(name, job.state, reason, places.get(name), job.held_on, wait_s)
+            reason, wait_s = explain(job, place, lost), place.wait_s if place else None
+            yield Notify(name, job.state, reason, position, job.held_on, wait_s)
 
     def _remember(self, event: Event) -> None:
         named = getattr(event, "job", None)

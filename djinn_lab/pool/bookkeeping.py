@@ -112,12 +112,11 @@ class Bookkeeper:
 
     def refresh_waiting(self) -> None:
         """Tell the clients of queued jobs what they wait for now."""
-        for job in self.ledger.queue.snapshot().jobs:
+        for job, place, reason in self.ledger.queue.waiting():
             record = self.records[job.job]
-            if job.state in (jobs.JobState.QUEUED, jobs.JobState.SUBMITTED):
-                record.reason = self.ledger.queue.explain(job.job)
-                record.estimate_s = self.ledger.queue.estimate_s(job.job)
-                self.tell(record, job)
+            record.reason = reason
+            record.estimate_s = place.wait_s if place else None
+            self.tell(record, job)
 
     def answer(
         self,

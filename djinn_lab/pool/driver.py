@@ -295,7 +295,11 @@ class Driver:
         if now_s - record.flight.told_progress_s < PROGRESS_INTERVAL_S:
             return
         record.flight.told_progress_s = now_s
-        self._jobs(jobs.SegmentProgressed(now_s, message.job, message.segment, message.ops_done))
+        try:
+            self._jobs(jobs.SegmentProgressed(now_s, message.job, message.segment, message.ops_done))
+        except jobs.IllegalEvent as error:
+            log.error("a worker's progress makes no sense: %s", error)
+            return
         job = self.ledger.queue.job(message.job)
         record.ops_done = record.ops_before + message.ops_done
         record.reason = self.ledger.queue.explain(message.job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
@@ -96,14 +97,16 @@ def _add_program_routes(app: FastAPI, context: PoolContext) -> None:
 async def list_jobs(
     context: PoolContext, state: JobState | None, user: str | None, limit: int
 ) -> list[JobView]:
-    """Those in memory are fresher than their rows."""
-    live = {job: record.view() for job, record in context.driver.books.records.items()}
+    """Those in memory are the newest, and fresher than their rows."""
+    records = context.driver.books.records
     wanted = state.value if state else None
-    rows = await context.store.read(
-        lambda connection: history.read_jobs(connection, wanted, user, limit + len(live))
-    )
-    found = [view for view in rows if view.job not in live]
-    found += [view for view in live.values() if user in (None, view.user) and wanted in (None, view.state)]
+    matching = (r for r in reversed(records.values()) if user in (None, r.user) and wanted in (None, r.state))
+    found = [record.view() for record in islice(matching, limit)]
+    if len(found) < limit:
+        rows = await context.store.read(
+            lambda connection: history.read_jobs(connection, wanted, user, limit + len(records))
+        )
+        found += [view for view in rows if view.job not in records]
     return sorted(found, key=lambda view: -view.submitted_at)[:limit]
 
 

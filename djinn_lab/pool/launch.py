@@ -68,9 +68,9 @@ def start_pool(
 
 
 def running_pool() -> RuntimeInfo | None:
-    """The pool of the runtime file, if it answers. A file whose process is not a pool any more is removed."""
+    """The pool of the runtime file, if it listens. A file whose process is not a pool any more is removed."""
     info = read_runtime()
-    if info is None or _answers(info.url):
+    if info is None or _listens(info.url):
         return info
     remove_runtime(info.pid)
     return None
@@ -142,13 +142,16 @@ def _wait_until_ready(process: subprocess.Popen[bytes], deadline_s: float, wait_
     raise PoolError(f"The pool was not ready within {wait_s:.0f} s. The end of its log:\n" + _log_tail())
 
 
-def _answers(url: str) -> bool:
+def _listens(url: str) -> bool:
+    """Whether something that may be a pool has the port; one that is too busy to answer counts."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=ALIVE_TIMEOUT_S)
     with contextlib.closing(connection):
         try:
             connection.request("GET", "/v1/alive")
             return connection.getresponse().status == 200
+        except TimeoutError:
+            return True
         except (OSError, http.client.HTTPException):
             return False
 

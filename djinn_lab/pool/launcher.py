@@ -98,7 +98,7 @@ class LocalLauncher:
         for worker in self._workers.values():
             task = asyncio.get_running_loop().create_task(self._live(worker, owner), name=worker.plan.device)
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._forget)
 
     def send(self, device: str, message: ToWorker) -> bool:
         """Queue a frame; False when the worker is down."""
@@ -134,6 +134,11 @@ class LocalLauncher:
             if worker.process is not None and worker.process.poll() is None:
                 worker.process.kill()
                 worker.process.wait()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("%s is no longer watched", task.get_name(), exc_info=task.exception())
 
     def _spawn(self, worker: Worker) -> None:
         plan = worker.plan

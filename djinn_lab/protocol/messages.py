@@ -7,6 +7,8 @@ payload is read. From then on every :class:`SubmitSegment` is answered by exactl
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from djinn_lab.srg.program import TensorMeta
@@ -199,5 +201,5 @@ ToPool = (
 FromPool = Welcome | Refused | BlobsMissing | JobUpdate | SegmentResult
 
 encode = msgspec.msgpack.Encoder().encode
-decode_to_pool = msgspec.msgpack.Decoder(ToPool).decode
-decode_from_pool = msgspec.msgpack.Decoder(FromPool).decode
+decode_to_pool: Callable[[bytes], ToPool] = msgspec.msgpack.Decoder(ToPool).decode
+decode_from_pool: Callable[[bytes], FromPool] = msgspec.msgpack.Decoder(FromPool).decode

@@ -1,4 +1,5 @@
-"""Any order of events, from good and bad clients: the queue keeps its invariants, and a bad event changes nothing."""
+"""Any order of events, from good and bad clients: the queue keeps its invariants, and a bad event changes
+nothing."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from djinn_lab.jobs import (
     FINISHED,
     TRANSITIONS,
     DeviceAdded,
+    Event,
     JobQueue,
     JobState,
     SegmentFinished,
@@ -17,13 +18,15 @@ from djinn_lab.jobs import (
 from djinn_lab.jobs.queue import FINISHED_JOBS_MAX
 
 
-def submit(job: str, session: str = "s", segment: int = 0, final: bool = True, ops: int = 5) -> SegmentSubmitted:
+def submit(
+    job: str, session: str = "s", segment: int = 0, final: bool = True, ops: int = 5
+) -> SegmentSubmitted:
     return SegmentSubmitted(1.0, job, segment, session, "ann", "NORMAL", ops, final)
 
 
 def test_a_story_has_every_event_of_a_job_and_only_the_last_progress() -> None:
     queue = JobQueue()
-    events = [
+    events: list[Event] = [
         submit("a", final=False),
         SegmentProgressed(2.0, "a", 0, 1),
         SegmentProgressed(3.0, "a", 0, 2),

@@ -44,7 +44,8 @@ class Player:
         snapshot = self.queue.snapshot()
         for view in snapshot.devices:
             state = f"runs {view.running or 'nothing'}" if view.alive else "is down"
-            yield f"  {view.device} {state}, line [{' '.join(view.line)}], sessions [{' '.join(view.sessions)}]"
+            line, sessions = " ".join(view.line), " ".join(view.sessions)
+            yield f"  {view.device} {state}, line [{line}], sessions [{sessions}]"
         for job in snapshot.jobs:
             yield f"  {job.job} {job.state} segment {job.segment} {job.ops_done}/{job.ops_total}"
 

@@ -97,7 +97,9 @@ class AccountsMachine(RuleBasedStateMachine):
     def report(self, device: str, used: int, peak: int, held: dict[str, int]) -> None:
         self.feed(MemoryReported(self.tick(), device, used, peak, held))
 
-    @rule(session=SESSIONS, phase=st.sampled_from(["COMPUTE", "IO_WAIT", "NAP"]), wait_s=st.none() | st.floats())
+    @rule(
+        session=SESSIONS, phase=st.sampled_from(["COMPUTE", "IO_WAIT", "NAP"]), wait_s=st.none() | st.floats()
+    )
     def signal(self, session: str, phase: str, wait_s: float | None) -> None:
         before = self.accounts.session(session)
         commands = self.feed(PhaseSignalled(self.tick(), session, phase, wait_s))

@@ -30,7 +30,9 @@ class Player:
 
     def handle(self, line: str, at_s: float) -> Iterator[str]:
         before = self.accounts.snapshot()
-        event = read_report(line, at_s) if line.startswith("MemoryReported") else parse_event(line, at_s, KINDS)
+        event = (
+            read_report(line, at_s) if line.startswith("MemoryReported") else parse_event(line, at_s, KINDS)
+        )
         try:
             commands = self.accounts.handle(event)  # type: ignore[arg-type]
         except IllegalEvent as error:
@@ -43,7 +45,8 @@ class Player:
         snapshot = self.accounts.snapshot()
         for device in snapshot.devices:
             held = " ".join(f"{session}:{nbytes}" for session, nbytes in sorted(device.session_bytes.items()))
-            yield f"  {device.device} {device.used_bytes}/{device.memory_bytes} peak {device.peak_bytes} [{held}]"
+            used = f"{device.used_bytes}/{device.memory_bytes} peak {device.peak_bytes}"
+            yield f"  {device.device} {used} [{held}]"
         for session in snapshot.sessions:
             wake = "" if session.wake_at_s is None else f" until {session.wake_at_s:g}"
             where = session.device or "nowhere"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import httpx
 import pytest
@@ -58,7 +60,15 @@ def running_pool(
             yield info
         finally:
             stop_pool()
-            assert not process_is_alive(info.pid)
+            until_dead(info.pid)
+
+
+def until_dead(pid: int, timeout_s: float = 10) -> None:
+    """A killed process takes a moment to go."""
+    deadline_s = time.monotonic() + timeout_s
+    while process_is_alive(pid):
+        assert time.monotonic() < deadline_s, f"process {pid} lives on"
+        time.sleep(0.01)
 
 
 def http(info: RuntimeInfo, token: str | None = None) -> httpx.Client:
@@ -92,7 +102,7 @@ class Wire:
             )
         )
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -190,7 +200,9 @@ class Client(Wire):
         self.send(messages.BlobStored(digest, len(data)))
 
 
-def act(*verbs: str, fetch: bool = True, keep: bool = False, meta: TensorMeta = META, first: int = 1) -> Program:
+def act(
+    *verbs: str, fetch: bool = True, keep: bool = False, meta: TensorMeta = META, first: int = 1
+) -> Program:
     """A program of one op for every verb of the stand-in worker; the last value is fetched."""
     nodes = [NodeRecord(0, (), (first + n,), (0,), (first + n,), n) for n in range(len(verbs))]
     last = first + len(verbs) - 1

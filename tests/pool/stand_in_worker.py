@@ -1,7 +1,8 @@
 """A small worker process that speaks the pool's protocol and runs ops as no-ops, for tests of the pool alone.
 
-What an op does is told by its scope's ``module``: ``sleep S``, ``crash``, ``fail TEXT``, or nothing. Values are
-counted by their metas; fetched ones are zeros, or the uploaded bytes. It also listens while it sleeps.
+What an op does is told by its scope's ``module``: ``sleep S``, ``crash``, ``fail TEXT``, or nothing.
+Values are counted by their metas; fetched ones are zeros, or the uploaded bytes. It also listens while it
+sleeps.
 """
 
 from __future__ import annotations
@@ -73,9 +74,7 @@ class StandIn:
         try:
             done = self.execute(run, program)
         except Failed as failed:
-            self.send(
-                wire.SegmentFailed(run.job, run.segment, failed.failure, self.executed, self.memory())
-            )
+            self.send(wire.SegmentFailed(run.job, run.segment, failed.failure, self.executed, self.memory()))
         except Cancelled:
             self.send(wire.SegmentCancelled(run.job, run.segment, self.executed, self.memory()))
         else:
@@ -98,11 +97,11 @@ class StandIn:
         for node in program.nodes:
             starts.append(time.perf_counter() - began)
             self.act(run, program.scopes[node.scope].module, len(program.nodes))
-            for value, meta in zip(node.outputs, node.output_metas, strict=True):
-                if value is not None and meta is not None:
-                    metas[value] = program.metas[meta]
-                    if value in program.keep:
-                        held[value] = program.metas[meta].nbytes
+            for output, meta in zip(node.outputs, node.output_metas, strict=True):
+                if output is not None and meta is not None:
+                    metas[output] = program.metas[meta]
+                    if output in program.keep:
+                        held[output] = program.metas[meta].nbytes
             self.executed += 1
             ends.append(time.perf_counter() - began)
         fetched = []
@@ -113,9 +112,7 @@ class StandIn:
                 file = Path(self.arguments.blob_directory) / f"result-{uuid.uuid4()}"
                 file.write_bytes(data)
                 path = str(file)
-            fetched.append(
-                wire.FetchedTensor(value, metas[value], None if path else data, path)
-            )
+            fetched.append(wire.FetchedTensor(value, metas[value], None if path else data, path))
         run_s = time.perf_counter() - began
         return wire.SegmentDone(
             run.job, run.segment, fetched, [], None, starts, ends, 0.0, run_s, 0.0, self.memory()
@@ -154,7 +151,8 @@ class StandIn:
 
     def receive(self) -> wire.ToWorker:
         length = struct.unpack(">I", self.read(4))[0]
-        return wire.decode_to_worker(self.read(length))
+        message: wire.ToWorker = wire.decode_to_worker(self.read(length))
+        return message
 
     def read(self, count: int) -> bytes:
         data = b""

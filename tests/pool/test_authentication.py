@@ -33,7 +33,9 @@ def test_users_come_and_go() -> None:
     assert not users.remove("ann")
 
 
-@pytest.mark.parametrize(("name", "role"), [("", "user"), ("a b", "user"), ("x" * 65, "user"), ("ann", "god")])
+@pytest.mark.parametrize(
+    ("name", "role"), [("", "user"), ("a b", "user"), ("x" * 65, "user"), ("ann", "god")]
+)
 def test_bad_users_are_refused(name: str, role: str) -> None:
-    with pytest.raises(ValueError, match="name|role"):
+    with pytest.raises(ValueError, match=r"name|role"):
         Authentication("t").add(name, role, "digest")

@@ -13,7 +13,19 @@ from pathlib import Path
 import msgspec
 import pytest
 from blake3 import blake3
-from pool_kit import META, Client, Wire, act, http, new_user, read, peak_resident_bytes, rest, running_pool, upload
+from pool_kit import (
+    META,
+    Client,
+    Wire,
+    act,
+    http,
+    new_user,
+    peak_resident_bytes,
+    read,
+    rest,
+    running_pool,
+    upload,
+)
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from djinn_lab.errors import AuthenticationError, CancelFailed, OptionError, PoolError, Refused
@@ -121,7 +133,8 @@ def test_a_text_frame(client: Client) -> None:
 
 
 def flood(client: Client, fragment_bytes: int, total_bytes: int) -> int:
-    """Send one message of ``total_bytes`` in fragments on the bare socket; bytes sent until the pool hung up."""
+    """Send one message of ``total_bytes`` in fragments on the bare socket; bytes sent until the pool hung
+    up."""
     chunk = bytes(MIB)
     raw = client.socket.socket
     sent = 0
@@ -192,7 +205,10 @@ NODE = NodeRecord(0, (), (1,), (0,), (1,), 0)
         (b"\x00\x01 garbage", "cannot be read"),
         (b"\x91" * 5000, "cannot be read"),
         (os.urandom(100_000), "cannot be read"),
-        (changed(templates=[msgspec.structs.replace(act("").templates[0], op="aten.system.default")]), "aten.system"),
+        (
+            changed(templates=[msgspec.structs.replace(act("").templates[0], op="aten.system.default")]),
+            "aten.system",
+        ),
         (changed(templates=[msgspec.structs.replace(act("").templates[0], op="os.system")]), "os.system"),
         (changed(fetch=(77,)), "77"),
         (changed(nodes=[msgspec.structs.replace(NODE, template=9)]), "9"),
@@ -203,7 +219,11 @@ NODE = NodeRecord(0, (), (1,), (0,), (1,), 0)
         (
             Program(
                 (META,),
-                (msgspec.structs.replace(act("").templates[0], op="aten.relu.default", args=[{"t": "tensor"}]),),
+                (
+                    msgspec.structs.replace(
+                        act("").templates[0], op="aten.relu.default", args=[{"t": "tensor"}]
+                    ),
+                ),
                 act("").scopes,
                 (),
                 (NodeRecord(0, (2,), (1,), (0,), (1,), 0), NodeRecord(0, (1,), (2,), (0,), (2,), 0)),
@@ -213,7 +233,9 @@ NODE = NodeRecord(0, (), (1,), (0,), (1,), 0)
     ],
     ids=lambda value: None if isinstance(value, (bytes, Program)) else str(value),
 )
-def test_a_bad_program(client: Client, shared_pool: RuntimeInfo, program: Program | bytes, words: str) -> None:
+def test_a_bad_program(
+    client: Client, shared_pool: RuntimeInfo, program: Program | bytes, words: str
+) -> None:
     encoded = program if isinstance(program, bytes) else encode_program(program)
     result = client.run(encoded)
     assert (result.outcome, result.executed) == ("failed", 0)
@@ -241,7 +263,9 @@ def test_bad_submits(client: Client) -> None:
     assert "already DONE" in again.error.message
 
 
-def test_an_upload_of_other_bytes_than_announced_does_not_count(client: Client, shared_pool: RuntimeInfo) -> None:
+def test_an_upload_of_other_bytes_than_announced_does_not_count(
+    client: Client, shared_pool: RuntimeInfo
+) -> None:
     data = uuid.uuid4().bytes
     digest = blake3(data).hexdigest()
     client.write_blob(digest, b"x" * 16)
@@ -313,11 +337,15 @@ def test_what_is_not_yours(client: Client, shared_pool: RuntimeInfo) -> None:
     for call in (stranger.program, stranger.graph, stranger.schedule, stranger.cancel, viewer.cancel):
         with pytest.raises(Refused):
             call(job)
-    for call in (stranger.close_session, viewer.close_session):
+    for close in (stranger.close_session, viewer.close_session):
         with pytest.raises(Refused):
-            call(client.session)
+            close(client.session)
     for anybody in (stranger, viewer, rest(shared_pool, operator_token)):
-        for forbidden in (anybody.users, anybody.shutdown, lambda user=anybody: user.create_user("eve", "admin")):
+        for forbidden in (
+            anybody.users,
+            anybody.shutdown,
+            lambda user=anybody: user.create_user("eve", "admin"),
+        ):
             with pytest.raises(Refused):
                 forbidden()
         assert anybody.job(job)["code"] == ""
@@ -348,7 +376,11 @@ def test_what_does_not_exist(client: Client, shared_pool: RuntimeInfo) -> None:
 def test_bad_users(shared_pool: RuntimeInfo) -> None:
     api = rest(shared_pool)
     name, token = new_user(shared_pool)
-    for bad, role, words in ((name, "user", "already"), ("a/b", "user", "no user name"), ("x", "king", "no role")):
+    for bad, role, words in (
+        (name, "user", "already"),
+        ("a/b", "user", "no user name"),
+        ("x", "king", "no role"),
+    ):
         with pytest.raises(OptionError, match=words):
             api.create_user(bad, role)
     with http(shared_pool) as web:

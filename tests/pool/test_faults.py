@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from pool_kit import Client, act, held, read, rest, running_pool
+from pool_kit import Client, act, held, read, rest, running_pool, until_dead
 from websockets.exceptions import ConnectionClosed
 
-from djinn_lab.errors import OptionError, PoolError, PoolNotFound
 from djinn_lab.client.rest import PoolClient
-from djinn_lab.pool.launch import LOG_FILE, running_pool as find_running_pool
-from djinn_lab.pool.launch import start_pool, stop_pool
+from djinn_lab.errors import OptionError, PoolError, PoolNotFound
+from djinn_lab.pool.launch import LOG_FILE, start_pool, stop_pool
+from djinn_lab.pool.launch import running_pool as find_running_pool
 from djinn_lab.protocol.runtime_file import FILE_NAME, RuntimeInfo, process_is_alive, read_runtime
 
 
@@ -86,15 +86,14 @@ def test_a_pool_killed_in_mid_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             os.kill(first.pid, signal.SIGKILL)
             with pytest.raises(ConnectionClosed):
                 client.result(job)
+            until_dead(first.pid)
         assert find_running_pool() is None
         with pytest.raises(PoolNotFound, match="djinn-lab pool start"):
             PoolClient.find()
         with pytest.raises(PoolNotFound, match="djinn-lab pool start"):
             rest(first).status()
-        deadline = time.monotonic() + 5
-        while any(process_is_alive(pid) for pid in workers):
-            assert time.monotonic() < deadline
-        assert blobs.exists()
+        for pid in workers:
+            until_dead(pid)
         with running_pool(tmp_path, "cpu:1") as second:
             assert not blobs.exists()
             view = rest(second).job(job)
@@ -124,9 +123,7 @@ def test_sigterm_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_an_admin_stops_the_pool_from_afar(tmp_path: Path) -> None:
     with running_pool(tmp_path, "cpu:1") as info:
         rest(info).shutdown()
-        deadline = time.monotonic() + 10
-        while process_is_alive(info.pid):
-            assert time.monotonic() < deadline
+        until_dead(info.pid)
 
 
 def test_a_second_start_finds_the_first_pool(tmp_path: Path) -> None:
@@ -139,7 +136,7 @@ def test_a_second_start_finds_the_first_pool(tmp_path: Path) -> None:
 
 def test_a_pool_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "raise SystemExit('no such device')")
-    with pytest.raises(PoolError, match="(?s)end of its log.*no such device.*exited with code 1"):
+    with pytest.raises(PoolError, match=r"(?s)end of its log.*no such device.*exited with code 1"):
         with running_pool(tmp_path, "cpu:1", worker_command=command):
             raise AssertionError
     assert (tmp_path / LOG_FILE).stat().st_mode & 0o777 == 0o600

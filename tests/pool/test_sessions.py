@@ -138,7 +138,9 @@ def test_cancel_while_queued_is_immediate(client: Client) -> None:
     assert client.result(running).outcome == "cancelled"
 
 
-def test_a_segment_of_a_cancelled_cell_is_answered_cancelled(client: Client, shared_pool: RuntimeInfo) -> None:
+def test_a_segment_of_a_cancelled_cell_is_answered_cancelled(
+    client: Client, shared_pool: RuntimeInfo
+) -> None:
     job = client.submit(act(""), final=False)
     client.result(job)
     rest(shared_pool).cancel(job)
@@ -231,7 +233,9 @@ def test_a_closed_session_frees_everything(shared_pool: RuntimeInfo) -> None:
     api = rest(shared_pool)
     assert client.session not in [view["session"] for view in api.sessions()]
     deadline = time.monotonic() + 5
-    while client.session in next(d for d in api.status()["devices"] if d["device"] == device)["session_bytes"]:
+    while (
+        client.session in next(d for d in api.status()["devices"] if d["device"] == device)["session_bytes"]
+    ):
         assert time.monotonic() < deadline
 
 

@@ -58,13 +58,15 @@ def test_only_the_newest_programs_are_kept(tmp_path: Path, monkeypatch: pytest.M
         store.write(write_program(f"job{number}", 0, b"x" * 10))
     store.write(write_program("large", 0, b"x" * 101))
     store.submit(history.read_users).result()
-    kept = [
-        number
-        for number in range(6)
-        if store.submit(lambda connection, n=number: history.read_program(connection, f"job{n}", None)).result()
-    ]
+
+    def is_kept(job: str) -> bool:
+        return (
+            store.submit(lambda connection: history.read_program(connection, job, None)).result() is not None
+        )
+
+    kept = [number for number in range(6) if is_kept(f"job{number}")]
     assert kept == [3, 4, 5]
-    assert store.submit(lambda connection: history.read_program(connection, "large", None)).result() is None
+    assert not is_kept("large")
     store.close()
 
 
@@ -79,6 +81,8 @@ def test_a_database_of_another_schema_is_refused(tmp_path: Path) -> None:
 
 def test_write_ahead_log(tmp_path: Path) -> None:
     store = Store(sqlite_url(tmp_path / "db"))
-    mode = store.submit(lambda connection: connection.exec_driver_sql("PRAGMA journal_mode").scalar()).result()
+    mode = store.submit(
+        lambda connection: connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+    ).result()
     assert mode == "wal"
     store.close()

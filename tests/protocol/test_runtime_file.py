@@ -46,7 +46,7 @@ def test_what_was_written_is_read_and_nobody_else_can() -> None:
 def test_a_file_that_others_can_read_is_not_trusted() -> None:
     write_runtime(info())
     (runtime_directory() / FILE_NAME).chmod(0o644)
-    with pytest.raises(PoolError, match="delete .*pool.json"):
+    with pytest.raises(PoolError, match=r"delete .*pool\.json"):
         read_runtime()
 
 
