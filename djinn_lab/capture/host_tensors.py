@@ -11,11 +11,11 @@ every alias and numpy array sees them.
 
 from __future__ import annotations
 
+import ctypes
 import weakref
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
-from typing_extensions import Buffer
 
 from djinn_lab.capture.backend import INLINE_SOURCE_BYTES_MAX
 from djinn_lab.capture.tensor import LazyTensor, wrap
@@ -81,7 +81,8 @@ class HostTensors:
         layout = Layout.of_tensor(tensor)
         storage = Storage(recorder, recorder.ledger.new_id(), layout.span_bytes, residency)
         value = recorder.ledger.new_value(storage, layout, 0)
-        recorder.add_source(value, _contents(tensor.detach(), layout))
+        held = _with_own_layout(tensor.detach(), layout)
+        recorder.add_source(value, _contents(held, layout))
         return value
 
     def make_lazy_in_place(self, tensor: torch.Tensor, residency: Residency) -> bool:
@@ -136,19 +137,29 @@ def _storage_address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _contents(tensor: torch.Tensor, layout: Layout) -> memoryview:
-    """The bytes that travel (see :class:`djinn_lab.srg.program.Source`)."""
+def _with_own_layout(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The tensor itself, or a row-major copy where its memory cannot travel as it lies."""
     if layout.span_bytes > layout.nbytes or tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg().contiguous()
-    count = layout.meta.blob_bytes
+        return tensor.resolve_conj().resolve_neg().contiguous()
+    return tensor
+
+
+def _contents(tensor: torch.Tensor, layout: Layout) -> memoryview:
+    """The bytes that travel (see :class:`djinn_lab.srg.program.Source`); ``tensor`` must outlive them."""
     start = tensor.storage_offset() * tensor.element_size()
-    raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage(), start, (count,), (1,))
-    return memoryview(cast(Buffer, raw.numpy()))
+    return _memory(tensor.untyped_storage(), int(start), layout.meta.blob_bytes)
 
 
 def contents_of_storage(storage: torch.UntypedStorage) -> memoryview:
-    raw = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
-    return memoryview(cast(Buffer, raw.numpy()))
+    """All bytes of a storage, which must outlive the view."""
+    return _memory(storage, 0, storage.nbytes())
+
+
+def _memory(storage: torch.UntypedStorage, start: int, count: int) -> memoryview:
+    """Not through numpy: torch would mark the storage as shared with numpy for good."""
+    if count == 0:
+        return memoryview(b"")
+    return memoryview((ctypes.c_ubyte * count).from_address(storage.data_ptr() + start)).cast("B")
 
 
 def is_inline(data: memoryview) -> bool:

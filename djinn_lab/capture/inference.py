@@ -33,6 +33,8 @@ _DEVICE_DEPENDENT = ("convolution", "mkldnn", "rnn", "lstm", "gru", "cudnn", "fu
 """Ops whose result layout is the CPU kernel's own choice."""
 _CPU = torch.device("cpu")
 _UNKNOWN = object()
+_SHAPED_BY_KERNEL = ("native_batch_norm", "_embedding_bag", "mkldnn_rnn_layer.default")
+"""Ops whose CPU kernel returns other shapes than torch's shape rule says: asked once per key, on zeros."""
 _NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 
 
@@ -142,23 +144,27 @@ class _Call:
     ) -> tuple[list[Any], dict[str, Any]]:
         """The arguments with each tensor replaced by what ``convert`` makes of its value, and devices by
         ``device``."""
-        ready = iter(self.values)
-
-        def fill(item: Any) -> Any:
-            if isinstance(item, torch.Tensor):
-                return convert(next(ready))
-            if isinstance(item, (list, tuple)):
-                return [fill(part) for part in item]
-            return device if isinstance(item, torch.device) else item
-
-        args = [fill(item) for item in self._args]
-        kwargs = {name: fill(item) for name, item in self._kwargs.items()}
+        ready = map(convert, self.values)
+        args = [_fill(item, ready, device) for item in self._args]
+        kwargs = {name: _fill(item, ready, device) for name, item in self._kwargs.items()}
         if self.signature.is_factory and "device" in self.signature.keyword_kinds:
             kwargs["device"] = device
         return args, kwargs
 
+    def is_small(self) -> bool:
+        """Little enough to try it here on real zeros."""
+        return sum(value.layout.span_bytes for value in self.values) <= REAL_CHECK_BYTES_MAX
+
     def run(self, arguments: tuple[list[Any], dict[str, Any]]) -> Any:
         return self.signature.func(*arguments[0], **arguments[1])
+
+
+def _fill(item: Any, ready: Iterator[torch.Tensor], device: torch.device) -> Any:
+    if isinstance(item, torch.Tensor):
+        return next(ready)
+    if isinstance(item, (list, tuple)):
+        return [_fill(part, ready, device) for part in item]
+    return device if isinstance(item, torch.device) else item
 
 
 def _meta(value: Value) -> torch.Tensor:
@@ -184,7 +190,7 @@ def _zeros(value: Value) -> torch.Tensor:
 def _raise_like_eager(call: _Call, error: Exception) -> None:
     """Run once on real zeros, so that type and text are eager's own. Returns when eager accepts the
     shapes after all."""
-    if sum(value.layout.span_bytes for value in call.values) > REAL_CHECK_BYTES_MAX:
+    if not call.is_small():
         raise error
     state = torch.get_rng_state() if call.signature.random else None
     try:
@@ -216,6 +222,8 @@ class ShapeInference:
     def _returned(self, call: _Call) -> Any:
         """What the op returns for these layouts: meta tensors where the layout cannot depend on the
         device (ten times faster), else fake CPU tensors. ``_UNKNOWN`` when only the data can tell."""
+        if any(part in call.signature.name for part in _SHAPED_BY_KERNEL) and call.is_small():
+            return call.run(call.arguments(_zeros, _CPU))
         device_free = not any(part in call.signature.name for part in _DEVICE_DEPENDENT)
         if call.signature.is_view or (call.signature.returns_tensors and device_free):
             arguments = call.arguments(_meta, _META)

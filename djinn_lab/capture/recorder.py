@@ -30,7 +30,7 @@ from djinn_lab.capture.placement import belongs_on_host, has_generator
 from djinn_lab.capture.random_stream import RandomStream
 from djinn_lab.capture.scope import ScopeTracker
 from djinn_lab.capture.signature import Signature, signature_of
-from djinn_lab.capture.tensor import LazyTensor, wrap
+from djinn_lab.capture.tensor import LazyTensor, become, wrap
 from djinn_lab.capture.values import Layout, Storage, Value
 from djinn_lab.errors import CaptureError, ValueLost
 
@@ -75,6 +75,9 @@ class Recorder:
         signature = signature_of(func)
         if belongs_on_host(self, signature, args, kwargs):
             return func(*args, **kwargs)
+        if signature.as_view is not None and type(args[0]) is LazyTensor:
+            become(args[0], self._record(signature_of(signature.as_view), args, kwargs))
+            return args[0]
         if (
             not signature.is_aten
             or signature.mutates_layout
@@ -326,6 +329,9 @@ class Recorder:
             return wrap(args[0]._value)
         func = _RESOLVED.get(func, func)
         signature = signature_of(func)
+        if signature.as_view is not None and type(args[0]) is LazyTensor:
+            become(args[0], self.run_outside(signature.as_view, args, kwargs))
+            return args[0]
         if not signature.is_view or signature.mutates_layout or type(args[0]) is not LazyTensor:
             return run_locally(self, func, args, kwargs)
         base = args[0]._value
@@ -344,6 +350,10 @@ class Recorder:
 
     def fetch(self, values: Sequence[Value], cause: str) -> list[torch.Tensor]:
         """Plain tensors over the host's copy of each value, brought over where it is not current."""
+        with self.paused():
+            return self._fetch(values, cause)
+
+    def _fetch(self, values: Sequence[Value], cause: str) -> list[torch.Tensor]:
         wanted = {value.id: value for value in values if not value.storage.host_is_current()}
         direct: dict[int, torch.Tensor] = {}
         if wanted:
@@ -356,6 +366,10 @@ class Recorder:
 
     def fetch_whole(self, values: Sequence[Value], cause: str) -> None:
         """Make the host's copy of the storages behind ``values`` current, all of them."""
+        with self.paused():
+            self._fetch_whole(values, cause)
+
+    def _fetch_whole(self, values: Sequence[Value], cause: str) -> None:
         wanted = {value.storage: value for value in values if not value.storage.host_is_current()}
         if not wanted:
             return

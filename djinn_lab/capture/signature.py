@@ -49,12 +49,21 @@ def _return_alias(returned: torch._C.Argument, owner: dict[str, str]) -> tuple[s
     return owner[symbols[0]], alias.is_write
 
 
+def _as_view(func: OpOverload) -> OpOverload | None:
+    """``squeeze`` for ``squeeze_``: the op that makes the view which an in-place view op turns its tensor into."""
+    packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::").removesuffix("_"), None)
+    found = getattr(packet, func._overloadname, None) or getattr(packet, "int", None)  # transpose.int
+    aliases = found is not None and any(item.alias_info is not None for item in found._schema.returns)
+    return found if aliases else None
+
+
 class Signature:
     """``kinds`` by position and ``keyword_kinds`` by name. ``written``: argument names whose memory the
     op writes. ``return_aliases[i]``: (argument name, is a write) for the i-th return, or None when it is
     fresh memory."""
 
     __slots__ = (
+        "as_view",
         "func",
         "generator",
         "is_aten",
@@ -101,6 +110,7 @@ class Signature:
             "aten::resize_",
             "aten::resize_as_",
         )
+        self.as_view = _as_view(func) if self.mutates_layout else None
 
     def argument(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The value passed for ``name``, None when it was left to its default."""

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from djinn_lab.capture.values import Value
-from djinn_lab.errors import CaptureError
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass
 
@@ -97,15 +96,14 @@ class LazyTensor(torch.Tensor):
     @data.setter
     def data(self, new: torch.Tensor) -> None:
         recorder = self._value.storage.recorder
-        lazy = new if type(new) is LazyTensor else recorder.adopt_copy(new)
-        if lazy._value.layout is not self._value.layout or lazy._value.offset != self._value.offset:
-            raise CaptureError(
-                f"`.data = ...` would change a lazy tensor from {tuple(self.shape)} to "
-                f"{tuple(new.shape)} or its stride or dtype.",
-                "Assign a new tensor to the name (or `with torch.no_grad(): x.copy_(y)`), or run the "
-                "cell with %%local.",
-            )
-        self._value = lazy._value
+        become(self, new if type(new) is LazyTensor else recorder.adopt_copy(new))
+
+
+def become(tensor: LazyTensor, other: LazyTensor) -> None:
+    """Make ``tensor`` name what ``other`` names, layout included, keeping its identity."""
+    if tensor._value.layout is not other._value.layout or tensor._value.offset != other._value.offset:
+        torch.Tensor.data.__set__(tensor, wrap(other._value))  # type: ignore[attr-defined]
+    tensor._value = other._value
 
 
 class FetchToHost(torch.autograd.Function):

@@ -11,15 +11,19 @@ from djinn_lab.errors import Refused
 from djinn_lab.srg.ops import allowed_ops
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Scalar, ScalarHole, Template, TensorHole
 
-Build = Callable[[Iterator[torch.Tensor], Iterator[Scalar]], Any]
+Build = Callable[[Iterator[torch.Tensor | None], Iterator[Scalar]], Any]
 
 _NUMBER_KINDS = (bool, int, float, str, type(None))
+
+
+_UNINITIALISED = ("aten.empty", "aten.new_empty", "aten.resize_")
+"""Ops that return memory as they find it: it is zeroed, since it may have been another user's."""
 
 
 class Call:
     """A template made ready for one device. ``fresh[i]``: is the i-th return new memory?"""
 
-    __slots__ = ("_args", "_kwargs", "_plain", "fresh", "func", "op")
+    __slots__ = ("_args", "_kwargs", "_plain", "_zeroed", "fresh", "func", "op")
 
     def __init__(self, template: Template, device: torch.device) -> None:
         self.op = template.op
@@ -27,9 +31,16 @@ class Call:
         self._plain = not template.kwargs and all(isinstance(item, TensorHole) for item in template.args)
         self._args = [_builder(argument, device) for argument in template.args]
         self._kwargs = {name: _builder(argument, device) for name, argument in template.kwargs.items()}
+        self._zeroed = template.op.startswith(_UNINITIALISED)
         self.fresh = tuple(returned.alias_info is None for returned in self.func._schema.returns)
 
-    def __call__(self, tensors: Sequence[torch.Tensor], scalars: Sequence[Scalar]) -> Any:
+    def __call__(self, tensors: Sequence[torch.Tensor | None], scalars: Sequence[Scalar]) -> Any:
+        returned = self._call(tensors, scalars)
+        if self._zeroed:
+            returned.zero_()
+        return returned
+
+    def _call(self, tensors: Sequence[torch.Tensor | None], scalars: Sequence[Scalar]) -> Any:
         if self._plain:
             return self.func(*tensors)
         inputs, numbers = iter(tensors), iter(scalars)

@@ -13,16 +13,18 @@ from djinn_lab.units import format_bytes
 
 
 class SessionValues:
-    """Tensors by id. Sessions never see each other's."""
+    """Tensors by id (None where torch returned an undefined one). Sessions never see each other's."""
 
     def __init__(self, account: MemoryAccount) -> None:
-        self.tensors: dict[int, torch.Tensor] = {}
+        self.tensors: dict[int, torch.Tensor | None] = {}
         self._account = account
         self._references: dict[int, int] = {}
         self.nbytes = 0
 
-    def put(self, identifier: int, tensor: torch.Tensor) -> None:
+    def put(self, identifier: int, tensor: torch.Tensor | None) -> None:
         self.tensors[identifier] = tensor
+        if tensor is None:
+            return
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
         count = self._references.get(address, 0)

@@ -50,7 +50,9 @@ class InProcessBackend:
             for source in program.sources
             if source.blob is not None
         }
+        host_stream = torch.get_rng_state()  # a real worker has a generator of its own
         outcome = self.interpreter.run("s", encode_program(program), blobs, lambda: False, lambda *_: None)
+        torch.set_rng_state(host_stream)
         error = None
         if outcome.failure is not None:
             failure = outcome.failure

@@ -1,0 +1,324 @@
+"""What eager torch gives, a captured cell gives: values, aliasing, random numbers, errors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from in_process import InProcessBackend, cell
+from torch import nn
+from torch.nn import functional as F
+
+from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.tensor import LazyTensor
+
+# The 38-case battery in which an earlier public prototype of lazy capture got 8 silently wrong and 7 raising.
+BATTERY: dict[str, Callable[[], object]] = {
+    "add_": lambda: torch.ones(3).add_(2),
+    "setitem": lambda: _written(torch.zeros(4), lambda x: x.__setitem__(0, 5)),
+    "write through a view": lambda: _written(torch.zeros(4, 4), lambda x: x[1].add_(3)),
+    "write through a transpose": lambda: _written(torch.zeros(2, 3), lambda x: x.t()[0].fill_(7)),
+    "masked_fill_": lambda: torch.arange(6.0).masked_fill_(torch.arange(6) > 2, -1),
+    "index by tensor": lambda: torch.arange(6.0)[torch.tensor([4, 1])],
+    "index by mask": lambda: torch.arange(6.0)[torch.arange(6) % 2 == 0],
+    "nonzero": lambda: torch.tensor([0, 3, 0, 2]).float().mul(2).nonzero(),
+    "argmax": lambda: torch.randn(4, 5).argmax(1),
+    "stack": lambda: torch.stack([torch.ones(2) * 2, torch.zeros(2) + 1]),
+    "topk": lambda: torch.randn(10).topk(3),
+    "sort": lambda: torch.randn(10).sort(descending=True),
+    "max over a dimension": lambda: torch.randn(3, 4).max(dim=1),
+    "index_select": lambda: torch.randn(3, 4).index_select(1, torch.tensor([2, 0])),
+    "gather": lambda: torch.randn(3, 4).gather(1, torch.tensor([[0], [1], [3]])),
+    "scatter_": lambda: torch.zeros(3, 4).scatter_(1, torch.tensor([[0], [1], [3]]), 9.0),
+    "split and write": lambda: _written(torch.zeros(6), lambda x: x.split(2)[1].add_(1)),
+    "unbind and write": lambda: _written(torch.zeros(2, 3), lambda x: x.unbind(0)[1].mul_(0).add_(4)),
+    "expand": lambda: torch.arange(3.0).expand(2, 3) + 1,
+    "flip and cumsum": lambda: torch.arange(6.0).view(2, 3).flip(1).cumsum(0),
+    "conj": lambda: torch.view_as_complex(torch.randn(3, 2)).conj() * 2,
+    "integer division": lambda: torch.arange(7) // 2,
+    "type promotion": lambda: torch.arange(3) + 0.5,
+    "bool arithmetic": lambda: (torch.arange(4) > 1) + 1,
+    "where": lambda: torch.where(torch.randn(5) > 0, 1.0, -1.0),
+    "einsum": lambda: torch.einsum("bij,bjk->bik", torch.randn(2, 3, 4), torch.randn(2, 4, 5)),
+    "attention": lambda: F.scaled_dot_product_attention(*torch.randn(3, 1, 2, 4, 8), is_causal=True),
+    "convolution": lambda: F.conv2d(torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), padding=1),
+    "layer norm": lambda: F.layer_norm(torch.randn(2, 5), (5,)),
+    "batch norm in training": lambda: nn.BatchNorm1d(5)(torch.randn(4, 5)),
+    "interpolate": lambda: F.interpolate(torch.randn(1, 1, 4, 4), scale_factor=2, mode="bilinear"),
+    "embedding": lambda: F.embedding(torch.tensor([1, 2, 1]), torch.randn(5, 3)),
+    "multihead attention": lambda: nn.MultiheadAttention(8, 2, batch_first=True)(*torch.randn(3, 2, 4, 8)),
+    "lstm": lambda: nn.LSTM(4, 6)(torch.randn(5, 2, 4)),
+    "random numbers": lambda: (
+        torch.rand(3),
+        torch.randn(3),
+        torch.randperm(5),
+        torch.bernoulli(torch.rand(4)),
+    ),
+    "dropout": lambda: F.dropout(torch.ones(50), 0.4),
+    "empty tensors": lambda: torch.zeros(0, 3).sum(0),
+    "zero-dimensional": lambda: torch.tensor(3.0) * 2 + 1,
+    "linalg": lambda: torch.linalg.qr(torch.randn(4, 4)),
+    "fft": lambda: torch.fft.rfft(torch.randn(8)),
+}
+
+
+def _written(tensor: torch.Tensor, write: Callable[[torch.Tensor], object]) -> torch.Tensor:
+    write(tensor)
+    return tensor
+
+
+def _leaves(tree: object) -> list[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        return [tree.cpu()]
+    return [leaf for item in tree for leaf in _leaves(item)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", BATTERY)
+def test_op_equals_eager_bit_for_bit(name: str, recorder: Recorder) -> None:
+    torch.manual_seed(3)
+    expected = _leaves(BATTERY[name]())
+    torch.manual_seed(3)
+    with cell(recorder):
+        captured = BATTERY[name]()
+    found = _leaves(captured)
+    assert len(found) == len(expected)
+    for got, want in zip(found, expected, strict=True):
+        assert got.dtype == want.dtype
+        assert torch.equal(got.detach(), want.detach())
+
+
+def test_a_cell_with_ops_has_a_graph_with_nodes(recorder: Recorder, backend: InProcessBackend) -> None:
+    with cell(recorder):
+        y = (torch.ones(2, 2) @ torch.ones(2, 2)).relu()
+    ops = [backend.programs[0].templates[node.template].op for node in backend.programs[0].nodes]
+    assert ops == ["aten.ones.default", "aten.ones.default", "aten.mm.default", "aten.relu.default"]
+    assert y.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+def test_metadata_asks_nobody(recorder: Recorder, backend: InProcessBackend) -> None:
+    with cell(recorder):
+        y = torch.randn(4, 6)[:, ::2].t()
+        assert (y.shape, y.dtype, y.stride(), y.device.type) == ((3, 4), torch.float32, (2, 6), "cpu")
+        assert backend.programs == []
+    assert isinstance(y, LazyTensor)
+
+
+def test_only_what_is_still_held_is_sent(recorder: Recorder, backend: InProcessBackend) -> None:
+    with cell(recorder):
+        kept = torch.ones(3) + 1
+        for _ in range(50):
+            torch.randn(1).numel()
+            dropped = torch.ones(1000).exp()
+        del dropped
+    ops = [backend.programs[0].templates[node.template].op for node in backend.programs[0].nodes]
+    assert "aten.exp.default" not in ops
+    assert kept.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_values_nobody_holds_are_released(recorder: Recorder, backend: InProcessBackend) -> None:
+    with cell(recorder):
+        x = torch.ones(1000)
+        y = x * 2
+    assert backend.interpreter.memory.used_bytes == 8000
+    del x, y
+    with cell(recorder):
+        pass
+    assert backend.interpreter.memory.used_bytes == 0
+
+
+def test_cuda_means_the_pool(recorder: Recorder) -> None:
+    with cell(recorder):
+        model = nn.Linear(4, 2).cuda()
+        x = torch.randn(3, 4, device="cuda").to(torch.device("cuda"), torch.float64).to("cuda:0")
+        y = model(x.float())
+        torch.cuda.synchronize()
+        assert isinstance(x, LazyTensor)
+        assert isinstance(model.weight, LazyTensor)
+        assert isinstance(model.weight, nn.Parameter)
+    assert y.cpu().shape == (3, 2)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
+def test_training_equals_eager_bit_for_bit(
+    optimizer: str, recorder: Recorder, backend: InProcessBackend
+) -> None:
+    def train(network: nn.Module) -> torch.Tensor:
+        torch.manual_seed(5)
+        made = getattr(torch.optim, optimizer)(network.parameters(), lr=1e-2)
+        schedule = torch.optim.lr_scheduler.StepLR(made, 5, 0.5)
+        for _ in range(12):
+            x, y = torch.randn(16, 8), torch.randint(0, 3, (16,))
+            made.zero_grad()
+            loss = F.cross_entropy(network(x), y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            made.step()
+            schedule.step()
+        return loss
+
+    network = nn.Sequential(
+        nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.BatchNorm1d(16), nn.Linear(16, 3)
+    )
+    plain = copy.deepcopy(network)
+    with cell(recorder):
+        loss = train(network)
+    assert [cut.cause for cut in backend.cuts] == ["cell end"]
+    expected = train(plain)
+    assert loss.item() == expected.item()
+    for name, value in plain.state_dict().items():
+        assert torch.equal(network.state_dict()[name].cpu(), value), name
+
+
+def test_training_goes_on_outside_and_inside_again(recorder: Recorder) -> None:
+    def step(network: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        network(x).square().sum().backward()
+        optimizer.step()
+
+    x = torch.randn(4, 3)
+    network = nn.Linear(3, 2)
+    plain = copy.deepcopy(network)
+    optimizers = [torch.optim.Adam(item.parameters(), lr=0.1) for item in (network, plain)]
+    identity = network.weight
+    for captured in (True, False, True, False):
+        if captured:
+            with cell(recorder):
+                step(network, optimizers[0], x)
+        else:
+            step(network, optimizers[0], x)
+        step(plain, optimizers[1], x)
+        assert torch.equal(network.weight.detach().cpu(), plain.weight)
+        assert network.weight is identity
+
+
+def test_plain_tensors_written_in_a_cell_are_never_read_old(recorder: Recorder) -> None:
+    x = torch.zeros(3)
+    view = x[1:]
+    array = x.numpy()
+    with cell(recorder):
+        x += 1
+        x[0] = 9
+        assert array.tolist() != [9.0, 2.0, 1.0]
+        seen = view * 2
+    assert x.tolist() == [9.0, 1.0, 1.0]
+    assert view.tolist() == [1.0, 1.0]
+    assert array.tolist() == [9.0, 1.0, 1.0]
+    assert seen.tolist() == [2.0, 2.0]
+
+
+def test_numpy_memory_is_read_as_it_is_at_each_use(recorder: Recorder) -> None:
+    array = np.ones(3, dtype=np.float32)
+    tensor = torch.from_numpy(array)
+    with cell(recorder):
+        first = tensor + 0
+        array[:] = 5
+        second = tensor + 0
+    assert first.tolist() == [1, 1, 1]
+    assert second.tolist() == [5, 5, 5]
+
+
+def test_writes_outside_reach_the_pool(recorder: Recorder) -> None:
+    with cell(recorder):
+        x = torch.zeros(2, 2)
+        row = x[0]
+    row += 3
+    x.data[1] = 4
+    with cell(recorder):
+        y = x * 10
+    assert y.tolist() == [[30.0, 30.0], [40.0, 40.0]]
+    assert row.tolist() == [3.0, 3.0]
+
+
+def test_one_random_stream_for_host_and_pool(recorder: Recorder) -> None:
+    def draws() -> list[torch.Tensor]:
+        found = [torch.rand(2)]
+        torch.manual_seed(11)
+        found.append(torch.randn(2))
+        found.append(torch.randint(0, 100, (3,)))
+        return found
+
+    torch.manual_seed(1)
+    expected = [*draws(), torch.rand(3)]
+    torch.manual_seed(1)
+    with cell(recorder):
+        captured = draws()
+    found = [item.cpu() for item in captured] + [torch.rand(3)]
+    assert all(torch.equal(got, want) for got, want in zip(found, expected, strict=True))
+
+
+def test_data_dependent_control_flow_cuts_and_is_right(recorder: Recorder, backend: InProcessBackend) -> None:
+    with cell(recorder):
+        x = torch.ones(1) * 3
+        steps = 0
+        while x.item() < 100:
+            x = x * 2
+            steps += 1
+    assert steps == 6
+    assert [cut.cause for cut in backend.cuts] == ["item"] * 7
+
+
+def test_shape_error_is_eagers_own(recorder: Recorder) -> None:
+    with pytest.raises(RuntimeError) as eager:
+        torch.randn(2, 3) @ torch.randn(4, 5)
+    with pytest.raises(RuntimeError) as captured, cell(recorder):
+        torch.randn(2, 3) @ torch.randn(4, 5)
+    assert str(captured.value) == str(eager.value)
+
+
+def test_long_chain_is_linear_and_not_recursive(recorder: Recorder) -> None:
+    with cell(recorder):
+        x = torch.zeros(1)
+        for _ in range(5000):
+            x = x + 1
+    assert x.item() == 5000
+
+
+def test_deepcopy_save_and_numpy(recorder: Recorder, tmp_path: object) -> None:
+    network = nn.Linear(3, 2)
+    with cell(recorder):
+        y = network(torch.ones(1, 3))
+    copied = copy.deepcopy(network)
+    assert torch.equal(copied.weight.cpu(), network.weight.cpu())
+    path = f"{tmp_path}/weights.pt"
+    torch.save(network.state_dict(), path)
+    loaded = torch.load(path)
+    assert type(loaded["weight"]) is torch.Tensor
+    assert torch.equal(loaded["weight"], network.weight.detach().cpu())
+    assert y.detach().numpy().shape == (1, 2)
+    assert np.asarray(y.detach()).shape == (1, 2)
+
+
+def test_repr_in_silent_requests_shows_metadata_only(recorder: Recorder, backend: InProcessBackend) -> None:
+    with cell(recorder):
+        x = torch.arange(3.0)
+    programs = len(backend.programs)
+    recorder.may_display = lambda: False
+    assert "shape=(3,)" in repr(x)
+    assert len(backend.programs) == programs
+    recorder.may_display = lambda: True
+    assert repr(x) == "tensor([0., 1., 2.])"
+
+
+def test_data_loader_batches_are_made_on_the_host(recorder: Recorder, backend: InProcessBackend) -> None:
+    from torch.utils.data import DataLoader, TensorDataset
+
+    dataset = TensorDataset(torch.arange(20.0).view(10, 2), torch.arange(10))
+    with cell(recorder):
+        total = torch.zeros(2)
+        for x, _ in DataLoader(dataset, batch_size=4, shuffle=True):
+            total = total + x.sum(0)
+    assert [cut.cause for cut in backend.cuts] == ["cell end"]
+    assert total.tolist() == [90.0, 100.0]
+
+
+def test_device_memory_limit_is_enforced(backend: InProcessBackend) -> None:
+    small = InProcessBackend(memory_bytes=2**20)
+    recorder = Recorder(small)
+    with cell(recorder):
+        kept = torch.ones(1000)
+    with pytest.raises(Exception, match=r"needs 4\.0 MiB"), cell(recorder):
+        torch.ones(2**20).sum().item()
+    assert kept.sum().item() == 1000
