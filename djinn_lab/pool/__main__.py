@@ -18,6 +18,7 @@ def main() -> int:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:
         plans = plan_devices(arguments.devices, arguments.memory_bytes, arguments.threads)
         command = shlex.split(arguments.worker_command) if arguments.worker_command else WORKER_COMMAND

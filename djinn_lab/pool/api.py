@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket
 from starlette.background import BackgroundTask
+from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, JSONResponse
 
 from djinn_lab.errors import Refused
@@ -64,6 +63,10 @@ def create_app(context: PoolContext) -> FastAPI:
     @app.exception_handler(Refused)
     async def refused(_request: Request, error: Refused) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, status_code=422)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_request: Request, _error: ClientDisconnect) -> Response:
+        return Response(status_code=400)
 
     _add_status_routes(app, context)
     _add_session_routes(app, context)
@@ -130,17 +133,9 @@ def _add_blob_routes(app: FastAPI, context: PoolContext) -> None:
         for session in context.driver.registry:
             path = context.blobs.result_path(session.session, name) if session.user == user.name else None
             if path is not None:
-                return FileResponse(
-                    path, media_type="application/octet-stream", background=BackgroundTask(_unlink(path))
-                )
+                delete = BackgroundTask(path.unlink, missing_ok=True)
+                return FileResponse(path, media_type="application/octet-stream", background=delete)
         raise HTTPException(404, f"There is no result {name[:80]!r} of yours.")
-
-
-def _unlink(path: Path) -> Callable[[], Awaitable[None]]:
-    async def unlink() -> None:
-        path.unlink(missing_ok=True)
-
-    return unlink
 
 
 def _add_user_routes(app: FastAPI, context: PoolContext) -> None:

@@ -101,7 +101,7 @@ class BlobStore:
         except FileNotFoundError:
             raise Refused(f"No file {digest} was written.", "Upload the tensor again.") from None
         if not incoming.is_file() or incoming.is_symlink() or status.st_size != nbytes:
-            incoming.unlink(missing_ok=True)
+            self._drop(incoming)
             raise Refused(f"The file {digest} has {status.st_size} bytes, {nbytes} were announced.")
         if nbytes <= INLINE_VERIFY_BYTES_MAX:
             found = _digest_of(incoming)
@@ -150,13 +150,13 @@ class BlobStore:
 
     def _take(self, user: str, digest: str, nbytes: int, incoming: Path, found: str) -> None:
         if found != digest:
-            incoming.unlink(missing_ok=True)
+            self._drop(incoming)
             raise Refused(
                 f"The uploaded bytes have the digest {found[:16]}..., not {digest[:16]}... as announced."
             )
         blob = self._blobs.get(digest)
         if blob is not None:
-            incoming.unlink(missing_ok=True)
+            self._drop(incoming)
         else:
             self._make_room(nbytes, incoming)
             incoming.rename(self._store / digest)
@@ -170,13 +170,19 @@ class BlobStore:
             if room >= nbytes:
                 break
             room += self._blobs.pop(digest).nbytes
-            (self._store / digest).unlink(missing_ok=True)
+            self._drop(self._store / digest)
         if room < nbytes:
-            incoming.unlink(missing_ok=True)
+            self._drop(incoming)
             raise Refused(
                 f"The pool keeps at most {format_bytes(self.bytes_max)} of uploaded tensors, all in use now.",
                 "Try again when other cells have finished, or give the machine more shared memory.",
             )
+
+    def _drop(self, path: Path) -> None:
+        """Delete a file. Freeing the memory of a large one takes long, so that is left to a thread."""
+        dropped = self.results / f"dropped-{uuid.uuid4().hex}"
+        path.rename(dropped)
+        asyncio.get_running_loop().run_in_executor(None, dropped.unlink)
 
 
 def checked_digest(digest: str) -> str:

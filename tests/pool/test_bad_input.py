@@ -192,6 +192,16 @@ def test_a_gigabyte_of_upload_is_stopped_at_the_limit(tmp_path: Path) -> None:
         assert rest(info).status()["blobs"] == {"count": 0, "bytes": 0}
 
 
+def test_an_upload_that_breaks_off_leaves_nothing(shared_pool: RuntimeInfo) -> None:
+    before = rest(shared_pool).status()["blobs"]
+    with closing(HTTPConnection(shared_pool.url.removeprefix("http://"), timeout=10)) as connection:
+        connection.putrequest("PUT", f"/v1/blobs/{'0' * 64}")
+        connection.putheader("Authorization", f"Bearer {shared_pool.token}")
+        connection.putheader("Content-Length", str(MIB))
+        connection.endheaders(b"only the beginning")
+    assert rest(shared_pool).status()["blobs"] == before
+
+
 def changed(**changes: object) -> Program:
     return msgspec.structs.replace(act("", ""), **changes)
 

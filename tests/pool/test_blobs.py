@@ -45,6 +45,10 @@ def put(store: BlobStore, user: str, data: bytes, digest: str | None = None) -> 
     return digest
 
 
+def leftovers(store: BlobStore) -> list[str]:
+    return [path.name for path in (store.directory / "results").iterdir()]
+
+
 def test_equal_bytes_are_stored_once_and_each_user_uploads_them(store: BlobStore) -> None:
     digest = put(store, "ann", b"a" * 1000)
     assert store.has("ann", digest)
@@ -65,7 +69,7 @@ def test_the_least_recently_used_makes_room_and_pinned_ones_stay(store: BlobStor
     store.pin(third)
     with pytest.raises(Refused, match="all in use"):
         put(store, "ann", b"e" * 2500)
-    assert list((store.directory / "results").iterdir()) == []
+    assert leftovers(store) == []
     store.unpin([first, third])
     put(store, "ann", b"e" * 2500)
     assert store.nbytes == 2500
@@ -76,7 +80,7 @@ def test_uploads_that_lie_leave_nothing(store: BlobStore) -> None:
         put(store, "ann", b"x", digest_of(b"y"))
     with pytest.raises(Refused, match="exceeds"):
         put(store, "ann", b"x" * 3001)
-    assert (store.count, list((store.directory / "results").iterdir())) == (0, [])
+    assert (store.count, leftovers(store)) == (0, [])
 
 
 def test_large_uploads_are_verified_off_the_loop(tmp_path: Path) -> None:

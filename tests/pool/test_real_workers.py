@@ -38,11 +38,12 @@ def real_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]
         yield info
 
 
-def long_cell(session: Session, steps: int = 20_000) -> None:
+def long_cell(session: Session, steps: int = 400) -> None:
+    """Many seconds of work, in ops of some milliseconds."""
     with session.capture():
-        x = torch.ones(200, 200)
+        x = weight = torch.eye(600)
         for _ in range(steps):
-            x = x * 1.0001
+            x = x @ weight
 
 
 def job_in_state(info: RuntimeInfo, state: str) -> dict[str, object]:
