@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from djinn_lab.capture.assembly import PendingNode, PendingSource
 from djinn_lab.capture.values import Layout, Storage, Value
@@ -16,7 +16,7 @@ class Ledger:
 
     def __init__(self, dead: list[int]) -> None:
         self.held: dict[int, PendingSource] = {}
-        self.live: dict[int, weakref.ref[Value] | None] = {}
+        self.live: dict[int, weakref.ref[Value]] = {}
         self.lost: dict[int, str] = {}
         self._dead = dead
         self._last_id = 0
@@ -42,7 +42,6 @@ class Ledger:
     def give_to_storage(self, value: Value) -> None:
         """The storage, not the value object, decides how long this id lives."""
         value.owned = False
-        self.live[value.id] = None
         value.storage.base_id, value.storage.base_layout = value.id, value.layout
 
     def take_dead(self) -> tuple[list[int], list[int]]:
@@ -59,17 +58,19 @@ class Ledger:
         return source is not None and source.blob is None and source.inline is None
 
     def live_storages(self) -> set[int]:
-        storages = {value.storage.id for value in self.values()}
-        storages.update(
-            self.held[base].storage for base, ref in self.live.items() if ref is None and base in self.held
-        )
+        """Storages that something still looks at (a base outlives its value object)."""
+        storages = set()
+        for identifier, reference in self.live.items():
+            value = reference()
+            if value is not None:
+                storages.add(value.storage.id)
+            elif identifier in self.held:
+                storages.add(self.held[identifier].storage)
         return storages
 
-    def values(self) -> Iterator[Value]:
-        for reference in list(self.live.values()):
-            value = reference() if reference is not None else None
-            if value is not None:
-                yield value
+    def values(self) -> list[Value]:
+        found = (reference() for reference in self.live.values())
+        return [value for value in found if value is not None]
 
     def settle(self, sent: Iterable[int], ran: Sequence[PendingNode], dead: Iterable[int]) -> None:
         """A program went out: ``sent`` sources arrived and ``ran`` nodes made their outputs."""

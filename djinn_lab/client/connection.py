@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,7 +28,8 @@ class Connection:
         self, url: str, token: str, name: str, torch_version: str, session: str | None = None
     ) -> None:
         self.url = url
-        self._websocket = _open(url, token)
+        self._stack = ExitStack()
+        self._websocket = self._stack.enter_context(_open(url, token))
         self.bytes_sent = 0
         self.bytes_received = 0
         self.send(messages.Hello(messages.PROTOCOL_VERSION, VERSION, torch_version, host_id(), name, session))
@@ -61,12 +63,12 @@ class Connection:
         self.bytes_received += len(data)
         try:
             message: messages.FromPool = messages.decode_from_pool(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Refused(f"the pool sent a message that this client cannot read: {error}") from None
         return message
 
     def close(self) -> None:
-        self._websocket.close()
+        self._stack.close()
 
     def _lost(self, error: Exception) -> PoolLost:
         reason = getattr(getattr(error, "rcvd", None), "reason", "") or "the connection closed"

@@ -1,0 +1,240 @@
+"""A session with a real pool: results, reports, faults, and that nothing of the user's is lost."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from real_pool import PoolUnderTest, wait_for
+from torch import nn
+
+import djinn_lab
+from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.client.connect import connect
+from djinn_lab.client.session import Session
+from djinn_lab.errors import (
+    AuthenticationError,
+    DeviceMemoryError,
+    PoolLost,
+    PoolNotFound,
+    RemoteError,
+    ValueLost,
+    WorkerLost,
+)
+
+pytestmark = pytest.mark.processes
+
+
+def test_a_cell_equals_eager_and_reports_where_its_time_went(session: Session) -> None:
+    network = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 8))
+    plain = copy.deepcopy(network)
+    x = torch.randn(32, 64)
+    with session.capture("first") as cell:
+        y = network(x)
+    assert torch.equal(y.detach().cpu(), plain(x))
+    report = cell.report
+    assert report.job is not None
+    assert report.device in ("cpu:0", "cpu:1")
+    assert report.ops_run == len(cell.graph.nodes) > 0
+    assert abs(report.unattributed_s) <= 0.01 * report.total_s + 0.0005
+    assert cell.schedule.predicted_s > 0
+
+
+def test_an_empty_cell_asks_nobody(session: Session) -> None:
+    jobs = len(session.pool.jobs(limit=1000))
+    with session.capture() as cell:
+        total = sum(range(10))
+    assert total == 45
+    assert cell.report.job is None
+    assert len(session.pool.jobs(limit=1000)) == jobs
+
+
+def test_large_tensors_go_by_content_and_only_once(session: Session) -> None:
+    x = torch.randn(512, 512)
+    with session.capture() as first:
+        a = x.cuda() @ torch.ones(512, 1)
+    with session.capture() as second:
+        b = x.clone() @ torch.ones(512, 1)
+    assert first.report.bytes_up > x.nbytes
+    assert second.report.bytes_up < 20_000
+    assert torch.equal(a.cpu(), b.cpu())
+    assert torch.equal(a.cpu(), x @ torch.ones(512, 1))
+
+
+def test_a_large_result_comes_back_whole(session: Session) -> None:
+    with session.capture():
+        y = torch.arange(3_000_000).view(3, -1).t() * 2
+    assert torch.equal(y.cpu(), torch.arange(3_000_000).view(3, -1).t() * 2)
+
+
+def test_an_error_of_the_op_keeps_its_type_and_names_the_line(session: Session) -> None:
+    kept = torch.ones(3)
+    with pytest.raises(IndexError) as caught, session.capture("the bad cell"):
+        y = kept.cuda() + 1
+        bad = y[torch.tensor([7])]
+        bad.sum().item()
+    assert isinstance(caught.value, RemoteError)
+    assert "out of bounds" in str(caught.value)
+    assert "recorded at the bad cell, line" in str(caught.value)
+    assert "On the worker" in str(caught.value)
+    assert y.tolist() == [2.0, 2.0, 2.0]
+    with pytest.raises(ValueLost, match="was not computed"):
+        bad.tolist()
+
+
+def test_a_tensor_larger_than_the_device_is_refused_and_nothing_is_lost(session: Session) -> None:
+    with session.capture():
+        kept = torch.ones(10)
+    with pytest.raises(DeviceMemoryError), session.capture():
+        huge = torch.ones(2**30)
+        huge.sum().item()
+    assert kept.tolist() == [1.0] * 10
+
+
+def test_an_exception_in_the_cell_keeps_what_was_made_before_it(session: Session) -> None:
+    with pytest.raises(ZeroDivisionError), session.capture():
+        before = torch.ones(2) * 4
+        1 / 0  # noqa: B018
+    assert before.tolist() == [4.0, 4.0]
+
+
+def test_two_sessions_see_only_their_own(pool: PoolUnderTest, session: Session) -> None:
+    with pool.session("somebody") as other:
+        with session.capture():
+            mine = torch.full((3,), 1.0)
+        with other.capture():
+            theirs = torch.full((3,), 2.0)
+        assert mine.tolist() == [1.0] * 3
+        assert theirs.tolist() == [2.0] * 3
+        with pytest.raises(djinn_lab.errors.CaptureError, match="another pool session"), other.capture():
+            _ = mine + theirs
+
+
+def test_values_are_released_on_the_pool(pool: PoolUnderTest) -> None:
+    with pool.session() as session:
+        with session.capture() as cell:
+            x = torch.ones(1_000_000)
+        used = _session_bytes(pool, session)
+        assert used == 4_000_000
+        del x, cell
+        with session.capture():
+            y = torch.ones(1)
+        assert wait_for(lambda: _session_bytes(pool, session) == 4)
+        del y
+
+
+def _session_bytes(pool: PoolUnderTest, session: Session) -> int:
+    name = session.welcome.session
+    return sum(device["session_bytes"].get(name, 0) for device in pool.rest.status()["devices"])
+
+
+def test_closing_a_session_frees_its_memory(pool: PoolUnderTest) -> None:
+    with pool.session() as session:
+        with session.capture():
+            kept = torch.ones(1000)
+        assert _session_bytes(pool, session) == 4000
+        name = session.welcome.session
+    assert wait_for(lambda: name not in [row["session"] for row in pool.rest.sessions()])
+    assert kept.shape == (1000,)
+
+
+def test_fetch_and_pull(session: Session) -> None:
+    network = nn.Linear(3, 2)
+    with session.capture():
+        y = network(torch.ones(1, 3))
+    assert isinstance(network.weight, LazyTensor)
+    tree = djinn_lab.fetch({"y": y.detach(), "n": 3, "many": [y.detach()]})
+    assert type(tree["y"]) is torch.Tensor
+    assert tree["n"] == 3
+    fetched = djinn_lab.fetch(network)
+    assert type(fetched.weight) is nn.Parameter
+    weight = network.weight
+    session.pull(network)
+    assert network.weight is weight
+    assert type(network.weight) is nn.Parameter
+    assert torch.equal(network.weight, fetched.weight)
+
+
+def test_execute_model(session: Session) -> None:
+    network = nn.Linear(3, 2)
+    x = torch.randn(4, 3)
+    expected = copy.deepcopy(network)(x)
+    y = djinn_lab.execute_model(network, x, session=session)
+    assert type(y) is torch.Tensor
+    assert torch.equal(y, expected)
+
+
+def test_wrong_token_and_no_pool(pool: PoolUnderTest) -> None:
+    with pytest.raises(AuthenticationError, match="refused the token"):
+        connect(pool.info.url, token="wrong")
+    with pytest.raises(PoolNotFound, match="no pool answers"):
+        connect("http://127.0.0.1:9", token="x")
+
+
+def test_a_killed_worker_is_told_at_once_and_the_pool_lives_on(tmp_path: Path) -> None:
+    with PoolUnderTest(tmp_path) as pool, pool.session() as session:
+        network = nn.Linear(4, 2)
+        weight = network.weight.detach().clone()
+        with session.capture() as cell:
+            y = network(torch.ones(1, 4))
+            made = torch.ones(3) + 1
+        assert y.detach().cpu().shape == (1, 2)
+        devices = {row["device"]: row["pid"] for row in pool.rest.status()["devices"]}
+        os.kill(devices[cell.report.device], signal.SIGKILL)
+        with pytest.raises((WorkerLost, ValueLost, djinn_lab.errors.PoolError)), session.capture():
+            _ = (made * 2).sum().item()
+        # What the notebook had itself is intact: the weights are sent again, the rest says that it is gone.
+        assert torch.equal(network.weight.detach().cpu(), weight)
+        assert y.detach().cpu().shape == (1, 2)
+        with pytest.raises(ValueLost):
+            made.tolist()
+        with session.capture():
+            again = network(torch.ones(1, 4))
+        assert torch.equal(again.detach().cpu(), y.detach().cpu())
+
+
+def test_a_killed_pool_is_named_and_the_next_one_is_found(tmp_path: Path) -> None:
+    with PoolUnderTest(tmp_path) as pool:
+        session = connect()
+        x = torch.randn(3, 3)
+        with session.capture():
+            y = x.cuda() @ x
+        kept = y.cpu()
+        pool.kill()
+        with pytest.raises(PoolLost, match="went away"), session.capture():
+            _ = (y + 1).sum().item()
+        pool.start()
+        assert torch.equal(y.cpu(), kept)
+        with session.capture():
+            z = y + 1
+        assert torch.equal(z.cpu(), kept + 1)
+        session.close()
+
+
+def test_connect_starts_a_pool_when_none_runs(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    environment = {**os.environ, "DJINN_RUNTIME_DIR": str(tmp_path)}
+    for name in ("DJINN_POOL", "DJINN_TOKEN"):
+        environment.pop(name, None)
+    code = (
+        "import torch, djinn_lab\n"
+        "session = djinn_lab.connect()\n"
+        "with session.capture():\n"
+        "    y = torch.ones(2) + 1\n"
+        "print(y.tolist())\n"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.stdout == "[2.0, 2.0]\n", done.stderr
+    finally:
+        subprocess.run(
+            [sys.executable, "-m", "djinn_lab.cli", "pool", "stop"], env=environment, capture_output=True, check=True
+        )

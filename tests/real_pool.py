@@ -1,0 +1,90 @@
+"""A real pool in a runtime directory of its own, for tests of clients, notebooks and pages."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from djinn_lab.client.rest import PoolClient
+from djinn_lab.client.session import Session
+from djinn_lab.config import default_profile
+from djinn_lab.pool.launch import start_pool, stop_pool
+from djinn_lab.protocol.runtime_file import DIRECTORY_VARIABLE
+
+DEADLINE_S = 30.0
+
+
+class PoolUnderTest:
+    """Use in a ``with`` statement. ``environment`` is what a child process needs to find it."""
+
+    def __init__(self, directory: Path, devices: str = "cpu:2", memory_bytes: int = 2**30) -> None:
+        self.directory = directory
+        directory.chmod(0o700)
+        self._options: dict[str, Any] = {"devices": devices, "memory_bytes": memory_bytes, "threads": 1}
+        self._before: str | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("DJINN_")}
+        return {**kept, DIRECTORY_VARIABLE: str(self.directory)}
+
+    def __enter__(self) -> PoolUnderTest:
+        self._before = os.environ.get(DIRECTORY_VARIABLE)
+        os.environ[DIRECTORY_VARIABLE] = str(self.directory)
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.rest.close()
+        stop_pool()
+        if self._before is None:
+            del os.environ[DIRECTORY_VARIABLE]
+        else:
+            os.environ[DIRECTORY_VARIABLE] = self._before
+
+    def start(self) -> None:
+        self.info = start_pool(**self._options)
+        self.rest = PoolClient(self.info.url, self.info.token)
+
+    def kill(self) -> None:
+        """``kill -9`` of the server; its workers notice by themselves."""
+        os.kill(self.info.pid, signal.SIGKILL)
+
+    @contextmanager
+    def session(self, user: str | None = None) -> Iterator[Session]:
+        token = self.info.token if user is None else self.rest.create_user(user)["token"]
+        opened = Session(self.info.url, token, default_profile(), user or "tester")
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+    def wait_for_job(self, **wanted: Any) -> dict[str, Any]:
+        """The newest job with these fields, once there is one."""
+        return wait_for(
+            lambda: next(
+                (job for job in self.rest.jobs(limit=200) if all(job[k] == v for k, v in wanted.items())), None
+            )
+        )
+
+
+def wait_for(look: Any) -> Any:
+    """What ``look()`` returns as soon as that is truthy."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
