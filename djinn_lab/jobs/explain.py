@@ -11,9 +11,11 @@ from djinn_lab.jobs.states import JobState
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A place in a device's line. ``position`` counts from 1; ``previous`` is the job right ahead; ``running`` is
-    what holds the device; ``wait_s``: predicted wait until the start, None when a run time on the way is
-    unknown."""
+    """A place in a device's line.
+
+    ``position`` counts from 1; ``previous`` is the job right ahead; ``running`` is what holds the device;
+    ``wait_s``: predicted wait until the start, None when a run time on the way is unknown.
+    """
 
     position: int
     running: Job | None

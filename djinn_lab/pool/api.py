@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
 
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket
-from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
-from starlette.responses import FileResponse, JSONResponse
+from starlette.responses import JSONResponse, StreamingResponse
 
 from djinn_lab.errors import Refused
 from djinn_lab.pool import history, views
@@ -22,6 +23,7 @@ from djinn_lab.pool.web import admin, answer, documented, reader, runner
 from djinn_lab.protocol.version import VERSION
 
 EVENTS_MAX = 1000
+CHUNK_BYTES = 2**20
 
 
 class NewUser(msgspec.Struct, frozen=True):
@@ -128,14 +130,20 @@ def _add_blob_routes(app: FastAPI, context: PoolContext) -> None:
         nbytes = await context.blobs.receive(user.name, digest, request.stream())
         return answer({"digest": digest, "nbytes": nbytes}, 201)
 
-    @app.get("/v1/results/{name}", response_class=FileResponse, summary="Fetch a result, which deletes it")
-    async def get_result(name: str, user: Annotated[User, Depends(runner)]) -> FileResponse:
+    @app.get("/v1/results/{name}", summary="Fetch a result, which deletes it")
+    async def get_result(name: str, user: Annotated[User, Depends(runner)]) -> StreamingResponse:
         for session in context.driver.registry:
-            path = context.blobs.result_path(session.session, name) if session.user == user.name else None
-            if path is not None:
-                delete = BackgroundTask(path.unlink, missing_ok=True)
-                return FileResponse(path, media_type="application/octet-stream", background=delete)
+            file = context.blobs.take_result(session.session, name) if session.user == user.name else None
+            if file is not None:
+                length = {"Content-Length": str(os.fstat(file.fileno()).st_size)}
+                return StreamingResponse(_chunks(file), media_type="application/octet-stream", headers=length)
         raise HTTPException(404, f"There is no result {name[:80]!r} of yours.")
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
 
 
 def _add_user_routes(app: FastAPI, context: PoolContext) -> None:

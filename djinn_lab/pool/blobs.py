@@ -18,6 +18,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from blake3 import blake3
 
@@ -143,10 +144,16 @@ class BlobStore:
         source.rename(self.directory / session / source.name)
         return source.name
 
-    def result_path(self, session: str, name: str) -> Path | None:
-        """A result of this session, None when there is none."""
+    def take_result(self, session: str, name: str) -> BinaryIO | None:
+        """A result of this session, open and already deleted, for the caller to close; None when there is
+        none."""
         path = self.directory / session / checked_result_name(name)
-        return path if path.is_file() else None
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            return None
+        path.unlink(missing_ok=True)
+        return file
 
     def _take(self, user: str, digest: str, nbytes: int, incoming: Path, found: str) -> None:
         if found != digest:

@@ -15,7 +15,7 @@ from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.records import Cut, JobRecord
 from djinn_lab.pool.registry import Session, SessionRegistry
-from djinn_lab.pool.store import Store, write_job, write_program, write_timings
+from djinn_lab.pool.store import PROGRAM_BYTES_MAX, Kind, Row, Store, program_row, timings_row
 from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
 from djinn_lab.worker.messages import SegmentDone, WorkerMemory
 
@@ -73,10 +73,12 @@ class Bookkeeper:
         while len(self._history) > HISTORY_MAX:
             self._history.popitem(last=False)
         timings = msgspec.msgpack.encode((done.node_start_s, done.node_end_s))
-        self._store.write(write_timings(done.job, done.segment, timings))
+        self._store.put(timings_row(done.job, done.segment, timings))
 
     def keep_program(self, submit: SubmitSegment) -> None:
-        self._store.write(write_program(submit.job, submit.segment, submit.program))
+        """For the graph and schedule pages; those above PROGRAM_BYTES_MAX are not kept."""
+        if len(submit.program) <= PROGRAM_BYTES_MAX:
+            self._store.put(program_row(submit.job, submit.segment, submit.program))
 
     def note(self, notice: jobs.Notify) -> None:
         """Record what the queue decided and tell the client."""
@@ -108,7 +110,7 @@ class Bookkeeper:
         changed, self._changed = self._changed, set()
         for job in changed:
             if job in self.records:
-                self._store.write(write_job(self.records[job].row(self.ledger.pool)))
+                self._store.put(Row(Kind.JOB, self.records[job].row(self.ledger.pool)))
 
     def refresh_waiting(self) -> None:
         """Tell the clients of queued jobs what they wait for now."""

@@ -327,12 +327,13 @@ class Driver:
         seconds = {"load": message.load_s, "run": message.run_s, "fetch": message.fetch_s}
         self._settle(message.job, message.segment, "done", ops, "")
         job = self.ledger.queue.job(message.job)
-        outcome = "cancelled" if job is not None and job.state is jobs.JobState.CANCELLED else "done"
+        late = job is not None and job.state is jobs.JobState.CANCELLED
+        error = answers.cancelled(job.message) if job is not None and late else None
         self.books.note_run(message)
         session = self._session_of(message.job)
         if session is not None:
             session.lost = None
-        self.books.answer(message.job, outcome, ops, seconds, message)
+        self.books.answer(message.job, "cancelled" if error else "done", ops, seconds, message, error)
 
     def _failed(self, message: SegmentFailed) -> None:
         session = self._session_of(message.job)

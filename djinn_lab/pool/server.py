@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 DATABASE_FILE = "pool.sqlite3"
 GRACE_S = 2
-SWITCH_INTERVAL_S = 0.001
+SWITCH_INTERVAL_S = 0.0001
+"""How long the event loop may wait for the interpreter when another thread (the database's) has it."""
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,10 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from enum import Enum, auto
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -24,8 +26,8 @@ from djinn_lab.journal import Record
 from djinn_lab.pool.tables import devices, journal, metadata, programs, schema_version, users
 from djinn_lab.pool.tables import jobs as jobs_table
 
-BATCH_MAX = 500
-GATHER_S = 0.05
+BATCH_MAX = 2000
+GATHER_S = 0.2
 """Fewer, larger transactions leave the interpreter to the event loop."""
 PROGRAM_JOBS_MAX = 200
 PROGRAM_BYTES_MAX = 32 * 2**20
@@ -39,12 +41,36 @@ Work = Callable[[sa.Connection], None]
 log = logging.getLogger(__name__)
 
 
+class Kind(Enum):
+    """Rows that are written together, in this order."""
+
+    JOURNAL = auto()
+    JOB = auto()
+    PROGRAM = auto()
+    TIMINGS = auto()
+
+
+class Row(NamedTuple):
+    kind: Kind
+    values: dict[str, object]
+
+
+_STATEMENTS: dict[Kind, sa.Executable] = {
+    Kind.JOURNAL: sa.insert(journal),
+    Kind.JOB: sa.insert(jobs_table).prefix_with("OR REPLACE"),
+    Kind.PROGRAM: sa.insert(programs).prefix_with("OR REPLACE"),
+    Kind.TIMINGS: sa.update(programs)
+    .where(programs.c.job == sa.bindparam("of_job"), programs.c.segment == sa.bindparam("of_segment"))
+    .values(timings=sa.bindparam("timings")),
+}
+
+
 class Store:
     """Open on construction of the thread; ``close`` writes what is queued."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._queue: queue.SimpleQueue[Work | Record | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Work | Row | None] = queue.SimpleQueue()
         self._opened: Future[int] = Future()
         self._hurry = threading.Event()
         self._batches = 0
@@ -56,12 +82,16 @@ class Store:
         return self._opened.result()
 
     def write(self, work: Work) -> None:
-        """Queue a write."""
+        """Queue a write of its own."""
         self._queue.put(work)
+
+    def put(self, row: Row) -> None:
+        """Queue a row; rows of one kind are written together."""
+        self._queue.put(row)
 
     def journal(self, record: Record) -> None:
         """Queue a line of the journal."""
-        self._queue.put(record)
+        self._queue.put(Row(Kind.JOURNAL, msgspec.structs.asdict(record)))
 
     def submit(self, read: Callable[[sa.Connection], Result]) -> Future[Result]:
         """Queue a read behind all writes so far."""
@@ -114,9 +144,10 @@ class Store:
             while len(items) < BATCH_MAX:
                 items.append(self._queue.get_nowait())
         with connection.begin():
-            records = [item for item in items if isinstance(item, Record)]
-            if records:
-                connection.execute(sa.insert(journal), [msgspec.structs.asdict(record) for record in records])
+            for kind in Kind:
+                rows = [item.values for item in items if isinstance(item, Row) and item.kind is kind]
+                if rows:
+                    _write_rows(connection, kind, rows)
             for work in items:
                 if callable(work):
                     _attempt(connection, work)
@@ -124,6 +155,16 @@ class Store:
                 _trim(connection)
             self._batches += 1
         return None not in items
+
+
+def _write_rows(connection: sa.Connection, kind: Kind, rows: list[dict[str, object]]) -> None:
+    """All at once; when that fails, one by one, so that a bad row loses nobody else's."""
+    try:
+        with connection.begin_nested():
+            connection.execute(_STATEMENTS[kind], rows)
+    except sa.exc.SQLAlchemyError:
+        for row in rows:
+            _attempt(connection, partial(_execute, statement=_STATEMENTS[kind], row=row))
 
 
 def _attempt(connection: sa.Connection, work: Work) -> None:
@@ -139,24 +180,13 @@ def sqlite_url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def write_job(row: dict[str, object]) -> Work:
-    return lambda connection: _execute(
-        connection, sa.insert(jobs_table).prefix_with("OR REPLACE").values(row)
-    )
+def program_row(job: str, segment: int, program: bytes) -> Row:
+    return Row(Kind.PROGRAM, {"job": job, "segment": segment, "nbytes": len(program), "program": program})
 
 
-def write_program(job: str, segment: int, program: bytes) -> Work:
-    """Programs above PROGRAM_BYTES_MAX are not kept."""
-    if len(program) > PROGRAM_BYTES_MAX:
-        return lambda connection: None
-    row = {"job": job, "segment": segment, "nbytes": len(program), "program": program}
-    return lambda connection: _execute(connection, sa.insert(programs).prefix_with("OR REPLACE").values(row))
-
-
-def write_timings(job: str, segment: int, timings: bytes) -> Work:
+def timings_row(job: str, segment: int, timings: bytes) -> Row:
     """``timings``: MessagePack of two lists, node starts and ends in seconds."""
-    where = (programs.c.job == job) & (programs.c.segment == segment)
-    return lambda connection: _execute(connection, sa.update(programs).where(where).values(timings=timings))
+    return Row(Kind.TIMINGS, {"of_job": job, "of_segment": segment, "timings": timings})
 
 
 def write_user(name: str, role: str, digest: str) -> Work:
@@ -173,8 +203,10 @@ def write_measurement(name: str, threads: int, measured: dict[str, float]) -> Wo
     return lambda connection: _execute(connection, sa.insert(devices).prefix_with("OR REPLACE").values(row))
 
 
-def _execute(connection: sa.Connection, statement: sa.Executable) -> None:
-    connection.execute(statement)
+def _execute(
+    connection: sa.Connection, statement: sa.Executable, row: dict[str, object] | None = None
+) -> None:
+    connection.execute(statement, row)
 
 
 def _open_engine(url: str) -> sa.Engine:

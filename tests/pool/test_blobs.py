@@ -102,10 +102,12 @@ def test_results_move_to_their_session(store: BlobStore) -> None:
     source = store.results / name
     source.write_bytes(b"x")
     assert store.deliver("s", str(source)) == name
-    found = store.result_path("s", name)
+    assert store.take_result("t", name) is None
+    found = store.take_result("s", name)
     assert found is not None
-    assert found.read_bytes() == b"x"
-    assert store.result_path("t", name) is None
+    with found:
+        assert found.read() == b"x"
+    assert store.take_result("s", name) is None
     for path in ("/etc/passwd", str(store.results / "other"), str(store.results / ".." / name)):
         with pytest.raises(Refused):
             store.deliver("s", path)

@@ -82,7 +82,8 @@ def test_a_pool_killed_in_mid_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             client.until(job, "RUNNING")
             workers = [device["pid"] for device in rest(first).status()["devices"]]
             blobs = Path(str(client.welcome.blob_directory)).parent
-            time.sleep(0.5)  # the row of the job is written every quarter of a second
+            time.sleep(0.3)  # rows of jobs are queued every quarter of a second
+            rest(first).events()  # and a read of the database waits for the writes before it
             os.kill(first.pid, signal.SIGKILL)
             with pytest.raises(ConnectionClosed):
                 client.result(job)

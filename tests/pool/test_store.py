@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from djinn_lab.journal import Record
 from djinn_lab.pool import history
 from djinn_lab.pool import store as store_module
-from djinn_lab.pool.store import Store, sqlite_url, write_program, write_user
+from djinn_lab.pool.store import Store, program_row, sqlite_url, write_user
 
 
 def record(seq: int) -> Record:
@@ -41,6 +41,15 @@ def test_one_bad_write_takes_nothing_with_it(tmp_path: Path) -> None:
     store.close()
 
 
+def test_one_bad_row_loses_no_other(tmp_path: Path) -> None:
+    store = Store(sqlite_url(tmp_path / "db"))
+    for seq in (1, 2, 2, 3):
+        store.journal(record(seq))
+    events = asyncio.run(store.read(lambda connection: history.read_events(connection, "pool", 0, 100)))
+    assert [event.seq for event in events] == [1, 2, 3]
+    store.close()
+
+
 def test_a_read_that_fails_says_so(tmp_path: Path) -> None:
     store = Store(sqlite_url(tmp_path / "db"))
     future = store.submit(lambda connection: connection.execute(sa.text("select * from nowhere")))
@@ -51,12 +60,10 @@ def test_a_read_that_fails_says_so(tmp_path: Path) -> None:
 
 def test_only_the_newest_programs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "PROGRAM_JOBS_MAX", 3)
-    monkeypatch.setattr(store_module, "PROGRAM_BYTES_MAX", 100)
     monkeypatch.setattr(store_module, "TRIM_EVERY_BATCHES", 1)
     store = Store(sqlite_url(tmp_path / "db"))
     for number in range(6):
-        store.write(write_program(f"job{number}", 0, b"x" * 10))
-    store.write(write_program("large", 0, b"x" * 101))
+        store.put(program_row(f"job{number}", 0, b"x" * 10))
     store.submit(history.read_users).result()
 
     def is_kept(job: str) -> bool:
@@ -66,7 +73,6 @@ def test_only_the_newest_programs_are_kept(tmp_path: Path, monkeypatch: pytest.M
 
     kept = [number for number in range(6) if is_kept(f"job{number}")]
     assert kept == [3, 4, 5]
-    assert not is_kept("large")
     store.close()
 
 
