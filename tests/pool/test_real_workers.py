@@ -18,10 +18,7 @@ from djinn_lab.config import default_profile
 from djinn_lab.errors import DeviceMemoryError, PoolError, PoolLost, ValueLost, WorkerLost
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.filterwarnings("ignore:connect\\(\\) must be used as a context manager:DeprecationWarning"),
-]
+pytestmark = pytest.mark.processes
 
 MIB = 2**20
 
