@@ -1,0 +1,153 @@
+"""``%%djinn`` in a real kernel, as a front end uses it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from notebook_kernel import NotebookKernel
+from real_pool import PoolUnderTest, wait_for
+
+pytestmark = pytest.mark.processes
+
+LONG = "%%djinn --progress-after 0\nx = torch.eye(400)\nw = torch.eye(400)\nfor _ in range(4000):\n    x = x @ w"
+
+
+def test_a_cell_behaves_as_a_plain_one(notebook: NotebookKernel) -> None:
+    assert notebook.run("%%djinn\ny = torch.ones(2) + 1\ny").values == ["tensor([2., 2.])"]
+    assert notebook.run("y * 2").values == ["tensor([4., 4.])"]
+    assert notebook.run("%%djinn\ny * 3;").values == []
+    assert notebook.run("%%djinn\nimport asyncio\nawait asyncio.sleep(0)\nz = y + 1").status == "ok"
+    assert notebook.run("float(z.sum())").values == ["6.0"]
+    assert notebook.run("%%djinn\nfrom __future__ import annotations\nq: Unknown = 1\nq").values == ["1"]
+    assert notebook.run("%%djinn").status == "ok"
+    nested = notebook.run("%%capture said\n%%djinn\nprint(y.sum().item())")
+    assert nested.status == "ok", nested.traceback
+
+
+def test_a_shape_error_is_raised_at_the_users_line(notebook: NotebookKernel) -> None:
+    failed = notebook.run("%%djinn\na = torch.ones(2, 3)\nb = torch.ones(4, 5)\nc = a @ b")
+    assert failed.error == "RuntimeError"
+    assert "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)" in failed.traceback
+    assert "c = a" in failed.traceback.replace("\x1b[39m", "").replace("\x1b[49m", "") or "4" in failed.traceback
+    assert "djinn_lab/capture/inference" not in failed.traceback
+    assert notebook.run("a.sum().item()").values == ["6.0"]
+
+
+def test_a_worker_error_shows_the_cells_line_and_the_workers_frames(notebook: NotebookKernel) -> None:
+    failed = notebook.run("%%djinn\nkept = torch.ones(3) + 0\n\nbad = kept[torch.tensor([9])]")
+    assert failed.error == "IndexError"
+    assert "line 4" in failed.traceback
+    assert "On the worker" in failed.traceback
+    assert notebook.run("kept.tolist()").values == ["[1.0, 1.0, 1.0]"]
+
+
+def test_options_help_completion_and_bad_options(notebook: NotebookKernel) -> None:
+    assert notebook.run("%%djinn --nonsense\n1").error == "OptionError"
+    wrong = notebook.run("%%djinn --priority urgent\n1")
+    assert "CRITICAL" in wrong.traceback
+    assert "Traceback" not in wrong.traceback
+    assert "--priority" in notebook.complete("%%djinn --pri")
+    assert "SCAVENGER" in notebook.complete("%%djinn --priority SC")
+    assert "status" in notebook.complete("%djinn st")
+    assert "--progress-after" in notebook.run("%%djinn?").pager
+    assert notebook.run("%djinn_config --priority low").status == "ok"
+    assert "LOW" in notebook.run("%djinn_config").text
+
+
+def test_line_commands(notebook: NotebookKernel) -> None:
+    notebook.run("model = torch.nn.Linear(3, 2)")
+    notebook.run("%%djinn\ny = model(torch.ones(1, 3))")
+    assert "cpu:0" in notebook.run("%djinn status").text
+    assert "DONE" in notebook.run("%djinn jobs").text
+    assert "aten.addmm" in notebook.run("%djinn schedule").text or "peak" in notebook.run("%djinn schedule").text
+    assert "nodes" in notebook.run("%djinn graph").text
+    assert "capture" in notebook.run("%djinn report").text
+    assert "dashboard" in notebook.run("%djinn dashboard").text
+    assert notebook.run("%djinn pull model\ntype(model.weight).__name__").values == ["'Parameter'"]
+    assert notebook.run("%djinn pull nothing").error == "OptionError"
+    assert "has no command" in notebook.run("%djinn sing").traceback
+
+
+def test_a_variable_inspector_triggers_no_work(notebook: NotebookKernel, pool: PoolUnderTest) -> None:
+    notebook.run("%%djinn\nx = torch.arange(3.0)")
+    before = len(pool.rest.jobs(limit=1000))
+    silent = notebook.run("print(repr(x))", silent=True)
+    assert "shape=(3,)" in silent.text
+    assert len(pool.rest.jobs(limit=1000)) == before
+
+
+def test_stop_cancels_on_the_pool_and_the_next_cell_does_not_run(
+    notebook: NotebookKernel, pool: PoolUnderTest
+) -> None:
+    notebook.run("kept = 1")
+    running = notebook.send(LONG)
+    queued = notebook.send("kept = 2")
+    job = pool.wait_for_job(state="RUNNING")
+    notebook.interrupt()
+    stopped = notebook.result(running)
+    assert stopped.error in ("CellCancelled", "KeyboardInterrupt")
+    assert notebook.result(queued).status == "aborted"
+    assert pool.rest.job(job["job"])["state"] == "CANCELLED"
+    assert notebook.run("kept").values == ["1"]
+    assert notebook.run("%%djinn\n(torch.ones(2) + 1).tolist()").values == ["[2.0, 2.0]"]
+
+
+def test_stop_while_queued(pool: PoolUnderTest) -> None:
+    with (
+        NotebookKernel(pool.environment) as one,
+        NotebookKernel(pool.environment) as two,
+        NotebookKernel(pool.environment) as three,
+    ):
+        kernels = (one, two, three)
+        for kernel in kernels:
+            kernel.run("%load_ext djinn_lab\nimport torch")
+            kernel.run("%%djinn\nz = torch.ones(1)")
+        messages = [kernel.send(LONG) for kernel in kernels]
+        waiting = pool.wait_for_job(state="QUEUED")
+        assert "behind" in waiting["reason"]
+        for kernel in kernels:
+            kernel.interrupt()
+        for kernel, message in zip(kernels, messages, strict=True):
+            assert kernel.result(message).status == "error"
+        assert wait_for(lambda: pool.rest.job(waiting["job"])["state"] == "CANCELLED")
+        status = pool.rest.status()
+        assert all(device["job"] is None for device in status["devices"])
+
+
+def test_progress_is_one_line_updated_in_place(notebook: NotebookKernel) -> None:
+    done = notebook.run(LONG)
+    assert done.status == "ok", done.traceback
+    assert any("ops" in line for line in done.shown)
+    assert done.shown[-1].startswith("DONE on cpu:")
+    assert notebook.run("%%djinn\ntorch.ones(1)").shown == []
+
+
+def test_a_restarted_notebook_in_mid_run_frees_the_pool(notebook: NotebookKernel, pool: PoolUnderTest) -> None:
+    notebook.send(LONG)
+    job = pool.wait_for_job(state="RUNNING")
+    notebook.restart()
+    assert wait_for(lambda: pool.rest.job(job["job"])["state"] == "CANCELLED")
+    notebook.run("%load_ext djinn_lab\nimport torch")
+    assert notebook.run("%%djinn\n(torch.ones(2) * 3).tolist()").values == ["[3.0, 3.0]"]
+
+
+def test_two_notebooks_share_one_pool(pool: PoolUnderTest) -> None:
+    with NotebookKernel(pool.environment) as one, NotebookKernel(pool.environment) as two:
+        for kernel in (one, two):
+            kernel.run("%load_ext djinn_lab\nimport torch")
+        messages = [
+            kernel.send(f"%%djinn\nx = torch.full((3,), {index}.0)\nx.tolist()")
+            for index, kernel in enumerate((one, two))
+        ]
+        assert one.result(messages[0]).values == ["[0.0, 0.0, 0.0]"]
+        assert two.result(messages[1]).values == ["[1.0, 1.0, 1.0]"]
+
+
+def test_unload_takes_everything_away(notebook: NotebookKernel) -> None:
+    notebook.run("%%djinn\nx = torch.ones(1)")
+    assert notebook.run("%unload_ext djinn_lab").status == "ok"
+    assert notebook.run("%%djinn\n1").status == "error"
+    started = time.monotonic()
+    assert notebook.run("1 + 1").values == ["2"]
+    assert time.monotonic() - started < 30
