@@ -74,7 +74,8 @@ class PoolUnderTest:
         """The newest job with these fields, once there is one."""
         return wait_for(
             lambda: next(
-                (job for job in self.rest.jobs(limit=200) if all(job[k] == v for k, v in wanted.items())), None
+                (job for job in self.rest.jobs(limit=200) if all(job[k] == v for k, v in wanted.items())),
+                None,
             )
         )
 

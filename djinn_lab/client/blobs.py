@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import blake3
@@ -24,7 +25,8 @@ class BlobTransfer:
         self._connection = connection
         self._known: set[str] = set()
         directory = connection.welcome.blob_directory
-        self._directory = None if directory is None else Path(directory)
+        shared = directory is not None and os.access(directory, os.W_OK)  # another user's is not writable
+        self._directory = Path(directory) if directory is not None and shared else None
         self._http = httpx.Client(
             base_url=connection.url,
             headers={"Authorization": f"Bearer {token}"},
@@ -46,6 +48,10 @@ class BlobTransfer:
             self._upload(digest, data)
         self._known.add(digest)
         return digest
+
+    def unpinned(self) -> None:
+        """A submit went out: from now on the pool may evict what it was told to keep."""
+        self._known.clear()
 
     def _upload(self, digest: str, data: memoryview) -> None:
         self.uploaded_bytes += data.nbytes

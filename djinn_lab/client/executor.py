@@ -152,6 +152,7 @@ class PoolExecutor:
         sent = perf_counter()
         report.add("prepare", sent - entered)
         connection.send(submit)
+        blobs.unpinned()
         result, interrupted = self._wait(connection, submit)
         received = perf_counter()
         report.add("network", max(0.0, received - sent - result.pool_s))
@@ -165,7 +166,7 @@ class PoolExecutor:
         report.ops_run += result.executed
         report.peak_bytes = max(report.peak_bytes, result.peak_bytes)
         report.cuts.append(CutRecord(cut.cause, cut.line, len(program.nodes), perf_counter() - entered))
-        job.finished = job.finished or submit.final or result.outcome != "done"
+        job.finished = job.finished or submit.final or result.outcome == "cancelled"
         return self._conclude(result, program, tensors, interrupted)
 
     def _conclude(

@@ -231,10 +231,18 @@ def test_connect_starts_a_pool_when_none_runs(tmp_path: Path) -> None:
     )
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert done.stdout == "[2.0, 2.0]\n", done.stderr
     finally:
         subprocess.run(
-            [sys.executable, "-m", "djinn_lab.cli", "pool", "stop"], env=environment, capture_output=True, check=True
+            [sys.executable, "-m", "djinn_lab.cli", "pool", "stop"],
+            env=environment,
+            capture_output=True,
+            check=True,
         )

@@ -65,7 +65,9 @@ class NotebookKernel:
             if reply["parent_header"].get("msg_id") == message:
                 result.status = reply["content"]["status"]
                 payload = reply["content"].get("payload", [])
-                result.pager = "".join(page["data"]["text/plain"] for page in payload if page["source"] == "page")
+                result.pager = "".join(
+                    page["data"]["text/plain"] for page in payload if page["source"] == "page"
+                )
                 return result
 
     def _absorb(self, message: str, result: CellResult) -> bool:

@@ -10,7 +10,9 @@ from real_pool import PoolUnderTest, wait_for
 
 pytestmark = pytest.mark.processes
 
-LONG = "%%djinn --progress-after 0\nx = torch.eye(400)\nw = torch.eye(400)\nfor _ in range(4000):\n    x = x @ w"
+LONG = (
+    "%%djinn --progress-after 0\nx = torch.eye(400)\nw = torch.eye(400)\nfor _ in range(4000):\n    x = x @ w"
+)
 
 
 def test_a_cell_behaves_as_a_plain_one(notebook: NotebookKernel) -> None:
@@ -29,7 +31,9 @@ def test_a_shape_error_is_raised_at_the_users_line(notebook: NotebookKernel) -> 
     failed = notebook.run("%%djinn\na = torch.ones(2, 3)\nb = torch.ones(4, 5)\nc = a @ b")
     assert failed.error == "RuntimeError"
     assert "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)" in failed.traceback
-    assert "c = a" in failed.traceback.replace("\x1b[39m", "").replace("\x1b[49m", "") or "4" in failed.traceback
+    assert (
+        "c = a" in failed.traceback.replace("\x1b[39m", "").replace("\x1b[49m", "") or "4" in failed.traceback
+    )
     assert "djinn_lab/capture/inference" not in failed.traceback
     assert notebook.run("a.sum().item()").values == ["6.0"]
 
@@ -60,7 +64,9 @@ def test_line_commands(notebook: NotebookKernel) -> None:
     notebook.run("%%djinn\ny = model(torch.ones(1, 3))")
     assert "cpu:0" in notebook.run("%djinn status").text
     assert "DONE" in notebook.run("%djinn jobs").text
-    assert "aten.addmm" in notebook.run("%djinn schedule").text or "peak" in notebook.run("%djinn schedule").text
+    assert (
+        "aten.addmm" in notebook.run("%djinn schedule").text or "peak" in notebook.run("%djinn schedule").text
+    )
     assert "nodes" in notebook.run("%djinn graph").text
     assert "capture" in notebook.run("%djinn report").text
     assert "dashboard" in notebook.run("%djinn dashboard").text
@@ -123,7 +129,9 @@ def test_progress_is_one_line_updated_in_place(notebook: NotebookKernel) -> None
     assert notebook.run("%%djinn\ntorch.ones(1)").shown == []
 
 
-def test_a_restarted_notebook_in_mid_run_frees_the_pool(notebook: NotebookKernel, pool: PoolUnderTest) -> None:
+def test_a_restarted_notebook_in_mid_run_frees_the_pool(
+    notebook: NotebookKernel, pool: PoolUnderTest
+) -> None:
     notebook.send(LONG)
     job = pool.wait_for_job(state="RUNNING")
     notebook.restart()

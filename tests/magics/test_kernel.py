@@ -1,0 +1,33 @@
+"""The kernel "Python (Djinn)": installs, captures every cell, ``%%local`` opts out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from notebook_kernel import NotebookKernel
+from real_pool import PoolUnderTest
+
+pytestmark = pytest.mark.processes
+
+
+def test_kernel_installs_and_runs_captured_cells(
+    pool: PoolUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    subprocess.run(
+        [sys.executable, "-m", "djinn_lab.cli", "kernel", "install", "--user"],
+        env={**pool.environment, "JUPYTER_DATA_DIR": str(tmp_path)},
+        check=True,
+        capture_output=True,
+    )
+    with NotebookKernel(pool.environment, "djinn") as kernel:
+        kernel.run("import torch")
+        kernel.run("x = torch.ones(3) + 1")
+        assert kernel.run("type(x).__name__").values == ["'LazyTensor'"]
+        assert kernel.run("x").values == ["tensor([2., 2., 2.])"]
+        assert kernel.run("%%local\ny = torch.ones(2)\ntype(y).__name__").values == ["'Tensor'"]
+        assert kernel.run("!echo hello").text.strip() == "hello"
+        assert "cpu:0" in kernel.run("%djinn status").text
