@@ -15,11 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from djinn_lab.dashboard.runs import Run, pack
 from djinn_lab.srg.graph import SRG, Node
 
-SIBLINGS_MAX = 120
-"""A group with more children gets them packed into chunks of about :data:`CHUNK`."""
-CHUNK = 50
 VISIBLE_MAX = 400
 START_VISIBLE = 36
 _OWN_ROOTS = ("backward", "optimizer")
@@ -168,50 +166,31 @@ class Tree:
         def key(index: int) -> str | int:
             return parts[index][depth] if len(parts[index]) > depth else index
 
-        runs = [(name, list(run)) for name, run in groupby(range(first, last), key)]
-        return self._packed(nodes, parts, [(name, run[0], run[-1] + 1) for name, run in runs], depth, parent)
-
-    def _packed(
-        self,
-        nodes: Sequence[Node],
-        parts: list[tuple[str, ...]],
-        runs: list[tuple[str | int, int, int]],
-        depth: int,
-        parent: int,
-    ) -> tuple[int, ...]:
-        if len(runs) <= SIBLINGS_MAX:
-            return tuple(self._run_item(nodes, parts, run, depth, parent) for run in runs)
-        size = max(CHUNK, -(-len(runs) // SIBLINGS_MAX))
-        found = []
-        for start in range(0, len(runs), size):
-            chunk = runs[start : start + size]
-            name = f"{start + 1} to {start + len(chunk)} of {len(runs)}"
-            index = self._add(name, self.items[parent].path, parent, chunk[0][1], chunk[-1][2])
-            inner = self._packed(nodes, parts, chunk, depth, index)
-            self.items[index] = msgspec.structs.replace(self.items[index], children=inner)
-            found.append(index)
-        return tuple(found)
+        runs = []
+        for name, members in groupby(range(first, last), key):
+            inside = list(members)
+            label = short_op(nodes[name].op) if isinstance(name, int) else name
+            runs.append(Run(label, inside[0], inside[-1] + 1, node=isinstance(name, int)))
+        return tuple(self._run_item(nodes, parts, run, depth, parent) for run in pack(runs))
 
     def _run_item(
-        self,
-        nodes: Sequence[Node],
-        parts: list[tuple[str, ...]],
-        run: tuple[str | int, int, int],
-        depth: int,
-        parent: int,
+        self, nodes: Sequence[Node], parts: list[tuple[str, ...]], run: Run, depth: int, parent: int
     ) -> int:
-        name, first, last = run
-        if isinstance(name, int):
-            node = nodes[name]
-            index = self._add(short_op(node.op), node.module, parent, name, name + 1, name)
-            self._item_of_node[name] = index
+        if run.node:
+            index = self._add(run.name, nodes[run.first].module, parent, run.first, run.last, run.first)
+            self._item_of_node[run.first] = index
             return index
-        shared = [name]
-        while (more := _common_part(parts, first, last, depth + 1)) is not None:
-            depth += 1
-            shared.append(more)
-        index = self._add(" · ".join(shared), " / ".join(parts[first][: depth + 1]), parent, first, last)
-        inner = self._children(nodes, parts, first, last, depth + 1, index)
+        if run.inner:
+            index = self._add(run.name, self.items[parent].path, parent, run.first, run.last)
+            inner = tuple(self._run_item(nodes, parts, part, depth, index) for part in run.inner)
+        else:
+            shared = [run.name]
+            while (more := _common_part(parts, run.first, run.last, depth + 1)) is not None:
+                depth += 1
+                shared.append(more)
+            path = " / ".join(parts[run.first][: depth + 1])
+            index = self._add(" · ".join(shared), path, parent, run.first, run.last)
+            inner = self._children(nodes, parts, run.first, run.last, depth + 1, index)
         self.items[index] = msgspec.structs.replace(self.items[index], children=inner)
         return index
 
@@ -239,7 +218,7 @@ def module_parts(node: Node) -> tuple[str, ...]:
         return (f"line {node.line}{suffix}" if node.line else f"outside modules{suffix}",)
     names: list[str] = []
     for name in node.module.split("."):
-        if name.isdigit() and names:
+        if name.isdigit() and len(names) > 1:
             names[-1] += f".{name}"
         else:
             names.append(name)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from typing import Any
 
+from djinn_lab.dashboard.bars import Lane, bars_in, make_lane
 from djinn_lab.dashboard.folding import short_op
-from djinn_lab.dashboard.theme import TRANSFER_COLOUR, phase_colour
+from djinn_lab.dashboard.theme import PHASE_COLOURS, TRANSFER_COLOUR, phase_colour
 from djinn_lab.scheduler.parts import ScheduledNode
 from djinn_lab.scheduler.schedule import ExecutionSchedule
 from djinn_lab.units import format_bytes, format_seconds
 
-BARS_MAX = 20_000
+TRANSFER_BARS_MAX = 200
+"""Fewer than other bars: a browser draws hatched ones slowly."""
+_PHASES = list(PHASE_COLOURS)
 TABLE_MAX = 300
 Columns = dict[str, list[Any]]
 BAR_COLUMNS = ("row", "left", "right", "colour", "name", "module", "detail", "took")
@@ -29,64 +33,81 @@ def row_names(schedule: ExecutionSchedule) -> list[str]:
     return [*rows, f"{device} measured"] if schedule.node_end_s else rows
 
 
-def op_columns(schedule: ExecutionSchedule) -> tuple[Columns, int]:
-    """Bars of the ops, predicted and measured, in milliseconds; and how many short ones were left out."""
-    nodes = _longest(schedule)
-    columns: Columns = {name: [] for name in BAR_COLUMNS}
+def lanes(schedule: ExecutionSchedule) -> dict[str, Lane]:
+    """The op rows by name: predicted, and measured where it ran."""
     device = schedule.device.device
-    for node in nodes:
-        _append(columns, f"{device} predicted", node.start_s, node.end_s, node)
-    if schedule.node_start_s is not None and schedule.node_end_s is not None:
-        for node in nodes:
-            if node.node < len(schedule.node_end_s):
-                start, end = schedule.node_start_s[node.node], schedule.node_end_s[node.node]
-                _append(columns, f"{device} measured", start, end, node)
-    return columns, len(schedule.nodes) - len(nodes)
+    nodes = schedule.nodes
+    found = {
+        f"{device} predicted": _lane(nodes, [node.start_s for node in nodes], [node.end_s for node in nodes])
+    }
+    starts, ends = schedule.node_start_s, schedule.node_end_s
+    if starts is not None and ends:
+        ran = [node for node in nodes if node.node < len(ends)]
+        measured = _lane(ran, [starts[node.node] for node in ran], [ends[node.node] for node in ran])
+        found[f"{device} measured"] = measured
+    return found
 
 
-def _longest(schedule: ExecutionSchedule) -> list[ScheduledNode]:
-    if len(schedule.nodes) <= BARS_MAX:
-        return list(schedule.nodes)
-    ends = schedule.node_end_s or ()
-    starts = schedule.node_start_s or ()
-
-    def weight(node: ScheduledNode) -> float:
-        measured = ends[node.node] - starts[node.node] if node.node < len(ends) else 0.0
-        return max(node.end_s - node.start_s, measured)
-
-    return sorted(schedule.nodes, key=weight, reverse=True)[:BARS_MAX]
-
-
-def _append(columns: Columns, row: str, start_s: float, end_s: float, node: ScheduledNode) -> None:
-    place = f", line {node.line}" if node.line else ""
-    values = (
-        row,
-        start_s * 1e3,
-        end_s * 1e3,
-        phase_colour(node.phase),
-        short_op(node.op),
-        node.module or "outside modules",
-        f"node {node.node}, {node.phase}, {node.bound} bound{place}",
-        format_seconds(end_s - start_s),
+def _lane(nodes: Sequence[ScheduledNode], starts: list[float], ends: list[float]) -> Lane:
+    return make_lane(
+        starts, ends, [_PHASES.index(node.phase) for node in nodes], [node.node for node in nodes]
     )
-    for name, value in zip(BAR_COLUMNS, values, strict=True):
-        columns[name].append(value)
 
 
-def transfer_columns(schedule: ExecutionSchedule) -> Columns:
-    """Bars of the uploads and fetches, in milliseconds."""
+def op_columns(schedule: ExecutionSchedule, rows: Mapping[str, Lane], low: float, high: float) -> Columns:
+    """Bars of the ops in the window from ``low`` to ``high`` milliseconds."""
     columns: Columns = {name: [] for name in BAR_COLUMNS}
-    for transfer in schedule.transfers[:BARS_MAX]:
-        took = transfer.end_s - transfer.start_s
+    by_node = {node.node: node for node in schedule.nodes}
+    for row, lane in rows.items():
+        for bar in bars_in(lane, low, high):
+            node = by_node[int(lane.node[bar.first])]
+            place = f", line {node.line}" if node.line else ""
+            detail = f"node {node.node}, {node.phase}, {node.bound} bound{place}"
+            if bar.ops > 1:
+                detail = f"{bar.ops} ops from node {node.node} on, {node.phase}; zoom in for each of them"
+            values = (
+                row,
+                bar.left,
+                bar.right,
+                phase_colour(node.phase),
+                short_op(node.op) if bar.ops == 1 else f"{bar.ops} ops",
+                node.module or "outside modules",
+                detail,
+                format_seconds(bar.busy / 1e3),
+            )
+            for name, value in zip(BAR_COLUMNS, values, strict=True):
+                columns[name].append(value)
+    return columns
+
+
+def transfer_lane(schedule: ExecutionSchedule) -> Lane:
+    """The uploads and fetches; ``node`` is the position in ``schedule.transfers``."""
+    transfers = schedule.transfers
+    return make_lane(
+        [transfer.start_s for transfer in transfers],
+        [transfer.end_s for transfer in transfers],
+        [int(transfer.direction == "fetch") for transfer in transfers],
+        range(len(transfers)),
+    )
+
+
+def transfer_columns(schedule: ExecutionSchedule, lane: Lane, low: float, high: float) -> Columns:
+    """Bars of the transfers in the window from ``low`` to ``high`` milliseconds."""
+    columns: Columns = {name: [] for name in BAR_COLUMNS}
+    for bar in bars_in(lane, low, high, TRANSFER_BARS_MAX):
+        parts = [schedule.transfers[int(at)] for at in lane.node[bar.first : bar.first + bar.ops]]
+        many = (
+            f"{len(parts)} transfers, zoom in for each of them" if bar.ops > 1 else f"value {parts[0].value}"
+        )
         values = (
             f"{schedule.device.device} transfers",
-            transfer.start_s * 1e3,
-            transfer.end_s * 1e3,
+            bar.left,
+            bar.right,
             TRANSFER_COLOUR,
-            transfer.direction,
-            f"value {transfer.value}",
-            format_bytes(transfer.nbytes),
-            format_seconds(took),
+            parts[0].direction,
+            many,
+            format_bytes(sum(part.nbytes for part in parts)),
+            format_seconds(bar.busy / 1e3),
         )
         for name, value in zip(BAR_COLUMNS, values, strict=True):
             columns[name].append(value)
@@ -94,17 +115,16 @@ def transfer_columns(schedule: ExecutionSchedule) -> Columns:
 
 
 def memory_columns(schedule: ExecutionSchedule) -> Columns:
-    """Bytes alive over predicted time, in milliseconds and MiB, one point where it changes."""
+    """Bytes alive over predicted time, in milliseconds and MiB: the most in each of up to 2000 steps."""
+    nodes = schedule.nodes
     times: list[float] = []
     live: list[float] = []
-    for node in schedule.nodes:
-        mib = node.live_bytes / 2**20
-        if not live or mib != live[-1]:
-            times.append(node.start_s * 1e3)
-            live.append(mib)
-    if schedule.nodes:
-        times.append(schedule.nodes[-1].end_s * 1e3)
-        live.append(live[-1])
+    size = max(1, -(-len(nodes) // 1000))
+    for at in range(0, len(nodes), size):
+        chunk = nodes[at : at + size]
+        most = max(node.live_bytes for node in chunk) / 2**20
+        times += [chunk[0].start_s * 1e3, chunk[-1].end_s * 1e3]
+        live += [most, most]
     return {"time": times, "live": live}
 
 

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from djinn_lab.dashboard.folding import Tree
 from djinn_lab.dashboard.hub import PoolReader
 from djinn_lab.dashboard.scene import Scene, arrange
-from djinn_lab.srg.export import from_json
+from djinn_lab.srg.graph import SRG
 
 TREES_MAX = 8
 SCENES_MAX = 16
@@ -29,7 +29,7 @@ class GraphStore:
         """The folded graph of a job's segment (None: its largest of ``segments``)."""
 
         def make() -> Tree:
-            return Tree(from_json(reader.graph(job, segment)))
+            return Tree(SRG.from_program(reader.program(job, segment)))
 
         tree: Tree = self._get(self._trees, (job, segment, segments), make, TREES_MAX)
         return tree

@@ -115,7 +115,9 @@ class GraphView:
             Rect(x="x", y="header_y", width="width", height="header_height", fill_alpha=0.0, line_alpha=0.0),
         )
         for source, dash in ((self.links, "solid"), (self.back_links, "dashed")):
-            ends: dict[str, Any] = {name: name for name in ("x0", "y0", "x1", "y1", "cx0", "cy0", "cx1", "cy1")}
+            ends: dict[str, Any] = {
+                name: name for name in ("x0", "y0", "x1", "y1", "cx0", "cy0", "cx1", "cy1")
+            }
             curve = Bezier(
                 **ends,
                 line_color=look.edge,

@@ -104,17 +104,14 @@ class MemoryChart:
         source = ColumnDataSource({"time": [], "used": []}, name=device)
         colour = DEVICE_COLOURS[position % len(DEVICE_COLOURS)]
         dash = "solid" if position < len(DEVICE_COLOURS) else "dashed"
-        self.figure.varea_step(
-            "time", 0, "used", source=source, fill_color=colour, fill_alpha=0.12, step_mode="after"
-        )
-        line = self.figure.step(
+        self.figure.varea("time", 0, "used", source=source, fill_color=colour, fill_alpha=0.12)
+        line = self.figure.line(
             "time",
             "used",
             source=source,
             color=colour,
             line_width=2,
             line_dash=dash,
-            mode="after",
             legend_label=device,
         )
         self.figure.add_tools(

@@ -121,7 +121,10 @@ class Overview:
         stale = snapshot.connection != "live"
         show_html(self.devices, devices_html(snapshot.status, snapshot.jobs, stale))
         self._show_jobs(snapshot)
-        self.sessions.show([session_row(item, snapshot.status.now) for item in snapshot.sessions])
+        sessions = sorted(
+            snapshot.sessions, key=lambda item: (item.state != "connected", -(item.last_seen or 0))
+        )
+        self.sessions.show([session_row(item, snapshot.status.now) for item in sessions])
         show_html(self._sessions_heading, heading("Sessions", sessions_sentence(snapshot)))
         self.memory.update(snapshot.status, self._board.hub.memory_after(self.memory.version))
 

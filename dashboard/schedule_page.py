@@ -9,12 +9,14 @@ from typing import Any
 import panel as pn
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Range1d, Span, WheelZoomTool
 
+from djinn_lab.dashboard.bars import Lane, make_lane
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.chooser import JobChooser
 from djinn_lab.dashboard.components import LiveTable
 from djinn_lab.dashboard.controls import button, download, toggle
 from djinn_lab.dashboard.gantt import (
     BAR_COLUMNS,
+    lanes,
     memory_columns,
     op_columns,
     row_names,
@@ -23,6 +25,7 @@ from djinn_lab.dashboard.gantt import (
     to_csv,
     to_trace,
     transfer_columns,
+    transfer_lane,
 )
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.panes import NO_JOBS, empty_state, heading, html_pane, no_pool, show_html
@@ -56,6 +59,9 @@ class SchedulePage:
         self._board = board
         self.chooser = JobChooser(board)
         self.schedule: ExecutionSchedule | None = None
+        self.lanes: dict[str, Lane] = {}
+        self._transfer_lane = make_lane([], [], [], [])
+        self._window: tuple[float, float] | None = None
         self._wanted: tuple[str, int | None, int, bool] | None = None
         self.ops = ColumnDataSource({name: [] for name in BAR_COLUMNS})
         self.transfers = ColumnDataSource({name: [] for name in BAR_COLUMNS})
@@ -109,7 +115,6 @@ class SchedulePage:
             x_range=Range1d(0, 1),
             y_range=FactorRange(),
             tools="xpan,reset,save",
-            output_backend="webgl",
             x_axis_label="ms since the segment began on the device",
         )
         zoom = WheelZoomTool(dimensions="width")
@@ -136,13 +141,12 @@ class SchedulePage:
             x_range=self.figure.x_range,
             y_range=Range1d(0, 1),
             tools="xpan,xwheel_zoom,save",
-            y_axis_label="planned (MiB)",
+            y_axis_label="MiB",
+            title="Planned memory over predicted time",
         )
         colour = DEVICE_COLOURS[0]
-        plot.varea_step(
-            "time", 0, "live", source=self.memory, fill_color=colour, fill_alpha=0.15, step_mode="after"
-        )
-        line = plot.step("time", "live", source=self.memory, color=colour, line_width=1.6, mode="after")
+        plot.varea("time", 0, "live", source=self.memory, fill_color=colour, fill_alpha=0.15)
+        line = plot.line("time", "live", source=self.memory, color=colour, line_width=1.6)
         self._limit = Span(dimension="width", line_color="#D55E00", line_dash="dashed", line_width=1.4)
         plot.add_layout(self._limit)
         plot.add_tools(HoverTool(renderers=[line], tooltips=[("alive", "@live{0.0} MiB")], mode="vline"))
@@ -161,6 +165,7 @@ class SchedulePage:
             self._show_only(text)
             return
         self.chooser.update(snapshot)
+        self.draw_window()
         job, segment = chosen
         wanted = (job.job, segment, job.segments, job.finished)
         if wanted == self._wanted:
@@ -186,17 +191,15 @@ class SchedulePage:
     def show(self, schedule: ExecutionSchedule) -> None:
         """Draw a schedule."""
         self.schedule = schedule
+        self._window = None
         self._show_only("")
         self.figure.y_range.factors = row_names(schedule)[::-1]
-        self.ops.data, omitted = op_columns(schedule)
-        self.transfers.data = transfer_columns(schedule)
+        self.lanes = lanes(schedule)
+        self._transfer_lane = transfer_lane(schedule)
         self.memory.data = memory_columns(schedule)
         self._show_all()
         self._show_memory_limit(schedule)
-        more = (
-            f" The {omitted} shortest bars are not drawn; the trace and the CSV hold all." if omitted else ""
-        )
-        show_html(self._heading, heading("Schedule of the cell", schedule_sentence(schedule) + more))
+        show_html(self._heading, heading("Schedule of the cell", schedule_sentence(schedule)))
         reasons = "".join(f"<li>{escape(sentence)}</li>" for sentence in schedule.explain())
         show_html(self.decisions, f"<h2>Why so</h2><ul>{reasons}</ul>" if reasons else "")
         self._fill_table()
@@ -210,11 +213,25 @@ class SchedulePage:
         self.memory_figure.y_range.end = max(1.05 * limit if near else 1.2 * peak, 0.001)
 
     def _show_all(self) -> None:
-        ends = [*self.ops.data.get("right", []), *self.transfers.data.get("right", [])]
-        starts = [*self.ops.data.get("left", []), *self.transfers.data.get("left", [])]
-        low, high = min(starts, default=0.0), max(ends, default=1.0)
+        edges = [
+            edge
+            for lane in (*self.lanes.values(), self._transfer_lane)
+            if len(lane.start)
+            for edge in (lane.start[0], lane.end.max())
+        ]
+        low, high = float(min(edges, default=0.0)), float(max(edges, default=1.0))
         margin = 0.01 * (high - low) or 0.001
         self.figure.x_range.update(start=low - margin, end=high + margin)
+        self.draw_window()
+
+    def draw_window(self) -> None:
+        """Bars for what the x axis shows, when it shows something else than before."""
+        window = (self.figure.x_range.start, self.figure.x_range.end)
+        if self.schedule is None or window == self._window:
+            return
+        self._window = window
+        self.ops.data = op_columns(self.schedule, self.lanes, *window)
+        self.transfers.data = transfer_columns(self.schedule, self._transfer_lane, *window)
 
     def _table_toggled(self) -> None:
         self.table.visible = self.as_table.value

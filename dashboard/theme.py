@@ -93,4 +93,6 @@ def new_figure(look: Look, **options: Any) -> Any:
         axis.major_label_text_font_size = "11px"
         axis.axis_label_text_font_size = "11px"
     plot.grid.grid_line_color = look.grid
+    plot.title.text_color = look.muted
+    plot.title.text_font_size = "11px"
     return plot

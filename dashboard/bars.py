@@ -1,0 +1,75 @@
+"""Bars of a Gantt row at the resolution of a screen: in the window shown, short neighbours become one bar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+BARS_MAX = 1500
+"""Bars drawn for one row. With fewer ops in the window each has its own."""
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Lane(NamedTuple):
+    """Starts and ends in milliseconds, by increasing start; ``kind`` numbers the phase; ``node`` the op."""
+
+    start: Floats
+    end: Floats
+    kind: Integers
+    node: Integers
+
+
+class Bar(NamedTuple):
+    """Stands for ``ops`` of the lane's entries from ``first`` on. ``busy``: milliseconds of work in it."""
+
+    left: float
+    right: float
+    first: int
+    ops: int
+    busy: float
+
+
+def make_lane(start: Sequence[float], end: Sequence[float], kind: Sequence[int], node: Sequence[int]) -> Lane:
+    """A lane from seconds, in any order."""
+    starts = np.asarray(start, dtype=np.float64) * 1e3
+    order = np.argsort(starts, kind="stable")
+    ends = np.asarray(end, dtype=np.float64) * 1e3
+    return Lane(
+        starts[order],
+        ends[order],
+        np.asarray(kind, dtype=np.int64)[order],
+        np.asarray(node, dtype=np.int64)[order],
+    )
+
+
+def bars_in(lane: Lane, low: float, high: float, most: int = BARS_MAX) -> list[Bar]:
+    """Bars for the window from ``low`` to ``high`` milliseconds, at most about ``most``."""
+    inside = np.flatnonzero((lane.end >= low) & (lane.start <= high))
+    if not len(inside):
+        return []
+    first, last = int(inside[0]), int(inside[-1]) + 1
+    start, end = lane.start[first:last], lane.end[first:last]
+    if last - first <= most:
+        heads = np.arange(last - first)
+    else:
+        slot = max(high - low, 1e-9) / (most / 3)
+        bucket = np.floor((start - low) / slot)
+        alone = (end - start) >= slot
+        kind = lane.kind[first:last]
+        new = np.ones(last - first, dtype=bool)
+        new[1:] = (bucket[1:] != bucket[:-1]) | (kind[1:] != kind[:-1]) | alone[1:] | alone[:-1]
+        heads = np.flatnonzero(new)
+        if len(heads) > most:
+            heads = np.flatnonzero(
+                np.concatenate([[True], (bucket[1:] != bucket[:-1]) | alone[1:] | alone[:-1]])
+            )
+    right = np.maximum.reduceat(end, heads)
+    counts = np.diff(np.append(heads, last - first))
+    busy = np.add.reduceat(end - start, heads)
+    return [
+        Bar(float(start[head]), float(edge), first + int(head), int(count), float(work))
+        for head, edge, count, work in zip(heads, right, counts, busy, strict=True)
+    ]
