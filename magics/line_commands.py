@@ -12,6 +12,7 @@ import torch
 from djinn_lab.capture.tensor import LazyTensor
 from djinn_lab.client.cell import Cell
 from djinn_lab.errors import OptionError, UserError
+from djinn_lab.magics.dashboard_process import URL
 from djinn_lab.magics.notebook import Notebook
 from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.srg.graph import SRG
@@ -77,8 +78,8 @@ def last(notebook: Notebook, words: list[str]) -> Cell:
 def graph(notebook: Notebook, words: list[str]) -> str:
     """The semantically rich graph of the last cell, in short."""
     cell = last(notebook, words)
-    link = f"{dashboard_url(notebook)}?page=srg&job={cell.report.job}"
-    return f"{summarise(cell.graph)}\nall of it: {link}"
+    link = f"{URL}?page=srg&job={cell.report.job}"
+    return f"{summarise(cell.graph)}\nall of it (after %djinn dashboard): {link}"
 
 
 def summarise(srg: SRG) -> str:
@@ -153,13 +154,9 @@ def signal(notebook: Notebook, words: list[str]) -> str:
     return f"signalled {words[0].upper()}"
 
 
-def dashboard_url(notebook: Notebook) -> str:
-    return "http://127.0.0.1:5006/dashboard"
-
-
 def dashboard(notebook: Notebook, words: list[str]) -> str:
-    """Where the dashboard is."""
-    return f"{dashboard_url(notebook)} (start it with `djinn-lab dashboard`)"
+    """The dashboard's address; starts it when it does not run."""
+    return notebook.dashboard.open()
 
 
 def wizard(notebook: Notebook, words: list[str]) -> Any:

@@ -10,6 +10,7 @@ from djinn_lab.client.cell import Cell
 from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
+from djinn_lab.magics.dashboard_process import DashboardProcess
 from djinn_lab.magics.options import CellOptions, default_options, parse_options
 from djinn_lab.magics.progress import ProgressLine
 from djinn_lab.magics.source import CellSource
@@ -22,6 +23,7 @@ class Notebook:
         self.shell = shell
         self.source = CellSource(every_cell)
         self.defaults: CellOptions | None = None
+        self.dashboard = DashboardProcess()
         self._session: Session | None = None
         self._user_cell_runs = False
 
@@ -53,6 +55,7 @@ class Notebook:
         self._user_cell_runs = False
 
     def close(self) -> None:
+        self.dashboard.close()
         if self._session is not None:
             self._session.close()
             self._session = None

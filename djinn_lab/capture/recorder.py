@@ -188,7 +188,7 @@ class Recorder:
                 if tensor is None:
                     continue
                 value = self.value_of(tensor)
-                value.storage.version += 1
+                value.storage.written_on_pool()
                 storages.append(value.storage.id)
                 if type(tensor) is not LazyTensor:
                     self.host.mark_written(tensor, value)

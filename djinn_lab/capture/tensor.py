@@ -36,11 +36,15 @@ class LazyTensor(torch.Tensor):
             raise RuntimeError(
                 "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
             )
-        return plain(self.detach(), "numpy").numpy()
+        array = plain(self.detach(), "numpy").numpy()
+        array.flags.writeable = False  # a write would not reach the pool; numpy says so instead
+        return array
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         array = self.numpy()
-        return array if dtype is None else array.astype(dtype, copy=False)
+        if dtype is not None and array.dtype != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
 
     def tolist(self) -> Any:
         return plain(self.detach(), "tolist").tolist()

@@ -91,6 +91,11 @@ class Storage:
     def host_is_current(self) -> bool:
         return self.host is not None and self.host_version == self.version
 
+    def written_on_pool(self) -> None:
+        """A recorded op writes this memory: the host's bytes, if any, are old from now on."""
+        self.version += 1
+        self.host = self.host_version = None
+
     def forget_pool_copy(self) -> None:
         """The host's bytes are the truth now (or nobody's, when the pool was lost before they were
         fetched)."""

@@ -322,3 +322,41 @@ def test_device_memory_limit_is_enforced(backend: InProcessBackend) -> None:
     with pytest.raises(Exception, match=r"needs 4\.0 MiB"), cell(recorder):
         torch.ones(2**20).sum().item()
     assert kept.sum().item() == 1000
+
+
+def test_numpy_pandas_and_formatting_see_plain_values(recorder: Recorder) -> None:
+    import pandas
+
+    with cell(recorder):
+        x = torch.arange(4.0)
+        inside = f"{x.sum():.1f}"
+    assert inside == "6.0"
+    assert f"{x[1]:.2f}" == "1.00"
+    assert (int(x[3]), bool(x[0]), float(x[2])) == (3, False, 2.0)
+    assert [float(item) for item in x] == [0.0, 1.0, 2.0, 3.0]
+    assert pandas.DataFrame({"x": x.numpy()})["x"].mean() == 1.5
+    writable = np.array(x)
+    writable += 1
+    assert x.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_writing_to_a_lazy_tensors_numpy_array_is_refused(recorder: Recorder) -> None:
+    with cell(recorder):
+        x = torch.arange(4.0)
+    with pytest.raises(ValueError, match="read-only"):
+        x.numpy()[0] = 9
+
+
+@pytest.mark.parametrize("name", ["squeeze_", "unsqueeze_", "t_", "transpose_"])
+def test_in_place_views_of_lazy_tensors(name: str, recorder: Recorder) -> None:
+    arguments = {"squeeze_": (0,), "unsqueeze_": (0,), "t_": (), "transpose_": (0, 1)}[name]
+    expected = torch.arange(6.0).view(1, 6) + 1
+    alias = expected
+    getattr(expected, name)(*arguments)
+    with cell(recorder):
+        x = torch.arange(6.0).view(1, 6) + 1
+        lazy_alias = x
+        getattr(x, name)(*arguments)
+        x += 1
+    assert x.shape == alias.shape
+    assert torch.equal(lazy_alias.cpu(), alias + 1)

@@ -15,7 +15,8 @@ TIMEOUT_S = 60.0
 
 @dataclass
 class CellResult:
-    """``status``: ok, error or aborted. ``text``: all that was printed. ``shown``: what updated displays say in the end."""
+    """``status``: ok, error or aborted. ``text``: all that was printed. ``shown``: what displays say in the
+    end."""
 
     status: str = ""
     text: str = ""
