@@ -107,15 +107,16 @@ def optimizer_hooks(recorder: Recorder) -> Iterator[None]:
 @contextmanager
 def loader_on_host(recorder: Recorder) -> Iterator[None]:
     """Fetching and collating batches stays in the notebook process."""
+    placement = recorder.placement
     next_batch, start = _BaseDataLoaderIter.__next__, DataLoader.__iter__
 
     def on_host(function: Any) -> Any:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            outer, recorder.host_only = recorder.host_only, True
+            outer, placement.host_only = placement.host_only, True
             try:
                 return function(*args, **kwargs)
             finally:
-                recorder.host_only = outer
+                placement.host_only = outer
 
         return wrapper
 

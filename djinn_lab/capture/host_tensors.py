@@ -11,20 +11,18 @@ every alias and numpy array sees them.
 
 from __future__ import annotations
 
-import ctypes
 import weakref
-from typing import TYPE_CHECKING
 
 import torch
 
-from djinn_lab.capture.backend import INLINE_SOURCE_BYTES_MAX
+from djinn_lab.capture.ledger import Ledger
+from djinn_lab.capture.memory_bytes import bytes_of, travelling
+from djinn_lab.capture.pool_copies import PoolCopies
+from djinn_lab.capture.segment import paused
 from djinn_lab.capture.tensor import LazyTensor, wrap
-from djinn_lab.capture.values import Layout, Storage, Value
+from djinn_lab.capture.values import Layout, Owner, Storage, Value
 from djinn_lab.errors import CaptureError
 from djinn_lab.srg.program import Residency
-
-if TYPE_CHECKING:
-    from djinn_lab.capture.recorder import Recorder
 
 
 class Twin:
@@ -39,8 +37,10 @@ class Twin:
 
 
 class HostTensors:
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, owner: Owner, copies: PoolCopies, ledger: Ledger) -> None:
+        self._owner = owner
+        self._copies = copies
+        self._ledger = ledger
         self._twins: dict[int, Twin] = {}
         self.dirty: dict[int, tuple[torch.Tensor, LazyTensor]] = {}
 
@@ -52,11 +52,11 @@ class HostTensors:
             if entry is not None and entry[0] is tensor:
                 return entry[1]._value
             if entry is not None:
-                self._recorder.write_back("a view of a written tensor was read")
+                self.write_back("a view of a written tensor was read")
         twin = self._twins.get(id(tensor))
         if twin is not None and twin.reference() is tensor and twin.version == tensor._version:
             return twin.value
-        value = self.snapshot(tensor, "input")
+        value = self._snapshot(tensor)
         if tensor.untyped_storage().resizable():
             self._twins[id(tensor)] = Twin(tensor, value)
         return value
@@ -75,15 +75,25 @@ class HostTensors:
     def end_cell(self) -> None:
         self._twins.clear()
 
-    def snapshot(self, tensor: torch.Tensor, residency: Residency) -> Value:
+    def _snapshot(self, tensor: torch.Tensor) -> Value:
         """A new pool value with the tensor's present contents."""
-        recorder = self._recorder
         layout = Layout.of_tensor(tensor)
-        storage = Storage(recorder, recorder.ledger.new_id(), layout.span_bytes, residency)
-        value = recorder.ledger.new_value(storage, layout, 0)
-        held = _with_own_layout(tensor.detach(), layout)
-        recorder.add_source(value, _contents(held, layout))
+        storage = Storage(self._owner, self._ledger.new_id(), layout.span_bytes, "input")
+        value = self._ledger.new_value(storage, layout, 0)
+        held = travelling(tensor.detach(), layout)
+        self._copies.add_source(value, bytes_of(held, layout))
         return value
+
+    def write_back(self, cause: str) -> None:
+        """Copy what captured ops wrote to plain tensors into their own memory."""
+        dirty, self.dirty = list(self.dirty.values()), {}
+        if not dirty:
+            return
+        self.end_cell()
+        fetched = self._copies.fetch([lazy._value for _, lazy in dirty], cause)
+        with paused(), torch.no_grad():
+            for (tensor, _), new in zip(dirty, fetched, strict=True):
+                tensor.detach().copy_(new)
 
     def make_lazy_in_place(self, tensor: torch.Tensor, residency: Residency) -> bool:
         """Turn a plain tensor into a lazy one, keeping its identity (parameters and buffers of modules).
@@ -96,13 +106,9 @@ class HostTensors:
         if not whole or shared or layout.nbytes == 0 or _storage_address(tensor) in self.dirty:
             return False
         self.forget(tensor)
-        recorder = self._recorder
-        owner = Storage(recorder, recorder.ledger.new_id(), layout.nbytes, residency)
-        owner.host = storage
-        owner.host_version = 0
-        value = recorder.ledger.new_value(owner, layout, 0)
-        value.generation = -1  # sent at first use
-        lazy = wrap(value)
+        own = Storage(self._owner, self._ledger.new_id(), layout.nbytes, residency)
+        own.host, own.host_version = storage, 0
+        lazy = wrap(self._copies.not_sent(own, layout, 0))
         if tensor.requires_grad:
             lazy.requires_grad_()
         if getattr(tensor, "_is_param", False) or isinstance(tensor, torch.nn.Parameter):
@@ -135,32 +141,3 @@ def refuse_unsupported(tensor: torch.Tensor) -> None:
 
 def _storage_address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _with_own_layout(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """The tensor itself, or a row-major copy where its memory cannot travel as it lies."""
-    if layout.span_bytes > layout.nbytes or tensor.is_conj() or tensor.is_neg():
-        return tensor.resolve_conj().resolve_neg().contiguous()
-    return tensor
-
-
-def _contents(tensor: torch.Tensor, layout: Layout) -> memoryview:
-    """The bytes that travel (see :class:`djinn_lab.srg.program.Source`); ``tensor`` must outlive them."""
-    start = tensor.storage_offset() * tensor.element_size()
-    return _memory(tensor.untyped_storage(), int(start), layout.meta.blob_bytes)
-
-
-def contents_of_storage(storage: torch.UntypedStorage) -> memoryview:
-    """All bytes of a storage, which must outlive the view."""
-    return _memory(storage, 0, storage.nbytes())
-
-
-def _memory(storage: torch.UntypedStorage, start: int, count: int) -> memoryview:
-    """Not through numpy: torch would mark the storage as shared with numpy for good."""
-    if count == 0:
-        return memoryview(b"")
-    return memoryview((ctypes.c_ubyte * count).from_address(storage.data_ptr() + start)).cast("B")
-
-
-def is_inline(data: memoryview) -> bool:
-    return data.nbytes <= INLINE_SOURCE_BYTES_MAX

@@ -7,23 +7,21 @@ writes makes the host's bytes the current ones, to be sent again when a captured
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
+from djinn_lab.capture.pool_copies import PoolCopies
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.tensor import LazyTensor, map_tensors
 from djinn_lab.capture.values import Value
 from djinn_lab.errors import CaptureError
 
-if TYPE_CHECKING:
-    from djinn_lab.capture.recorder import Recorder
-
 _CAUSES = {"aten._local_scalar_dense.default": "item", "aten.equal.default": "equal"}
 
 
-def run_locally(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_locally(copies: PoolCopies, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run one op on the host's copies. Results are plain tensors; a written lazy tensor is returned as
     itself."""
     signature = signature_of(func)
@@ -35,8 +33,8 @@ def run_locally(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwa
     written = _written_values(signature, args, kwargs)
     lazies = _lazy_values(args, kwargs)
     cause = _CAUSES.get(signature.name, signature.name)
-    recorder.fetch_whole(written, cause)
-    plains = dict(zip(map(id, lazies), recorder.fetch(lazies, cause), strict=True))
+    copies.fetch_whole(written, cause)
+    plains = dict(zip(map(id, lazies), copies.fetch(lazies, cause), strict=True))
 
     def plain(tensor: torch.Tensor) -> torch.Tensor:
         return plains[id(tensor._value)] if type(tensor) is LazyTensor else tensor

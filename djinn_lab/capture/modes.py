@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from djinn_lab.capture.hooks import loader_on_host, module_hooks, optimizer_hooks
+from djinn_lab.capture.segment import paused
 from djinn_lab.capture.tensor import LazyTensor
 
 if TYPE_CHECKING:
@@ -113,10 +114,10 @@ def _host_memory(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: d
     """``.numpy()`` and the like on a plain tensor that a captured op has written."""
     tensor = args[0]
     if isinstance(tensor, torch.Tensor) and type(tensor) is not LazyTensor and recorder.host.dirty:
-        with recorder.paused():
+        with paused():
             dirty = recorder.host.is_dirty(tensor)
         if dirty:
-            recorder.write_back("a tensor written in this cell was read on the host")
+            recorder.host.write_back("a tensor written in this cell was read on the host")
     return func(*args, **kwargs)
 
 

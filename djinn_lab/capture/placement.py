@@ -8,16 +8,15 @@ anything drawn from a generator object of the user's; - whatever runs inside a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from djinn_lab.capture.backend import Cut
+from djinn_lab.capture.host_tensors import HostTensors
+from djinn_lab.capture.segment import Segment
 from djinn_lab.capture.signature import Kind, Signature
 from djinn_lab.capture.tensor import LazyTensor
-
-if TYPE_CHECKING:
-    from djinn_lab.capture.recorder import Recorder
 
 _aten = torch.ops.aten
 _MOVES_DATA = {
@@ -32,23 +31,29 @@ _MOVES_DATA = {
 _MAKES_SCALAR = {_aten.scalar_tensor.default}
 
 
-def belongs_on_host(
-    recorder: Recorder, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> bool:
-    """True when the caller should run the op on the plain tensors as they are (the host is then up to
-    date)."""
-    if args and type(args[0]) is LazyTensor:
-        return False
-    tensors = _tensors(args, kwargs)
-    if any(type(tensor) is LazyTensor for tensor in tensors):
-        return False
-    if not (recorder.host_only or _stays(signature, args, kwargs, tensors)):
-        return False
-    if recorder.host.dirty and any(recorder.host.is_dirty(tensor) for tensor in tensors):
-        recorder.write_back("a tensor written in this cell was read on the host")
-    if signature.random and recorder.random.drawn:
-        recorder.flush(Cut("random numbers were drawn on the host", recorder.scopes.line()))
-    return True
+class Placement:
+    """``host_only``: whatever can stay does (set around data loaders)."""
+
+    def __init__(self, host: HostTensors, segment: Segment) -> None:
+        self._host = host
+        self._segment = segment
+        self.host_only = False
+
+    def is_host(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """True when the caller should run the op on the plain tensors as they are (they are then up to
+        date)."""
+        if args and type(args[0]) is LazyTensor:
+            return False
+        tensors = _tensors(args, kwargs)
+        if any(type(tensor) is LazyTensor for tensor in tensors):
+            return False
+        if not (self.host_only or _stays(signature, args, kwargs, tensors)):
+            return False
+        if self._host.dirty and any(self._host.is_dirty(tensor) for tensor in tensors):
+            self._host.write_back("a tensor written in this cell was read on the host")
+        if signature.random and self._segment.random.drawn:
+            self._segment.flush(Cut("random numbers were drawn on the host", self._segment.scopes.line()))
+        return True
 
 
 def _stays(

@@ -50,7 +50,8 @@ def _return_alias(returned: torch._C.Argument, owner: dict[str, str]) -> tuple[s
 
 
 def _as_view(func: OpOverload) -> OpOverload | None:
-    """``squeeze`` for ``squeeze_``: the op that makes the view which an in-place view op turns its tensor into."""
+    """``squeeze`` for ``squeeze_``: the op that makes the view which an in-place view op turns its tensor
+    into."""
     packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::").removesuffix("_"), None)
     found = getattr(packet, func._overloadname, None) or getattr(packet, "int", None)  # transpose.int
     aliases = found is not None and any(item.alias_info is not None for item in found._schema.returns)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.values import Value
+from djinn_lab.capture.values import Owner, Value
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass
 
@@ -135,7 +135,7 @@ def plain(tensor: torch.Tensor, cause: str) -> torch.Tensor:
     return tensor._value.storage.recorder.fetch([tensor._value], cause)[0]
 
 
-def find_recorder(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def find_recorder(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Owner:
     """The recorder that the first lazy tensor among the arguments belongs to."""
     for argument in (*args, *kwargs.values()):
         for item in argument if isinstance(argument, (list, tuple)) else (argument,):

@@ -14,15 +14,13 @@ storage.generation``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 
 from djinn_lab.srg.program import Residency, TensorMeta
-
-if TYPE_CHECKING:
-    from djinn_lab.capture.recorder import Recorder
 
 
 class Layout:
@@ -59,6 +57,22 @@ class Layout:
         return cls.of(getattr(torch, meta.dtype), meta.shape, meta.stride)
 
 
+class Owner(Protocol):
+    """What a lazy tensor asks of the recorder that made it. ``dead``: ids that nobody holds any more."""
+
+    dead: list[int]
+    may_display: Callable[[], bool]
+    owner: object
+
+    def run_outside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    def fetch(self, values: Sequence[Value], cause: str) -> list[torch.Tensor]: ...
+
+    def clone(self, tensor: Any) -> torch.Tensor: ...
+
+    def adopt_copy(self, tensor: torch.Tensor) -> Any: ...
+
+
 class Storage:
     """One memory. ``base_id`` names a pool value that covers all of it (set when it was sent from the
     host)."""
@@ -76,7 +90,7 @@ class Storage:
         "version",
     )
 
-    def __init__(self, recorder: Recorder, identifier: int, nbytes: int, residency: Residency) -> None:
+    def __init__(self, recorder: Owner, identifier: int, nbytes: int, residency: Residency) -> None:
         self.recorder = recorder
         self.id = identifier
         self.nbytes = nbytes

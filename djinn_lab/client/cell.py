@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-from djinn_lab.capture.backend import Cut
 from djinn_lab.capture.modes import capturing
-from djinn_lab.client.executor import CellJob
+from djinn_lab.capture.recorder import Recorder
+from djinn_lab.client.executor import CellJob, PoolExecutor
 from djinn_lab.client.report import CellReport
 from djinn_lab.errors import UserError
-from djinn_lab.scheduler import ExecutionSchedule, Scheduler
+from djinn_lab.scheduler import DeviceProfile, ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
-
-if TYPE_CHECKING:
-    from djinn_lab.client.session import Session
 
 
 class Cell:
     """Use it in a ``with`` statement. Torch ops inside are recorded; at the end what is still reachable
     runs on the pool."""
 
-    def __init__(self, session: Session, name: str, code: str, priority: str, file: str | None) -> None:
-        self._session = session
+    def __init__(
+        self,
+        recorder: Recorder,
+        executor: PoolExecutor,
+        devices: Callable[[str | None], list[DeviceProfile]],
+        closed: Callable[[Cell], None],
+        job: CellJob,
+        file: str | None,
+    ) -> None:
+        self._recorder = recorder
+        self._executor = executor
+        self._devices = devices
+        self._closed = closed
         self._file = file
-        self._job = CellJob(name, code, priority)
+        self._job = job
         self._stack = ExitStack()
         self._nested = False
 
@@ -45,12 +53,11 @@ class Cell:
     @property
     def schedule(self) -> ExecutionSchedule:
         """How :attr:`graph` runs on the device it ran on: order, predicted times, memory plan."""
-        profiles = self._session.device_profiles(self.report.device)
+        profiles = self._devices(self.report.device)
         return Scheduler(devices=profiles).create_schedule(self.graph)
 
     def __enter__(self) -> Cell:
-        session = self._session
-        executor, recorder = session.executor, session.recorder
+        executor, recorder = self._executor, self._recorder
         self._nested = recorder.capturing
         if self._nested:
             return self
@@ -59,7 +66,7 @@ class Cell:
         job.started = job.outside_since = perf_counter()
         executor.cell = job
         self._ops = recorder.ops_recorded
-        self._plans = recorder.plans_made
+        self._plans = recorder.segment.plans_made
         self._moved = executor.bytes_moved()
         self._stack.enter_context(capturing(recorder, job.cell, file))
         return self
@@ -72,7 +79,7 @@ class Cell:
     ) -> None:
         if self._nested:
             return
-        executor = self._session.executor
+        executor = self._executor
         self._stack.__exit__(None, None, None)
         job = self._job
         outcome, message = "done", ""
@@ -93,24 +100,23 @@ class Cell:
     def _flush(self, error: BaseException | None) -> None:
         """Run what is pending. After an error in the cell this is what eager torch would have computed
         before it."""
-        recorder = self._session.recorder
+        recorder = self._recorder
         try:
-            recorder.write_back("cell end")
-            recorder.flush(Cut("cell end", 0))
+            recorder.finish("cell end")
         except Exception as failure:
             if error is None:
                 raise
             error.add_note(f"While finishing the cell's earlier work on the pool: {failure}")
 
     def _close_report(self) -> None:
-        job, recorder = self._job, self._session.recorder
+        job, recorder = self._job, self._recorder
         now = perf_counter()
         report = job.report
         report.add("capture", now - job.outside_since)
         report.total_s = now - job.started
         report.ops_recorded = recorder.ops_recorded - self._ops
-        report.plan_misses = recorder.plans_made - self._plans
-        up, down = self._session.executor.bytes_moved()
+        report.plan_misses = recorder.segment.plans_made - self._plans
+        up, down = self._executor.bytes_moved()
         report.bytes_up, report.bytes_down = max(0, up - self._moved[0]), max(0, down - self._moved[1])
         report.plan_hits = max(0, report.ops_recorded - report.plan_misses)
-        self._session.last_cell = self
+        self._closed(self)

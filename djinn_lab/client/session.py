@@ -12,7 +12,7 @@ from djinn_lab.capture.recorder import Recorder
 from djinn_lab.capture.tensor import LazyTensor
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.connection import Connection
-from djinn_lab.client.executor import PoolExecutor
+from djinn_lab.client.executor import CellJob, PoolExecutor
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.config import Profile
 from djinn_lab.errors import UserError
@@ -69,7 +69,11 @@ class Session:
         whose lines errors and graphs refer to (default: the caller's).
         """
         self._cells += 1
-        return Cell(self, name or f"cell {self._cells}", code, priority or self.executor.priority, file)
+        job = CellJob(name or f"cell {self._cells}", code, priority or self.executor.priority)
+        return Cell(self.recorder, self.executor, self.device_profiles, self._remember, job, file)
+
+    def _remember(self, cell: Cell) -> None:
+        self.last_cell = cell
 
     def fetch(self, tree: Any) -> Any:
         """``tree`` (a tensor, a module, or nested containers of tensors) with plain tensors in place of

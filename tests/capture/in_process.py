@@ -78,5 +78,4 @@ def read_fetched(item: FetchedTensor) -> torch.Tensor:
 def cell(recorder: Recorder, cause: str = "cell end") -> Iterator[None]:
     with capturing(recorder, "cell", __file__):
         yield
-        recorder.write_back(cause)
-        recorder.flush(Cut(cause, 0))
+        recorder.finish(cause)

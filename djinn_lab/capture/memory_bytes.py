@@ -1,0 +1,34 @@
+"""A tensor's memory as bytes, without a copy and without numpy (torch would mark the storage as shared
+with it for good, and never let it be swapped or resized again)."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from djinn_lab.capture.values import Layout
+
+
+def travelling(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The tensor itself, or a row-major copy where its memory cannot travel as it lies."""
+    if layout.span_bytes > layout.nbytes or tensor.is_conj() or tensor.is_neg():
+        return tensor.resolve_conj().resolve_neg().contiguous()
+    return tensor
+
+
+def bytes_of(tensor: torch.Tensor, layout: Layout) -> memoryview:
+    """The bytes that travel (see :class:`djinn_lab.srg.program.Source`); ``tensor`` must outlive them."""
+    start = tensor.storage_offset() * tensor.element_size()
+    return _memory(tensor.untyped_storage(), int(start), layout.meta.blob_bytes)
+
+
+def bytes_of_storage(storage: torch.UntypedStorage) -> memoryview:
+    """All bytes of a storage, which must outlive the view."""
+    return _memory(storage, 0, storage.nbytes())
+
+
+def _memory(storage: torch.UntypedStorage, start: int, count: int) -> memoryview:
+    if count == 0:
+        return memoryview(b"")
+    return memoryview((ctypes.c_ubyte * count).from_address(storage.data_ptr() + start)).cast("B")

@@ -1,0 +1,158 @@
+"""Keeps the pool's copy and the host's copy of each storage in step.
+
+Before a node reads a value, :meth:`PoolCopies.ready` makes sure that the pool has it as it is now; before
+the host reads one, :meth:`PoolCopies.fetch` does the same for the host. Each moves bytes only when the
+other side has newer ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from djinn_lab.capture.arguments import Arguments
+from djinn_lab.capture.assembly import PendingSource
+from djinn_lab.capture.backend import INLINE_SOURCE_BYTES_MAX, Cut
+from djinn_lab.capture.memory_bytes import bytes_of_storage
+from djinn_lab.capture.segment import Segment, paused
+from djinn_lab.capture.signature import signature_of
+from djinn_lab.capture.tensor import LazyTensor, wrap
+from djinn_lab.capture.values import Layout, Owner, Storage, Value
+from djinn_lab.errors import ValueLost
+
+_AS_STRIDED = torch.ops.aten.as_strided.default
+WHOLE_STORAGE_BYTES_MAX = 2**20
+"""A view of a storage up to this size is fetched with the whole storage, which then serves its other
+views."""
+
+
+class PoolCopies:
+    def __init__(self, owner: Owner, segment: Segment) -> None:
+        self._owner = owner
+        self._segment = segment
+        self._ledger = segment.ledger
+
+    # ---------------------------------------------------------------- to the pool
+
+    def ready(self, value: Value) -> None:
+        """Derive ``value`` again from the host's bytes, when the pool has no current copy of its memory.
+        Raises ValueLost when nobody has it."""
+        reason = self._ledger.lost.get(value.id)
+        if reason is not None:
+            raise ValueLost(reason, "Run the cell that made it again.")
+        storage = value.storage
+        if value.generation == storage.generation:
+            return
+        self._ledger.rename(value)
+        if storage.base_id is None:
+            self._send_base(value)
+        if value.id != storage.base_id:
+            assert storage.base_layout is not None
+            assert storage.base_id is not None
+            base = Value(storage, storage.base_id, storage.base_layout, 0, storage.generation)
+            base.owned = False
+            self._record_view(base, value)
+        value.generation = storage.generation
+
+    def _send_base(self, value: Value) -> None:
+        storage = value.storage
+        if not storage.host_is_current():
+            raise ValueLost(
+                "the values of this tensor were on a device whose process died.",
+                "Run the cell that made it again.",
+            )
+        assert storage.host is not None
+        storage.id = self._ledger.new_id()
+        base = value
+        if not value.covers_storage():
+            base = self._ledger.new_value(storage, _all_of(storage, value.layout.dtype), 0)
+        self._ledger.give_to_storage(base)
+        self.add_source(base, bytes_of_storage(storage.host))
+
+    def _record_view(self, base: Value, view: Value) -> None:
+        """Record ``view`` as the strided view of ``base``'s storage that it is."""
+        signature = signature_of(_AS_STRIDED)
+        args = (wrap(base), list(view.layout.shape), list(view.layout.stride), view.offset)
+        call = Arguments(lambda tensor: base, signature, args, {})
+        plan = self._segment.plan(signature, call, args, {})
+        self._segment.push(plan, call, (view.id,), (view.storage.id,), (), False)
+
+    def add_source(self, value: Value, data: memoryview) -> None:
+        """``value`` begins with these bytes."""
+        inline = bytes(data) if data.nbytes <= INLINE_SOURCE_BYTES_MAX else None
+        blob = self._segment.backend.stage(data) if inline is None else None
+        storage = value.storage
+        self._ledger.held[value.id] = PendingSource(storage.id, value.layout, storage.residency, blob, inline)
+
+    def adopt_copy(self, tensor: torch.Tensor) -> LazyTensor:
+        """A lazy tensor with a copy of a tensor's present contents (what ``.to("cuda")`` gives)."""
+        with paused(), torch.no_grad():
+            copied = tensor.detach().clone()
+        layout = Layout.of_tensor(copied)
+        memory = copied.untyped_storage()
+        storage = Storage(self._owner, self._ledger.new_id(), memory.nbytes(), "input")
+        storage.host, storage.host_version = memory, 0
+        return wrap(self.not_sent(storage, layout, int(copied.storage_offset())))
+
+    def not_sent(self, storage: Storage, layout: Layout, offset: int) -> Value:
+        """A value that only the host has so far."""
+        value = self._ledger.new_value(storage, layout, offset)
+        value.generation = -1
+        return value
+
+    # ---------------------------------------------------------------- to the host
+
+    def fetch(self, values: Sequence[Value], cause: str) -> list[torch.Tensor]:
+        """Plain tensors over the host's copy of each value, brought over where it is not current."""
+        with paused():
+            wanted = {value.id: value for value in values if not value.storage.host_is_current()}
+            direct: dict[int, torch.Tensor] = {}
+            targets = [self._target(value, False) for value in wanted.values()]
+            fetched = self._bring(targets, cause)
+            for value, target, tensor in zip(wanted.values(), targets, fetched, strict=True):
+                if not _cache(target, tensor):
+                    direct[value.id] = tensor
+            return [direct[value.id] if value.id in direct else value.host_view() for value in values]
+
+    def fetch_whole(self, values: Sequence[Value], cause: str) -> None:
+        """Make the host's copy of the storages behind ``values`` current, all of them."""
+        with paused():
+            wanted = {value.storage: value for value in values if not value.storage.host_is_current()}
+            targets = [self._target(value, True) for value in wanted.values()]
+            for target, tensor in zip(targets, self._bring(targets, cause), strict=True):
+                cached = _cache(target, tensor)
+                assert cached
+
+    def _bring(self, targets: Sequence[Value], cause: str) -> list[torch.Tensor]:
+        if not targets:
+            return []
+        cut = Cut(cause, self._segment.scopes.line())
+        return self._segment.flush(cut, [target.id for target in targets])
+
+    def _target(self, value: Value, whole: bool) -> Value:
+        """``value`` itself, or all of its storage where that is small or mostly wanted anyway."""
+        self.ready(value)
+        storage = value.storage
+        small = storage.nbytes <= max(WHOLE_STORAGE_BYTES_MAX, 4 * value.layout.nbytes)
+        if value.covers_storage() or not (whole or small) or storage.nbytes % value.layout.dtype.itemsize:
+            return value
+        everything = self._ledger.new_value(storage, _all_of(storage, value.layout.dtype), 0)
+        self._record_view(value, everything)
+        return everything
+
+
+def _all_of(storage: Storage, dtype: torch.dtype) -> Layout:
+    return Layout.of(dtype, (storage.nbytes // dtype.itemsize,), (1,))
+
+
+def _cache(value: Value, tensor: torch.Tensor) -> bool:
+    """Keep fetched bytes as the storage's host copy, when they are all of it."""
+    if not value.covers_storage():
+        return False
+    layout, storage = value.layout, value.storage
+    if tensor.stride() != layout.stride:
+        with torch.no_grad():
+            tensor = torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype).copy_(tensor)
+    storage.host, storage.host_version = tensor.untyped_storage(), storage.version
+    return True
