@@ -1,0 +1,123 @@
+"""Four ways to take a torch op: run it, record it here, record it in ``torch._lazy``, fake it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from djinn_lab.capture.backend import Cut, RunResult
+from djinn_lab.capture.modes import capturing
+from djinn_lab.capture.recorder import Recorder
+from djinn_lab.srg.program import Program
+
+
+class Contender(Protocol):
+    """``scope`` is entered around making inputs, around the timed part and around ``settle``."""
+
+    device: str
+
+    @contextmanager
+    def scope(self) -> Iterator[None]: ...
+
+    def module(self, make: Callable[[], nn.Module]) -> nn.Module:
+        """``make()``, with parameters of this contender's kind. Called outside ``scope``."""
+        ...
+
+    def settle(self) -> None:
+        """Get rid of what is recorded, outside the timed part."""
+        ...
+
+
+class Eager:
+    device = "cpu"
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        yield
+
+    def module(self, make: Callable[[], nn.Module]) -> nn.Module:
+        return make()
+
+    def settle(self) -> None:
+        pass
+
+
+class NullBackend:
+    """Accepts programs and runs nothing: what is left is the cost of capture."""
+
+    def stage(self, data: memoryview) -> str:
+        return f"{id(data):064x}"
+
+    def release(self, values: Sequence[int]) -> None:
+        pass
+
+    def run(self, program: Program, cut: Cut) -> RunResult:
+        assert not program.fetch
+        return RunResult(len(program.nodes))
+
+
+class Djinn:
+    device = "cpu"
+
+    def __init__(self) -> None:
+        self.recorder = Recorder(NullBackend())
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        with capturing(self.recorder, "benchmark", __file__):
+            yield
+
+    def module(self, make: Callable[[], nn.Module]) -> nn.Module:
+        return make()
+
+    def settle(self) -> None:
+        self.recorder.finish("cell end")
+
+
+class TorchLazy:
+    """PyTorch's own lazy tensors in C++, with the TorchScript backend; only their tracing is timed."""
+
+    device = "lazy"
+
+    def __init__(self) -> None:
+        import torch._lazy
+        import torch._lazy.ts_backend
+
+        torch._lazy.ts_backend.init()
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        yield
+
+    def module(self, make: Callable[[], nn.Module]) -> nn.Module:
+        return make().to("lazy")
+
+    def settle(self) -> None:
+        torch._lazy.mark_step()
+        torch._lazy.wait_device_ops()
+
+
+class Fake:
+    """Shapes only, nothing is recorded."""
+
+    device = "cpu"
+
+    def __init__(self) -> None:
+        self._mode = FakeTensorMode()
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        with self._mode:
+            yield
+
+    def module(self, make: Callable[[], nn.Module]) -> nn.Module:
+        with self._mode:
+            return make()
+
+    def settle(self) -> None:
+        pass

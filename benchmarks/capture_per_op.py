@@ -1,0 +1,169 @@
+"""How long does it take to record one op, when its shapes were seen before (hot) and when not (cold)?"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from time import perf_counter, thread_time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.bench import Bench
+from benchmarks.capture_contenders import Contender, Djinn, Eager, Fake, TorchLazy
+from benchmarks.figures import OURS, Figure, Goal, figure
+from benchmarks.samples import Summary, alternate, scaled
+
+NAME = "capture"
+HOT_REPEATS = 64
+COLD_SHAPES = 24
+FIRST_COLD_SIZE = 65
+WIDTH = 8
+HOT_GOALS = (Goal(30), Goal(3, baseline="torch._lazy"))
+
+
+def _pointwise(x: torch.Tensor, w: torch.Tensor) -> None:
+    ((x + x) * x).relu()
+
+
+def _matmul(x: torch.Tensor, w: torch.Tensor) -> None:
+    torch.mm(x, w)
+
+
+def _view(x: torch.Tensor, w: torch.Tensor) -> None:
+    x.view(WIDTH, -1)
+    x.transpose(0, 1)
+    x[1:5]
+
+
+def _in_place(x: torch.Tensor, w: torch.Tensor) -> None:
+    x.mul_(x)
+
+
+KINDS: dict[str, Callable[[torch.Tensor, torch.Tensor], None]] = {
+    "pointwise": _pointwise,
+    "mm": _matmul,
+    "view": _view,
+    "in-place": _in_place,
+}
+
+
+class Block(ABC):
+    """Some ops of one kind, taken by one contender, timed together. ``cold``: with shapes that this
+    contender sees for the first time."""
+
+    def __init__(self, contender: Contender, cold: bool) -> None:
+        self.contender = contender
+        self.cold = cold
+        self._sizes = itertools.count(FIRST_COLD_SIZE)
+        self.walls_s: list[float] = []
+
+    def sample(self) -> float:
+        """Seconds of this thread's CPU time for the whole block; those on the wall go to ``walls_s``."""
+        with self.contender.scope():
+            self.prepare()
+            self.contender.settle()
+            wall_started, started = perf_counter(), thread_time()
+            self.ops()
+            elapsed_s = thread_time() - started
+            self.walls_s.append(perf_counter() - wall_started)
+            self.contender.settle()
+        return elapsed_s
+
+    def size(self) -> int:
+        return next(self._sizes) if self.cold else FIRST_COLD_SIZE
+
+    @abstractmethod
+    def prepare(self) -> None: ...
+
+    @abstractmethod
+    def ops(self) -> None: ...
+
+
+class SingleOps(Block):
+    def __init__(
+        self, contender: Contender, cold: bool, op: Callable[[torch.Tensor, torch.Tensor], None]
+    ) -> None:
+        super().__init__(contender, cold)
+        self._op = op
+        self._inputs: list[torch.Tensor] = []
+
+    def prepare(self) -> None:
+        device = self.contender.device
+        self._weight = torch.ones(WIDTH, WIDTH, device=device)
+        if self.cold:
+            self._inputs = [torch.ones(self.size(), WIDTH, device=device) for _ in range(COLD_SHAPES)]
+        else:
+            self._inputs = [torch.ones(self.size(), WIDTH, device=device)] * HOT_REPEATS
+
+    def ops(self) -> None:
+        op, weight = self._op, self._weight
+        for tensor in self._inputs:
+            op(tensor, weight)
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+class TrainingStep(Block):
+    """Forward, backward and SGD with momentum; cold when the batch size is new."""
+
+    def __init__(self, contender: Contender, cold: bool) -> None:
+        super().__init__(contender, cold)
+        self._network = contender.module(_network)
+        self._optimizer = torch.optim.SGD(self._network.parameters(), 1e-3, momentum=0.9, foreach=False)
+
+    def prepare(self) -> None:
+        size, device = self.size(), self.contender.device
+        self._x = torch.ones(size, WIDTH, device=device)
+        self._y = torch.zeros(size, dtype=torch.int64, device=device)
+
+    def ops(self) -> None:
+        self._optimizer.zero_grad()
+        F.cross_entropy(self._network(self._x), self._y).backward()
+        self._optimizer.step()
+
+
+def recorded_ops(block: Block, recorder_of: Djinn) -> int:
+    """How many ops the recorder takes for one block; the inputs' making is not counted."""
+    with recorder_of.scope():
+        block.prepare()
+        recorder_of.settle()
+        before = recorder_of.recorder.ops_recorded
+        block.ops()
+        recorded = recorder_of.recorder.ops_recorded - before
+        recorder_of.settle()
+    return recorded
+
+
+def measure(bench: Bench) -> list[Figure]:
+    djinn = Djinn()
+    contenders: dict[str, Contender] = {
+        OURS: djinn,
+        "eager": Eager(),
+        "torch._lazy": TorchLazy(),
+        "FakeTensorMode": Fake(),
+    }
+    torch.set_num_threads(1)
+    figures = []
+    for cold, kind in itertools.product((False, True), (*KINDS, "training step")):
+        blocks = {name: _block(kind, contender, cold) for name, contender in contenders.items()}
+        ops = recorded_ops(blocks[OURS], djinn)
+        rounds = bench.rounds(15, 1) if cold else bench.rounds(60, 2)
+        taken = alternate({name: block.sample for name, block in blocks.items()}, rounds)
+        goals = () if cold else HOT_GOALS
+        title = f"{kind}, {'cold' if cold else 'hot'}"
+        walls = {name: Summary.of(block.walls_s).median * 1e6 / ops for name, block in blocks.items()}
+        samples = scaled(taken, 1e6 / ops)
+        facts = {"ops_per_sample": ops, "median_wall_us_per_op": walls}
+        figures.append(figure(NAME, title, "us/op", samples, goals, **facts))
+    return figures
+
+
+def _block(kind: str, contender: Contender, cold: bool) -> Block:
+    if kind == "training step":
+        return TrainingStep(contender, cold)
+    return SingleOps(contender, cold, KINDS[kind])
