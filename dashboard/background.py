@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,6 +25,38 @@ class Background:
         self._executor = executor
         self._document = pn.state.curdoc
         self._latest: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._waiting: list[Callable[[], Any]] | None = [] if self._is_served else None
+
+    @property
+    def _is_served(self) -> bool:
+        return self._document is not None and self._document.session_context is not None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the browser has the page; changes made earlier can get lost on their way to it."""
+        return self._waiting is None
+
+    def page_loaded(self) -> None:
+        """To be called once, when the browser has the page: delivers what waited for it."""
+        with self._lock:
+            waiting, self._waiting = self._waiting or [], None
+        for call in waiting:
+            self.soon(call)
+
+    def soon(self, call: Callable[[], Any]) -> None:
+        """Call on the session's event loop, holding its document (at once where there is no session).
+
+        Bokeh models may be changed there, and not in the handlers of Panel's widgets.
+        """
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting.append(call)
+                return
+        if self._is_served:
+            self._document.add_next_tick_callback(call)
+        else:
+            call()
 
     def run(
         self,
@@ -31,20 +64,17 @@ class Background:
         work: Callable[[], Result],
         done: Callable[[Result], None],
         failed: Callable[[DjinnError], None],
-    ) -> Future[Any]:
-        """``done`` or ``failed`` is called on the session's event loop (at once where there is none)."""
+    ) -> None:
+        """``done`` or ``failed`` is called on the session's event loop."""
         number = self._latest.get(key, 0) + 1
         self._latest[key] = number
 
         def deliver(call: Callable[[Any], None], value: object) -> None:
-            def on_loop() -> None:
+            def if_latest() -> None:
                 if self._latest[key] == number:
                     call(value)
 
-            if self._document is None or self._document.session_context is None:
-                on_loop()
-            else:
-                self._document.add_next_tick_callback(on_loop)
+            self.soon(if_latest)
 
         def task() -> None:
             try:
@@ -56,4 +86,4 @@ class Background:
             else:
                 deliver(done, result)
 
-        return self._executor.submit(task)
+        self._executor.submit(task)

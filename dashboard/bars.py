@@ -23,13 +23,15 @@ class Lane(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """Stands for ``ops`` of the lane's entries from ``first`` on. ``busy``: milliseconds of work in it."""
+    """Stands for ``ops`` of the lane's entries from ``first`` on. ``busy``: milliseconds of work in it;
+    ``kind``: the phase that most of that work has."""
 
     left: float
     right: float
     first: int
     ops: int
     busy: float
+    kind: int
 
 
 def make_lane(start: Sequence[float], end: Sequence[float], kind: Sequence[int], node: Sequence[int]) -> Lane:
@@ -68,8 +70,12 @@ def bars_in(lane: Lane, low: float, high: float, most: int = BARS_MAX) -> list[B
             )
     right = np.maximum.reduceat(end, heads)
     counts = np.diff(np.append(heads, last - first))
-    busy = np.add.reduceat(end - start, heads)
-    return [
-        Bar(float(start[head]), float(edge), first + int(head), int(count), float(work))
-        for head, edge, count, work in zip(heads, right, counts, busy, strict=True)
-    ]
+    work = end - start
+    busy = np.add.reduceat(work, heads)
+    kinds = lane.kind[first:last]
+    shares = np.stack(
+        [np.add.reduceat(work * (kinds == kind), heads) for kind in range(int(kinds.max()) + 1)]
+    )
+    most_work = np.where(counts == 1, kinds[heads], shares.argmax(axis=0))
+    columns = zip(start[heads], right, first + heads, counts, busy, most_work, strict=True)
+    return [Bar(float(a), float(b), int(c), int(d), float(e), int(f)) for a, b, c, d, e, f in columns]

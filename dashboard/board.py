@@ -12,6 +12,9 @@ from djinn_lab.dashboard.hub import Hub, Snapshot
 from djinn_lab.dashboard.route import Route
 from djinn_lab.dashboard.theme import Look
 
+FIRST_WAIT_S = 0.5
+"""How long the first page of a server waits for the first answer of the pool."""
+
 
 class Board(NamedTuple):
     hub: Hub
@@ -34,4 +37,5 @@ class Page(Protocol):
 def shared_hub() -> Hub:
     """The hub of this process, started on first use."""
     hub: Hub = pn.state.as_cached("djinn-lab-hub", lambda: Hub(PoolClient.find).start())
+    hub.wait_for_first(FIRST_WAIT_S)
     return hub

@@ -64,14 +64,14 @@ def op_columns(schedule: ExecutionSchedule, rows: Mapping[str, Lane], low: float
             place = f", line {node.line}" if node.line else ""
             detail = f"node {node.node}, {node.phase}, {node.bound} bound{place}"
             if bar.ops > 1:
-                detail = f"{bar.ops} ops from node {node.node} on, {node.phase}; zoom in for each of them"
+                detail = f"from node {node.node} on, mostly {_PHASES[bar.kind]}; zoom in for each of them"
             values = (
                 row,
                 bar.left,
                 bar.right,
-                phase_colour(node.phase),
+                phase_colour(_PHASES[bar.kind]),
                 short_op(node.op) if bar.ops == 1 else f"{bar.ops} ops",
-                node.module or "outside modules",
+                (node.module or "outside modules") if bar.ops == 1 else "several",
                 detail,
                 format_seconds(bar.busy / 1e3),
             )

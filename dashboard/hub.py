@@ -77,6 +77,7 @@ class Hub:
         self._history: deque[MemorySample] = deque(maxlen=HISTORY_MAX)
         self._lock = threading.Lock()
         self._wake = threading.Event()
+        self._first = threading.Event()
         self._stopped = threading.Event()
         self._read_at = time.monotonic()
         self.executor = ThreadPoolExecutor(2, thread_name_prefix="dashboard")
@@ -91,6 +92,10 @@ class Hub:
         self._stopped.set()
         self._wake.set()
         self.executor.shutdown(wait=False, cancel_futures=True)
+
+    def wait_for_first(self, timeout_s: float) -> None:
+        """Return when the first poll is over, at the latest after ``timeout_s``."""
+        self._first.wait(timeout_s)
 
     def snapshot(self) -> Snapshot:
         """The newest snapshot; calling it keeps the hub at its live pace."""
@@ -138,6 +143,7 @@ class Hub:
         while not self._stopped.is_set():
             began = time.monotonic()
             self.poll()
+            self._first.set()
             watched = time.monotonic() - self._read_at < WATCHED_S
             pause = (POLL_S if watched else IDLE_POLL_S) - (time.monotonic() - began)
             self._wake.wait(max(0.05, pause))

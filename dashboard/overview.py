@@ -99,7 +99,7 @@ class Overview:
         return pn.Column(*parts, sizing_mode="stretch_width", margin=0, visible=False)
 
     def _wire(self) -> None:
-        self.filter.param.watch(lambda event: self._filter_changed(), "value")
+        self.filter.param.watch(lambda event: self._board.background.soon(self._filter_changed), "value")
         self.jobs.param.watch(lambda event: self._selection_changed(), "selected")
         self.cancel.on_click(lambda event: self.cancel_selected())
         self.graph.on_click(lambda event: self._open("srg"))

@@ -76,7 +76,7 @@ class SchedulePage:
         self.as_table = toggle("View as table", align="end")
         self.trace = download("Trace for Perfetto", "schedule.trace.json", self._trace, align="end")
         self.csv = download("CSV", "schedule.csv", self._csv, align="end")
-        self.fit.on_click(lambda event: self._show_all())
+        self.fit.on_click(lambda event: self._board.background.soon(self._show_all))
         self.as_table.param.watch(lambda event: self._table_toggled(), "value")
 
     def _build_view(self) -> None:

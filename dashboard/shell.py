@@ -44,9 +44,9 @@ class Shell:
         self.pages: dict[str, Page] = {}
         self._beat_at = 0.0
         self.navigation.param.watch(lambda event: self.board.route.update(page=event.new), "active")
-        self.board.route.on_change(lambda route: self._show())
+        self.board.route.on_change(lambda route: self.board.background.soon(self._show))
         self._show()
-        self.tick()
+        self._refresh()
 
     @property
     def page(self) -> Page:
@@ -67,6 +67,10 @@ class Shell:
 
     def tick(self) -> None:
         """Bring the shown page up to the newest snapshot."""
+        if self.board.background.loaded:
+            self._refresh()
+
+    def _refresh(self) -> None:
         snapshot = self.board.hub.snapshot()
         text, detail, tone = freshness(snapshot, time.monotonic())
         self.navigation.param.update(status=text, detail=detail, tone=tone)
@@ -97,7 +101,8 @@ def build_page() -> pn.Template:
     shell = Shell(shared_hub())
     if pn.state.curdoc is not None:
         pn.state.curdoc.add_periodic_callback(shell.tick, TICK_MS)
-    template = pn.Template((STATIC / "shell.html").read_text())
+        pn.state.onload(shell.board.background.page_loaded)
+    template = pn.Template((STATIC / "shell.html").read_text(), location=True)
     icon = base64.b64encode((STATIC / "favicon.svg").read_bytes()).decode()
     template.add_variable("favicon", f"data:image/svg+xml;base64,{icon}")
     template.add_variable("look", "dark" if shell.board.look.dark else "light")

@@ -62,17 +62,18 @@ class SrgPage:
         self.as_table = toggle("View as table", align="end")
         self.save = download("Graph as JSON", "srg.json", self._json, align="end")
         self._match = 0
-        self.search.param.watch(lambda event: self._searched(), "value")
-        self.next.on_click(lambda event: self._next_match())
-        self.fold.on_click(lambda event: self._open(frozenset()))
-        self.unfold.on_click(lambda event: self._open_level())
-        self.fit.on_click(lambda event: self._fit())
-        self.as_table.param.watch(lambda event: self._table_toggled(), "value")
+        soon = self._board.background.soon
+        self.search.param.watch(lambda event: soon(self._searched), "value")
+        self.next.on_click(lambda event: soon(self._next_match))
+        self.fold.on_click(lambda event: soon(lambda: self._open(frozenset())))
+        self.unfold.on_click(lambda event: soon(self._open_level))
+        self.fit.on_click(lambda event: soon(self._fit))
+        self.as_table.param.watch(lambda event: soon(self._table_toggled), "value")
 
     def _build_view(self) -> None:
         self._heading = html_pane(margin=(10, 0, 6, 0))
         self.message = html_pane(margin=(0, 0, 6, 0))
-        self.details = html_pane(_HINT, margin=(0, 0, 0, 16), width=330, sizing_mode="fixed")
+        self.details = html_pane(_HINT, margin=(0, 0, 0, 16), width=330, sizing_mode=None)
         self.table = LiveTable(
             columns=TABLE_COLUMNS,
             selectable=True,
@@ -80,7 +81,9 @@ class SrgPage:
             visible=False,
             sizing_mode="stretch_width",
         )
-        self.table.param.watch(lambda event: self._row_chosen(event.new), "selected")
+        self.table.param.watch(
+            lambda event: self._board.background.soon(lambda: self._row_chosen(event.new)), "selected"
+        )
         self._figure = pn.pane.Bokeh(self.graph.figure, sizing_mode="stretch_width", margin=0)
         side = pn.Column(self.details, width=350, margin=0, scroll=True, max_height=640)
         body = pn.Row(self._figure, self.table, side, sizing_mode="stretch_width", margin=0)

@@ -1,10 +1,10 @@
 // The page reloads itself when the server went away and came back: a restarted server knows no old sessions.
 (function () {
-  const QUIET_MS = 6000, GIVE_UP_MS = 12000, CHECK_MS = 2000;
+  const QUIET_MS = 4000, GIVE_UP_MS = 8000, CHECK_MS = 1000;
   let lastCheck = Date.now();
   async function check() {
     const now = Date.now();
-    const slept = now - lastCheck > 3 * CHECK_MS;
+    const slept = now - lastCheck > 5 * CHECK_MS;
     lastCheck = now;
     const beat = window.__djinnBeat;
     if (beat === undefined) return;
@@ -13,11 +13,13 @@
     document.getElementById("offline").classList.toggle("on", quiet > QUIET_MS);
     if (quiet < GIVE_UP_MS) return;
     try {
-      const answer = await fetch(window.location.href, { cache: "no-store", signal: AbortSignal.timeout(CHECK_MS) });
+      const answer = await fetch(window.location.href, { cache: "no-store", signal: AbortSignal.timeout(2 * CHECK_MS) });
       if (answer.ok && Date.now() - window.__djinnBeat > GIVE_UP_MS) window.location.reload();
     } catch (error) {
       // Still away; the next check tries again.
     }
   }
   setInterval(check, CHECK_MS);
+  // The address holds the page's whole state, so going back is opening the earlier address.
+  window.addEventListener("popstate", () => window.location.reload());
 })();

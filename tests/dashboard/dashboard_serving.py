@@ -1,0 +1,54 @@
+"""Starts ``panel serve dashboard`` as a user does."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+
+ROOT = Path(__file__).parents[2]
+SERVE_TIMEOUT_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def start_dashboard(port: int, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """``panel serve dashboard`` from the repository's root, once it answers."""
+    command = [
+        sys.executable,
+        "-m",
+        "panel",
+        "serve",
+        "dashboard",
+        "--address",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+    deadline_s = time.monotonic() + SERVE_TIMEOUT_S
+    while time.monotonic() < deadline_s and process.poll() is None:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code in (200, 302):
+                return process
+        except httpx.ConnectError:
+            time.sleep(0.1)
+    process.kill()
+    raise AssertionError(f"the dashboard did not start:\n{log.read_text()}")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    process.wait(10)

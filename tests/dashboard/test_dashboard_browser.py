@@ -1,0 +1,194 @@
+"""The dashboard in a real browser, with a real pool behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dashboard_serving import free_port, start_dashboard, stop
+from real_pool import PoolUnderTest
+
+pytestmark = [pytest.mark.browser, pytest.mark.processes]
+FIRST_PAINT_MAX_S = 6.0
+"""Generous, for busy machines; the figure itself is printed."""
+
+
+def test_the_overview_comes_up_and_stays_live(
+    visitor: Any, dashboard_url: str, finished_job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    visitor.open(dashboard_url).wait_for_selector(".card")
+    began = time.monotonic()
+    page = visitor.open(dashboard_url)
+    page.wait_for_selector(".card >> text=cpu:0")
+    content_s = time.monotonic() - began
+    paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    with capsys.disabled():
+        print(f"\ndashboard: first contentful paint {paint_ms:.0f} ms, device cards after {content_s:.2f} s")
+    assert content_s < FIRST_PAINT_MAX_S
+    page.wait_for_selector("text=Live")
+    page.wait_for_selector("td:has-text('ann')")
+    page.click("text=All recent")
+    page.wait_for_selector(f"td:has-text('{finished_job[:8]}')")
+    page.wait_for_function("location.search.includes('show=all')")
+
+
+def test_tabs_are_in_the_address_and_survive_reload_and_back(
+    visitor: Any, dashboard_url: str, finished_job: str
+) -> None:
+    page = visitor.open(dashboard_url)
+    page.click("role=tab[name='Schedule']")
+    page.wait_for_selector("text=Schedule of the cell")
+    page.wait_for_function("location.search.includes('page=schedule')")
+    page.reload(wait_until="commit")
+    page.wait_for_selector("text=Schedule of the cell")
+    page.click("role=tab[name='Graph']")
+    page.wait_for_selector("text=Graph of the cell")
+    page.evaluate("history.back()")
+    page.wait_for_selector("role=tab[name='Schedule'][selected]")
+
+
+def test_a_running_cell_appears_and_can_be_cancelled(
+    visitor: Any, dashboard_url: str, session: Any, pool: PoolUnderTest
+) -> None:
+    page = visitor.open(dashboard_url)
+    page.wait_for_selector(".card")
+    worker = threading.Thread(target=_long_cell, args=(session,))
+    worker.start()
+    job = pool.wait_for_job(state="RUNNING")
+    seen_from = time.monotonic()
+    row = page.wait_for_selector("tr:has(.pill:text-is('running'))")
+    assert time.monotonic() - seen_from < 3.0
+    row.click()
+    page.wait_for_selector("text=Show schedule")
+    page.click("button:has-text('Cancel cell'):not([disabled])")
+    page.wait_for_selector("text=the pool accepted the cancel")
+    worker.join(20)
+    assert pool.rest.job(job["job"])["state"] == "CANCELLED"
+
+
+def _long_cell(session: Any) -> None:
+    import torch
+
+    from djinn_lab.errors import CellCancelled, DjinnError
+
+    weights = torch.randn(600, 600)
+    try:
+        with session.capture():
+            value = weights
+            for _ in range(2000):
+                value = torch.tanh(value @ weights)
+            value.sum().item()
+    except (CellCancelled, DjinnError):
+        return
+
+
+def test_a_click_opens_a_group_and_shows_its_fields(
+    visitor: Any, dashboard_url: str, finished_job: str
+) -> None:
+    page = visitor.open(f"{dashboard_url}?page=srg&job={finished_job}&open=0")
+    page.wait_for_selector("text=Graph of the cell")
+    page.wait_for_function(_BOX_SPOT + "() !== null")
+    spot = page.evaluate(_BOX_SPOT + "()")
+    page.mouse.click(spot["x"], spot["y"])
+    page.wait_for_selector("table.facts >> text=FLOPs")
+    page.wait_for_function("!new URLSearchParams(location.search).get('open').match(/^0$/)")
+    page.wait_for_function("location.search.includes('item=')")
+    page.fill("input[type=text]", "mm")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=ops match")
+    page.click("button:has-text('Next match'):not([disabled])")
+    page.wait_for_selector("table.facts >> text=Residency")
+
+
+_BOX_SPOT = """(() => {
+  const models = [...Bokeh.documents[0]._all_models.values()];
+  const fig = models.find((model) => model.type === "Figure" && model.tags.length === 5);
+  const source = models.find((model) => model.data && model.data.sublabel_y);
+  if (!fig || !source || !fig.inner_width || !source.data.x.length || fig.tags[0] === 0) return null;
+  const find = (root) => {
+    for (const el of root.querySelectorAll("*")) {
+      if (el.shadowRoot) {
+        const canvas = el.shadowRoot.querySelector("canvas");
+        if (canvas && canvas.getBoundingClientRect().height > 300) return canvas;
+        const inner = find(el.shadowRoot);
+        if (inner) return inner;
+      }
+    }
+    return null;
+  };
+  const canvas = find(document);
+  if (!canvas) return null;
+  const area = canvas.getBoundingClientRect();
+  const x = source.data.x[0], y = source.data.y[0];
+  const left = area.left + (area.width - fig.inner_width) / 2;
+  const top = area.top + (area.height - fig.inner_height) / 2;
+  return {
+    x: left + (fig.inner_width * (x - fig.x_range.start)) / (fig.x_range.end - fig.x_range.start),
+    y: top + (fig.inner_height * (y - fig.y_range.end)) / (fig.y_range.start - fig.y_range.end),
+  };
+})"""
+
+
+def test_the_trace_can_be_taken_away(visitor: Any, dashboard_url: str, finished_job: str) -> None:
+    page = visitor.open(f"{dashboard_url}?page=schedule&job={finished_job}")
+    page.wait_for_selector("text=times the prediction")
+    with page.expect_download() as download:
+        page.click("text=Trace for Perfetto")
+    trace = json.loads(Path(download.value.path()).read_text())
+    assert any(event["ph"] == "X" for event in trace["traceEvents"])
+    page.click("text=View as table")
+    page.wait_for_selector("td:has-text('aten.')")
+
+
+def test_the_wizard_refuses_and_then_saves(visitor: Any, dashboard_url: str, directory: Path) -> None:
+    page = visitor.open(f"{dashboard_url}?page=wizard&step=settings")
+    threads = page.get_by_label("Threads of each device")
+    threads.fill("many")
+    threads.press("Enter")
+    page.wait_for_selector("text=found 'many'")
+    threads.fill("1")
+    threads.press("Enter")
+    page.wait_for_selector(".badge.you")
+    page.click("text=5 Save")
+    page.wait_for_selector("text=+[profiles.basic_inference.pool]")
+    page.click("button:text-is('Save')")
+    page.wait_for_selector("text=Saved profile basic_inference")
+    assert "threads = 1" in (directory / "config" / "profiles.toml").read_text()
+
+
+def test_dark_mode_is_a_click_and_stays_in_the_address(visitor: Any, dashboard_url: str) -> None:
+    page = visitor.open(dashboard_url)
+    page.wait_for_selector(".card")
+    page.click("button.theme")
+    page.wait_for_url(re.compile("theme=dark"))
+    page.wait_for_selector(".card")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 23, 29)"
+
+
+def test_an_empty_page_finds_the_pool_that_starts_later_and_a_restarted_server(
+    visitor: Any, tmp_path: Path
+) -> None:
+    runtime = tmp_path / "run"
+    runtime.mkdir()
+    environment = {**os.environ, "DJINN_RUNTIME_DIR": str(runtime)}
+    port = free_port()
+    process = start_dashboard(port, environment, tmp_path / "serve.log")
+    page = visitor.open(f"http://127.0.0.1:{port}/dashboard")
+    page.wait_for_selector("text=djinn-lab pool start")
+    with PoolUnderTest(runtime, devices="cpu:1"):
+        page.wait_for_selector(".card >> text=cpu:0")
+        page.wait_for_selector("text=No cells have run yet")
+        stop(process)
+        page.wait_for_selector("#offline.on")
+        process = start_dashboard(port, environment, tmp_path / "serve.log")
+        page.wait_for_selector("#offline:not(.on)", state="attached", timeout=30_000)
+        page.wait_for_selector(".card >> text=cpu:0")
+    stop(process)
+    assert all("WebSocket" in text or "ERR_" in text for text in visitor.complaints)
+    visitor.complaints.clear()

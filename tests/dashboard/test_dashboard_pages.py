@@ -1,0 +1,246 @@
+"""Pages as objects, fed by a real pool: what they show is read from their sources."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from djinn_lab.client.rest import PoolClient
+from djinn_lab.dashboard.background import Background
+from djinn_lab.dashboard.board import Board
+from djinn_lab.dashboard.hub import Hub, Snapshot
+from djinn_lab.dashboard.overview import Overview, visible_jobs
+from djinn_lab.dashboard.records import Job
+from djinn_lab.dashboard.route import Route
+from djinn_lab.dashboard.schedule_page import SchedulePage
+from djinn_lab.dashboard.shell import freshness
+from djinn_lab.dashboard.srg_page import SrgPage
+from djinn_lab.dashboard.theme import LIGHT
+from djinn_lab.dashboard.wizard_page import STEPS, WizardPage
+from djinn_lab.errors import AuthenticationError, PoolNotFound
+
+pytestmark = pytest.mark.processes
+WAIT_S = 15.0
+
+
+@pytest.fixture
+def board(finished_job: str) -> Iterator[Board]:
+    hub = Hub(PoolClient.find)
+    hub.poll()
+    yield Board(hub, Route(), Background(hub.executor), LIGHT)
+    hub.stop()
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def test_the_overview_shows_devices_cells_and_sessions(board: Board, finished_job: str) -> None:
+    page = Overview(board)
+    page.filter.value = "all"
+    page.update(board.hub.snapshot())
+    assert "cpu:0" in page.devices.object
+    assert "512.0 MiB" in page.devices.object
+    [row] = [row for row in page.jobs.rows if row["id"] == finished_job]
+    assert row["state"]["text"] == "done"
+    assert row["progress"]["done"] == row["progress"]["total"] > 10
+    assert any(row["name"] == "ann" for row in page.sessions.rows)
+    assert set(page.memory.sources) == {"cpu:0", "cpu:1"}
+    assert len(page.memory.sources["cpu:0"].data["time"]) == 1
+
+
+def test_memory_streams_each_sample_once_and_pause_keeps_the_view(board: Board) -> None:
+    page = Overview(board)
+    for _ in range(3):
+        board.hub.poll()
+        page.update(board.hub.snapshot())
+        page.update(board.hub.snapshot())
+    assert len(page.memory.sources["cpu:1"].data["time"]) == 4
+    page.memory.follow.value = False
+    before = page.memory.figure.x_range.end
+    board.hub.poll()
+    page.update(board.hub.snapshot())
+    assert page.memory.figure.x_range.end == before
+    assert len(page.memory.sources["cpu:1"].data["time"]) == 5
+    assert page.memory.follow.label == "Paused"
+
+
+def test_cancelling_a_finished_cell_says_why_not(board: Board, finished_job: str) -> None:
+    page = Overview(board)
+    page.filter.value = "all"
+    page.update(board.hub.snapshot())
+    page.jobs.selected = finished_job
+    assert page.cancel.disabled
+    wait_until(lambda: "cross_entropy" in page.details.object or "owner" in page.details.object)
+    page.cancel_selected()
+    wait_until(lambda: "Not cancelled" in page.result.object)
+
+
+def test_running_cells_come_first_then_those_that_wait_by_their_place() -> None:
+    jobs = tuple(
+        Job(name, state=state, position=place)
+        for name, state, place in [
+            ("a", "DONE", None),
+            ("b", "QUEUED", 2),
+            ("c", "QUEUED", 1),
+            ("d", "RUNNING", None),
+        ]
+    )
+    assert [job.job for job in visible_jobs(jobs, "active")] == ["d", "c", "b"]
+    assert len(visible_jobs(jobs, "all")) == 4
+
+
+def test_the_graph_page_draws_folds_searches_and_shows_details(board: Board, finished_job: str) -> None:
+    board.route.update(job=finished_job)
+    page = SrgPage(board)
+    page.update(board.hub.snapshot())
+    wait_until(lambda: page.tree is not None and page.scene is not None)
+    assert page.tree is not None
+    labels = page.graph.boxes.data["label"]
+    assert labels
+    page._tapped(page.tree.root.children[-1])
+    wait_until(lambda: page.graph.boxes.data["label"] != labels)
+    page.search.value = "addmm|mm"
+    assert "ops match" in page.message.object
+    page.next.clicks += 1
+    wait_until(lambda: "aten." in page.details.object and "Residency" in page.details.object)
+    assert board.route.number("item") is not None
+    page.search.value = "("
+    assert "not a regular expression" in page.message.object
+    page.as_table.value = True
+    assert page.table.rows
+
+
+def test_a_cell_that_does_not_exist_has_an_empty_state(board: Board) -> None:
+    board.route.update(job="0" * 32)
+    graph, schedule = SrgPage(board), SchedulePage(board)
+    for page in (graph, schedule):
+        page.update(board.hub.snapshot())
+    wait_until(lambda: "no graph to show" in graph._missing.object)
+    wait_until(lambda: "no schedule to show" in schedule._missing.object)
+
+
+def test_the_schedule_page_draws_predicted_and_measured(board: Board, finished_job: str) -> None:
+    board.route.update(job=finished_job)
+    page = SchedulePage(board)
+    page.update(board.hub.snapshot())
+    wait_until(lambda: len(page.ops.data["row"]) > 0)
+    rows = set(page.ops.data["row"])
+    assert {name.split()[1] for name in rows} == {"predicted", "measured"}
+    assert page.figure.x_range.end > 0
+    assert "times the prediction" in page._heading.object
+    page.as_table.value = True
+    assert page.table.rows[0]["measured"] is not None
+    assert b"traceEvents" in page._trace().getvalue()
+    assert page._csv().getvalue().startswith(b"node,op")
+
+
+def test_the_wizard_page_goes_from_detection_to_a_saved_file(board: Board) -> None:
+    from djinn_lab.config import load_profile, profiles_path
+
+    page = WizardPage(board)
+    page.update(board.hub.snapshot())
+    wait_until(lambda: page.draft is not None)
+    assert page.draft is not None
+    assert page.draft.facts.pool.status == "found"
+    for step in STEPS.values():
+        page._go(step)
+        assert board.route.get("step") == step
+    page.code.value = "loss.backward()\noptimizer.step()"
+    page.recognise.clicks += 1
+    assert page.workload.value == "research_training"
+    page.form.inputs["pool.threads"].value = "many"
+    assert page.save.disabled
+    assert "whole number" in page.form.notes["pool.threads"].object
+    page.form.inputs["pool.threads"].value = "1"
+    assert "badge you" in page.form.notes["pool.threads"].object
+    page.name.value = "mine"
+    assert "+[profiles.mine]" in page._diff.object
+    assert "--profile mine" in page._command.object
+    page.save.clicks += 1
+    assert "Saved profile mine" in page.result.object
+    assert load_profile("mine").pool.threads == 1
+    assert "already says this" in page._diff.object
+    assert profiles_path().exists()
+
+
+class Answers:
+    """A reader that gives the answers of a real pool, changed."""
+
+    def __init__(self, real: PoolClient) -> None:
+        self.real = real
+        self.changes: dict[str, Any] = {}
+        self.error: Exception | None = None
+
+    def status(self) -> Any:
+        if self.error:
+            raise self.error
+        return {**self.real.status(), **self.changes}
+
+    def sessions(self) -> Any:
+        return self.real.sessions()
+
+    def jobs(self, **options: Any) -> Any:
+        return self.real.jobs(**options)
+
+
+def test_the_hub_finds_the_pool_again_and_says_what_is_wrong(pool: Any) -> None:
+    answers = Answers(PoolClient.find())
+    found = []
+
+    def find() -> Any:
+        found.append(1)
+        return answers
+
+    hub = Hub(find)
+    first = hub.poll()
+    assert (first.connection, first.version) == ("live", 1)
+    answers.error = PoolNotFound("gone", "start it")
+    away = hub.poll()
+    assert (away.connection, away.message, away.advice) == ("absent", "gone", "start it")
+    assert away.status == first.status
+    assert hub.poll().version == away.version
+    answers.error = AuthenticationError("no")
+    assert hub.poll().connection == "refused"
+    answers.error = None
+    answers.changes = {"devices": "nonsense"}
+    assert hub.poll().connection == "lost"
+    answers.changes = {"pool": "another"}
+    back = hub.poll()
+    assert back.connection == "live"
+    assert [sample.pool for sample in hub.memory_after(0)] == ["another"]
+    assert len(found) > 1
+    hub.stop()
+
+
+def test_the_badge_says_how_fresh_the_page_is(board: Board) -> None:
+    live = board.hub.snapshot()
+    now = live.polled_at or 0.0
+    assert freshness(live, now)[0::2] == ("Live", "good")
+    assert freshness(live, now + 10)[2] == "bad"
+    assert freshness(live, now + 10)[0].startswith("Stale: last update ")
+    assert freshness(Snapshot(), now)[2] == "warn"
+    absent = msgspec.structs.replace(live, connection="absent", message="none")
+    assert freshness(absent, now)[:2] == ("No pool", "none")
+
+
+def test_without_a_pool_every_page_says_what_to_do() -> None:
+    def find() -> Any:
+        raise PoolNotFound("No pool is running", "djinn-lab pool start")
+
+    hub = Hub(find)
+    snapshot = hub.poll()
+    board = Board(hub, Route(), Background(hub.executor), LIGHT)
+    for page in (Overview(board), SrgPage(board), SchedulePage(board)):
+        page.update(snapshot)
+        assert "djinn-lab pool start" in page._missing.object
+        assert page._missing.visible
+        assert not page._live.visible
+    hub.stop()

@@ -1,0 +1,45 @@
+"""``panel serve dashboard``, as a user starts it, over plain HTTP."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.processes
+
+
+def test_the_page_is_served_and_the_root_leads_to_it(dashboard_url: str) -> None:
+    root = httpx.get(dashboard_url.rsplit("/", 1)[0], trust_env=False)
+    assert root.status_code == 302
+    assert root.headers["location"].endswith("/dashboard")
+    page = httpx.get(dashboard_url, trust_env=False)
+    assert page.status_code == 200
+    assert "Djinn Lab" in page.text
+
+
+@pytest.mark.parametrize(
+    "query", ["", "?page=srg", "?page=schedule&theme=dark", "?page=wizard&step=save", "?page=gone"]
+)
+def test_no_page_asks_for_anything_from_another_host(dashboard_url: str, query: str) -> None:
+    html = httpx.get(dashboard_url + query, trust_env=False).text
+    sources = re.findall(r"""(?:src|href)=["']([^"']+)["']""", html)
+    assert sources
+    outside = [url for url in sources if re.match(r"(https?:)?//", url) and "127.0.0.1" not in url]
+    assert outside == []
+    assert "googleapis" not in html
+    assert f'dataset.theme = "{"dark" if "dark" in query else "light"}"' in html
+
+
+def test_the_source_is_not_served(dashboard_url: str) -> None:
+    for path in ("/main.py", "/hub.py", "/../pyproject.toml"):
+        assert httpx.get(dashboard_url + path, trust_env=False).status_code in (403, 404)
+
+
+def test_the_dashboard_starts_without_torch() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, djinn_lab.dashboard.shell; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
