@@ -96,7 +96,7 @@ class CancelFailed(PoolError):
     """A cancel was sent and not confirmed."""
 
 
-class ValueLost(DjinnError):
+class ValueLost(_Short, DjinnError):
     """The value of a tensor no longer exists anywhere."""
 
 

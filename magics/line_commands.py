@@ -11,7 +11,7 @@ import torch
 
 from djinn_lab.capture.tensor import LazyTensor
 from djinn_lab.client.cell import Cell
-from djinn_lab.errors import OptionError, UserError
+from djinn_lab.errors import OptionError
 from djinn_lab.magics.dashboard_process import URL
 from djinn_lab.magics.notebook import Notebook
 from djinn_lab.protocol.messages import DeviceInfo
@@ -53,25 +53,26 @@ def jobs(notebook: Notebook, words: list[str]) -> str:
 
 
 def cancel(notebook: Notebook, words: list[str]) -> str:
-    """Cancel a job by the first characters of its id (default: the newest that still runs or waits)."""
+    """Cancel a job by the first characters of its id (default: this notebook's own newest)."""
     active = [row for row in notebook.session.pool.jobs(limit=1000) if row["finished_at"] is None]
-    wanted = words[0] if words else ""
-    matching = [row for row in active if row["job"].startswith(wanted)]
+    if words:
+        matching = [row for row in active if row["job"].startswith(words[0])]
+    else:
+        matching = [row for row in active if row["session"] == notebook.session.welcome.session]
     if not matching:
-        raise UserError(
-            f"no running or waiting job {wanted!r}.".replace(" ''", ""), "See %djinn jobs for the ids."
-        )
-    if wanted and len(matching) > 1:
-        raise UserError(f"{wanted!r} fits {len(matching)} jobs.", "Give more characters of the id.")
+        raise OptionError("no such job runs or waits.", "See %djinn jobs for the ids.")
+    if words and len(matching) > 1:
+        raise OptionError(f"{words[0]!r} fits {len(matching)} jobs.", "Give more characters of the id.")
     row = notebook.session.pool.cancel(matching[0]["job"])
-    return f"job {row['job'][:8]} ({row['cell']}): {row['state']}"
+    done = row["finished_at"] is not None
+    return f"job {row['job'][:8]} ({row['cell']}) {'is ' + row['state'] if done else 'stops after its current op'}"
 
 
 def last(notebook: Notebook, words: list[str]) -> Cell:
     """The last captured cell, with .report, .graph and .schedule."""
     cell = notebook.session.last_cell
     if cell is None:
-        raise UserError("no cell was captured yet.", "Run a cell that begins with %%djinn.")
+        raise OptionError("no cell was captured yet.", "Run a cell that begins with %%djinn.")
     return cell
 
 
@@ -118,8 +119,11 @@ def report(notebook: Notebook, words: list[str]) -> Any:
 
 
 def device(notebook: Notebook, words: list[str]) -> DeviceInfo:
-    """The first device of the pool: kind, memory, threads, measured rates."""
-    return notebook.session.welcome.devices[0]
+    """The device of this session (before its first cell: the pool's first)."""
+    devices = notebook.session.welcome.devices
+    last_cell = notebook.session.last_cell
+    bound = None if last_cell is None else last_cell.report.device
+    return next((item for item in devices if item.device == bound), devices[0])
 
 
 def pull(notebook: Notebook, words: list[str]) -> str:
@@ -168,7 +172,11 @@ def wizard(notebook: Notebook, words: list[str]) -> Any:
 
 def list_variables(notebook: Notebook, words: list[str]) -> str:
     """Lazy tensors among the notebook's variables."""
-    found = {name: value for name, value in notebook.shell.user_ns.items() if type(value) is LazyTensor}
+    found = {
+        name: value
+        for name, value in notebook.shell.user_ns.items()
+        if type(value) is LazyTensor and not name.startswith("_")
+    }
     if not found:
         return "no variable is a lazy tensor"
     return "\n".join(f"  {name}: {tuple(value.shape)} {value.dtype}" for name, value in found.items())

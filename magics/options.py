@@ -47,9 +47,11 @@ def make_parser(program: str) -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="show progress when the cell takes longer (default 2; 0: at once, negative: never)",
     )
-    parser.add_argument("--quiet", action="store_true", default=None, help="show no progress and no report")
     parser.add_argument(
-        "--report", action="store_true", default=None, help="print where the time went, after the cell"
+        "--quiet", action=argparse.BooleanOptionalAction, help="show no progress and no report"
+    )
+    parser.add_argument(
+        "--report", action=argparse.BooleanOptionalAction, help="print where the time went, after the cell"
     )
     return parser
 

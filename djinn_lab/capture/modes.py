@@ -158,6 +158,12 @@ def cuda_answers(recorder: Recorder) -> Iterator[None]:
             stack.enter_context(
                 _replaced(torch.cuda, "get_device_name", lambda device=None: "Djinn Lab pool")
             )
+            choose = torch.set_default_device
+            stack.enter_context(
+                _replaced(
+                    torch, "set_default_device", lambda device: choose(None if _is_pool(device) else device)
+                )
+            )
         yield
 
 

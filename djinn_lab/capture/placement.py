@@ -59,9 +59,11 @@ class Placement:
 def _stays(
     signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
 ) -> bool:
-    if not signature.is_aten:
+    if not signature.on_pool:
         return True
     if signature.generator and any(isinstance(item, torch.Generator) for item in (*args, *kwargs.values())):
+        return True
+    if _names_meta(kwargs) or any(tensor.is_meta for tensor in tensors):
         return True
     if not tensors:
         if signature.func in _MAKES_SCALAR:
@@ -70,6 +72,11 @@ def _stays(
     if signature.is_view or signature.func in _MOVES_DATA:
         return True
     return all(tensor.dim() == 0 for tensor in tensors)
+
+
+def _names_meta(kwargs: dict[str, Any]) -> bool:
+    device = kwargs.get("device")
+    return isinstance(device, torch.device) and device.type == "meta"
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -70,7 +70,7 @@ class Recorder:
             become(args[0], self._record(signature_of(signature.as_view), args, kwargs))
             return args[0]
         if (
-            not signature.is_aten
+            not signature.on_pool
             or signature.mutates_layout
             or (signature.generator and has_generator(signature, args, kwargs))
         ):

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from djinn_lab.srg.ops import allowed_ops
+
 RANDOM = torch.Tag.nondeterministic_seeded
 SHAPE_FROM_SCALAR = {"aten::arange", "aten::range"}
 
@@ -67,7 +69,6 @@ class Signature:
         "as_view",
         "func",
         "generator",
-        "is_aten",
         "is_factory",
         "is_view",
         "keyword_kinds",
@@ -75,6 +76,7 @@ class Signature:
         "mutates_layout",
         "name",
         "names",
+        "on_pool",
         "random",
         "return_aliases",
         "returns_tensors",
@@ -103,7 +105,7 @@ class Signature:
         self.return_aliases = tuple(_return_alias(returned, owner) for returned in schema.returns)
         self.returns_tensors = all(str(returned.type) == "Tensor" for returned in schema.returns)
         self.is_view = any(alias is not None and not alias[1] for alias in self.return_aliases)
-        self.is_aten = func.namespace == "aten"
+        self.on_pool = self.name in allowed_ops()
         self.is_factory = not any(kind in (Kind.TENSOR, Kind.TENSOR_LIST) for kind in self.kinds)
         self.random = RANDOM in func.tags
         self.generator = Kind.GENERATOR in self.kinds

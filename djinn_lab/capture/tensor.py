@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.values import Owner, Value
+from djinn_lab.errors import CaptureError
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass
 
@@ -87,10 +89,16 @@ class LazyTensor(torch.Tensor):
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        host = plain(self.detach(), "save").clone().requires_grad_(self.requires_grad)
-        if getattr(self, "_is_param", False):
-            return torch.nn.Parameter(host, self.requires_grad).__reduce_ex__(protocol)
-        return host.__reduce_ex__(protocol)
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            host = plain(self.detach(), "save").clone().requires_grad_(self.requires_grad)
+            if getattr(self, "_is_param", False):
+                return torch.nn.Parameter(host, self.requires_grad).__reduce_ex__(protocol)
+            return host.__reduce_ex__(protocol)
+
+    def data_ptr(self) -> int:
+        raise CaptureError(
+            "a lazy tensor has no address: its values are on the pool.", "Use .cpu().data_ptr() instead."
+        )
 
     @property
     def data(self) -> torch.Tensor:

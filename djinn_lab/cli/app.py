@@ -7,7 +7,19 @@ from collections.abc import Sequence
 
 import typer
 
-from djinn_lab.cli import bench, dashboard, demo, doctor, jobs, kernel, pool, profiles, setup, version
+from djinn_lab.cli import (
+    bench,
+    dashboard,
+    demo,
+    doctor,
+    jobs,
+    kernel,
+    pool,
+    profiles,
+    sessions,
+    setup,
+    version,
+)
 from djinn_lab.cli.output import print_error
 from djinn_lab.errors import DjinnError
 
@@ -26,6 +38,8 @@ def build_app() -> typer.Typer:
     app.add_typer(pool.build_group(), name="pool")
     app.command("jobs")(jobs.show_jobs)
     app.command("cancel")(jobs.cancel_job)
+    app.command("sessions")(sessions.show_sessions)
+    app.command("close")(sessions.close_session)
     app.command("profiles")(profiles.show_profiles)
     app.command("setup")(setup.run_setup)
     app.command("dashboard")(dashboard.serve_dashboard)

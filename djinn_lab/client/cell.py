@@ -39,6 +39,9 @@ class Cell:
         self._stack = ExitStack()
         self._nested = False
 
+    def __repr__(self) -> str:
+        return f"<captured {self.report.cell}>\n{self.report}"
+
     @property
     def report(self) -> CellReport:
         return self._job.report

@@ -92,7 +92,12 @@ def _open(url: str, token: str) -> ClientConnection:
             proxy=None,
         )
     except InvalidStatus as error:
-        if error.response.status_code in (401, 403):
+        if error.response.status_code == 403:
+            raise AuthenticationError(
+                f"the pool at {url} lets this token look but not run cells.",
+                "Ask the pool's administrator for a token with the role user.",
+            ) from None
+        if error.response.status_code == 401:
             raise AuthenticationError(
                 f"the pool at {url} refused the token.",
                 "Set DJINN_TOKEN to your token for that pool (its administrator makes one).",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import perf_counter
 
 import torch
@@ -20,6 +21,7 @@ from djinn_lab.client.report import CellReport, CutRecord
 from djinn_lab.errors import CancelFailed, CellCancelled, PoolLost, WorkerLost
 from djinn_lab.protocol.messages import (
     CancelJob,
+    CloseSession,
     FinishJob,
     JobUpdate,
     Refused,
@@ -103,6 +105,13 @@ class PoolExecutor:
         blobs, self._blobs = self._blobs, None
         if blobs is not None:
             blobs.close()
+
+    def close(self) -> None:
+        """Free everything on the pool and disconnect; quiet when the pool is gone already."""
+        if self._connection is not None:
+            with suppress(PoolLost):
+                self._connection.send(CloseSession())
+        self.drop_connection()
 
     # ---------------------------------------------------------------- backend
 

@@ -8,6 +8,7 @@ from djinn_lab.units import format_bytes, format_seconds
 
 STAGES = (
     "capture",
+    "upload",
     "prepare",
     "network",
     "queued",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 from typing import Any
 
@@ -16,10 +17,12 @@ from djinn_lab.client.executor import CellJob, PoolExecutor
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.config import Profile
 from djinn_lab.errors import UserError
-from djinn_lab.protocol.messages import CloseSession, DeviceInfo, SignalPhase, Welcome
+from djinn_lab.protocol.devices import device_profile
+from djinn_lab.protocol.messages import SignalPhase, Welcome
 from djinn_lab.scheduler import DeviceProfile
 
 PHASES = ("COMPUTE", "IO_WAIT")
+EXPECTED_S_MAX = 30 * 86400.0
 
 
 class Session:
@@ -34,7 +37,8 @@ class Session:
         self.last_cell: Cell | None = None
         self._cells = 0
         self._rest: tuple[str, PoolClient] | None = None
-        self.executor.connection  # noqa: B018 - connect now, so that a wrong token or version is known at once
+        _ = self.executor.connection  # connect now: a wrong token or version is known at once
+        atexit.register(self.close)
 
     def _open(self) -> tuple[Connection, str]:
         self._url, self._token = self.address()
@@ -108,44 +112,21 @@ class Session:
         never changes a result."""
         if phase not in PHASES:
             raise UserError(f"{phase!r} is not a phase.", f"Use one of {', '.join(PHASES)}.")
-        if expected_s is not None and not 0 <= expected_s < 1e9:
+        if expected_s is not None and not 0 <= expected_s <= EXPECTED_S_MAX:
             raise UserError(
-                f"expected_s={expected_s} is not a duration.", "Give seconds from now, 0 or more."
+                f"expected_s={expected_s} is not a duration.", "Give seconds from now, 0 to 30 days."
             )
         self.executor.connection.send(SignalPhase(phase, expected_s))
 
     def device_profiles(self, device: str | None) -> list[DeviceProfile]:
         """What the scheduler knows of the pool's devices, or of ``device`` alone."""
-        found = [_profile(info) for info in self.welcome.devices]
+        found = [device_profile(info) for info in self.welcome.devices]
         return [profile for profile in found if profile.device == device] or found
 
     def close(self) -> None:
         """Free everything this session holds on the pool."""
-        if self.executor._connection is not None:
-            self.executor.connection.send(CloseSession())
-        self.executor.drop_connection()
-
-
-def _profile(info: DeviceInfo) -> DeviceProfile:
-    default = DeviceProfile.default(info.kind)
-    if info.flops_per_s is None or info.memory_bytes_per_s is None or info.op_overhead_s is None:
-        return DeviceProfile(
-            device=info.device,
-            kind=info.kind,
-            memory_bytes=info.memory_bytes,
-            flops_per_s=default.flops_per_s,
-            memory_bytes_per_s=default.memory_bytes_per_s,
-            op_overhead_s=default.op_overhead_s,
-            measured=False,
-        )
-    return DeviceProfile(
-        device=info.device,
-        kind=info.kind,
-        memory_bytes=info.memory_bytes,
-        flops_per_s=info.flops_per_s,
-        memory_bytes_per_s=info.memory_bytes_per_s,
-        op_overhead_s=info.op_overhead_s,
-    )
+        atexit.unregister(self.close)
+        self.executor.close()
 
 
 def _plain(lazy: Any) -> torch.Tensor:

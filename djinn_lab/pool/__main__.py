@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import shlex
 import sys
 
@@ -15,6 +16,7 @@ from djinn_lab.pool.server import PoolOptions, run_pool
 
 def main() -> int:
     arguments = _parser().parse_args()
+    os.umask(0o077)  # database, log and blobs are this user's alone
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

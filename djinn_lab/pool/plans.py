@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from djinn_lab.pool.history import StoredProgram
+from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import DeviceInfo
-from djinn_lab.scheduler import DeviceProfile, Scheduler
+from djinn_lab.scheduler import Scheduler
 from djinn_lab.srg.export import to_json
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.program import decode_program
@@ -28,17 +29,3 @@ def schedule_json(stored: StoredProgram, device: str | None, infos: Sequence[Dev
     if stored.timings is not None:
         schedule = schedule.with_measured(*stored.timings)
     return msgspec.json.encode({**schedule.to_json(), "segment": stored.segment})
-
-
-def device_profile(info: DeviceInfo) -> DeviceProfile:
-    """With measured rates where there are any."""
-    if info.flops_per_s is None or info.memory_bytes_per_s is None or info.op_overhead_s is None:
-        return DeviceProfile.default("cuda" if info.kind == "cuda" else "cpu", info.device, info.memory_bytes)
-    return DeviceProfile(
-        info.device,
-        info.kind,
-        info.memory_bytes,
-        info.flops_per_s,
-        info.memory_bytes_per_s,
-        info.op_overhead_s,
-    )

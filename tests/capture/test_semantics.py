@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from djinn_lab.capture.recorder import Recorder
 from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.errors import CaptureError
 
 # The 38-case battery in which an earlier public prototype of lazy capture got 8 silently wrong and 7 raising.
 BATTERY: dict[str, Callable[[], object]] = {
@@ -360,3 +361,47 @@ def test_in_place_views_of_lazy_tensors(name: str, recorder: Recorder) -> None:
         x += 1
     assert x.shape == alias.shape
     assert torch.equal(lazy_alias.cpu(), alias + 1)
+
+
+def test_saving_inside_a_cell(recorder: Recorder, tmp_path: object) -> None:
+    network = nn.Linear(2, 2)
+    path = f"{tmp_path}/inside.pt"
+    with cell(recorder):
+        y = network(torch.ones(1, 2))
+        torch.save({"weights": network.state_dict(), "y": y.detach()}, path)
+    loaded = torch.load(path)
+    assert type(loaded["y"]) is torch.Tensor
+    assert torch.equal(loaded["y"], y.detach().cpu())
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_an_op_that_pools_do_not_run_runs_here_and_says_so(
+    recorder: Recorder, backend: InProcessBackend
+) -> None:
+    with cell(recorder):
+        x = torch.ones(4) * 3
+        quantized = torch.quantize_per_tensor(x, 0.5, 0, torch.qint8)
+    assert quantized.dequantize().tolist() == [3.0] * 4
+    assert backend.cuts[0].cause == "aten.quantize_per_tensor.default"
+
+
+def test_meta_tensors_stay_what_they_are(recorder: Recorder) -> None:
+    with cell(recorder):
+        shape_only = torch.empty(3, 4, device="meta") @ torch.empty(4, 2, device="meta")
+    assert shape_only.is_meta
+    assert shape_only.shape == (3, 2)
+
+
+def test_a_lazy_tensor_has_no_address(recorder: Recorder) -> None:
+    with cell(recorder):
+        x = torch.ones(3)
+    with pytest.raises(CaptureError, match="has no address"):
+        x.data_ptr()
+
+
+def test_default_device_cuda_means_the_pool(recorder: Recorder) -> None:
+    with cell(recorder):
+        torch.set_default_device("cuda")
+        x = torch.ones(3)
+    assert x.tolist() == [1.0] * 3
+    assert torch.ones(1).device.type == "cpu"

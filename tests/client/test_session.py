@@ -246,3 +246,33 @@ def test_connect_starts_a_pool_when_none_runs(tmp_path: Path) -> None:
             capture_output=True,
             check=True,
         )
+
+
+def test_a_program_that_ends_frees_the_pool(pool: PoolUnderTest) -> None:
+    code = (
+        "import torch, djinn_lab\n"
+        "session = djinn_lab.connect(name='short-lived')\n"
+        "with session.capture():\n"
+        "    kept = torch.ones(1_000_000)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], env=pool.environment, check=True, timeout=60)
+    assert wait_for(lambda: "short-lived" not in [row["name"] for row in pool.rest.sessions()])
+
+
+def test_execute_model_again_and_again(pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DJINN_RUNTIME_DIR", str(pool.directory))
+    network = nn.Linear(3, 2)
+    x = torch.randn(4, 3)
+    expected = copy.deepcopy(network)(x)
+    for _ in range(3):
+        assert torch.equal(djinn_lab.execute_model(network, x), expected)
+
+
+def test_each_stage_is_shown_and_they_sum_to_the_total(session: Session) -> None:
+    with session.capture() as cell:
+        y = torch.randn(1000, 1000).cuda() @ torch.randn(1000, 300)
+    report = cell.report
+    assert y.shape == (1000, 300)
+    shown = report.lines()[1]
+    assert all(name in shown for name, seconds in report.stages.items() if seconds > 1e-6)
+    assert abs(report.total_s - sum(report.stages.values())) <= 0.01 * report.total_s + 0.0005

@@ -159,3 +159,16 @@ def test_unload_takes_everything_away(notebook: NotebookKernel) -> None:
     started = time.monotonic()
     assert notebook.run("1 + 1").values == ["2"]
     assert time.monotonic() - started < 30
+
+
+def test_cancel_without_an_id_leaves_other_users_alone(notebook: NotebookKernel, pool: PoolUnderTest) -> None:
+    notebook.run("%%djinn\nx = torch.ones(1)")
+    with NotebookKernel(pool.environment) as other:
+        other.run("%load_ext djinn_lab\nimport torch")
+        message = other.send(LONG)
+        job = pool.wait_for_job(state="RUNNING")
+        refused = notebook.run("%djinn cancel")
+        assert "no such job" in refused.traceback
+        assert pool.rest.job(job["job"])["state"] == "RUNNING"
+        assert job["job"][:8] in notebook.run(f"%djinn cancel {job['job'][:8]}").text
+        assert other.result(message).status == "error"

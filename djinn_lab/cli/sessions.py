@@ -1,0 +1,54 @@
+"""``djinn-lab sessions`` and ``djinn-lab close``: who holds memory on the pool."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from djinn_lab.cli.options import AsJson
+from djinn_lab.cli.output import print_json, print_line, print_table
+from djinn_lab.errors import OptionError
+from djinn_lab.units import format_bytes
+
+
+def show_sessions(as_json: AsJson = False) -> None:
+    """List sessions: one per notebook or program, with the memory it holds."""
+    from djinn_lab.client.rest import PoolClient
+
+    found = PoolClient.find().sessions()
+    if as_json:
+        print_json(found)
+    elif not found:
+        print_line("No sessions. One opens with a notebook's first %%djinn cell.")
+    else:
+        headings = ("session", "user", "name", "device", "state", "memory", "cells")
+        print_table("Sessions", headings, [_row(session) for session in found])
+
+
+def close_session(
+    session: Annotated[str, typer.Argument(help="The session's id, or a unique start of it.")],
+) -> None:
+    """Close a session and free its memory. A notebook that still uses it loses what was only on the pool."""
+    from djinn_lab.client.rest import PoolClient
+
+    client = PoolClient.find()
+    matching = [row["session"] for row in client.sessions() if row["session"].startswith(session)]
+    if len(matching) != 1:
+        raise OptionError(
+            f"{session!r} fits {len(matching)} sessions.", "See djinn-lab sessions for the ids."
+        )
+    client.close_session(matching[0])
+    print_line(f"Session {matching[0]} is closed.")
+
+
+def _row(session: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        session["session"][:8],
+        session["user"],
+        session["name"],
+        session["device"] or "",
+        session["state"],
+        format_bytes(session["used_bytes"]),
+        str(session["jobs"]),
+    )

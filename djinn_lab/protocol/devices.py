@@ -1,0 +1,20 @@
+"""From what a pool says of a device to what the scheduler needs to know of it."""
+
+from __future__ import annotations
+
+from djinn_lab.protocol.messages import DeviceInfo
+from djinn_lab.scheduler import DeviceProfile
+
+
+def device_profile(info: DeviceInfo) -> DeviceProfile:
+    """With measured rates where there are any, else the defaults of its kind."""
+    if info.flops_per_s is None or info.memory_bytes_per_s is None or info.op_overhead_s is None:
+        return DeviceProfile.default("cuda" if info.kind == "cuda" else "cpu", info.device, info.memory_bytes)
+    return DeviceProfile(
+        info.device,
+        info.kind,
+        info.memory_bytes,
+        info.flops_per_s,
+        info.memory_bytes_per_s,
+        info.op_overhead_s,
+    )
