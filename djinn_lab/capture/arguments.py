@@ -30,7 +30,7 @@ class Arguments:
         self._value_of = value_of
         self.values: list[Value] = []
         self.scalars: list[Scalar] = []
-        key: list[Any] = [signature.func]
+        key: list[Any] = [signature]
         for kind, argument in zip(signature.kinds, args, strict=False):
             if kind is Kind.TENSOR and argument is not None and type(argument) not in NUMBERS:
                 value = value_of(argument)

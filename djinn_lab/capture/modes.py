@@ -25,6 +25,10 @@ class RecordingMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._dispatch = recorder.dispatch
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps the method below, at a microsecond an op and two frames in tracebacks
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -60,6 +60,13 @@ class Recorder:
 
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One op inside a captured cell."""
+        signature = signature_of(func)
+        if signature.ordinary and args and type(args[0]) is LazyTensor:
+            return self._record(signature, args, kwargs)
+        return self._dispatch_special(func, args, kwargs)
+
+    def _dispatch_special(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Whatever may stay on the host, change a layout, or need no node at all."""
         if func in _SAME_VALUE and type(args[0]) is LazyTensor:
             return wrap(args[0]._value)
         func = _RESOLVED.get(func, func)

@@ -32,6 +32,13 @@ _KINDS = {
     "float": Kind.SCALAR,
     "List[number": Kind.SCALAR_LIST,
 }
+_SPECIAL = {
+    "aten.detach.default",
+    "aten.alias.default",
+    "aten.lift_fresh.default",
+    "aten._conj.default",
+    "aten._neg_view.default",
+}
 UNDECLARED_WRITES = {"aten.native_batch_norm.default": ("running_mean", "running_var")}
 """Writes that torch's schema does not declare."""
 
@@ -61,9 +68,10 @@ def _as_view(func: OpOverload) -> OpOverload | None:
 
 
 class Signature:
-    """``kinds`` by position and ``keyword_kinds`` by name. ``written``: argument names whose memory the
-    op writes. ``return_aliases[i]``: (argument name, is a write) for the i-th return, or None when it is
-    fresh memory."""
+    """``ordinary``: recorded as it is whenever its first argument is lazy. ``kinds`` by position and
+    ``keyword_kinds`` by name. ``written``: argument names whose memory the op writes.
+    ``return_aliases[i]``: (argument name, is a write) for the i-th return, or None when it is fresh
+    memory."""
 
     __slots__ = (
         "as_view",
@@ -77,6 +85,7 @@ class Signature:
         "name",
         "names",
         "on_pool",
+        "ordinary",
         "random",
         "return_aliases",
         "returns_tensors",
@@ -113,6 +122,7 @@ class Signature:
             "aten::resize_",
             "aten::resize_as_",
         )
+        self.ordinary = self.on_pool and not (self.mutates_layout or self.generator or self.name in _SPECIAL)
         self.as_view = _as_view(func) if self.mutates_layout else None
 
     def argument(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -121,11 +131,12 @@ class Signature:
         return args[index] if index < len(args) else kwargs.get(name)
 
 
-_signatures: dict[OpOverload, Signature] = {}
+_signatures: dict[int, Signature] = {}
+"""By ``id``: overloads live as long as the process, and their own hash is slow."""
 
 
 def signature_of(func: OpOverload) -> Signature:
-    signature = _signatures.get(func)
+    signature = _signatures.get(id(func))
     if signature is None:
-        signature = _signatures[func] = Signature(func)
+        signature = _signatures[id(func)] = Signature(func)
     return signature
