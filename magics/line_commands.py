@@ -64,8 +64,8 @@ def cancel(notebook: Notebook, words: list[str]) -> str:
     if words and len(matching) > 1:
         raise OptionError(f"{words[0]!r} fits {len(matching)} jobs.", "Give more characters of the id.")
     row = notebook.session.pool.cancel(matching[0]["job"])
-    done = row["finished_at"] is not None
-    return f"job {row['job'][:8]} ({row['cell']}) {'is ' + row['state'] if done else 'stops after its current op'}"
+    outcome = "is " + row["state"] if row["finished_at"] is not None else "stops after its current op"
+    return f"job {row['job'][:8]} ({row['cell']}) {outcome}"
 
 
 def last(notebook: Notebook, words: list[str]) -> Cell:
