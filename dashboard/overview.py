@@ -266,7 +266,9 @@ def job_row(job: Job, now: float) -> dict[str, Any]:
         }
         if job.ops_total
         else None,
-        "took": {"text": format_seconds(took), "sort": took} if took is not None else None,
+        "took": {"text": format_seconds(took) if took else "< 1 s", "sort": took}
+        if took is not None
+        else None,
     }
 
 

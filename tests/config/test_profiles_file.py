@@ -14,6 +14,7 @@ from djinn_lab.config.fields import FIELDS, OBJECTIVES, PRIORITIES
 from djinn_lab.config.profiles import BUILT_IN, WORKLOADS, Profile
 from djinn_lab.config.store import ProfilesFile, parse, render
 from djinn_lab.errors import ProfileError
+from djinn_lab.scheduler import SCHEDULER_PROFILES
 
 
 def write(text: str) -> Path:
@@ -158,3 +159,14 @@ def profiles(draw: st.DrawFn) -> Profile:
 def test_every_profile_survives_the_file(profile: Profile) -> None:
     text = render(ProfilesFile(None, {profile.name: profile}))
     assert parse(text, Path("profiles.toml")).profiles[profile.name] == profile
+
+
+def test_the_built_in_profiles_plan_like_the_schedulers_own() -> None:
+    for name, profile in BUILT_IN.items():
+        assert profile.scheduler.objective == SCHEDULER_PROFILES[name].objective
+        assert profile.scheduler.memory_reserve_fraction == SCHEDULER_PROFILES[name].reserve_fraction
+
+
+def test_every_setting_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text()
+    assert [field.path for field in FIELDS if f"| `{field.path}` |" not in page] == []
