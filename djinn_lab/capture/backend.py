@@ -39,7 +39,7 @@ class RunResult:
 
 
 class Backend(Protocol):
-    """Runs programs in order; one at a time."""
+    """Runs programs in order; at most one is under way."""
 
     def stage(self, data: memoryview) -> str:
         """Copy bytes out of the client's memory, so that later writes cannot change them; return their
@@ -50,7 +50,14 @@ class Backend(Protocol):
         """Nobody holds these values any more."""
         ...
 
-    def run(self, program: Program, cut: Cut) -> RunResult:
-        """Run and wait. Faults come back in the result; only ``KeyboardInterrupt`` may be raised, after
-        cancelling."""
+    def submit(self, program: Program, cut: Cut) -> None:
+        """Begin to run. The answer to the one before was taken."""
+        ...
+
+    def is_done(self) -> bool:
+        """Would :meth:`result` answer at once?"""
+        ...
+
+    def result(self, cancel: bool = False) -> RunResult:
+        """Wait for what was submitted (``cancel``: stop it first). Faults come back in the result."""
         ...

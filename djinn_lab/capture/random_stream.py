@@ -4,6 +4,9 @@ Programs that draw random numbers carry the generator's state along and bring it
 captured cell consumes the same stream as a plain one, and ``torch.manual_seed`` means what it always
 means. ``torch.equal`` on 5 KB per random op is how a seed set in mid-cell is noticed: torch offers no
 hook for it.
+
+While a program is under way the host's generator stands where that program began; what is recorded meanwhile
+begins where it will end.
 """
 
 from __future__ import annotations
@@ -12,28 +15,55 @@ import torch
 
 
 class RandomStream:
+    """``_seen``: the host's state when recorded draws began. ``_start``: where the pending program begins."""
+
     def __init__(self) -> None:
-        self._start: torch.Tensor | None = None
+        self._seen: torch.Tensor | None = None
+        self._start: bytes | None = None
+        self._under_way = False
+        self._continues = False
 
     @property
     def drawn(self) -> bool:
-        """Has the pending program drawn random numbers?"""
-        return self._start is not None
+        """Are there recorded draws that the host's generator does not know of yet?"""
+        return self._seen is not None
 
     def reseeded(self) -> bool:
-        """Was the host's generator touched since the pending program's first draw?"""
-        return self._start is not None and not torch.equal(self._start, torch.get_rng_state())
+        """Was the host's generator touched since the first of those draws?"""
+        return self._seen is not None and not torch.equal(self._seen, torch.get_rng_state())
 
     def draw(self) -> None:
         """A random op is being recorded (after :meth:`reseeded` said no)."""
+        if self._under_way:
+            self._continues = True
+            return
+        if self._seen is None:
+            self._seen = torch.get_rng_state()
         if self._start is None:
-            self._start = torch.get_rng_state()
+            self._start = self._seen.numpy().tobytes()
 
     def start_state(self) -> bytes | None:
-        return None if self._start is None else self._start.numpy().tobytes()
+        return self._start
+
+    def sent(self) -> None:
+        """The pending program is under way."""
+        self._under_way = self._start is not None
+        self._start = None
 
     def finish(self, state: bytes | None) -> None:
-        """The pending program ran and left ``state`` (None: it did not run, or drew nothing)."""
-        if state is not None and not self.reseeded():
-            torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-        self._start = None
+        """The program that was under way ran and left ``state`` (None: it did not run, or drew nothing)."""
+        if self._under_way and state is not None:
+            if not self.reseeded():
+                torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+                self._seen = torch.get_rng_state() if self._continues else None
+            elif not self._continues:
+                self._seen = None
+            self._start = state if self._continues else None
+        elif self._under_way:
+            self._seen = self._start = None
+        self._under_way = self._continues = False
+
+    def forget(self) -> None:
+        """What was recorded will not run."""
+        self._seen = self._start = None
+        self._under_way = self._continues = False

@@ -85,6 +85,8 @@ class Recorder:
         return self._record(signature, args, kwargs)
 
     def _record(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.segment.is_long and self.capturing:
+            self.segment.stream()
         call = Arguments(self.value_of, signature, args, kwargs)
         plan = self.segment.plan(signature, call, args, kwargs)
         if plan.dynamic:

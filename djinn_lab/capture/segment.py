@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,6 +17,21 @@ from djinn_lab.capture.random_stream import RandomStream
 from djinn_lab.capture.scope import ScopeTracker
 from djinn_lab.capture.signature import Signature
 from djinn_lab.srg.program import TensorMeta
+
+STREAM_NODES = 1000
+"""A cell's pending nodes are sent ahead from this many on, when the pool is free for them,"""
+LOOK_NODES = 250
+"""which is asked again after so many more,"""
+STREAM_NODES_MAX = 50_000
+"""and no longer asked at this many: then the cell waits for the pool."""
+
+
+class Flight(NamedTuple):
+    """A program under way: the sources and nodes in it, and the ids that died before it."""
+
+    sent: Collection[int]
+    nodes: Sequence[PendingNode]
+    dead: Sequence[int]
 
 
 class Segment:
@@ -31,6 +46,8 @@ class Segment:
         self._inference = ShapeInference()
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._nodes: list[PendingNode] = []
+        self._look_at = STREAM_NODES
+        self._flight: Flight | None = None
 
     def plan(
         self, signature: Signature, call: Arguments, args: Sequence[Any], kwargs: dict[str, Any]
@@ -73,6 +90,22 @@ class Segment:
             self.flush(Cut("a random seed was set", self.scopes.line()))
         self.random.draw()
 
+    @property
+    def is_long(self) -> bool:
+        """Time to see whether the pool could already begin with what is pending."""
+        return len(self._nodes) >= self._look_at
+
+    def stream(self) -> None:
+        """Send what is pending without waiting for it, so that the pool computes while the cell records; or
+        go on recording while the pool is busy with the part before. Raises what went wrong with that."""
+        with paused():
+            busy = self._flight is not None and not self.backend.is_done()
+            if busy and len(self._nodes) < STREAM_NODES_MAX:
+                self._look_at = len(self._nodes) + LOOK_NODES
+                return
+            self._reap()
+            self._send(Cut("streamed", self.scopes.line()), ())
+
     def flush(self, cut: Cut, fetch: Sequence[int] = ()) -> list[torch.Tensor]:
         """Send what is pending and reachable, wait, and return the fetched tensors. Raises what went
         wrong."""
@@ -83,21 +116,45 @@ class Segment:
     ) -> tuple[list[torch.Tensor], Sequence[TensorMeta | None]]:
         """Like :meth:`flush`, with the layouts that a last, dynamic node turned out to have."""
         with paused():
-            dead, release = self.ledger.take_dead()
-            assembled = self._assemble(fetch, release)
-            nodes = [self._nodes[position] for position in assembled.positions]
-            self._nodes = []
-            self.scopes.clear()
-            if not (nodes or fetch):
-                if release:
-                    self.backend.release(release)
-                self.ledger.settle((), (), dead)
-                return [], ()
-            result = self.backend.run(assembled.program, cut)
-            self._settle(assembled, nodes, result, dead)
+            self._reap()
+            self._send(cut, fetch)
+            result = self._reap()
+        return list(result.fetched), result.dynamic_metas
+
+    def stop(self) -> None:
+        """Cancel what is under way; what is pending stays recorded."""
+        with paused():
+            flight, self._flight = self._flight, None
+            if flight is not None:
+                self._settle(flight, self.backend.result(cancel=True))
+
+    def _send(self, cut: Cut, fetch: Sequence[int]) -> None:
+        dead, release = self.ledger.take_dead()
+        assembled = self._assemble(fetch, release)
+        nodes = [self._nodes[position] for position in assembled.positions]
+        self._nodes = []
+        self._look_at = STREAM_NODES
+        self.scopes.clear()
+        if not (nodes or fetch):
+            if release:
+                self.backend.release(release)
+            self.ledger.settle((), (), dead)
+            return
+        self.random.sent()
+        self.backend.submit(assembled.program, cut)
+        self._flight = Flight(assembled.sent, nodes, dead)
+
+    def _reap(self) -> RunResult:
+        """Wait for what is under way and learn what became of it. Raises what went wrong with it; what was
+        recorded meanwhile builds on it and is given up then."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return RunResult(0)
+        result = self.backend.result()
+        self._settle(flight, result)
         if result.error is not None:
             raise result.error
-        return list(result.fetched), result.dynamic_metas
+        return result
 
     def _assemble(self, fetch: Sequence[int], release: Sequence[int]) -> Assembled:
         ledger = self.ledger
@@ -113,18 +170,25 @@ class Segment:
             self.random.start_state(),
         )
 
-    def _settle(
-        self, assembled: Assembled, nodes: Sequence[PendingNode], result: RunResult, dead: Sequence[int]
-    ) -> None:
+    def _settle(self, flight: Flight, result: RunResult) -> None:
         ledger = self.ledger
-        self.random.finish(result.rng_state)
         if result.pool_lost:
-            ledger.lose(nodes, "this value was on a device or pool that went away")
+            ledger.lose(flight.nodes, "this value was on a device or pool that went away")
             ledger.lose_pool()
+        else:
+            ledger.settle(flight.sent, flight.nodes[: result.executed], flight.dead)
+            ledger.lose(flight.nodes[result.executed :], _not_computed(result))
+        if result.error is None:
+            self.random.finish(result.rng_state)
             return
-        ledger.settle(assembled.sent, nodes[: result.executed], dead)
-        first_line = f"{result.error or 'its cell was stopped'}".split("\n", 1)[0]
-        ledger.lose(nodes[result.executed :], f"this value was not computed: {first_line}")
+        ledger.lose(self._nodes, _not_computed(result))
+        self._nodes = []
+        self._look_at = STREAM_NODES
+        self.random.forget()
+
+
+def _not_computed(result: RunResult) -> str:
+    return f"this value was not computed: {result.error or 'its cell was stopped'}".split("\n", 1)[0]
 
 
 @contextmanager

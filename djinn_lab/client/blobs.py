@@ -11,7 +11,7 @@ import torch
 
 from djinn_lab.client.connection import Connection
 from djinn_lab.errors import PoolLost, Refused
-from djinn_lab.protocol.messages import BlobsMissing, BlobStored, Fetched, QueryBlobs
+from djinn_lab.protocol.messages import BlobStored, Fetched, QueryBlobs
 
 CHUNK_BYTES = 8 * 2**20
 TIMEOUT_S = 300.0
@@ -41,9 +41,7 @@ class BlobTransfer:
         if digest in self._known:
             return digest
         self._connection.send(QueryBlobs([digest]))
-        answer = self._connection.receive()
-        while not isinstance(answer, BlobsMissing):
-            answer = self._connection.receive()
+        answer = self._connection.receive_missing()
         if digest in answer.digests:
             self._upload(digest, data)
         self._known.add(digest)

@@ -90,6 +90,8 @@ class Cell:
             if error is None or isinstance(error, Exception):
                 job.final = True
                 self._flush(error)
+            else:
+                self._recorder.segment.stop()
         except BaseException as failure:
             error = failure
             raise

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,6 +32,7 @@ class Connection:
         self.url = url
         self._stack = ExitStack()
         self._websocket = self._stack.enter_context(_open(url, token))
+        self._backlog: deque[messages.FromPool] = deque()
         self.bytes_sent = 0
         self.bytes_received = 0
         self.send(messages.Hello(messages.PROTOCOL_VERSION, VERSION, torch_version, host_id(), name, session))
@@ -50,6 +53,26 @@ class Connection:
 
     def receive(self, timeout_s: float | None = None) -> messages.FromPool:
         """The next message. Raises TimeoutError when none comes in time."""
+        if self._backlog:
+            return self._backlog.popleft()
+        return self._next(timeout_s)
+
+    def peek(self) -> Sequence[messages.FromPool]:
+        """Messages that have arrived and were not received yet."""
+        with suppress(TimeoutError):
+            while True:
+                self._backlog.append(self._next(0))
+        return tuple(self._backlog)
+
+    def receive_missing(self) -> messages.BlobsMissing:
+        """The answer to QueryBlobs; what comes before it is kept for :meth:`receive`."""
+        while True:
+            message = self._next(None)
+            if isinstance(message, messages.BlobsMissing):
+                return message
+            self._backlog.append(message)
+
+    def _next(self, timeout_s: float | None) -> messages.FromPool:
         try:
             data = self._websocket.recv(timeout_s)
         except TimeoutError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from time import perf_counter
 
 import torch
@@ -33,6 +34,8 @@ from djinn_lab.srg.program import Program, encode_program
 
 CANCEL_TIMEOUT_S = 10.0
 TICK_S = 0.25
+RESUMED_S = 0.0001
+"""Between submit and result, less than this is the way from one to the other, not the cell going on."""
 
 
 def _ignore_update(update: JobUpdate) -> None:
@@ -60,6 +63,18 @@ class CellJob:
         self.outside_since = self.started
 
 
+@dataclass
+class Flight:
+    """A segment under way, sent at ``sent`` (this process's ``perf_counter``)."""
+
+    job: CellJob
+    program: Program
+    cut: Cut
+    message: SubmitSegment
+    sent: float
+    lost: PoolLost | None = None
+
+
 class PoolExecutor:
     """A :class:`~djinn_lab.capture.backend.Backend`. ``open_connection`` is called when there is no
     connection (yet, or any more)."""
@@ -72,7 +87,7 @@ class PoolExecutor:
         self.cell: CellJob | None = None
         self.on_update: Callable[[JobUpdate], None] = _ignore_update
         self.on_tick: Callable[[], None] = _ignore_tick
-        self.last: CellJob | None = None
+        self._flight: Flight | None = None
 
     # ---------------------------------------------------------------- connection
 
@@ -128,25 +143,13 @@ class PoolExecutor:
         if self._connection is not None:
             self._connection.send(ReleaseValues(list(values)))
 
-    def run(self, program: Program, cut: Cut) -> RunResult:
+    def submit(self, program: Program, cut: Cut) -> None:
         job = self.cell or CellJob("fetch", "", self.priority)
         if self.cell is None:
             job.final = True
-        self.last = job
         entered = perf_counter()
         job.report.add("capture", entered - job.outside_since)
-        try:
-            return self._run(job, program, cut, entered)
-        except PoolLost as lost:
-            self.drop_connection()
-            job.finished = True
-            return RunResult(0, error=lost, pool_lost=True)
-        finally:
-            job.outside_since = perf_counter()
-
-    def _run(self, job: CellJob, program: Program, cut: Cut, entered: float) -> RunResult:
-        connection, blobs, report = self.connection, self.blobs, job.report
-        submit = SubmitSegment(
+        message = SubmitSegment(
             job=job.identifier,
             segment=job.segments,
             cell=job.cell,
@@ -159,14 +162,54 @@ class PoolExecutor:
         )
         job.segments += 1
         sent = perf_counter()
-        report.add("prepare", sent - entered)
-        connection.send(submit)
-        blobs.unpinned()
-        result, interrupted = self._wait(connection, submit)
+        job.report.add("prepare", sent - entered)
+        self._flight = flight = Flight(job, program, cut, message, sent)
+        try:
+            self.connection.send(message)
+            self.blobs.unpinned()
+        except PoolLost as lost:
+            flight.lost = lost
+        job.outside_since = sent
+
+    def is_done(self) -> bool:
+        flight = self._flight
+        assert flight is not None
+        if flight.lost is not None or self._connection is None:
+            return True
+        try:
+            waiting = self._connection.peek()
+        except PoolLost as lost:
+            flight.lost = lost
+            return True
+        return any(isinstance(message, SegmentResult | Refused) for message in waiting)
+
+    def result(self, cancel: bool = False) -> RunResult:
+        flight, self._flight = self._flight, None
+        assert flight is not None
+        job = flight.job
+        began = perf_counter()
+        if began - job.outside_since > RESUMED_S:
+            job.report.add("capture", began - job.outside_since)
+        else:
+            began = job.outside_since
+        try:
+            if flight.lost is not None:
+                raise flight.lost
+            if cancel:
+                self.connection.send(CancelJob(flight.message.job))
+            return self._finish(flight, began, cancel)
+        except PoolLost as lost:
+            self.drop_connection()
+            job.finished = True
+            return RunResult(0, error=lost, pool_lost=True)
+        finally:
+            job.outside_since = perf_counter()
+
+    def _finish(self, flight: Flight, began: float, cancelling: bool) -> RunResult:
+        job, program, blobs, report = flight.job, flight.program, self.blobs, flight.job.report
+        result, interrupted = self._wait(self.connection, flight.message, cancelling)
         received = perf_counter()
-        report.add("network", max(0.0, received - sent - result.pool_s))
-        for stage, seconds in result.stages.items():
-            report.add(stage, seconds)
+        report.add_wait(result.stages, result.pool_s, received - flight.sent, received - began)
         tensors = [blobs.read(item) for item in result.fetched]
         report.add("receive", perf_counter() - received)
         if job.largest is None or len(program.nodes) > len(job.largest.nodes):
@@ -174,8 +217,10 @@ class PoolExecutor:
         report.job, report.device = job.identifier, result.device
         report.ops_run += result.executed
         report.peak_bytes = max(report.peak_bytes, result.peak_bytes)
-        report.cuts.append(CutRecord(cut.cause, cut.line, len(program.nodes), perf_counter() - entered))
-        job.finished = job.finished or submit.final or result.outcome == "cancelled"
+        report.run_s += result.stages.get("run", 0.0)
+        elapsed = perf_counter() - flight.sent
+        report.cuts.append(CutRecord(flight.cut.cause, flight.cut.line, len(program.nodes), elapsed))
+        job.finished = job.finished or flight.message.final or result.outcome == "cancelled"
         return self._conclude(result, program, tensors, interrupted)
 
     def _conclude(
@@ -200,13 +245,16 @@ class PoolExecutor:
             pool_lost=isinstance(error, WorkerLost),
         )
 
-    def _wait(self, connection: Connection, submit: SubmitSegment) -> tuple[SegmentResult, bool]:
+    def _wait(
+        self, connection: Connection, submit: SubmitSegment, cancelling: bool
+    ) -> tuple[SegmentResult, bool]:
         """The result of a segment, and whether the user interrupted while waiting (the pool was then told
         to stop)."""
-        try:
-            return self._receive_result(connection, submit, None), False
-        except KeyboardInterrupt:
-            connection.send(CancelJob(submit.job))
+        if not cancelling:
+            try:
+                return self._receive_result(connection, submit, None), False
+            except KeyboardInterrupt:
+                connection.send(CancelJob(submit.job))
         try:
             return self._receive_result(connection, submit, CANCEL_TIMEOUT_S), True
         except (TimeoutError, KeyboardInterrupt):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from djinn_lab.units import format_bytes, format_seconds
@@ -36,6 +37,8 @@ class CutRecord:
 class CellReport:
     """``stages``: seconds by stage; they do not overlap, and with ``unattributed_s`` they make ``total_s``.
 
+    ``run_s``: seconds that the device ran ops, including those during which the cell went on recording.
+
     ``capture`` is the cell's own Python with recording, ``upload`` tensors on their way to the pool,
     ``prepare`` building and encoding graphs, ``network`` the way there and back, ``receive`` reading
     results; the others are measured by the pool.
@@ -53,10 +56,25 @@ class CellReport:
     peak_bytes: int = 0
     plan_hits: int = 0
     plan_misses: int = 0
+    run_s: float = 0.0
     cuts: list[CutRecord] = field(default_factory=list)
 
     def add(self, stage: str, seconds: float) -> None:
         self.stages[stage] = self.stages.get(stage, 0.0) + seconds
+
+    def add_wait(self, stages: Mapping[str, float], pool_s: float, total_s: float, waited_s: float) -> None:
+        """A segment was answered ``total_s`` after it was sent, of which the cell waited the last
+        ``waited_s``. Only that part is the cell's time: the pool's stages from the last one backwards,
+        then the network."""
+        left = waited_s
+        for name in reversed(STAGES):
+            part = min(left, stages.get(name, 0.0))
+            if part > 0:
+                self.add(name, part)
+                left -= part
+        network = max(0.0, total_s - pool_s)
+        if network > 0:
+            self.add("network", min(left, network))
 
     @property
     def unattributed_s(self) -> float:

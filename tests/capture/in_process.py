@@ -41,6 +41,15 @@ class InProcessBackend:
         for value in values if session is not None else ():
             session.drop(value)
 
+    def submit(self, program: Program, cut: Cut) -> None:
+        self._submitted = program, cut
+
+    def is_done(self) -> bool:
+        return True
+
+    def result(self, cancel: bool = False) -> RunResult:
+        return self.run(*self._submitted)
+
     def run(self, program: Program, cut: Cut) -> RunResult:
         validate_program(program)
         self.programs.append(program)

@@ -166,7 +166,7 @@ def test_training_equals_eager_bit_for_bit(
     plain = copy.deepcopy(network)
     with cell(recorder):
         loss = train(network)
-    assert [cut.cause for cut in backend.cuts] == ["cell end"]
+    assert {cut.cause for cut in backend.cuts} <= {"streamed", "cell end"}
     expected = train(plain)
     assert loss.item() == expected.item()
     for name, value in plain.state_dict().items():
