@@ -27,7 +27,7 @@ from djinn_lab.capture.inference import Output, Plan
 from djinn_lab.capture.local import run_locally
 from djinn_lab.capture.placement import Placement, has_generator
 from djinn_lab.capture.pool_copies import PoolCopies
-from djinn_lab.capture.segment import Segment
+from djinn_lab.capture.segment import STREAM_NODES, Segment
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.tensor import LazyTensor, become, wrap
 from djinn_lab.capture.values import Layout, Storage, Value
@@ -43,9 +43,9 @@ _CLONE = torch.ops.aten.clone.default
 
 
 class Recorder:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, stream_nodes: int = STREAM_NODES) -> None:
         self.dead: list[int] = []
-        self.segment = Segment(backend, self.dead)
+        self.segment = Segment(backend, self.dead, stream_nodes)
         self.ledger = self.segment.ledger
         self.scopes = self.segment.scopes
         self.copies = PoolCopies(self, self.segment)

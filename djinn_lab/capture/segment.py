@@ -37,16 +37,17 @@ class Flight(NamedTuple):
 class Segment:
     """Holds ``plans_made`` and the plan cache too, which outlive the segments."""
 
-    def __init__(self, backend: Backend, dead: list[int]) -> None:
+    def __init__(self, backend: Backend, dead: list[int], stream_nodes: int = STREAM_NODES) -> None:
         self.backend = backend
         self.ledger = Ledger(dead)
         self.scopes = ScopeTracker()
         self.random = RandomStream()
         self.plans_made = 0
+        self._stream_nodes = stream_nodes
         self._inference = ShapeInference()
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._nodes: list[PendingNode] = []
-        self._look_at = STREAM_NODES
+        self._look_at = self._stream_nodes
         self._flight: Flight | None = None
 
     def plan(
@@ -133,7 +134,7 @@ class Segment:
         assembled = self._assemble(fetch, release)
         nodes = [self._nodes[position] for position in assembled.positions]
         self._nodes = []
-        self._look_at = STREAM_NODES
+        self._look_at = self._stream_nodes
         self.scopes.clear()
         if not (nodes or fetch):
             if release:
@@ -183,7 +184,7 @@ class Segment:
             return
         ledger.lose(self._nodes, _not_computed(result))
         self._nodes = []
-        self._look_at = STREAM_NODES
+        self._look_at = self._stream_nodes
         self.random.forget()
 
 

@@ -15,6 +15,7 @@ from djinn_lab.client.report import CellReport
 from djinn_lab.errors import UserError
 from djinn_lab.scheduler import DeviceProfile, ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
+from djinn_lab.srg.merging import merge_programs
 
 
 class Cell:
@@ -48,10 +49,11 @@ class Cell:
 
     @property
     def graph(self) -> SRG:
-        """The SRG of the cell's largest segment. Raises UserError when nothing was captured."""
-        if self._job.largest is None:
+        """The SRG of the most that was recorded between two cuts. Raises UserError when nothing was
+        captured."""
+        if not self._job.largest:
             raise UserError("this cell captured no torch work, so it has no graph.")
-        return SRG.from_program(self._job.largest)
+        return SRG.from_program(merge_programs(self._job.largest))
 
     @property
     def schedule(self) -> ExecutionSchedule:

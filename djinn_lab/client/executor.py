@@ -18,7 +18,7 @@ from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.client.blobs import BlobTransfer
 from djinn_lab.client.connection import Connection
 from djinn_lab.client.remote_errors import to_exception
-from djinn_lab.client.report import CellReport, CutRecord
+from djinn_lab.client.report import STREAMED, CellReport, CutRecord
 from djinn_lab.errors import CancelFailed, CellCancelled, PoolLost, WorkerLost
 from djinn_lab.protocol.messages import (
     CancelJob,
@@ -38,6 +38,10 @@ RESUMED_S = 0.0001
 """Between submit and result, less than this is the way from one to the other, not the cell going on."""
 
 
+def _node_count(programs: Sequence[Program]) -> int:
+    return sum(len(program.nodes) for program in programs)
+
+
 def _ignore_update(update: JobUpdate) -> None:
     pass
 
@@ -47,7 +51,8 @@ def _ignore_tick() -> None:
 
 
 class CellJob:
-    """One cell on its way: identity, options, report."""
+    """One cell on its way: identity, options, report. ``largest``: the parts of what was recorded between
+    two cuts, where that was most."""
 
     def __init__(self, cell: str, code: str, priority: str) -> None:
         self.identifier = uuid.uuid4().hex
@@ -58,9 +63,18 @@ class CellJob:
         self.final = False
         self.finished = False
         self.report = CellReport(cell)
-        self.largest: Program | None = None
+        self.largest: Sequence[Program] = ()
+        self._parts: list[Program] = []
         self.started = perf_counter()
         self.outside_since = self.started
+
+    def add_program(self, program: Program, ends: bool) -> None:
+        """Remember the most that was recorded between two cuts; ``ends``: a cut follows."""
+        self._parts.append(program)
+        if ends:
+            if _node_count(self._parts) > _node_count(self.largest):
+                self.largest = tuple(self._parts)
+            self._parts = []
 
 
 @dataclass
@@ -212,8 +226,7 @@ class PoolExecutor:
         report.add_wait(result.stages, result.pool_s, received - flight.sent, received - began)
         tensors = [blobs.read(item) for item in result.fetched]
         report.add("receive", perf_counter() - received)
-        if job.largest is None or len(program.nodes) > len(job.largest.nodes):
-            job.largest = program
+        job.add_program(program, ends=flight.cut.cause != STREAMED)
         report.job, report.device = job.identifier, result.device
         report.ops_run += result.executed
         report.peak_bytes = max(report.peak_bytes, result.peak_bytes)

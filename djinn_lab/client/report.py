@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from djinn_lab.units import format_bytes, format_seconds
 
+STREAMED = "streamed"
+"""The cause of a segment that was sent ahead: no cut, nobody waited for it."""
 STAGES = (
     "capture",
     "upload",
@@ -93,13 +95,19 @@ class CellReport:
             f"sent {format_bytes(self.bytes_up)}, received {format_bytes(self.bytes_down)}, "
             f"peak on the device {format_bytes(self.peak_bytes)}",
         ]
+        cuts = [cut for cut in self.cuts if cut.cause != STREAMED]
+        if len(cuts) < len(self.cuts):
+            ahead = len(self.cuts) - len(cuts)
+            lines.append(
+                f"sent ahead in {ahead} parts while recording; the device ran {format_seconds(self.run_s)}"
+            )
         lines += [
             f"cut: {cut.cause}{f' (line {cut.line})' if cut.line else ''}, {cut.ops} ops, "
             f"{format_seconds(cut.seconds)}"
-            for cut in self.cuts[:20]
+            for cut in cuts[:20]
         ]
-        if len(self.cuts) > 20:
-            lines.append(f"... and {len(self.cuts) - 20} more cuts")
+        if len(cuts) > 20:
+            lines.append(f"... and {len(cuts) - 20} more cuts")
         return lines
 
     def __repr__(self) -> str:

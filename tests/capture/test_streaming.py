@@ -9,6 +9,10 @@ from in_process import InProcessBackend, cell
 from djinn_lab.capture.recorder import Recorder
 from djinn_lab.capture.segment import STREAM_NODES
 from djinn_lab.errors import RemoteError, ValueLost
+from djinn_lab.srg.graph import SRG
+from djinn_lab.srg.merging import merge_programs
+from djinn_lab.srg.program import Program
+from djinn_lab.srg.validation import validate_program
 
 
 def _walk(steps: int) -> list[torch.Tensor]:
@@ -76,3 +80,28 @@ def test_memory_of_a_streamed_loop_stays_flat(recorder: Recorder, backend: InPro
             x = x + 1
     assert backend.interpreter.memory.peak_bytes <= 5 * x.nbytes
     assert backend.interpreter.memory.used_bytes == x.nbytes
+
+
+def test_the_parts_of_a_streamed_cell_merge_into_the_graph_of_the_whole() -> None:
+    def record(stream_nodes: int) -> list[Program]:
+        backend = InProcessBackend()
+        recorder = Recorder(backend, stream_nodes)
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+        with cell(recorder):
+            for _ in range(6):
+                optimizer.zero_grad()
+                network(torch.randn(3, 4)).sum().backward()
+                optimizer.step()
+        return backend.programs
+
+    whole, parts = record(10_000), record(40)
+    assert len(whole) == 1
+    assert len(parts) > 3
+    merged = merge_programs(parts)
+    validate_program(merged)
+    one, many = SRG.from_program(whole[0]), SRG.from_program(merged)
+    assert [node.op for node in many.nodes] == [node.op for node in one.nodes]
+    assert many.structural_hash == one.structural_hash
+    assert len(many.edges) == len(one.edges)

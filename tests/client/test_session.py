@@ -276,3 +276,32 @@ def test_each_stage_is_shown_and_they_sum_to_the_total(session: Session) -> None
     shown = report.lines()[1]
     assert all(name in shown for name, seconds in report.stages.items() if seconds > 1e-6)
     assert abs(report.total_s - sum(report.stages.values())) <= 0.01 * report.total_s + 0.0005
+
+
+def test_an_interrupt_while_recording_stops_what_was_sent_ahead(
+    pool: PoolUnderTest, session: Session
+) -> None:
+    with session.capture():
+        kept = torch.ones(2) + 1
+    with pytest.raises(KeyboardInterrupt), session.capture("stopped") as cell:
+        x = weight = torch.eye(300)
+        for _ in range(3000):
+            x = x @ weight
+        raise KeyboardInterrupt
+    job = next(row for row in pool.rest.jobs(limit=5) if row["cell"] == "stopped")
+    assert wait_for(lambda: pool.rest.job(job["job"])["state"] == "CANCELLED")
+    assert cell.report.total_s < 60
+    assert kept.tolist() == [2.0, 2.0]
+    with session.capture():
+        again = kept * 2
+    assert again.tolist() == [4.0, 4.0]
+
+
+def test_a_long_cell_is_one_graph(session: Session) -> None:
+    with session.capture() as cell:
+        x = torch.zeros(100)
+        for _ in range(5000):
+            x = x + 1
+    assert x[0].item() == 5000.0
+    assert len(cell.graph.nodes) == 5001
+    assert "sent ahead" in str(cell.report)
