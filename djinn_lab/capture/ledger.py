@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from djinn_lab.capture.assembly import PendingNode, PendingSource
 from djinn_lab.capture.values import Layout, Storage, Value
@@ -12,13 +13,20 @@ from djinn_lab.capture.values import Layout, Storage, Value
 class Ledger:
     """``held``: values that are on the pool, or (with ``blob`` or ``inline``) will be as soon as a
     program needs them. ``live``: ids that something in the notebook still refers to. ``lost``: ids whose
-    value does not exist, and why."""
+    value does not exist, and why.
+
+    Deaths are noticed by weak references whose callback is a list's own ``append``. A ``__del__`` in Python
+    would swallow a KeyboardInterrupt that arrives while it runs, and one of ours would run all the time.
+    """
 
     def __init__(self, dead: list[int]) -> None:
         self.held: dict[int, PendingSource] = {}
         self.live: dict[int, weakref.ref[Value]] = {}
         self.lost: dict[int, str] = {}
+        self._bases: dict[int, weakref.ref[Storage]] = {}
         self._dead = dead
+        self._fallen: list[weakref.ref[Any]] = []
+        self._watched: dict[int, int | None] = {}
         self._last_id = 0
 
     def new_id(self) -> int:
@@ -28,8 +36,12 @@ class Ledger:
     def new_value(self, storage: Storage, layout: Layout, offset: int) -> Value:
         self._last_id = identifier = self._last_id + 1
         value = Value(storage, identifier, layout, offset, storage.generation)
-        self.live[identifier] = weakref.ref(value)
+        self._watch(value)
         return value
+
+    def _watch(self, value: Value) -> None:
+        self.live[value.id] = reference = weakref.ref(value, self._fallen.append)
+        self._watched[id(reference)] = value.id
 
     def rename(self, value: Value) -> None:
         """Give ``value`` a new id; the old one names memory that is out of date."""
@@ -37,20 +49,29 @@ class Ledger:
             self._dead.append(value.id)
         value.id = self.new_id()
         value.owned = True
-        self.live[value.id] = weakref.ref(value)
+        self._watch(value)
 
     def give_to_storage(self, value: Value) -> None:
         """The storage, not the value object, decides how long this id lives."""
+        storage = value.storage
         value.owned = False
-        value.storage.base_id, value.storage.base_layout = value.id, value.layout
+        self._watched[id(self.live[value.id])] = None
+        self._bases[value.id] = reference = weakref.ref(storage, self._fallen.append)
+        self._watched[id(reference)] = value.id
+        storage.base_id, storage.base_layout = value.id, value.layout
 
     def take_dead(self) -> tuple[list[int], list[int]]:
         """(all ids that died since the last call, those of them that the pool must release)."""
         dead = list(self._dead)
         self._dead.clear()
+        while self._fallen:
+            identifier = self._watched.pop(id(self._fallen.pop()), None)
+            if identifier is not None:
+                dead.append(identifier)
         for identifier in dead:
-            self.live.pop(identifier, None)
             self.lost.pop(identifier, None)
+            for reference in (self.live.pop(identifier, None), self._bases.pop(identifier, None)):
+                self._watched.pop(id(reference), None)
         return dead, [identifier for identifier in dead if self._is_on_pool(identifier)]
 
     def _is_on_pool(self, identifier: int) -> bool:

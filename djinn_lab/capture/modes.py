@@ -35,7 +35,7 @@ class RecordingMode(TorchDispatchMode):
         __tracebackhide__ = True
         try:
             return self._dispatch(func, args, kwargs or {})
-        except Exception as error:  # noqa: BLE001 - re-raised as it is
+        except BaseException as error:  # noqa: BLE001 - re-raised as it is
             raise error.with_traceback(None) from None  # the frames above are the user's; ours say nothing
 
 
@@ -56,7 +56,10 @@ class DeviceMapping(TorchFunctionMode):
             return special(self._recorder, func, args, kwargs or {})
         if kwargs and "device" in kwargs and _is_pool(kwargs["device"]):
             kwargs = {**kwargs, "device": _CPU}
-        return func(*args, **(kwargs or {}))
+        try:
+            return func(*args, **(kwargs or {}))
+        except KeyboardInterrupt as stop:  # Python can stop between two lines, which IPython cannot show
+            raise stop.with_traceback(None) from None
 
 
 _CPU = torch.device("cpu")

@@ -78,6 +78,7 @@ class Storage:
     host)."""
 
     __slots__ = (
+        "__weakref__",
         "base_id",
         "base_layout",
         "generation",
@@ -118,10 +119,6 @@ class Storage:
             self.base_id = None
         self.generation += 1
 
-    def __del__(self) -> None:
-        if self.base_id is not None:
-            self.recorder.dead.append(self.base_id)
-
 
 class Value:
     """One tensor on the pool: a layout at an offset (in elements) of a storage."""
@@ -147,7 +144,3 @@ class Value:
         assert host is not None
         tensor = torch.empty(0, dtype=self.layout.dtype)
         return tensor.set_(host, self.offset, self.layout.shape, self.layout.stride)
-
-    def __del__(self) -> None:
-        if self.owned:
-            self.storage.recorder.dead.append(self.id)

@@ -172,3 +172,16 @@ def test_cancel_without_an_id_leaves_other_users_alone(notebook: NotebookKernel,
         assert pool.rest.job(job["job"])["state"] == "RUNNING"
         assert job["job"][:8] in notebook.run(f"%djinn cancel {job['job'][:8]}").text
         assert other.result(message).status == "error"
+
+
+def test_stop_works_at_any_moment(notebook: NotebookKernel, pool: PoolUnderTest) -> None:
+    """Also between two ops, in a hook, or while a value is let go (where Python swallows what is raised)."""
+    long = LONG.replace("range(4000)", "range(30000)")
+    for attempt in range(12):
+        message = notebook.send(long)
+        pool.wait_for_job(state="RUNNING")
+        time.sleep(attempt * 0.013)
+        notebook.interrupt()
+        assert notebook.result(message).error in ("CellCancelled", "KeyboardInterrupt")
+    assert wait_for(lambda: all(device["job"] is None for device in pool.rest.status()["devices"]))
+    assert notebook.run("%%djinn\n(torch.ones(2) + 1).tolist()").values == ["[2.0, 2.0]"]
