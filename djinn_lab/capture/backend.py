@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -35,7 +35,6 @@ class RunResult:
     rng_state: bytes | None = None
     error: BaseException | None = None
     pool_lost: bool = False
-    details: dict[str, float] = field(default_factory=dict)
 
 
 class Backend(Protocol):

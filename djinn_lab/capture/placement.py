@@ -15,7 +15,7 @@ import torch
 from djinn_lab.capture.backend import Cut
 from djinn_lab.capture.host_tensors import HostTensors
 from djinn_lab.capture.segment import Segment
-from djinn_lab.capture.signature import Kind, Signature
+from djinn_lab.capture.signature import Signature
 from djinn_lab.capture.tensor import LazyTensor
 
 _aten = torch.ops.aten
@@ -61,7 +61,7 @@ def _stays(
 ) -> bool:
     if not signature.on_pool:
         return True
-    if signature.generator and any(isinstance(item, torch.Generator) for item in (*args, *kwargs.values())):
+    if has_generator(signature, args, kwargs):
         return True
     if _names_meta(kwargs) or any(tensor.is_meta for tensor in tensors):
         return True
@@ -90,6 +90,7 @@ def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor
 
 
 def has_generator(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return Kind.GENERATOR in signature.kinds and any(
+    """Does the call draw from a generator object of the user's?"""
+    return signature.generator and any(
         isinstance(item, torch.Generator) for item in (*args, *kwargs.values())
     )

@@ -76,11 +76,7 @@ class Recorder:
         if signature.as_view is not None and type(args[0]) is LazyTensor:
             become(args[0], self._record(signature_of(signature.as_view), args, kwargs))
             return args[0]
-        if (
-            not signature.on_pool
-            or signature.mutates_layout
-            or (signature.generator and has_generator(signature, args, kwargs))
-        ):
+        if not signature.on_pool or signature.mutates_layout or has_generator(signature, args, kwargs):
             return run_locally(self.copies, func, args, kwargs)
         return self._record(signature, args, kwargs)
 

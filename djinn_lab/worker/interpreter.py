@@ -13,7 +13,7 @@ import torch
 
 from djinn_lab.errors import DeviceMemoryError, DjinnError, Refused, ValueLost
 from djinn_lab.srg.program import NodeRecord, Program, Template, TensorMeta, decode_program
-from djinn_lab.worker.messages import FetchedTensor, RemoteFailure
+from djinn_lab.worker.messages import FetchedTensor, RemoteFailure, encode
 from djinn_lab.worker.templates import Call
 from djinn_lab.worker.transfer import load_source, store_result
 from djinn_lab.worker.values import MemoryAccount, SessionValues
@@ -162,8 +162,6 @@ class _Run:
             outcome.rng_state = torch.get_rng_state().numpy().tobytes()
 
     def _calls(self) -> list[Call]:
-        from djinn_lab.worker.messages import encode
-
         return [self._interpreter.call(template, encode(template)) for template in self._program.templates]
 
     def _require(self, node: NodeRecord, call: Call, expected: Sequence[_Expected]) -> None:
