@@ -53,7 +53,8 @@ def module_hooks(recorder: Recorder) -> Iterator[None]:
 
     def enter(module: torch.nn.Module, inputs: Any) -> None:
         scopes.push_module(paths.path(module, scopes.depth == 0))
-        make_module_lazy(recorder, module)
+        if torch._C._functorch.peek_interpreter_stack() is None:  # vmap and grad wrap tensors of their own
+            make_module_lazy(recorder, module)
 
     def leave(module: torch.nn.Module, inputs: Any, output: Any) -> None:
         scopes.pop_module()

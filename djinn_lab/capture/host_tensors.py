@@ -15,6 +15,7 @@ import weakref
 
 import torch
 
+from djinn_lab.capture.identity import is_in_a_graph, take_over
 from djinn_lab.capture.ledger import Ledger
 from djinn_lab.capture.memory_bytes import bytes_of, travelling
 from djinn_lab.capture.pool_copies import PoolCopies
@@ -69,6 +70,14 @@ class HostTensors:
     def is_dirty(self, tensor: torch.Tensor) -> bool:
         return _storage_address(tensor) in self.dirty
 
+    def settle(self, tensor: torch.Tensor) -> None:
+        """The host is about to read or replace the memory of ``tensor``."""
+        if self.dirty and type(tensor) is not LazyTensor:
+            with paused():
+                dirty = self.is_dirty(tensor)
+            if dirty:
+                self.write_back("a tensor written in this cell was read on the host")
+
     def forget(self, tensor: torch.Tensor) -> None:
         self._twins.pop(id(tensor), None)
 
@@ -105,20 +114,12 @@ class HostTensors:
         shared = torch._C._storage_Use_Count(storage._cdata) > 2 or not storage.resizable()
         if not whole or shared or layout.nbytes == 0 or _storage_address(tensor) in self.dirty:
             return False
+        if is_in_a_graph(tensor) and id(tensor) in self._twins:  # a graph of this cell: backward is to come
+            return False
         self.forget(tensor)
         own = Storage(self._owner, self._ledger.new_id(), layout.nbytes, residency)
         own.host, own.host_version = storage, 0
-        lazy = wrap(self._copies.not_sent(own, layout, 0))
-        if tensor.requires_grad:
-            lazy.requires_grad_()
-        if getattr(tensor, "_is_param", False) or isinstance(tensor, torch.nn.Parameter):
-            lazy._is_param = True
-        lazy.grad = tensor.grad
-        try:
-            torch.utils.swap_tensors(tensor, lazy)
-        except RuntimeError:
-            return False
-        return True
+        return take_over(tensor, wrap(self._copies.not_sent(own, layout, 0)))
 
 
 def refuse_unsupported(tensor: torch.Tensor) -> None:

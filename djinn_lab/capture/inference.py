@@ -192,13 +192,13 @@ def _raise_like_eager(call: _Call, error: Exception) -> None:
     shapes after all."""
     if not call.is_small():
         raise error
-    state = torch.get_rng_state() if call.signature.random else None
+    state = torch.default_generator.get_state() if call.signature.random else None
     try:
         with torch.no_grad():
             call.run(call.arguments(_zeros, _CPU))
     finally:
         if state is not None:
-            torch.set_rng_state(state)
+            torch.default_generator.set_state(state)
 
 
 class ShapeInference:

@@ -10,9 +10,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from djinn_lab.capture.cuda_answers import cuda_answers, is_pool
+from djinn_lab.capture.default_generator import settled_generator
 from djinn_lab.capture.hooks import loader_on_host, module_hooks, optimizer_hooks
+from djinn_lab.capture.packed_sequences import pad
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.capture.whole_tensors import WHOLE_TENSOR_CALLS
 
 if TYPE_CHECKING:
     from djinn_lab.capture.recorder import Recorder
@@ -54,7 +58,7 @@ class DeviceMapping(TorchFunctionMode):
         special = _SPECIAL.get(func)
         if special is not None:
             return special(self._recorder, func, args, kwargs or {})
-        if kwargs and "device" in kwargs and _is_pool(kwargs["device"]):
+        if kwargs and "device" in kwargs and is_pool(kwargs["device"]):
             kwargs = {**kwargs, "device": _CPU}
         try:
             return func(*args, **(kwargs or {}))
@@ -63,14 +67,6 @@ class DeviceMapping(TorchFunctionMode):
 
 
 _CPU = torch.device("cpu")
-
-
-def _is_pool(device: Any) -> bool:
-    if isinstance(device, str):
-        return device.startswith("cuda")
-    if isinstance(device, torch.device):
-        return device.type == "cuda"
-    return isinstance(device, int) and not isinstance(device, bool)
 
 
 def _on_pool(recorder: Recorder, tensor: torch.Tensor) -> torch.Tensor:
@@ -101,10 +97,10 @@ def _cuda(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 def _to(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, rest = args[0], list(args[1:])
-    moves = "device" in kwargs and _is_pool(kwargs["device"])
+    moves = "device" in kwargs and is_pool(kwargs["device"])
     if moves:
         kwargs = {name: value for name, value in kwargs.items() if name != "device"}
-    elif rest and _is_pool(rest[0]):
+    elif rest and is_pool(rest[0]):
         moves = True
         rest = rest[1:]
     elif rest and type(rest[0]) is LazyTensor and type(tensor) is not LazyTensor:
@@ -128,6 +124,12 @@ def _host_memory(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: d
     return func(*args, **kwargs)
 
 
+def _pad_packed(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not isinstance(args[0], LazyTensor):
+        return func(*args, **kwargs)
+    return pad(recorder, *args, **kwargs)
+
+
 def _pin(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0]
 
@@ -140,38 +142,9 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     torch.Tensor.tolist: _host_memory,
     torch.Tensor.__array__: _host_memory,
     torch.Tensor.data_ptr: _host_memory,
+    torch._VF._pad_packed_sequence: _pad_packed,
+    **WHOLE_TENSOR_CALLS,
 }
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
-    old = getattr(owner, name)
-    setattr(owner, name, new)
-    try:
-        yield
-    finally:
-        setattr(owner, name, old)
-
-
-@contextmanager
-def cuda_answers(recorder: Recorder) -> Iterator[None]:
-    """``torch.cuda`` calls that would fail on a machine without CUDA, although the pool makes them
-    meaningless."""
-    with ExitStack() as stack:
-        if not torch.cuda.is_available():
-            stack.enter_context(_replaced(torch.cuda, "synchronize", lambda device=None: None))
-            stack.enter_context(_replaced(torch.cuda, "current_device", lambda: 0))
-            stack.enter_context(_replaced(torch.cuda, "set_device", lambda device: None))
-            stack.enter_context(
-                _replaced(torch.cuda, "get_device_name", lambda device=None: "Djinn Lab pool")
-            )
-            choose = torch.set_default_device
-            stack.enter_context(
-                _replaced(
-                    torch, "set_default_device", lambda device: choose(None if _is_pool(device) else device)
-                )
-            )
-        yield
 
 
 @contextmanager
@@ -187,7 +160,8 @@ def capturing(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
             stack.enter_context(module_hooks(recorder))
             stack.enter_context(optimizer_hooks(recorder))
             stack.enter_context(loader_on_host(recorder))
-            stack.enter_context(cuda_answers(recorder))
+            stack.enter_context(cuda_answers())
+            stack.enter_context(settled_generator(recorder))
             stack.enter_context(DeviceMapping(recorder))
             stack.enter_context(RecordingMode(recorder))
             yield

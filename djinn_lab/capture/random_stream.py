@@ -30,7 +30,7 @@ class RandomStream:
 
     def reseeded(self) -> bool:
         """Was the host's generator touched since the first of those draws?"""
-        return self._seen is not None and not torch.equal(self._seen, torch.get_rng_state())
+        return self._seen is not None and not torch.equal(self._seen, torch.default_generator.get_state())
 
     def draw(self) -> None:
         """A random op is being recorded (after :meth:`reseeded` said no)."""
@@ -38,7 +38,7 @@ class RandomStream:
             self._continues = True
             return
         if self._seen is None:
-            self._seen = torch.get_rng_state()
+            self._seen = torch.default_generator.get_state()
         if self._start is None:
             self._start = self._seen.numpy().tobytes()
 
@@ -54,8 +54,8 @@ class RandomStream:
         """The program that was under way ran and left ``state`` (None: it did not run, or drew nothing)."""
         if self._under_way and state is not None:
             if not self.reseeded():
-                torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-                self._seen = torch.get_rng_state() if self._continues else None
+                torch.default_generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+                self._seen = torch.default_generator.get_state() if self._continues else None
             elif not self._continues:
                 self._seen = None
             self._start = state if self._continues else None

@@ -25,6 +25,7 @@ from djinn_lab.capture.backend import Backend, Cut
 from djinn_lab.capture.host_tensors import HostTensors
 from djinn_lab.capture.inference import Output, Plan
 from djinn_lab.capture.local import run_locally
+from djinn_lab.capture.packed_sequences import PACK, pack
 from djinn_lab.capture.placement import Placement, has_generator
 from djinn_lab.capture.pool_copies import PoolCopies
 from djinn_lab.capture.segment import STREAM_NODES, Segment
@@ -39,7 +40,21 @@ _RESOLVED = {
     torch.ops.aten._neg_view.default: torch.ops.aten.neg.default,
 }
 """Views that differ by a bit a wrapper cannot carry; the pool gets the copy instead."""
+_QUESTIONS: dict[OpOverload, Callable[[torch.Tensor, torch.Tensor], bool]] = {
+    torch.ops.aten.is_same_size.default: lambda one, other: one.shape == other.shape,
+    torch.ops.aten._has_same_storage_numel.default: lambda one, other: _elements(one) == _elements(other),
+    torch.ops.aten._has_compatible_shallow_copy_type.default: lambda one, other: type(one) is type(other),
+}
+"""Torch asks itself these; the answers need no values."""
 _CLONE = torch.ops.aten.clone.default
+
+
+def _elements(tensor: torch.Tensor) -> int:
+    """How many elements the memory behind a tensor has."""
+    memory = (
+        tensor._value.storage.nbytes if isinstance(tensor, LazyTensor) else tensor.untyped_storage().nbytes()
+    )
+    return memory // tensor.itemsize
 
 
 class Recorder:
@@ -69,6 +84,10 @@ class Recorder:
         """Whatever may stay on the host, change a layout, or need no node at all."""
         if func in _SAME_VALUE and type(args[0]) is LazyTensor:
             return wrap(args[0]._value)
+        if func in _QUESTIONS:
+            return _QUESTIONS[func](*args)
+        if func is PACK:
+            return pack(self, *args, **kwargs)
         func = _RESOLVED.get(func, func)
         signature = signature_of(func)
         if self.placement.is_host(signature, args, kwargs):
@@ -230,6 +249,8 @@ class Recorder:
         rest runs here."""
         if func in _SAME_VALUE:
             return wrap(args[0]._value)
+        if func in _QUESTIONS:
+            return _QUESTIONS[func](*args)
         func = _RESOLVED.get(func, func)
         signature = signature_of(func)
         if signature.as_view is not None and type(args[0]) is LazyTensor:

@@ -38,6 +38,7 @@ _SPECIAL = {
     "aten.lift_fresh.default",
     "aten._conj.default",
     "aten._neg_view.default",
+    "aten._pack_padded_sequence.default",
 }
 UNDECLARED_WRITES = {"aten.native_batch_norm.default": ("running_mean", "running_var")}
 """Writes that torch's schema does not declare."""

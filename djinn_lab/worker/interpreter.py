@@ -129,7 +129,9 @@ class _Run:
             self._values.put(source.value, tensor)
             self._temporary.add(source.value)
         if program.rng_state is not None:
-            torch.set_rng_state(torch.frombuffer(bytearray(program.rng_state), dtype=torch.uint8))
+            torch.default_generator.set_state(
+                torch.frombuffer(bytearray(program.rng_state), dtype=torch.uint8)
+            )
 
     def execute(self, should_stop: Callable[[], bool], report: Callable[[int, int], None]) -> None:
         program, outcome = self._program, self._outcome
@@ -159,7 +161,7 @@ class _Run:
             outcome.executed = index + 1
             report(index + 1, total)
         if program.rng_state is not None:
-            outcome.rng_state = torch.get_rng_state().numpy().tobytes()
+            outcome.rng_state = torch.default_generator.get_state().numpy().tobytes()
 
     def _calls(self) -> list[Call]:
         return [self._interpreter.call(template, encode(template)) for template in self._program.templates]

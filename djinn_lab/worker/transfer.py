@@ -56,6 +56,8 @@ def _to_device(elements: torch.Tensor, meta: TensorMeta, device: torch.device) -
 
 def store_result(value: int, tensor: torch.Tensor, directory: Path) -> FetchedTensor:
     """Row-major bytes of a value: inline when few, else in a new file."""
+    if tensor._is_zerotensor():
+        tensor = tensor.clone()
     host = tensor.detach().resolve_conj().resolve_neg().cpu()
     meta = TensorMeta(
         str(host.dtype).removeprefix("torch."), tuple(host.shape), _row_major(tuple(host.shape))

@@ -23,7 +23,7 @@ class SessionValues:
 
     def put(self, identifier: int, tensor: torch.Tensor | None) -> None:
         self.tensors[identifier] = tensor
-        if tensor is None:
+        if tensor is None or tensor._is_zerotensor():  # forward-mode zeros take no memory
             return
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
@@ -36,7 +36,7 @@ class SessionValues:
 
     def drop(self, identifier: int) -> None:
         tensor = self.tensors.pop(identifier, None)
-        if tensor is None:
+        if tensor is None or tensor._is_zerotensor():
             return
         storage = tensor.untyped_storage()
         address = storage.data_ptr()

@@ -59,9 +59,12 @@ class InProcessBackend:
             for source in program.sources
             if source.blob is not None
         }
-        host_stream = torch.get_rng_state()  # a real worker has a generator of its own
-        outcome = self.interpreter.run("s", encode_program(program), blobs, lambda: False, lambda *_: None)
-        torch.set_rng_state(host_stream)
+        host_stream = torch.default_generator.get_state()  # a real worker has a generator of its own
+        with torch._C._DisableFuncTorch():  # and is not inside the notebook's vmap
+            outcome = self.interpreter.run(
+                "s", encode_program(program), blobs, lambda: False, lambda *_: None
+            )
+        torch.default_generator.set_state(host_stream)
         error = None
         if outcome.failure is not None:
             failure = outcome.failure
