@@ -47,6 +47,14 @@ class Arguments:
             key.append(torch.get_default_dtype())
         self.key = tuple(key)
 
+    def aliasing(self) -> tuple[Any, ...]:
+        """How the inputs share memory, where an op that writes some of them could mind; else nothing."""
+        values = self.values
+        storages = [value.storage for value in values]
+        if len(set(map(id, storages))) == len(storages) or values.count(values[0]) == len(values):
+            return ()
+        return tuple((storages.index(value.storage), value.offset) for value in values)
+
     def _read(self, kind: Kind, argument: Any, key: list[Any]) -> None:
         if argument is None:
             key.append(None)

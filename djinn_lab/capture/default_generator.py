@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from djinn_lab.capture.backend import Cut
-
 if TYPE_CHECKING:
     from djinn_lab.capture.recorder import Recorder
 
@@ -28,8 +26,7 @@ class SettledGenerator:
         self._generator = generator
 
     def _settle(self, cause: str) -> torch.Generator:
-        if self._segment.random.drawn:
-            self._segment.flush(Cut(cause, self._segment.scopes.line()))
+        self._segment.finish_draws(cause)
         return self._generator
 
     def get_state(self) -> torch.Tensor:

@@ -52,12 +52,15 @@ def module_hooks(recorder: Recorder) -> Iterator[None]:
     scopes = recorder.scopes
 
     def enter(module: torch.nn.Module, inputs: Any) -> None:
+        if not recorder.capturing:
+            return
         scopes.push_module(paths.path(module, scopes.depth == 0))
         if torch._C._functorch.peek_interpreter_stack() is None:  # vmap and grad wrap tensors of their own
             make_module_lazy(recorder, module)
 
     def leave(module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        scopes.pop_module()
+        if recorder.capturing:
+            scopes.pop_module()
 
     handles = [
         register_module_forward_pre_hook(enter),

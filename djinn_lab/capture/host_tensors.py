@@ -12,9 +12,11 @@ every alias and numpy array sees them.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 
 import torch
 
+from djinn_lab.capture.exposure import is_shown_to_numpy
 from djinn_lab.capture.identity import is_in_a_graph, take_over
 from djinn_lab.capture.ledger import Ledger
 from djinn_lab.capture.memory_bytes import bytes_of, travelling
@@ -42,7 +44,7 @@ class HostTensors:
         self._owner = owner
         self._copies = copies
         self._ledger = ledger
-        self._twins: dict[int, Twin] = {}
+        self._twins: dict[int, dict[int, Twin]] = {}
         self.dirty: dict[int, tuple[torch.Tensor, LazyTensor]] = {}
 
     def value_of(self, tensor: torch.Tensor) -> Value:
@@ -54,18 +56,19 @@ class HostTensors:
                 return entry[1]._value
             if entry is not None:
                 self.write_back("a view of a written tensor was read")
-        twin = self._twins.get(id(tensor))
+        twins = self._twins.setdefault(_storage_address(tensor), {})
+        twin = twins.get(id(tensor))
         if twin is not None and twin.reference() is tensor and twin.version == tensor._version:
             return twin.value
         value = self._snapshot(tensor)
-        if tensor.untyped_storage().resizable():
-            self._twins[id(tensor)] = Twin(tensor, value)
+        if not is_shown_to_numpy(tensor):
+            twins[id(tensor)] = Twin(tensor, value)
         return value
 
     def mark_written(self, tensor: torch.Tensor, value: Value) -> None:
         """A captured op wrote ``tensor``, whose pool copy is ``value``."""
         self.dirty[_storage_address(tensor)] = (tensor, wrap(value))
-        self._twins.pop(id(tensor), None)
+        self.forget(tensor)
 
     def is_dirty(self, tensor: torch.Tensor) -> bool:
         return _storage_address(tensor) in self.dirty
@@ -78,8 +81,26 @@ class HostTensors:
             if dirty:
                 self.write_back("a tensor written in this cell was read on the host")
 
+    def must_write(self, tensor: torch.Tensor) -> bool:
+        """A plain tensor that the host itself has to write: others see its memory, or its elements share
+        it."""
+        shown = is_shown_to_numpy(tensor) or self._copies.exposures.covers(tensor)
+        return shown or Layout.of_tensor(tensor).overlaps
+
+    def share_memory(self, written: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
+        """Is a plain tensor among ``written`` another view of one of ``tensors``? Snapshots would not be."""
+        plain = [tensor for tensor in written if type(tensor) is not LazyTensor]
+        if not plain or len(tensors) < 2:
+            return False
+        others = [tensor for tensor in tensors if type(tensor) is not LazyTensor]
+        addresses = {_storage_address(tensor) for tensor in plain}
+        return len({id(tensor) for tensor in others if _storage_address(tensor) in addresses}) > len(
+            addresses
+        )
+
     def forget(self, tensor: torch.Tensor) -> None:
-        self._twins.pop(id(tensor), None)
+        """This tensor's memory is about to change, whoever else looks at it."""
+        self._twins.pop(_storage_address(tensor), None)
 
     def end_cell(self) -> None:
         self._twins.clear()
@@ -114,12 +135,16 @@ class HostTensors:
         shared = torch._C._storage_Use_Count(storage._cdata) > 2 or not storage.resizable()
         if not whole or shared or layout.nbytes == 0 or _storage_address(tensor) in self.dirty:
             return False
-        if is_in_a_graph(tensor) and id(tensor) in self._twins:  # a graph of this cell: backward is to come
-            return False
-        self.forget(tensor)
+        if is_in_a_graph(tensor) and _storage_address(tensor) in self._twins:
+            return False  # a graph of this cell: backward is to come
         own = Storage(self._owner, self._ledger.new_id(), layout.nbytes, residency)
         own.host, own.host_version = storage, 0
-        return take_over(tensor, wrap(self._copies.not_sent(own, layout, 0)))
+        return self.become(tensor, wrap(self._copies.not_sent(own, layout, 0)))
+
+    def become(self, tensor: torch.Tensor, lazy: LazyTensor) -> bool:
+        """Turn a plain tensor into a lazy one, keeping its identity. False when torch refuses."""
+        self.forget(tensor)
+        return take_over(tensor, lazy)
 
 
 def refuse_unsupported(tensor: torch.Tensor) -> None:

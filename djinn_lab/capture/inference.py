@@ -9,6 +9,7 @@ so a learning rate that changes each step costs nothing. Keys hold interned
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,7 @@ from torch._subclasses.fake_tensor import (
 
 from djinn_lab.capture.arguments import NUMBERS
 from djinn_lab.capture.signature import Kind, Signature
-from djinn_lab.capture.values import Layout, Value
+from djinn_lab.capture.values import Layout, Storage, Value
 from djinn_lab.errors import CaptureError
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Leaf, ScalarHole, Template, TensorHole
 
@@ -151,6 +152,13 @@ class _Call:
             kwargs["device"] = device
         return args, kwargs
 
+    def may_write_twice(self) -> bool:
+        """Does some input overlap itself or another? Eager refuses many writes to such memory."""
+        values = self.values
+        return len({id(value.storage) for value in values}) < len(values) or any(
+            value.layout.overlaps for value in values
+        )
+
     def is_small(self) -> bool:
         """Little enough to try it here on real zeros."""
         return sum(value.layout.span_bytes for value in self.values) <= REAL_CHECK_BYTES_MAX
@@ -187,15 +195,31 @@ def _zeros(value: Value) -> torch.Tensor:
     return torch.zeros(elements, dtype=layout.dtype).as_strided(layout.shape, layout.stride)
 
 
-def _raise_like_eager(call: _Call, error: Exception) -> None:
-    """Run once on real zeros, so that type and text are eager's own. Returns when eager accepts the
-    shapes after all."""
-    if not call.is_small():
-        raise error
+def _zeros_sharing(values: Sequence[Value]) -> Callable[[Value], torch.Tensor]:
+    """Zeros that share memory where the values do."""
+    sizes: dict[Storage, int] = {}
+    for value in values:
+        end = value.offset * value.layout.dtype.itemsize + value.layout.span_bytes
+        sizes[value.storage] = max(sizes.get(value.storage, 1), end)
+    memory = {
+        storage: torch.zeros(size, dtype=torch.uint8).untyped_storage() for storage, size in sizes.items()
+    }
+
+    def stand_in(value: Value) -> torch.Tensor:
+        layout = value.layout
+        empty = torch.empty(0, dtype=layout.dtype)
+        return empty.set_(memory[value.storage], value.offset, layout.shape, layout.stride)
+
+    return stand_in
+
+
+def _raise_like_eager(call: _Call) -> None:
+    """Run once on real zeros, so that type and text are eager's own. Returns when eager accepts the call."""
     state = torch.default_generator.get_state() if call.signature.random else None
     try:
-        with torch.no_grad():
-            call.run(call.arguments(_zeros, _CPU))
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the worker's to tell
+            call.run(call.arguments(_zeros_sharing(call.values), _CPU))
     finally:
         if state is not None:
             torch.default_generator.set_state(state)
@@ -213,8 +237,11 @@ class ShapeInference:
     ) -> Plan:
         """Raises what eager torch would raise for these shapes."""
         template = make_template(signature, args, kwargs)
+        call = _Call(signature, args, kwargs, values)
         with torch._C.DisableTorchFunction():
-            returned = self._returned(_Call(signature, args, kwargs, values))
+            if signature.written and call.may_write_twice() and call.is_small():
+                _raise_like_eager(call)  # shape rules do not look at memory
+            returned = self._returned(call)
         if returned is _UNKNOWN:
             return Plan(template, (), None, dynamic=True)
         return self._describe(signature, template, returned)
@@ -238,8 +265,10 @@ class ShapeInference:
                 return call.run(arguments)
         except _NEEDS_DATA:
             return _UNKNOWN
-        except Exception as error:  # noqa: BLE001 - torch's refusal again, now to be told in eager's own words
-            _raise_like_eager(call, error)
+        except Exception:  # torch's refusal again, now to be told in eager's own words
+            if not call.is_small():
+                raise
+            _raise_like_eager(call)
             return _UNKNOWN
 
     def _describe(self, signature: Signature, template: Template, returned: Any) -> Plan:

@@ -41,23 +41,14 @@ def run_locally(copies: PoolCopies, func: OpOverload, args: tuple[Any, ...], kwa
 
     returned = func(*map_tensors(plain, args), **map_tensors(plain, kwargs))
     for value in written:
-        storage = value.storage
-        storage.version += 1
-        storage.host_version = storage.version
-        storage.forget_pool_copy()
+        value.storage.written_on_host()
     return _restore_identity(
         signature, returned, args, kwargs, {t.untyped_storage().data_ptr() for t in plains.values()}
     )
 
 
 def _written_values(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value]:
-    values: list[Value] = []
-    for name in signature.written:
-        argument = signature.argument(name, args, kwargs)
-        for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
-            if type(tensor) is LazyTensor:
-                values.append(tensor._value)
-    return values
+    return [t._value for t in signature.written_tensors(args, kwargs) if type(t) is LazyTensor]
 
 
 def _lazy_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value]:

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from djinn_lab.capture.cuda_answers import cuda_answers, is_pool
+from djinn_lab.capture.data_attribute import capturing_recorders
 from djinn_lab.capture.default_generator import settled_generator
 from djinn_lab.capture.hooks import loader_on_host, module_hooks, optimizer_hooks
 from djinn_lab.capture.packed_sequences import pad
@@ -154,7 +155,9 @@ def capturing(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
         yield
         return
     recorder.scopes.enter_cell(cell, file)
+    recorder.begin_cell()
     recorder.capturing = True
+    capturing_recorders.append(recorder)
     try:
         with ExitStack() as stack:
             stack.enter_context(module_hooks(recorder))
@@ -167,4 +170,5 @@ def capturing(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
             yield
     finally:
         recorder.capturing = False
+        capturing_recorders.remove(recorder)
         recorder.host.end_cell()

@@ -1,9 +1,11 @@
 """Which ops stay on the host although a cell is captured.
 
 - moving plain data about (indexing and collating batches, views): the bytes are here, and only the batch
-need travel; - arithmetic on plain 0-dim tensors (an optimizer's step counter), or every step would cut; -
-anything drawn from a generator object of the user's; - whatever runs inside a
-:class:`torch.utils.data.DataLoader`.
+  need travel;
+- arithmetic on plain 0-dim tensors (an optimizer's step counter), or every step would cut;
+- anything drawn from a generator object of the user's;
+- writes to memory that a numpy array shows;
+- whatever runs inside a :class:`torch.utils.data.DataLoader`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.backend import Cut
 from djinn_lab.capture.host_tensors import HostTensors
 from djinn_lab.capture.segment import Segment
 from djinn_lab.capture.signature import Signature
@@ -44,15 +45,20 @@ class Placement:
         date)."""
         if args and type(args[0]) is LazyTensor:
             return False
-        tensors = _tensors(args, kwargs)
+        tensors = tensors_in(args, kwargs)
         if any(type(tensor) is LazyTensor for tensor in tensors):
             return False
-        if not (self.host_only or _stays(signature, args, kwargs, tensors)):
+        written = list(signature.written_tensors(args, kwargs))
+        stays = self.host_only or _stays(signature, args, kwargs, tensors)
+        stays = stays or any(self._host.must_write(tensor) for tensor in written)
+        if not stays and not self._host.share_memory(written, tensors):
             return False
         if self._host.dirty and any(self._host.is_dirty(tensor) for tensor in tensors):
             self._host.write_back("a tensor written in this cell was read on the host")
-        if signature.random and self._segment.random.drawn:
-            self._segment.flush(Cut("random numbers were drawn on the host", self._segment.scopes.line()))
+        if signature.random:
+            self._segment.finish_draws("random numbers were drawn on the host")
+        for tensor in written:
+            self._host.forget(tensor)
         return True
 
 
@@ -79,7 +85,8 @@ def _names_meta(kwargs: dict[str, Any]) -> bool:
     return isinstance(device, torch.device) and device.type == "meta"
 
 
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors among the arguments, also in lists."""
     found: list[torch.Tensor] = []
     for argument in (*args, *kwargs.values()):
         if isinstance(argument, torch.Tensor):

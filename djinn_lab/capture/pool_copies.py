@@ -8,12 +8,14 @@ other side has newer ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from djinn_lab.capture.arguments import Arguments
 from djinn_lab.capture.assembly import PendingSource
 from djinn_lab.capture.backend import INLINE_SOURCE_BYTES_MAX, Cut
+from djinn_lab.capture.exposure import Exposures, is_shown_to_numpy
 from djinn_lab.capture.memory_bytes import bytes_of_storage
 from djinn_lab.capture.segment import Segment, paused
 from djinn_lab.capture.signature import signature_of
@@ -32,6 +34,7 @@ class PoolCopies:
         self._owner = owner
         self._segment = segment
         self._ledger = segment.ledger
+        self.exposures = Exposures()
 
     # ---------------------------------------------------------------- to the pool
 
@@ -42,6 +45,7 @@ class PoolCopies:
         if reason is not None:
             raise ValueLost(reason, "Run the cell that made it again.")
         storage = value.storage
+        self.exposures.refresh(storage)
         if value.generation == storage.generation:
             return
         self._ledger.rename(value)
@@ -114,6 +118,28 @@ class PoolCopies:
                 if not _cache(target, tensor):
                     direct[value.id] = tensor
             return [direct[value.id] if value.id in direct else value.host_view() for value in values]
+
+    def array(self, value: Value, cause: str) -> Any:
+        """A numpy array that shares memory with ``value``."""
+        with paused():
+            return self.window(value, cause).numpy()
+
+    def window(self, value: Value, cause: str) -> torch.Tensor:
+        """A plain tensor that shares memory with ``value``."""
+        self.fetch_whole([value], cause)
+        self.exposures.expose(value.storage, for_good=False)
+        with paused():
+            return value.host_view()
+
+    def shared(self, plain: torch.Tensor) -> LazyTensor:
+        """A lazy tensor that shares memory with a plain one."""
+        with paused():
+            layout = Layout.of_tensor(plain)
+            memory = plain.untyped_storage()
+            storage = Storage(self._owner, self._ledger.new_id(), memory.nbytes(), "input")
+            storage.host, storage.host_version = memory, 0
+            self.exposures.expose(storage, for_good=is_shown_to_numpy(plain))
+            return wrap(self.not_sent(storage, layout, int(plain.storage_offset())))
 
     def fetch_whole(self, values: Sequence[Value], cause: str) -> None:
         """Make the host's copy of the storages behind ``values`` current, all of them."""

@@ -22,13 +22,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from djinn_lab.capture.arguments import Arguments
 from djinn_lab.capture.assembly import PendingSource
 from djinn_lab.capture.backend import Backend, Cut
+from djinn_lab.capture.data_attribute import guard_data_attribute, set_data_of_torch
 from djinn_lab.capture.host_tensors import HostTensors
+from djinn_lab.capture.identity import is_in_a_graph
 from djinn_lab.capture.inference import Output, Plan
 from djinn_lab.capture.local import run_locally
 from djinn_lab.capture.packed_sequences import PACK, pack
-from djinn_lab.capture.placement import Placement, has_generator
+from djinn_lab.capture.placement import Placement, has_generator, tensors_in
 from djinn_lab.capture.pool_copies import PoolCopies
-from djinn_lab.capture.segment import STREAM_NODES, Segment
+from djinn_lab.capture.segment import STREAM_NODES, Segment, paused
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.tensor import LazyTensor, become, wrap
 from djinn_lab.capture.values import Layout, Storage, Value
@@ -64,11 +66,13 @@ class Recorder:
         self.ledger = self.segment.ledger
         self.scopes = self.segment.scopes
         self.copies = PoolCopies(self, self.segment)
+        self.exposures = self.copies.exposures
         self.host = HostTensors(self, self.copies, self.ledger)
         self.placement = Placement(self.host, self.segment)
         self.capturing = False
         self.ops_recorded = 0
         self.owner: object = None
+        guard_data_attribute()
         self.may_display: Callable[[], bool] = lambda: True
 
     # ---------------------------------------------------------------- recording
@@ -77,6 +81,8 @@ class Recorder:
         """One op inside a captured cell."""
         signature = signature_of(func)
         if signature.ordinary and args and type(args[0]) is LazyTensor:
+            if signature.written and self._writes_shown(signature, args, kwargs):
+                return self._run_here(func, args, kwargs)
             return self._record(signature, args, kwargs)
         return self._dispatch_special(func, args, kwargs)
 
@@ -95,9 +101,40 @@ class Recorder:
         if signature.as_view is not None and type(args[0]) is LazyTensor:
             become(args[0], self._record(signature_of(signature.as_view), args, kwargs))
             return args[0]
-        if not signature.on_pool or signature.mutates_layout or has_generator(signature, args, kwargs):
-            return run_locally(self.copies, func, args, kwargs)
+        if (
+            not signature.on_pool
+            or signature.mutates_layout
+            or has_generator(signature, args, kwargs)
+            or self._writes_shown(signature, args, kwargs)
+        ):
+            return self._run_here(func, args, kwargs)
         return self._record(signature, args, kwargs)
+
+    def _run_here(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One op of a captured cell on the host, on what every tensor is by now."""
+        self.host.write_back("a tensor written in this cell was read on the host")
+        if signature_of(func).random:
+            self.segment.finish_draws("random numbers were drawn on the host")
+        try:
+            return run_locally(self.copies, func, args, kwargs)
+        finally:
+            for tensor in signature_of(func).written_tensors(args, kwargs):
+                if type(tensor) is not LazyTensor:
+                    self.host.forget(tensor)
+
+    def _writes_shown(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Would the op change memory that a numpy array shows? Then it must do so at once, and here."""
+        if signature.writes_first_only and type(args[0]) is LazyTensor:
+            return args[0]._value.storage.exposure is not None
+        written = list(signature.written_tensors(args, kwargs))
+        if any(self._is_shown(tensor) for tensor in written):
+            return True
+        return self.host.share_memory(written, tensors_in(args, kwargs))
+
+    def _is_shown(self, tensor: torch.Tensor) -> bool:
+        if type(tensor) is LazyTensor:
+            return tensor._value.storage.exposure is not None
+        return self.host.must_write(tensor)
 
     def _record(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.segment.is_long and self.capturing:
@@ -164,16 +201,12 @@ class Recorder:
         self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[int, ...]:
         storages: list[int] = []
-        for name in signature.written:
-            argument = signature.argument(name, args, kwargs)
-            for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
-                if tensor is None:
-                    continue
-                value = self.value_of(tensor)
-                value.storage.written_on_pool()
-                storages.append(value.storage.id)
-                if type(tensor) is not LazyTensor:
-                    self.host.mark_written(tensor, value)
+        for tensor in signature.written_tensors(args, kwargs):
+            value = self.value_of(tensor)
+            value.storage.written_on_pool()
+            storages.append(value.storage.id)
+            if type(tensor) is not LazyTensor:
+                self.host.mark_written(tensor, value)
         return tuple(storages)
 
     def _record_dynamic(
@@ -186,7 +219,7 @@ class Recorder:
     ) -> Any:
         """An op whose result sizes depend on data: run up to it now and learn them."""
         if not signature.returns_tensors or signature.written or signature.is_view:
-            return run_locally(self.copies, signature.func, args, kwargs)
+            return self._run_here(signature.func, args, kwargs)
         if signature.random:
             self.segment.draw()
         self.ops_recorded += 1
@@ -219,7 +252,7 @@ class Recorder:
                 "this tensor belongs to another pool session.",
                 "Fetch it with .cpu() before using it here.",
             )
-        if value.generation != storage.generation or self.ledger.lost:
+        if value.generation != storage.generation or self.ledger.lost or self.exposures.storages:
             self.copies.ready(value)
         return value
 
@@ -233,9 +266,29 @@ class Recorder:
         """A lazy tensor with a copy of a plain tensor's present contents."""
         return self.copies.adopt_copy(tensor)
 
+    def make_plain_share(self, tensor: torch.Tensor, lazy: LazyTensor) -> None:
+        """``tensor.data = lazy``: the plain tensor becomes lazy, or (where torch refuses to exchange the two)
+        looks at the host's copy of the same memory."""
+        with paused():
+            if self.capturing:
+                self.host.write_back("a tensor's data was replaced")
+            ordinary = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not is_in_a_graph(tensor)
+            if not (ordinary and self.host.become(tensor, wrap(lazy._value))):
+                set_data_of_torch(tensor, self.copies.window(lazy._value, "data"))
+
+    def make_lazy_share(self, lazy: LazyTensor, plain: torch.Tensor) -> None:
+        """``lazy.data = plain``."""
+        with paused():
+            self.host.write_back("a tensor's memory was shared with a lazy one")
+            become(lazy, self.copies.shared(plain))
+
     def fetch(self, values: Sequence[Value], cause: str) -> list[torch.Tensor]:
         """Plain tensors over the host's copy of each value, brought over where it is not current."""
         return self.copies.fetch(values, cause)
+
+    def array(self, value: Value, cause: str) -> Any:
+        """A numpy array that shares memory with ``value``, as long as it lives."""
+        return self.copies.array(value, cause)
 
     def finish(self, cause: str) -> None:
         """Run what is pending and bring plain tensors that were written up to date."""
@@ -274,8 +327,17 @@ class Recorder:
             return views[0]
         return tuple(views) if issubclass(plan.container, tuple) else views
 
+    def begin_cell(self) -> None:
+        """Before the first op of a cell."""
+        with paused():
+            self.exposures.look_again()
+
     @contextmanager
     def paused_recording(self) -> Iterator[None]:
         """Ops inside run here, on fetched values where tensors are lazy, even while a cell is captured."""
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
-            yield
+        capturing, self.capturing = self.capturing, False
+        try:
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                yield
+        finally:
+            self.capturing = capturing

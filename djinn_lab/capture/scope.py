@@ -30,7 +30,6 @@ class ScopeTracker:
     def enter_cell(self, cell: str, file: str) -> None:
         self._cell = cell
         self._file = file
-        self.clear()
         self._modules.clear()
         self._optimizer_line = None
 

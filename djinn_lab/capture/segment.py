@@ -54,10 +54,13 @@ class Segment:
         self, signature: Signature, call: Arguments, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Plan:
         """What the op will return. Raises what eager torch would raise for these shapes."""
-        plan = self._plans.get(call.key)
+        key = call.key
+        if signature.written and len(call.values) > 1 and (aliasing := call.aliasing()):
+            key = (*key, aliasing)
+        plan = self._plans.get(key)
         if plan is None:
             plan = self._inference.plan(signature, args, kwargs, call.values)
-            self._plans[call.key] = plan
+            self._plans[key] = plan
             self.plans_made += 1
         return plan
 
@@ -88,8 +91,13 @@ class Segment:
     def draw(self) -> None:
         """A random op is about to be recorded; what was recorded before a new seed goes out first."""
         if self.random.reseeded():
-            self.flush(Cut("a random seed was set", self.scopes.line()))
+            self.finish_draws("a random seed was set")
         self.random.draw()
+
+    def finish_draws(self, cause: str) -> None:
+        """Make the draws recorded so far, so that the host's generator stands behind them."""
+        if self.random.drawn:
+            self.flush(Cut(cause, self.scopes.line()))
 
     @property
     def is_long(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -90,6 +90,7 @@ class Signature:
         "random",
         "return_aliases",
         "returns_tensors",
+        "writes_first_only",
         "written",
     )
 
@@ -112,6 +113,7 @@ class Signature:
             if alias.is_write:
                 written.append(argument.name)
         self.written = (*written, *UNDECLARED_WRITES.get(self.name, ()))
+        self.writes_first_only = len(self.written) == 1 and self.written[0] == self.names[0]
         self.return_aliases = tuple(_return_alias(returned, owner) for returned in schema.returns)
         self.returns_tensors = all(str(returned.type) == "Tensor" for returned in schema.returns)
         self.is_view = any(alias is not None and not alias[1] for alias in self.return_aliases)
@@ -125,6 +127,14 @@ class Signature:
         )
         self.ordinary = self.on_pool and not (self.mutates_layout or self.generator or self.name in _SPECIAL)
         self.as_view = _as_view(func) if self.mutates_layout else None
+
+    def written_tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+        """The tensors passed whose memory the op writes."""
+        for name in self.written:
+            argument = self.argument(name, args, kwargs)
+            for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
+                if tensor is not None:
+                    yield tensor
 
     def argument(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The value passed for ``name``, None when it was left to its default."""

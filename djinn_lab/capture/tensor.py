@@ -38,15 +38,16 @@ class LazyTensor(torch.Tensor):
             raise RuntimeError(
                 "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
             )
-        array = plain(self.detach(), "numpy").numpy()
-        array.flags.writeable = False  # a write would not reach the pool; numpy says so instead
-        return array
+        value = self._value
+        return value.storage.recorder.array(value, "numpy")
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        array = self.numpy()
-        if dtype is not None and array.dtype != dtype:
-            return array.astype(dtype)
-        return array.copy() if copy else array
+        if self.requires_grad:
+            return self.numpy()  # raises
+        if dtype is None and not copy:
+            return self.numpy()
+        array = plain(self.detach(), "numpy").numpy()
+        return array.copy() if dtype is None else array.astype(dtype)
 
     def tolist(self) -> Any:
         return plain(self.detach(), "tolist").tolist()
@@ -107,14 +108,17 @@ class LazyTensor(torch.Tensor):
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
-        recorder = self._value.storage.recorder
-        become(self, new if type(new) is LazyTensor else recorder.adopt_copy(new))
+        if type(new) is LazyTensor:
+            become(self, new)
+        else:
+            self._value.storage.recorder.make_lazy_share(self, new)
 
 
 def become(tensor: LazyTensor, other: LazyTensor) -> None:
     """Make ``tensor`` name what ``other`` names, layout included, keeping its identity."""
     if tensor._value.layout is not other._value.layout or tensor._value.offset != other._value.offset:
-        torch.Tensor.data.__set__(tensor, wrap(other._value))  # type: ignore[attr-defined]
+        with torch._C.DisableTorchFunction():
+            torch._C.TensorBase.data.__set__(tensor, wrap(other._value))  # type: ignore[attr-defined]
     tensor._value = other._value
 
 

@@ -26,7 +26,7 @@ from djinn_lab.srg.program import Residency, TensorMeta
 class Layout:
     """Interned dtype, shape and stride: equal layouts are one object, so comparing is comparing identity."""
 
-    __slots__ = ("dense", "dtype", "meta", "nbytes", "numel", "shape", "span_bytes", "stride")
+    __slots__ = ("dense", "dtype", "meta", "nbytes", "numel", "overlaps", "shape", "span_bytes", "stride")
 
     _interned: ClassVar[dict[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]], Layout]] = {}
 
@@ -39,6 +39,7 @@ class Layout:
         self.nbytes = self.numel * dtype.itemsize
         self.span_bytes = self.meta.span_bytes
         self.dense = self.span_bytes == self.nbytes
+        self.overlaps = self.span_bytes < self.nbytes
 
     @classmethod
     def of(cls, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Layout:
@@ -68,9 +69,26 @@ class Owner(Protocol):
 
     def fetch(self, values: Sequence[Value], cause: str) -> list[torch.Tensor]: ...
 
+    def array(self, value: Value, cause: str) -> Any: ...
+
     def clone(self, tensor: Any) -> torch.Tensor: ...
 
     def adopt_copy(self, tensor: torch.Tensor) -> Any: ...
+
+    def make_plain_share(self, tensor: torch.Tensor, lazy: Any) -> None: ...
+
+    def make_lazy_share(self, lazy: Any, plain: torch.Tensor) -> None: ...
+
+
+class Exposure:
+    """Others hold a storage's host memory. ``digest`` of its bytes when last compared; ``for_good``: nobody
+    can tell when they let go."""
+
+    __slots__ = ("digest", "for_good")
+
+    def __init__(self, digest: bytes) -> None:
+        self.digest = digest
+        self.for_good = False
 
 
 class Storage:
@@ -81,6 +99,7 @@ class Storage:
         "__weakref__",
         "base_id",
         "base_layout",
+        "exposure",
         "generation",
         "host",
         "host_version",
@@ -102,6 +121,7 @@ class Storage:
         self.host_version: int | None = None
         self.base_id: int | None = None
         self.base_layout: Layout | None = None
+        self.exposure: Exposure | None = None
 
     def host_is_current(self) -> bool:
         return self.host is not None and self.host_version == self.version
@@ -110,6 +130,12 @@ class Storage:
         """A recorded op writes this memory: the host's bytes, if any, are old from now on."""
         self.version += 1
         self.host = self.host_version = None
+
+    def written_on_host(self) -> None:
+        """The host's bytes were changed: the pool's copy, if any, is old from now on."""
+        self.version += 1
+        self.host_version = self.version
+        self.forget_pool_copy()
 
     def forget_pool_copy(self) -> None:
         """The host's bytes are the truth now (or nobody's, when the pool was lost before they were

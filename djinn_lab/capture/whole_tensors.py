@@ -1,5 +1,4 @@
-"""Calls that give a tensor object other memory: ``x.data = y``, ``x.set_(...)``; and copies with
-``copy.deepcopy``.
+"""``x.set_(...)``, which gives a tensor object other memory, and copies with ``copy.deepcopy``.
 
 Torch would exchange the inside of one object for another's without asking anybody, so a plain tensor would
 end up with memory that is not there. The objects are swapped instead, identity kept.
@@ -13,29 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from djinn_lab.capture.identity import is_in_a_graph, take_over
-from djinn_lab.capture.tensor import LazyTensor, wrap
+from djinn_lab.capture.tensor import LazyTensor
 from djinn_lab.errors import CaptureError
 
 if TYPE_CHECKING:
     from djinn_lab.capture.recorder import Recorder
-
-
-def set_data(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``tensor.data = new``."""
-    tensor, new = args
-    if type(tensor) is LazyTensor:
-        return func(*args, **kwargs)
-    recorder.host.settle(tensor)
-    recorder.host.forget(tensor)
-    if type(new) is not LazyTensor:
-        return func(*args, **kwargs)
-    ordinary = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    if ordinary and not is_in_a_graph(tensor) and take_over(tensor, wrap(new._value)):
-        return None
-    host = recorder.fetch([new._value], "a tensor's data was set")[0]
-    with recorder.paused_recording():
-        tensor.data = host.clone()
-    return None
 
 
 def set_storage(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -67,7 +48,6 @@ def deep_copy(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict
 
 
 WHOLE_TENSOR_CALLS: dict[Any, Callable[..., Any]] = {
-    torch.Tensor.data.__set__: set_data,  # type: ignore[attr-defined]
     torch.Tensor.set_: set_storage,
     torch.Tensor.__deepcopy__: deep_copy,
 }

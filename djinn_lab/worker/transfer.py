@@ -64,8 +64,8 @@ def store_result(value: int, tensor: torch.Tensor, directory: Path) -> FetchedTe
     )
     nbytes = meta.nbytes
     if nbytes <= INLINE_BYTES_MAX:
-        flat = host.contiguous().view(-1)
-        data = flat.view(torch.uint8).numpy().tobytes() if nbytes else b""
+        flat = torch.empty(host.shape, dtype=host.dtype).copy_(host)  # one element may claim any stride
+        data = flat.view(-1).view(torch.uint8).numpy().tobytes() if nbytes else b""
         return FetchedTensor(value, meta, data, None)
     path = directory / f"result-{uuid.uuid4().hex}"
     mapped = torch.from_file(str(path), shared=True, size=nbytes, dtype=torch.uint8)

@@ -341,11 +341,49 @@ def test_numpy_pandas_and_formatting_see_plain_values(recorder: Recorder) -> Non
     assert x.tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_writing_to_a_lazy_tensors_numpy_array_is_refused(recorder: Recorder) -> None:
+def test_a_lazy_tensor_shares_memory_with_its_numpy_array(recorder: Recorder) -> None:
     with cell(recorder):
         x = torch.arange(4.0)
-    with pytest.raises(ValueError, match="read-only"):
-        x.numpy()[0] = 9
+    array = x.numpy()
+    array[0] = 9
+    with cell(recorder):
+        y = x + 1
+        x[1] = 7
+        assert array.tolist() == [9.0, 7.0, 2.0, 3.0]
+    assert (x.tolist(), y.tolist()) == ([9.0, 7.0, 2.0, 3.0], [10.0, 2.0, 3.0, 4.0])
+
+
+def test_a_seed_set_twice_gives_the_same_numbers_twice(recorder: Recorder) -> None:
+    with cell(recorder):
+        torch.manual_seed(3)
+        first = torch.randn(4)
+        torch.manual_seed(3)
+        second = torch.randn(4)
+        state = torch.get_rng_state()
+        third = torch.rand(2)
+        torch.set_rng_state(state)
+        fourth = torch.rand(2)
+    assert torch.equal(first, second)
+    assert torch.equal(third, fourth)
+
+
+def test_data_of_plain_and_lazy_tensors_may_be_exchanged(recorder: Recorder) -> None:
+    plain, other = torch.zeros(2), nn.Parameter(torch.zeros(2))
+    kept = other.square().sum()  # a graph is built on it
+    with cell(recorder):
+        lazy = torch.ones(2)
+        plain.data = lazy
+        lazy += 1
+    assert plain.tolist() == [2.0, 2.0]
+    other.data = lazy
+    lazy += 1
+    assert (other.tolist(), kept.item()) == ([3.0, 3.0], 0.0)
+    source = torch.zeros(2)
+    lazy.data = source
+    source += 5
+    with cell(recorder):
+        lazy += 1
+    assert source.tolist() == [6.0, 6.0]
 
 
 @pytest.mark.parametrize("name", ["squeeze_", "unsqueeze_", "t_", "transpose_"])

@@ -1,0 +1,74 @@
+"""Host memory that a lazy tensor shares with others: numpy arrays, plain tensors.
+
+``.numpy()`` of a lazy tensor is a window on the host's copy of its storage, and ``lazy.data = plain`` makes
+it share ``plain``'s memory, as both do for any other tensor. Others read and write there without telling
+anybody, so while they hold that memory
+
+- the host's copy stays current: ops that write it run here;
+- the pool's copy is compared, by digest, before each use, and sent again when the memory was written.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import blake3
+import torch
+
+from djinn_lab.capture.memory_bytes import bytes_of_storage
+from djinn_lab.capture.values import Exposure, Storage
+
+_use_count = torch._C._storage_Use_Count
+
+
+class Exposures:
+    """``storages``: those whose memory is shared, or was lately."""
+
+    def __init__(self) -> None:
+        self.storages: list[weakref.ref[Storage]] = []
+
+    def expose(self, storage: Storage, for_good: bool) -> None:
+        """From now on others hold this storage's host memory, which is current."""
+        if storage.exposure is None:
+            storage.exposure = Exposure(_digest(storage))
+            self.storages.append(weakref.ref(storage))
+        storage.exposure.for_good |= for_good
+
+    def refresh(self, storage: Storage) -> None:
+        """Notice what others wrote since the last look, and whether they are gone."""
+        exposure = storage.exposure
+        if exposure is None:
+            return
+        digest = _digest(storage)
+        if digest != exposure.digest:
+            exposure.digest = digest
+            storage.written_on_host()
+        assert storage.host is not None
+        if not exposure.for_good and _use_count(storage.host._cdata) <= 1:
+            storage.exposure = None
+
+    def look_again(self) -> None:
+        """Once per cell: refresh all, and keep those that are still shared."""
+        known = [storage for reference in self.storages if (storage := reference()) is not None]
+        for storage in known:
+            self.refresh(storage)
+        self.storages = [weakref.ref(storage) for storage in known if storage.exposure is not None]
+
+    def covers(self, tensor: torch.Tensor) -> bool:
+        """Does a lazy tensor share this plain tensor's memory?"""
+        if not self.storages:
+            return False
+        address = tensor.untyped_storage().data_ptr()
+        known = (storage for reference in self.storages if (storage := reference()) is not None)
+        return any(storage.host is not None and storage.host.data_ptr() == address for storage in known)
+
+
+def is_shown_to_numpy(tensor: torch.Tensor) -> bool:
+    """Can (or could once) an array see this plain tensor's memory? Torch never lets such memory be
+    resized."""
+    return not tensor.untyped_storage().resizable()
+
+
+def _digest(storage: Storage) -> bytes:
+    assert storage.host is not None
+    return blake3.blake3(bytes_of_storage(storage.host)).digest()
