@@ -6,7 +6,8 @@
     ├── UserError              what the user wrote cannot work; the message says what to change
     │   ├── OptionError        a magic's or command's option
     │   ├── ProfileError       a profile or setting
-    │   └── CaptureError       a torch feature that cannot be captured
+    │   ├── CaptureError       a torch feature that cannot be captured
+    │   └── StrictError        a value was needed in mid-cell, under --strict
     ├── RemoteError            the op itself failed on the worker (raised as a subclass of its own type, too)
     │   └── DeviceMemoryError  the cell does not fit the device
     ├── PoolError              the pool's fault, or the way to it
@@ -16,7 +17,8 @@
     │   ├── AuthenticationError
     │   ├── VersionMismatch
     │   ├── Refused            the pool will not run this (op off the list, malformed graph, over a limit)
-    │   └── CancelFailed
+    │   ├── CancelFailed
+    │   └── VerificationError  its results differ from eager torch's, under --verify
     ├── ValueLost              a tensor's value is gone (its worker died, or its cell was cancelled)
     └── (CellCancelled)        a KeyboardInterrupt, so that following cells do not run
 """
@@ -54,6 +56,10 @@ class ProfileError(_Short, UserError):
 
 class CaptureError(UserError):
     """A torch feature that cannot be captured; the advice names the way around."""
+
+
+class StrictError(UserError):
+    """A cell under ``--strict`` would have been cut."""
 
 
 class RemoteError(_Short, DjinnError):
@@ -94,6 +100,10 @@ class Refused(PoolError):
 
 class CancelFailed(PoolError):
     """A cancel was sent and not confirmed."""
+
+
+class VerificationError(PoolError):
+    """Under ``--verify``, a result of the pool differs from what eager torch computes here."""
 
 
 class ValueLost(_Short, DjinnError):

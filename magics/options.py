@@ -14,6 +14,16 @@ from djinn_lab.errors import OptionError
 PRIORITIES = ("CRITICAL", "HIGH", "NORMAL", "LOW", "SCAVENGER")
 
 
+_SWITCHES = {
+    "--quiet": "show no progress, no report and no warning",
+    "--report": "print where the time went, after the cell",
+    "--explain": "print why it ran where and when it did, after the cell",
+    "--strict": "an implicit fetch (.item(), bool(), print, .numpy() ...) is an error at its line",
+    "--verify": "also compute each op here in eager torch and compare the results",
+    "--dry-run": "record the cell and print its plan and cost; run nothing",
+}
+
+
 @dataclass(frozen=True)
 class CellOptions:
     """``progress_after_s``: seconds before a line of progress is shown; negative: never."""
@@ -22,6 +32,10 @@ class CellOptions:
     progress_after_s: float
     quiet: bool
     report: bool = False
+    strict: bool = False
+    verify: bool = False
+    dry_run: bool = False
+    explain: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -47,12 +61,8 @@ def make_parser(program: str) -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="show progress when the cell takes longer (default 2; 0: at once, negative: never)",
     )
-    parser.add_argument(
-        "--quiet", action=argparse.BooleanOptionalAction, help="show no progress and no report"
-    )
-    parser.add_argument(
-        "--report", action=argparse.BooleanOptionalAction, help="print where the time went, after the cell"
-    )
+    for name, text in _SWITCHES.items():
+        parser.add_argument(name, action=argparse.BooleanOptionalAction, help=text)
     return parser
 
 
@@ -76,7 +86,13 @@ def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions
     chosen = {name: value for name, value in found.items() if value is not None}
     if "progress_after" in chosen:
         chosen["progress_after_s"] = chosen.pop("progress_after")
-    return replace(defaults, **chosen)
+    options = replace(defaults, **chosen)
+    if options.dry_run and options.verify:
+        raise OptionError(
+            f"{program}: --dry-run computes nothing, so there is nothing to --verify.",
+            "Leave one of them out (a default of %djinn_config is undone by --no-verify or --no-dry-run).",
+        )
+    return options
 
 
 def help_text(program: str) -> str:

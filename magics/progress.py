@@ -32,7 +32,7 @@ class _Line:
 
 class ProgressLine:
     """Shown ``after_s`` seconds into the wait (negative: never), updated in place, at most five times a
-    second."""
+    second. ``waits``: the pool's reasons while the cell was queued."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
@@ -40,9 +40,12 @@ class ProgressLine:
         self._handle: Any = None
         self._shown_at = 0.0
         self._update: JobUpdate | None = None
+        self.waits: list[str] = []
 
     def on_update(self, update: JobUpdate) -> None:
         self._update = update
+        if update.state == "QUEUED" and update.reason and update.reason not in self.waits[-1:]:
+            self.waits.append(update.reason)
         self.tick()
 
     def tick(self) -> None:

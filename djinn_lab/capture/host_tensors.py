@@ -116,9 +116,10 @@ class HostTensors:
 
     def write_back(self, cause: str) -> None:
         """Copy what captured ops wrote to plain tensors into their own memory."""
-        dirty, self.dirty = list(self.dirty.values()), {}
-        if not dirty:
+        if not self.dirty:
             return
+        self._copies.before_cut(cause)
+        dirty, self.dirty = list(self.dirty.values()), {}
         self.end_cell()
         fetched = self._copies.fetch([lazy._value for _, lazy in dirty], cause)
         with paused(), torch.no_grad():

@@ -150,6 +150,10 @@ class PoolCopies:
                 cached = _cache(target, tensor)
                 assert cached
 
+    def before_cut(self, cause: str) -> None:
+        """Raises when a cut for this cause is forbidden."""
+        self._segment.before_cut(Cut(cause, self._segment.scopes.line()))
+
     def _bring(self, targets: Sequence[Value], cause: str) -> list[torch.Tensor]:
         if not targets:
             return []

@@ -220,6 +220,8 @@ class Recorder:
         """An op whose result sizes depend on data: run up to it now and learn them."""
         if not signature.returns_tensors or signature.written or signature.is_view:
             return self._run_here(signature.func, args, kwargs)
+        cut = Cut(signature.name, self.scopes.line())
+        self.segment.before_cut(cut)
         if signature.random:
             self.segment.draw()
         self.ops_recorded += 1
@@ -227,7 +229,7 @@ class Recorder:
         values = [self._fresh(unknown) for _ in signature.return_aliases]
         ids = tuple(value.id for value in values)
         self.segment.push(plan, call, ids, tuple(value.storage.id for value in values), (), signature.random)
-        metas = self.segment.run(Cut(signature.name, self.scopes.line()))[1]
+        metas = self.segment.run(cut)[1]
         returned: list[torch.Tensor] = []
         for value, meta in zip(values, metas, strict=True):
             assert meta is not None

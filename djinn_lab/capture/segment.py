@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -34,14 +34,20 @@ class Flight(NamedTuple):
     dead: Sequence[int]
 
 
+def _allow(cut: Cut) -> None:
+    pass
+
+
 class Segment:
-    """Holds ``plans_made`` and the plan cache too, which outlive the segments."""
+    """Holds ``plans_made`` and the plan cache too, which outlive the segments. ``before_cut`` is asked
+    before anything is changed and may raise to forbid the cut."""
 
     def __init__(self, backend: Backend, dead: list[int], stream_nodes: int = STREAM_NODES) -> None:
         self.backend = backend
         self.ledger = Ledger(dead)
         self.scopes = ScopeTracker()
         self.random = RandomStream()
+        self.before_cut: Callable[[Cut], None] = _allow
         self.plans_made = 0
         self._stream_nodes = stream_nodes
         self._inference = ShapeInference()
@@ -124,6 +130,7 @@ class Segment:
         self, cut: Cut, fetch: Sequence[int] = ()
     ) -> tuple[list[torch.Tensor], Sequence[TensorMeta | None]]:
         """Like :meth:`flush`, with the layouts that a last, dynamic node turned out to have."""
+        self.before_cut(cut)
         with paused():
             self._reap()
             self._send(cut, fetch)

@@ -127,7 +127,9 @@ class FetchToHost(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, lazy: LazyTensor) -> torch.Tensor:
-        return plain(lazy, "cpu").clone()
+        fetched = plain(lazy, "cpu")
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            return fetched.clone()  # here, also inside a captured cell
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

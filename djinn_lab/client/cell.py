@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from time import perf_counter
 from types import TracebackType
@@ -16,6 +16,7 @@ from djinn_lab.errors import UserError
 from djinn_lab.scheduler import DeviceProfile, ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.merging import merge_programs
+from djinn_lab.srg.program import Program
 
 
 class Cell:
@@ -60,6 +61,10 @@ class Cell:
         """How :attr:`graph` runs on the device it ran on: order, predicted times, memory plan."""
         profiles = self._devices(self.report.device)
         return Scheduler(devices=profiles).create_schedule(self.graph)
+
+    def rehearsed(self, programs: Sequence[Program]) -> None:
+        """These are what the cell would have sent, for :attr:`graph` and :attr:`schedule`."""
+        self._job.largest = tuple(programs)
 
     def __enter__(self) -> Cell:
         executor, recorder = self._executor, self._recorder

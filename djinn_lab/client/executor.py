@@ -17,8 +17,9 @@ import torch
 from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.client.blobs import BlobTransfer
 from djinn_lab.client.connection import Connection
+from djinn_lab.client.cuts import STREAMED, CutRecord
 from djinn_lab.client.remote_errors import to_exception
-from djinn_lab.client.report import STREAMED, CellReport, CutRecord
+from djinn_lab.client.report import CellReport
 from djinn_lab.errors import CancelFailed, CellCancelled, PoolLost, WorkerLost
 from djinn_lab.protocol.messages import (
     CancelJob,
@@ -230,9 +231,11 @@ class PoolExecutor:
         report.job, report.device = job.identifier, result.device
         report.ops_run += result.executed
         report.peak_bytes = max(report.peak_bytes, result.peak_bytes)
-        report.run_s += result.stages.get("run", 0.0)
+        run_s = result.stages.get("run", 0.0)
+        report.run_s += run_s
         elapsed = perf_counter() - flight.sent
-        report.cuts.append(CutRecord(flight.cut.cause, flight.cut.line, len(program.nodes), elapsed))
+        cut = flight.cut
+        report.cuts.append(CutRecord(cut.cause, cut.line, len(program.nodes), elapsed, run_s))
         job.finished = job.finished or flight.message.final or result.outcome == "cancelled"
         return self._conclude(result, program, tensors, interrupted)
 

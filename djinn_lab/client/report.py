@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from djinn_lab.client.cuts import STREAMED, CutRecord, loops_of_cuts
 from djinn_lab.units import format_bytes, format_seconds
 
-STREAMED = "streamed"
-"""The cause of a segment that was sent ahead: no cut, nobody waited for it."""
 STAGES = (
     "capture",
     "upload",
@@ -22,17 +21,6 @@ STAGES = (
     "fetch",
     "receive",
 )
-
-
-@dataclass(frozen=True)
-class CutRecord:
-    """One segment: why it was sent, from which cell line (0: none), how many ops it held, how long it
-    took in all."""
-
-    cause: str
-    line: int
-    ops: int
-    seconds: float
 
 
 @dataclass
@@ -108,6 +96,7 @@ class CellReport:
         ]
         if len(cuts) > 20:
             lines.append(f"... and {len(cuts) - 20} more cuts")
+        lines += [f"loop: {loop.sentence()}" for loop in loops_of_cuts(cuts)]
         return lines
 
     def __repr__(self) -> str:

@@ -64,6 +64,13 @@ class Session:
     def url(self) -> str:
         return self._url
 
+    @property
+    def device(self) -> str | None:
+        """Where this session's values are, None before its first cell."""
+        own = self.welcome.session
+        found = (row["device"] for row in self.pool.sessions() if row["session"] == own)
+        return next(found, None)
+
     def capture(
         self, name: str | None = None, *, code: str = "", priority: str | None = None, file: str | None = None
     ) -> Cell:

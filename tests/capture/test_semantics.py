@@ -443,3 +443,11 @@ def test_default_device_cuda_means_the_pool(recorder: Recorder) -> None:
         x = torch.ones(3)
     assert x.tolist() == [1.0] * 3
     assert torch.ones(1).device.type == "cpu"
+
+
+def test_cpu_inside_a_cell_gives_a_plain_tensor(recorder: Recorder) -> None:
+    with cell(recorder):
+        fetched = (torch.ones(3) + 1).cpu()
+        kind = type(fetched)
+    assert kind is torch.Tensor
+    assert fetched.tolist() == [2.0] * 3

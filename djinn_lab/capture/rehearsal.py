@@ -1,0 +1,239 @@
+"""Recording a cell without running it, and taking back what recording changed.
+
+While a :class:`Rehearsal` lasts, programs are collected instead of sent. Afterwards the recorder, the
+gradients, the optimizers and the random stream are as before: what ops wrote is not applied, and the
+tensors that the cell made have no values and say so. Python's own side effects (a list that grew, a file, a
+counter) are the cell's and stay.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from djinn_lab.capture.backend import Cut, RunResult
+from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.segment import paused
+from djinn_lab.capture.signature import signature_of
+from djinn_lab.capture.tensor import LazyTensor, become, wrap
+from djinn_lab.capture.values import Storage, Value
+from djinn_lab.srg.program import Program
+
+NOT_COMPUTED = "this value was not computed: dry run (its cell ran under --dry-run)."
+_CELL_END = "cell end"
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter, LazyTensor))
+
+
+class RehearsalEnded(BaseException):
+    """The cell needs a value, so the plan ends at ``cut``. No Exception, so that ``except Exception`` in the
+    cell lets it pass."""
+
+    def __init__(self, cut: Cut) -> None:
+        super().__init__(cut.cause)
+        self.cut = cut
+
+
+class _Collector:
+    """A :class:`~djinn_lab.capture.backend.Backend` that believes every program ran."""
+
+    def __init__(self) -> None:
+        self.programs: list[Program] = []
+        self.staged_bytes = 0
+        self._blobs = 0
+
+    def stage(self, data: memoryview) -> str:
+        self.staged_bytes += data.nbytes
+        self._blobs += 1
+        return f"{self._blobs:064x}"
+
+    def release(self, values: Sequence[int]) -> None:
+        pass
+
+    def submit(self, program: Program, cut: Cut) -> None:
+        self.programs.append(program)
+
+    def is_done(self) -> bool:
+        return True
+
+    def result(self, cancel: bool = False) -> RunResult:
+        return RunResult(len(self.programs[-1].nodes))
+
+
+class _Writes(TorchDispatchMode):
+    """Remembers, above the recording mode, what is about to be overwritten."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.storages: dict[Storage, tuple[int, torch.UntypedStorage | None, int | None]] = {}
+        self._plain: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        __tracebackhide__ = True
+        kwargs = kwargs or {}
+        signature = signature_of(func)
+        for name in signature.written:
+            argument = signature.argument(name, args, kwargs)
+            for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
+                if tensor is not None:
+                    self._remember(tensor)
+        try:
+            return func(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - re-raised as it is
+            raise error.with_traceback(None) from None
+
+    def _remember(self, tensor: torch.Tensor) -> None:
+        if type(tensor) is LazyTensor:
+            storage = tensor._value.storage
+            self.storages.setdefault(storage, (storage.version, storage.host, storage.host_version))
+            return
+        with paused():
+            memory = tensor.untyped_storage()
+            if memory.nbytes() and memory.data_ptr() not in self._plain:
+                self._plain[memory.data_ptr()] = (memory, memory.clone())
+
+    def take_back(self) -> None:
+        for storage, (version, host, host_version) in self.storages.items():
+            storage.version, storage.host, storage.host_version = version, host, host_version
+        with paused():
+            for memory, before in self._plain.values():
+                memory.copy_(before)
+
+
+class _TorchObjects:
+    """Gradients, optimizers and learning-rate schedulers of the whole process, as they were."""
+
+    def __init__(self) -> None:
+        self._tensors: list[tuple[torch.Tensor, Value | None, torch.Tensor | None]] = []
+        self._restore: list[Callable[[], None]] = []
+        with paused():
+            for item in gc.get_objects():
+                kind = type(item)
+                if kind in _TENSORS:
+                    value = item._value if kind is LazyTensor else None
+                    if value is not None or (item.requires_grad and item.is_leaf):
+                        self._tensors.append((item, value, item.grad if item.is_leaf else None))
+                elif issubclass(kind, torch.optim.Optimizer):
+                    self._remember_optimizer(item)
+                elif issubclass(kind, torch.optim.lr_scheduler.LRScheduler):
+                    self._remember_dict(vars(item))
+
+    def _remember_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._remember_dict(optimizer.state)
+        for state in (*optimizer.state.values(), *optimizer.param_groups):
+            self._remember_dict(state)
+
+    def _remember_dict(self, held: dict[Any, Any]) -> None:
+        before = dict(held)
+
+        def restore() -> None:
+            held.clear()
+            held.update(before)
+
+        self._restore.append(restore)
+
+    def take_back(self) -> None:
+        for restore in self._restore:
+            restore()
+        with paused():
+            for tensor, value, gradient in self._tensors:
+                if value is not None and type(tensor) is LazyTensor and tensor._value is not value:
+                    become(tensor, wrap(value))
+                if tensor.is_leaf and tensor.grad is not gradient:
+                    tensor.grad = gradient
+
+
+class Rehearsal:
+    """Enter it outside the capture, :meth:`watch` inside. ``programs``: what would have been sent, in
+    order. ``cut``: why the recording ended before the cell did. ``staged_bytes``: of large tensors that
+    the cell needs on the pool."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._collector = _Collector()
+        self.cut: Cut | None = None
+
+    @property
+    def programs(self) -> Sequence[Program]:
+        return self._collector.programs
+
+    @property
+    def staged_bytes(self) -> int:
+        return self._collector.staged_bytes
+
+    def __enter__(self) -> Rehearsal:
+        recorder = self._recorder
+        recorder.finish("before a dry run")
+        self._objects = _TorchObjects()
+        self._writes = _Writes()
+        ledger = recorder.ledger
+        self._held, self._lost, self._known = dict(ledger.held), dict(ledger.lost), set(ledger.live)
+        self._stream = torch.default_generator.get_state()
+        segment = recorder.segment
+        self._backend, segment.backend = segment.backend, self._collector
+        self._allowed, segment.before_cut = segment.before_cut, self._end
+        return self
+
+    def watch(self) -> TorchDispatchMode:
+        """A mode to enter around the cell's code."""
+        return self._writes
+
+    def _end(self, cut: Cut) -> None:
+        if cut.cause != _CELL_END:
+            self.cut = cut
+            raise RehearsalEnded(cut)
+
+    def collect(self) -> None:
+        """The cell's code is over: what it leaves pending is the rest of the plan."""
+        dirty = [lazy._value.id for _, lazy in self._recorder.host.dirty.values()]
+        self._recorder.host.dirty = {}
+        self._recorder.segment.flush(Cut(_CELL_END, 0), dirty)
+
+    def __exit__(self, *failure: object) -> None:
+        recorder = self._recorder
+        segment = recorder.segment
+        segment.backend, segment.before_cut = self._backend, self._allowed
+        self._writes.take_back()
+        self._objects.take_back()
+        recorder.host.end_cell()
+        self._restore_ledger()
+        del self._objects, self._writes
+        segment.random.forget()
+        torch.default_generator.set_state(self._stream)
+
+    def _restore_ledger(self) -> None:
+        """The pool holds what it held, but for what nobody refers to any more. Other values come from the
+        host's bytes, or do not exist."""
+        ledger = self._recorder.ledger
+        held = {value: source for value, source in self._held.items() if value in ledger.live}
+        lost = {value: why for value, why in self._lost.items() if value in ledger.live}
+        ledger.held.clear()
+        ledger.held.update(held)
+        ledger.lost.clear()
+        ledger.lost.update(lost)
+        died = [
+            value
+            for value, source in self._held.items()
+            if value not in ledger.live and source.blob is None and source.inline is None
+        ]
+        if died:
+            self._backend.release(died)
+        for value in ledger.values():
+            if value.id in self._known:
+                continue
+            storage = value.storage
+            if storage.base_id is not None and storage.base_id not in ledger.held:
+                storage.forget_pool_copy()
+            if storage.host_is_current():
+                value.generation = -1
+            else:
+                ledger.lost[value.id] = NOT_COMPUTED

@@ -1,0 +1,190 @@
+"""Every op of a captured cell computed a second time, here and at once, on shadows of its tensors.
+
+A :class:`Shadow` is a dispatch mode above the recording one: each op is recorded as always, and then run by
+eager torch on plain shadow tensors. Shadows alias each other as the user's tensors do, since views and
+in-place ops run on them too; what existed before the cell gets its shadow from the host's or the pool's
+bytes when it is first used. Neither the user's tensors nor the random stream are touched, and Python code
+runs once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from djinn_lab.capture.segment import paused
+from djinn_lab.capture.signature import Signature, signature_of
+from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.capture.values import Storage, Value
+
+if TYPE_CHECKING:
+    from djinn_lab.capture.recorder import Recorder
+
+CAUSE = "verify"
+_UNINITIALISED = ("aten.empty", "aten.new_empty")
+
+
+class Shadow(TorchDispatchMode):
+    """``differs(what, ours, theirs)`` is told of a Python number that came out differently. ``failure``:
+    what eager torch raised where recording did not; nothing is shadowed from there on."""
+
+    def __init__(self, recorder: Recorder, differs: Callable[[str, Any, Any], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._recorder = recorder
+        self._differs = differs
+        self._values: WeakKeyDictionary[Value, torch.Tensor] = WeakKeyDictionary()
+        self._storages: WeakKeyDictionary[Storage, torch.UntypedStorage] = WeakKeyDictionary()
+        self._plain: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._changed: WeakKeyDictionary[Storage, bool] = WeakKeyDictionary()
+        self._stream = torch.default_generator.get_state()
+        self._host_stream = self._stream
+        self.failure: tuple[int, Exception] | None = None
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        __tracebackhide__ = True
+        kwargs = kwargs or {}
+        if self.failure is not None:
+            return func(*args, **kwargs)
+        signature = signature_of(func)
+        with paused():
+            call = self._prepare(signature, args, kwargs)
+        try:
+            returned = func(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - re-raised as it is
+            raise error.with_traceback(None) from None
+        with paused(), torch.no_grad():
+            if call is not None or any(type(leaf) is LazyTensor for leaf in tree_leaves(returned)):
+                self._follow(signature, call or self._inputs(signature, args, kwargs), returned)
+            self._host_stream = torch.default_generator.get_state()
+        return returned
+
+    # ---------------------------------------------------------------- what the user sees
+
+    def was_changed(self, tensor: torch.Tensor) -> bool:
+        """Did the cell make this tensor, or write to it?"""
+        if type(tensor) is LazyTensor:
+            return tensor._value.storage in self._changed
+        return tensor.layout is torch.strided and tensor.untyped_storage().data_ptr() in self._plain
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What eager torch has in place of ``tensor``."""
+        if type(tensor) is LazyTensor:
+            return self._of_value(tensor._value)
+        entry = self._plain.get(tensor.untyped_storage().data_ptr())
+        if entry is None:
+            return tensor
+        view = torch.empty(0, dtype=tensor.dtype)
+        return view.set_(entry[1], tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    # ---------------------------------------------------------------- one op
+
+    def _prepare(self, signature: Signature, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """The shadow call, taken before the op runs (what it writes must be shadowed as it was); None when
+        it is only about plain tensors that the pool has nothing to do with."""
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        lazy = any(type(tensor) is LazyTensor for tensor in tensors)
+        shadowed = any(
+            type(tensor) is not LazyTensor and self.was_changed(tensor) for tensor in tensors if self._plain
+        )
+        if signature.written and not self._recorder.placement.host_only:
+            for tensor in self._written(signature, args, kwargs):
+                if type(tensor) is not LazyTensor and (lazy or tensor.dim()):
+                    self._shadow_plain(tensor)
+                    shadowed = True
+        if not (lazy or shadowed or signature.random):
+            return None
+        return self._inputs(signature, args, kwargs)
+
+    def _inputs(self, signature: Signature, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        def convert(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Generator):
+                return leaf.clone_state()
+            if isinstance(leaf, torch.Tensor):
+                shadow = self.of(leaf)
+                return shadow.detach() if signature.mutates_layout else shadow
+            return leaf
+
+        if signature.random:
+            self._follow_stream()
+        return tree_map(convert, args), tree_map(convert, kwargs)
+
+    def _follow(self, signature: Signature, call: tuple[Any, Any], returned: Any) -> None:
+        host = torch.default_generator.get_state() if signature.random else None
+        try:
+            if host is not None:
+                torch.default_generator.set_state(self._stream)
+            expected = signature.func(*call[0], **call[1])
+        except Exception as error:  # noqa: BLE001 - eager torch's own, reported with the line
+            self.failure = (self._recorder.scopes.line(), error)
+            return
+        finally:
+            if host is not None:
+                self._stream = torch.default_generator.get_state()
+                torch.default_generator.set_state(host)
+        if signature.name.startswith(_UNINITIALISED):
+            expected.zero_()  # as the worker does
+        for ours, theirs in zip(tree_leaves(returned), tree_leaves(expected), strict=True):
+            self._note(signature, ours, theirs)
+
+    def _note(self, signature: Signature, ours: Any, theirs: Any) -> None:
+        if type(ours) is LazyTensor:
+            value = ours._value
+            self._values[value] = theirs
+            self._storages.setdefault(value.storage, theirs.untyped_storage())
+            if signature.written or not signature.is_view:
+                self._changed[value.storage] = True
+        elif isinstance(theirs, (bool, int, float, complex)) and ours != theirs and ours == ours:
+            self._differs(signature.name, ours, theirs)
+
+    def _written(self, signature: Signature, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        found: list[torch.Tensor] = []
+        for name in signature.written:
+            argument = signature.argument(name, args, kwargs)
+            found.extend(argument if isinstance(argument, (list, tuple)) else [argument])
+        for tensor in found:
+            if type(tensor) is LazyTensor:
+                self._changed[tensor._value.storage] = True
+        return [tensor for tensor in found if tensor is not None]
+
+    # ---------------------------------------------------------------- shadows
+
+    def _of_value(self, value: Value) -> torch.Tensor:
+        found = self._values.get(value)
+        if found is None:
+            memory = self._storages.get(value.storage)
+            if memory is None:
+                memory = self._storages[value.storage] = self._bytes_of(value)
+            layout = value.layout
+            found = torch.empty(0, dtype=layout.dtype).set_(memory, value.offset, layout.shape, layout.stride)
+            self._values[value] = found
+        return found
+
+    def _bytes_of(self, value: Value) -> torch.UntypedStorage:
+        storage = value.storage
+        if not storage.host_is_current():
+            self._recorder.copies.fetch_whole([value], CAUSE)
+        assert storage.host is not None
+        copied: torch.UntypedStorage = storage.host.clone()
+        return copied
+
+    def _shadow_plain(self, tensor: torch.Tensor) -> None:
+        memory = tensor.untyped_storage()
+        if memory.data_ptr() not in self._plain:
+            self._plain[memory.data_ptr()] = (memory, memory.clone())
+
+    def _follow_stream(self) -> None:
+        """The host's generator was touched between two ops: a seed was set, or the pool brought it back."""
+        state = torch.default_generator.get_state()
+        if not torch.equal(state, self._host_stream):
+            self._stream = state

@@ -1,0 +1,125 @@
+"""``--verify``: is what the pool computed what eager torch computes here?
+
+While the cell is recorded, a :class:`~djinn_lab.capture.shadow.Shadow` runs each op here, too. Afterwards
+every tensor that the cell made or changed and that a variable of the notebook holds is compared. Bit for
+bit on a device of the same type as here; within tolerance otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from djinn_lab.capture.segment import paused
+from djinn_lab.capture.shadow import CAUSE, Shadow
+from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.client.named_tensors import named_tensors
+from djinn_lab.client.session import Session
+from djinn_lab.errors import VerificationError
+
+ADVICE = (
+    "The variables hold what the pool computed. Run the cell without %%djinn (in the kernel: with %%local) "
+    "to go on with eager torch's results, and report this."
+)
+
+
+class Verification:
+    """Around the code of one captured cell (inside the capture). Torch has as many threads meanwhile as
+    the pool's devices, since sums are split by threads."""
+
+    def __init__(self, session: Session, namespace: Mapping[str, Any]) -> None:
+        self._session = session
+        self._namespace = namespace
+        self._shadow = Shadow(session.recorder, self._number)
+        self._numbers: list[str] = []
+        self._threads = torch.get_num_threads()
+
+    def __enter__(self) -> Verification:
+        torch.set_num_threads(self._session.welcome.devices[0].threads)
+        recorder = self._session.recorder
+        values = [t._value for _, t in named_tensors(self._namespace) if type(t) is LazyTensor]
+        lost = recorder.ledger.lost
+        known = [v for v in values if v.generation == v.storage.generation and v.id not in lost]
+        recorder.copies.fetch_whole(known, CAUSE)
+        self._shadow.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._shadow.__exit__(*failure)  # type: ignore[no-untyped-call]
+        torch.set_num_threads(self._threads)
+
+    def conclude(self, displayed: Any, device: str | None) -> str:
+        """After the cell ran: one line for people. Raises VerificationError for what differs."""
+        found = dict(named_tensors({**self._namespace, "the displayed value": displayed}))
+        changed = {name: tensor for name, tensor in found.items() if self._shadow.was_changed(tensor)}
+        lazies = [tensor for tensor in changed.values() if type(tensor) is LazyTensor]
+        with self._session.recorder.paused_recording():
+            self._session.recorder.fetch([lazy._value for lazy in lazies], CAUSE)
+        self._refuse_failure()
+        kind = next((i.kind for i in self._session.welcome.devices if i.device == device), "cpu")
+        problems = list(self._numbers)
+        for name, tensor in changed.items():
+            with paused(), torch.no_grad():
+                problem = difference(self._plain(tensor), self._shadow.of(tensor), exact=kind == "cpu")
+            if problem is not None:
+                problems.append(f"{name}: {problem}")
+        if problems:
+            rest = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise VerificationError(f"{device} and eager torch differ in {problems[0]}{rest}.", ADVICE)
+        how = (
+            "bit for bit"
+            if kind == "cpu"
+            else f"within tolerance ({device} is a {kind} device, eager torch ran on the CPU here)"
+        )
+        return f"verified: {len(changed)} tensor{'s' if len(changed) != 1 else ''} equal {how}"
+
+    def _number(self, op: str, ours: Any, theirs: Any) -> None:
+        line = self._session.recorder.scopes.line()
+        self._numbers.append(f"the number read at line {line} ({op}): {ours!r}, eager torch has {theirs!r}")
+
+    def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
+        if type(tensor) is LazyTensor:
+            return self._session.recorder.fetch([tensor._value], CAUSE)[0]
+        return tensor.detach()
+
+    def _refuse_failure(self) -> None:
+        if self._shadow.failure is not None:
+            line, error = self._shadow.failure
+            raise VerificationError(
+                f"eager torch raised {type(error).__name__} at line {line} and the pool did not: {error}",
+                ADVICE,
+            )
+
+
+def difference(ours: torch.Tensor, theirs: torch.Tensor, exact: bool) -> str | None:
+    """None when they are equal (bit for bit, or within torch's default tolerance)."""
+    if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+        return f"{tuple(ours.shape)} {ours.dtype}, where eager torch has {tuple(theirs.shape)} {theirs.dtype}"
+    ours, theirs = _rows(ours), _rows(theirs)
+    if ours.numel() == 0 or torch.equal(_bits(ours), _bits(theirs)):
+        return None
+    exact = exact or not (ours.is_floating_point() or ours.is_complex())
+    close = torch.isclose(ours, theirs, equal_nan=True) if ours.dtype is not torch.bool else ours == theirs
+    if not exact and bool(close.all()):
+        return None
+    unequal = (_bits(ours) != _bits(theirs)).any(-1) if exact else ~close
+    first = [int(part) for part in unequal.nonzero()[0]]
+    wide = torch.complex128 if ours.is_complex() else torch.float64
+    largest = (ours.to(wide) - theirs.to(wide)).abs().max().item()
+    near = "within" if bool(close.all()) else "not within"
+    return (
+        f"{int(unequal.sum())} of {ours.numel()} elements, first at index {first} "
+        f"({ours[tuple(first)].item()!r}, eager torch has {theirs[tuple(first)].item()!r}), "
+        f"largest difference {largest:.3g}, {near} tolerance"
+    )
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Its bytes, those of an element in the last dimension."""
+    return tensor.unsqueeze(-1).view(torch.uint8)

@@ -1,0 +1,117 @@
+"""What is done around the code of one captured cell, as its options say."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from djinn_lab.client.cell import Cell
+from djinn_lab.client.cuts import loops_of_cuts, warning_of
+from djinn_lab.client.dry_run import DryRun
+from djinn_lab.client.explanation import explain_cell
+from djinn_lab.client.session import Session
+from djinn_lab.client.strict import end_at_user, forbid_cuts
+from djinn_lab.client.verification import Verification
+from djinn_lab.errors import StrictError
+from djinn_lab.magics.options import CellOptions
+from djinn_lab.magics.progress import ProgressLine
+from djinn_lab.magics.source import LAST
+
+
+class NotebookCell:
+    """The context manager that the AST wrap puts around a cell."""
+
+    def __init__(self, session: Session, shell: Any, text: str, options: CellOptions) -> None:
+        self._session = session
+        self._shell = shell
+        self._text = text
+        self._options = options
+        self._progress = ProgressLine(-1.0 if options.quiet else options.progress_after_s)
+        self._dry_run: DryRun | None = None
+        self._verification: Verification | None = None
+        self._nested = False
+
+    def __enter__(self) -> Cell:
+        session, options = self._session, self._options
+        executor = session.executor
+        self._nested = session.recorder.capturing
+        cell = self._cell = session.capture(
+            f"In [{self._shell.execution_count}]",
+            code=self._text,
+            priority=options.priority,
+            file=sys._getframe(1).f_code.co_filename,
+        )
+        if self._nested:
+            return cell.__enter__()
+        executor.on_update, executor.on_tick = self._progress.on_update, self._progress.tick
+        self._shell.user_ns[LAST] = None
+        if options.dry_run:
+            self._dry_run = DryRun(session, cell)
+            return self._dry_run.__enter__()
+        cell.__enter__()
+        self._inner = ExitStack()
+        if options.strict:
+            segment = session.recorder.segment
+            self._inner.callback(setattr, segment, "before_cut", segment.before_cut)
+            segment.before_cut = forbid_cuts
+        if options.verify:
+            self._verification = self._inner.enter_context(Verification(session, self._shell.user_ns))
+        return cell
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if self._nested:
+            self._cell.__exit__(kind, error, traceback)
+            return False
+        if self._dry_run is not None:
+            return self._end_dry_run(self._dry_run, kind, error, traceback)
+        if isinstance(error, StrictError):
+            end_at_user(error)
+        self._inner.__exit__(kind, error, traceback)
+        outcome = "DONE" if error is None else "FAILED"
+        try:
+            self._cell.__exit__(kind, error, traceback)
+        except BaseException:
+            outcome = "FAILED"
+            raise
+        finally:
+            self._tell(outcome)
+        if self._verification is not None and error is None:
+            displayed = self._shell.user_ns[LAST]
+            line = self._verification.conclude(displayed, self._cell.report.device)
+            if not self._options.quiet:
+                print(line)
+        return False
+
+    def _tell(self, outcome: str) -> None:
+        report, options = self._cell.report, self._options
+        self._progress.finish(report, outcome)
+        if options.explain:
+            print("\n".join(explain_cell(self._session, self._cell, self._progress.waits)))
+        if options.quiet:
+            return
+        if options.report:
+            print(report)
+        loops = loops_of_cuts(report.cuts)
+        if loops:
+            print(warning_of(loops), file=sys.stderr)
+
+    def _end_dry_run(
+        self,
+        dry_run: DryRun,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        """The plan is the output; what the cell would have displayed has no value."""
+        ended = dry_run.__exit__(kind, error, traceback)
+        self._shell.user_ns[LAST] = None
+        if dry_run.plan:
+            print("\n".join(dry_run.plan))
+        return ended
