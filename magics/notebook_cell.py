@@ -12,12 +12,29 @@ from djinn_lab.client.cuts import loops_of_cuts, warning_of
 from djinn_lab.client.dry_run import DryRun
 from djinn_lab.client.explanation import explain_cell
 from djinn_lab.client.session import Session
-from djinn_lab.client.strict import end_at_user, forbid_cuts
+from djinn_lab.client.strict import forbid_cuts
 from djinn_lab.client.verification import Verification
-from djinn_lab.errors import StrictError
 from djinn_lab.magics.options import CellOptions
 from djinn_lab.magics.progress import ProgressLine
 from djinn_lab.magics.source import LAST
+
+
+def cell_name(shell: Any, file: str) -> str:
+    """``In [5]``, the number that the front end shows. (``shell.execution_count`` may be the next cell's.)"""
+    label = shell.compile.format_code_name(file)
+    return f"In [{shell.execution_count}]" if label is None else str(label[1]).replace("In[", "In [")
+
+
+def end_at_user(error: BaseException) -> None:
+    """Cut the traceback off behind the last frame that is not ours: what follows says nothing to a user."""
+    last = None
+    frame = error.__traceback__
+    while frame is not None:
+        if not frame.tb_frame.f_globals.get("__name__", "").startswith("djinn_lab."):
+            last = frame
+        frame = frame.tb_next
+    if last is not None and not isinstance(error, AssertionError):
+        last.tb_next = None
 
 
 class NotebookCell:
@@ -37,11 +54,9 @@ class NotebookCell:
         session, options = self._session, self._options
         executor = session.executor
         self._nested = session.recorder.capturing
+        file = sys._getframe(1).f_code.co_filename
         cell = self._cell = session.capture(
-            f"In [{self._shell.execution_count}]",
-            code=self._text,
-            priority=options.priority,
-            file=sys._getframe(1).f_code.co_filename,
+            cell_name(self._shell, file), code=self._text, priority=options.priority, file=file
         )
         if self._nested:
             return cell.__enter__()
@@ -71,7 +86,7 @@ class NotebookCell:
             return False
         if self._dry_run is not None:
             return self._end_dry_run(self._dry_run, kind, error, traceback)
-        if isinstance(error, StrictError):
+        if error is not None:
             end_at_user(error)
         self._inner.__exit__(kind, error, traceback)
         outcome = "DONE" if error is None else "FAILED"

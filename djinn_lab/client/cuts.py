@@ -31,6 +31,7 @@ _CURES = {
     "a random seed was set": "set the seed once, before the first random op of the cell",
     "random numbers were drawn on the host": "draw them before the loop, or give the host's draws a "
     "torch.Generator of their own",
+    "the state of random numbers was read": "read it before the first random op of the cell",
     "a view of a written tensor was read": "move the tensor to the pool with .cuda() before the loop",
     "a tensor written in this cell was read on the host": "move the tensor to the pool with .cuda() before "
     "the loop",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from djinn_lab.capture.backend import Cut
 from djinn_lab.client.cuts import cure_of, is_explicit, name_of
 from djinn_lab.errors import StrictError
@@ -18,17 +16,3 @@ def forbid_cuts(cut: Cut) -> None:
         f"{where} needs a value in mid-cell: {name_of(cut.cause)}. Under --strict that is an error.",
         f"Instead: {cure_of(cut.cause)}. Or fetch on purpose with .cpu() or djinn_lab.fetch.",
     )
-
-
-def end_at_user(error: StrictError) -> None:
-    """Cut the traceback off where the user's own code ends."""
-    frame = error.__traceback__
-    while frame is not None:
-        following = frame.tb_next
-        if following is None:
-            return
-        module = following.tb_frame.f_globals.get("__name__", "")
-        if module.startswith(("djinn_lab.", f"{torch.__name__}.")):
-            frame.tb_next = None
-            return
-        frame = following
