@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -23,12 +24,14 @@ from torch._subclasses.fake_tensor import (
 )
 
 from djinn_lab.capture.arguments import NUMBERS
+from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for
 from djinn_lab.capture.signature import Kind, Signature
 from djinn_lab.capture.values import Layout, Storage, Value
 from djinn_lab.errors import CaptureError
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Leaf, ScalarHole, Template, TensorHole
 
 REAL_CHECK_BYTES_MAX = 64 * 2**20
+_encode_template = msgspec.msgpack.Encoder().encode
 _META = torch.device("meta")
 _DEVICE_DEPENDENT = ("convolution", "mkldnn", "rnn", "lstm", "gru", "cudnn", "fused_sdp_choice")
 """Ops whose result layout is the CPU kernel's own choice."""
@@ -137,8 +140,8 @@ class _Call:
     ) -> None:
         self.signature = signature
         self.values = values
-        self._args = args
-        self._kwargs = kwargs
+        self.args = args
+        self.kwargs = kwargs
 
     def arguments(
         self, convert: Callable[[Value], torch.Tensor], device: torch.device
@@ -146,8 +149,8 @@ class _Call:
         """The arguments with each tensor replaced by what ``convert`` makes of its value, and devices by
         ``device``."""
         ready = map(convert, self.values)
-        args = [_fill(item, ready, device) for item in self._args]
-        kwargs = {name: _fill(item, ready, device) for name, item in self._kwargs.items()}
+        args = [_fill(item, ready, device) for item in self.args]
+        kwargs = {name: _fill(item, ready, device) for name, item in self.kwargs.items()}
         if self.signature.is_factory and "device" in self.signature.keyword_kinds:
             kwargs["device"] = device
         return args, kwargs
@@ -182,6 +185,11 @@ def _meta(value: Value) -> torch.Tensor:
     elements = value.offset + layout.span_bytes // layout.dtype.itemsize
     base = torch.empty(elements, dtype=layout.dtype, device=_META)
     return base.as_strided(layout.shape, layout.stride, value.offset)
+
+
+def _two_elements(value: Value) -> torch.Tensor:
+    layout = value.layout
+    return torch.empty((2,) if layout.shape else (), dtype=layout.dtype, device=_META)
 
 
 def _fake(value: Value) -> torch.Tensor:
@@ -231,13 +239,27 @@ class ShapeInference:
 
     def __init__(self) -> None:
         self._mode = FakeTensorMode(allow_non_fake_inputs=False)
+        self._templates: dict[bytes, Template] = {}
+        self._dtypes: dict[tuple[Any, ...], torch.dtype | None] = {}
 
     def plan(
-        self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any], values: Sequence[Value]
+        self,
+        signature: Signature,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        values: Sequence[Value],
+        key: tuple[Any, ...],
     ) -> Plan:
-        """Raises what eager torch would raise for these shapes."""
+        """``key`` is the one of :class:`~djinn_lab.capture.arguments.Arguments`. Raises what eager torch
+        would raise for these shapes."""
         template = make_template(signature, args, kwargs)
+        template = self._templates.setdefault(_encode_template(template), template)
         call = _Call(signature, args, kwargs, values)
+        layouts = self._by_rule(call, key)
+        if layouts is not None:
+            outputs = [Output(layout, 0, None, False) for layout in layouts]
+            container = None if len(outputs) == 1 else tuple
+            return Plan(template, outputs, container, literals=[None] * len(outputs))
         with torch._C.DisableTorchFunction():
             if signature.written and call.may_write_twice() and call.is_small():
                 _raise_like_eager(call)  # shape rules do not look at memory
@@ -245,6 +267,37 @@ class ShapeInference:
         if returned is _UNKNOWN:
             return Plan(template, (), None, dynamic=True)
         return self._describe(signature, template, returned)
+
+    def _by_rule(self, call: _Call, key: tuple[Any, ...]) -> list[Layout] | None:
+        """Layouts of the new tensors that the op returns, where a rule of our own knows them."""
+        inputs = [value.layout for value in call.values]
+        rule = rule_for(call.signature)
+        if rule is not None:
+            return rule(inputs, call.args, call.kwargs)
+        if not inputs or not is_elementwise(call.signature):
+            return None
+        dtype = self._elementwise_dtype(call, key)
+        if dtype is None:
+            return None
+        layouts = elementwise(dtype, inputs)
+        if layouts is None and call.is_small():
+            with torch._C.DisableTorchFunction():
+                return [Layout.of_tensor(call.run(call.arguments(_zeros, _CPU)))]
+        return layouts
+
+    def _elementwise_dtype(self, call: _Call, key: tuple[Any, ...]) -> torch.dtype | None:
+        """What torch's type promotion makes of these inputs: asked once, on two elements each. None when it
+        refuses."""
+        kinds = tuple((item.dtype, bool(item.shape)) if type(item) is Layout else item for item in key)
+        if kinds not in self._dtypes:
+            with torch._C.DisableTorchFunction():
+                try:
+                    returned = call.run(call.arguments(_two_elements, _META))
+                except Exception:  # noqa: BLE001 - torch's refusal; it will be told for the real shapes
+                    returned = None
+            known = isinstance(returned, torch.Tensor) and returned.shape in ((), (2,))
+            self._dtypes[kinds] = returned.dtype if known else None
+        return self._dtypes[kinds]
 
     def _returned(self, call: _Call) -> Any:
         """What the op returns for these layouts: meta tensors where the layout cannot depend on the

@@ -65,7 +65,7 @@ class Segment:
             key = (*key, aliasing)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._inference.plan(signature, args, kwargs, call.values)
+            plan = self._inference.plan(signature, args, kwargs, call.values, call.key)
             self._plans[key] = plan
             self.plans_made += 1
         return plan

@@ -96,7 +96,7 @@ class BothWorlds:
 
     def same(self, got: torch.Tensor, want: torch.Tensor) -> None:
         with self.recorder.paused_recording():
-            assert (got.shape, got.dtype) == (want.shape, want.dtype)
+            assert (got.shape, got.dtype, got.stride()) == (want.shape, want.dtype, want.stride())
             assert got.requires_grad == want.requires_grad
         seen = got.detach().cpu()
         if not isinstance(got, LazyTensor) and self.in_cell:

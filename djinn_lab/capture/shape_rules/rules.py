@@ -1,0 +1,176 @@
+"""Which rule covers which op, and what it needs to know of the op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from djinn_lab.capture.shape_rules.elementwise import broadcast, result_layout
+from djinn_lab.capture.shape_rules.strides import (
+    channels_last,
+    is_dense,
+    looks_channels_last,
+    ordered_like,
+    row_major,
+)
+from djinn_lab.capture.signature import Kind, Signature
+from djinn_lab.capture.values import Layout
+
+_aten = torch.ops.aten
+_LAID_OUT_OTHERWISE = {
+    f"aten.{name}"
+    for name in (
+        "_conj_physical.default",
+        "clone.default",
+        "conj_physical.default",
+        "deg2rad.default",
+        "float_power.Scalar",
+        "hardtanh.default",
+        "isfinite.default",
+        "isinf.default",
+        "ldexp.Tensor",
+        "masked_fill.Scalar",
+        "mvlgamma.default",
+        "nan_to_num.default",
+        "pow.Scalar",
+        "rad2deg.default",
+        "relu6.default",
+        "rrelu.default",
+        "threshold_backward.default",
+    )
+}
+"""Elementwise for torch, but made of other ops or returned as they are."""
+
+_ACCUMULATED = {
+    torch.float32: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+    torch.float64: torch.float64,
+}
+
+Rule = Callable[[Sequence[Layout], Sequence[Any], dict[str, Any]], "list[Layout] | None"]
+
+
+def rule_for(signature: Signature) -> Rule | None:
+    """The rule for an op, when it has one. A rule answers None for a call that torch must be asked about."""
+    return _NAMED.get(signature.name)
+
+
+def is_elementwise(signature: Signature) -> bool:
+    """One new tensor, broadcast from all the tensors among the arguments."""
+    return (
+        torch.Tag.pointwise in signature.func.tags
+        and signature.name not in _LAID_OUT_OTHERWISE
+        and signature.return_aliases == (None,)
+        and signature.returns_tensors
+        and not signature.written
+        and not signature.random
+        and Kind.TENSOR_LIST not in signature.kinds
+    )
+
+
+def elementwise(dtype: torch.dtype, inputs: Sequence[Layout]) -> list[Layout] | None:
+    for layout in inputs:
+        if layout.dtype is not dtype and not is_dense(layout.shape, layout.stride):
+            return None  # a converted copy is laid out anew
+    found = result_layout([layout.shape for layout in inputs], [layout.stride for layout in inputs])
+    return None if found is None else [Layout.of(dtype, *found)]
+
+
+def _cat(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Layout] | None:
+    """``TORCH_PRECOMPUTE_META_FUNC(cat)`` in TensorShape.cpp."""
+    first = inputs[0]
+    rank = len(first.shape)
+    dimension = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    if not -rank <= dimension < rank:
+        return None
+    dimension %= rank
+    total = 0
+    for layout in inputs:
+        if layout.dtype != first.dtype or len(layout.shape) != rank:
+            return None
+        if any(
+            a != b
+            for index, (a, b) in enumerate(zip(layout.shape, first.shape, strict=True))
+            if index != dimension
+        ):
+            return None
+        total += layout.shape[dimension]
+    shape = (*first.shape[:dimension], total, *first.shape[dimension + 1 :])
+    if 0 in shape:
+        return None
+    last = all(looks_channels_last(layout.shape, layout.stride) for layout in inputs)
+    return [Layout.of(first.dtype, shape, channels_last(shape) if last else row_major(shape))]
+
+
+def _masked_fill(
+    inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]
+) -> list[Layout] | None:
+    """A row-major copy, which the kernel then fills."""
+    shape = broadcast([layout.shape for layout in inputs])
+    if shape is None or 0 in shape or inputs[1].dtype is not torch.bool:
+        return None
+    return [Layout.of(inputs[0].dtype, shape, row_major(shape))]
+
+
+def _clone(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Layout] | None:
+    return _copied(inputs[0], inputs[0].dtype, kwargs.get("memory_format"))
+
+
+def _to_copy(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Layout] | None:
+    if kwargs.get("layout") not in (None, torch.strided):
+        return None
+    return _copied(inputs[0], kwargs.get("dtype") or inputs[0].dtype, kwargs.get("memory_format"))
+
+
+def _copied(
+    layout: Layout, dtype: torch.dtype, memory_format: torch.memory_format | None
+) -> list[Layout] | None:
+    shape, stride = layout.shape, layout.stride
+    if 0 in shape:
+        return None
+    if memory_format is torch.contiguous_format:
+        stride = row_major(shape)
+    elif memory_format in (None, torch.preserve_format):
+        if not is_dense(shape, stride):
+            stride = ordered_like(shape, [stride])
+    else:
+        return None
+    return [Layout.of(dtype, shape, stride)]
+
+
+def _attention(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Layout] | None:
+    """``_scaled_dot_product_flash_attention_for_cpu``: query, key and value of shape (batch, heads, length,
+    width), perhaps a mask; the attention and its log-sum-exp."""
+    query, key, value = inputs[:3]
+    if any(len(layout.shape) != 4 or 0 in layout.shape for layout in inputs[:3]):
+        return None
+    batch, heads, length, width = query.shape
+    shared, past = key.shape[1:3]  # grouped queries: several heads read one key
+    if key.shape != (batch, shared, past, width) or value.shape != key.shape or heads % shared:
+        return None
+    if not query.dtype == key.dtype == value.dtype or query.dtype not in _ACCUMULATED:
+        return None
+    for mask in inputs[3:]:
+        full = (batch, heads, length, past)[-len(mask.shape) :]
+        if len(mask.shape) not in (2, 4) or any(
+            a not in (1, b) for a, b in zip(mask.shape, full, strict=True)
+        ):
+            return None
+    attention = _copied(query, query.dtype, None)
+    if attention is None:
+        return None
+    sums = Layout.of(_ACCUMULATED[query.dtype], (batch, heads, length), (length * heads, 1, heads))
+    return [*attention, sums]
+
+
+_NAMED: dict[str, Rule] = {
+    "aten.cat.default": _cat,
+    "aten.clone.default": _clone,
+    "aten._to_copy.default": _to_copy,
+    "aten.masked_fill.Scalar": _masked_fill,
+    "aten.masked_fill.Tensor": _masked_fill,
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
+}

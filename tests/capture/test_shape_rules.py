@@ -1,0 +1,189 @@
+"""Our own shape rules say what torch's CPU kernels do, strides included."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._ops import OpOverload
+
+from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for
+from djinn_lab.capture.signature import Kind, Signature, signature_of
+from djinn_lab.capture.values import Layout
+from djinn_lab.srg.ops import allowed_ops
+
+CALLS_PER_OP = 25
+DTYPES = (torch.float32, torch.float32, torch.int64, torch.bool, torch.float64)
+
+
+def overloads() -> Iterator[OpOverload]:
+    for name in sorted(allowed_ops()):
+        _, packet, overload = name.split(".")
+        found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if found is not None:
+            yield found
+
+
+def laid_out(chance: random.Random, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros of about this shape: some dimensions 1 or missing; permuted, sliced, expanded or channels
+    last."""
+    if chance.random() < 0.25:
+        shape = [1 if chance.random() < 0.4 else size for size in shape]
+    if chance.random() < 0.15:
+        shape = shape[chance.randrange(len(shape) + 1) :]
+    rank, kind = len(shape), chance.randrange(9)
+    if kind == 0 and rank > 1:
+        order = chance.sample(range(rank), rank)
+        return torch.zeros([shape[i] for i in order], dtype=dtype).permute(
+            [order.index(i) for i in range(rank)]
+        )
+    if kind == 1 and rank == 4:
+        return torch.zeros(shape, dtype=dtype).to(memory_format=torch.channels_last)
+    if kind == 2:
+        return torch.zeros([size * 2 for size in shape], dtype=dtype)[(slice(None, None, 2),) * rank]
+    if kind == 3:
+        small = [1 if chance.random() < 0.5 else size for size in shape]
+        return torch.zeros(small, dtype=dtype).expand(shape)
+    if kind == 4 and rank >= 2:
+        return torch.zeros([*shape[:-1], shape[-1] + 2], dtype=dtype)[..., 1:-1]
+    return torch.zeros(shape, dtype=dtype)
+
+
+def random_call(
+    chance: random.Random, func: OpOverload, signature: Signature
+) -> tuple[list[Any], list[torch.Tensor]]:
+    shape = [chance.randint(1, 3) for _ in range(chance.choice([1, 2, 3, 4, 4, 5]))]
+    dtype = chance.choice(DTYPES)
+    arguments: list[Any] = []
+    tensors: list[torch.Tensor] = []
+    for declared, kind in zip(func._schema.arguments, signature.kinds, strict=True):
+        if declared.kwarg_only or (declared.has_default_value() and kind is not Kind.TENSOR):
+            continue
+        if kind is Kind.TENSOR:
+            condition = signature.name.startswith("aten.where") and not tensors
+            own = torch.bool if condition else dtype if chance.random() < 0.8 else torch.float32
+            tensors.append(laid_out(chance, shape, own))
+            arguments.append(tensors[-1])
+        elif kind is Kind.SCALAR:
+            arguments.append(1.0 if dtype.is_floating_point else 1)
+        else:
+            arguments.append({"int": 1, "bool": False}.get(str(declared.type)))
+    return arguments, tensors
+
+
+def test_elementwise_ops_are_laid_out_as_torch_does() -> None:
+    chance = random.Random(7)
+    compared = 0
+    for func in overloads():
+        signature = signature_of(func)
+        if not is_elementwise(signature):
+            continue
+        for _ in range(CALLS_PER_OP):
+            arguments, tensors = random_call(chance, func, signature)
+            try:
+                expected = func(*arguments)
+            except (RuntimeError, TypeError):
+                continue  # not for this dtype
+            found = elementwise(expected.dtype, [Layout.of_tensor(tensor) for tensor in tensors])
+            if found is not None:
+                compared += 1
+                assert found[0] is Layout.of_tensor(expected), (
+                    signature.name,
+                    [(t.shape, t.stride()) for t in tensors],
+                )
+    assert compared > 2000
+
+
+NAMED: dict[str, Callable[[random.Random, list[int]], tuple[OpOverload, list[Any], dict[str, Any]]]] = {
+    "cat": lambda chance, shape: (
+        torch.ops.aten.cat.default,
+        [[laid_out_exactly(chance, shape) for _ in range(2)], chance.randrange(-len(shape), len(shape))],
+        {},
+    ),
+    "clone": lambda chance, shape: (torch.ops.aten.clone.default, [laid_out_exactly(chance, shape)], {}),
+    "contiguous": lambda chance, shape: (
+        torch.ops.aten.clone.default,
+        [laid_out_exactly(chance, shape)],
+        {"memory_format": torch.contiguous_format},
+    ),
+    "to": lambda chance, shape: (
+        torch.ops.aten._to_copy.default,
+        [laid_out_exactly(chance, shape)],
+        {"dtype": torch.float64},
+    ),
+    "masked_fill": lambda chance, shape: (
+        torch.ops.aten.masked_fill.Scalar,
+        [laid_out_exactly(chance, shape), laid_out(chance, shape, torch.bool), 1.0],
+        {},
+    ),
+}
+
+
+def laid_out_exactly(chance: random.Random, shape: list[int]) -> torch.Tensor:
+    tensor = laid_out(chance, shape, torch.float32)
+    return tensor if list(tensor.shape) == shape else torch.zeros(shape)
+
+
+@pytest.mark.parametrize("name", NAMED)
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32), shape=st.lists(st.integers(1, 3), min_size=1, max_size=5))
+def test_copies_and_joins_are_laid_out_as_torch_does(name: str, seed: int, shape: list[int]) -> None:
+    func, arguments, keywords = NAMED[name](random.Random(seed), shape)
+    same_layout(func, arguments, keywords)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    heads=st.sampled_from([(4, 4), (4, 2), (3, 1)]),
+    sizes=st.tuples(*[st.integers(1, 4)] * 4),
+    as_projected=st.booleans(),
+    masked=st.booleans(),
+)
+def test_attention_is_laid_out_as_torch_does(
+    heads: tuple[int, int], sizes: tuple[int, int, int, int], as_projected: bool, masked: bool
+) -> None:
+    batch, length, past, width = sizes
+
+    def make(count: int, rows: int) -> torch.Tensor:
+        if as_projected:
+            return torch.zeros(batch, rows, count, width).transpose(1, 2)
+        return torch.zeros(batch, count, rows, width)
+
+    keywords = {"attn_mask": torch.zeros(batch, 1, length, past)} if masked else {}
+    arguments = [make(heads[0], length), make(heads[1], past), make(heads[1], past)]
+    same_layout(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default, arguments, keywords)
+
+
+def same_layout(func: OpOverload, arguments: list[Any], keywords: dict[str, Any]) -> None:
+    expected = func(*arguments, **keywords)
+    flat = [
+        t for item in (*arguments, *keywords.values()) for t in (item if isinstance(item, list) else [item])
+    ]
+    inputs = [Layout.of_tensor(tensor) for tensor in flat if isinstance(tensor, torch.Tensor)]
+    rule = rule_for(signature_of(func))
+    assert rule is not None
+    found = rule(inputs, arguments, keywords)
+    if found is not None:
+        wanted = expected if isinstance(expected, tuple) else (expected,)
+        assert found == [Layout.of_tensor(tensor) for tensor in wanted]
+
+
+def test_a_growing_cache_asks_torch_nothing_new() -> None:
+    """The rules answer for the ops of a decoding step whose past is one longer than ever before."""
+    past = torch.zeros(1, 4, 37, 16)
+    new = torch.zeros(1, 1, 4, 16).transpose(1, 2)
+    joined = rule_for(signature_of(torch.ops.aten.cat.default))
+    attention = rule_for(signature_of(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default))
+    assert joined is not None
+    assert attention is not None
+    keys = joined([Layout.of_tensor(past), Layout.of_tensor(new)], [[past, new], -2], {})
+    assert keys is not None
+    assert keys[0].shape == (1, 4, 38, 16)
+    assert attention([Layout.of_tensor(new), keys[0], keys[0]], [], {}) is not None
+    mask = Layout.of(torch.bool, (1, 1, 1, 38), (38, 38, 38, 1))
+    assert elementwise(torch.bool, [mask, mask]) is not None
