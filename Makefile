@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test lint unit bench install browser clean help
+.PHONY: demo test lint unit bench sweep-ops install browser clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -40,6 +40,9 @@ test: lint browser ## everything
 
 bench: install ## figures, each beside its baseline, into benchmarks/results
 	@$(BIN)/python -m benchmarks
+
+sweep-ops: install ## torch's operator database, captured beside eager (a quarter of an hour)
+	@PYTHONPATH=tests:tests/capture OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.operators --out benchmarks/results
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

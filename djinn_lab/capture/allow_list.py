@@ -57,6 +57,13 @@ _RETURN_NOTHING = re.compile(r"_foreach_.*_|_fused_.*_|_amp_foreach_.*_|_assert_
 
 _WRITES_WITHOUT_SAYING = {
     "aten.native_batch_norm.default": ("3:running_mean", "4:running_var"),
+    "aten.native_batch_norm.out": (
+        "3:running_mean",
+        "4:running_var",
+        "8:out",
+        "9:save_mean",
+        "10:save_invstd",
+    ),
     "aten.batch_norm.default": ("3:running_mean", "4:running_var"),
     "aten._batch_norm_impl_index.default": ("3:running_mean", "4:running_var"),
     "aten.instance_norm.default": ("3:running_mean", "4:running_var"),

@@ -33,12 +33,23 @@ from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Leaf, ScalarHol
 REAL_CHECK_BYTES_MAX = 64 * 2**20
 _encode_template = msgspec.msgpack.Encoder().encode
 _META = torch.device("meta")
-_DEVICE_DEPENDENT = ("convolution", "mkldnn", "rnn", "lstm", "gru", "cudnn", "fused_sdp_choice")
+_DEVICE_DEPENDENT = (
+    *("convolution", "mkldnn", "rnn", "lstm", "gru", "cudnn", "fused_sdp_choice"),
+    *("_fft_", "linalg_", "pixel_shuffle", "median", "mode", "histc"),
+)
 """Ops whose result layout is the CPU kernel's own choice."""
 _CPU = torch.device("cpu")
 _UNKNOWN = object()
-_SHAPED_BY_KERNEL = ("native_batch_norm", "_embedding_bag", "mkldnn_rnn_layer.default")
-"""Ops whose CPU kernel returns other shapes than torch's shape rule says: asked once per key, on zeros."""
+_SHAPED_BY_KERNEL = (
+    *("native_batch_norm", "_batch_norm_with_update", "native_layer_norm.", "_embedding_bag"),
+    *("mkldnn_rnn_layer.default", "nonzero_static", "max_unpool", "linalg_eig."),
+)
+"""Ops whose CPU kernel returns other layouts than torch's shape rule says: asked once per key, on zeros."""
+_STRIDED_BY_KERNEL = (
+    *("logical_", "logaddexp", "ldexp", "copysign", "heaviside", "angle", "div.Tensor_mode", "pow."),
+    *("native_dropout_backward", "nll_loss2d", "_fft_"),
+)
+"""Such as do so when an input is not row-major."""
 _NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 
 
@@ -57,9 +68,11 @@ class Output:
 
 class Plan:
     """``outputs`` in order (None where torch returns no tensor; then ``literals`` holds what it returned).
-    ``container``: None (a single return), ``tuple`` or ``list``. ``dynamic``: the shapes depend on data."""
+    ``container``: None (a single return), ``tuple`` or ``list``. ``dynamic``: the shapes depend on data.
+    ``resized``: for each ``out=`` tensor that torch would resize, its argument, its place in a list of such,
+    and what it becomes."""
 
-    __slots__ = ("container", "dynamic", "layouts", "literals", "outputs", "simple", "template")
+    __slots__ = ("container", "dynamic", "layouts", "literals", "outputs", "resized", "simple", "template")
 
     def __init__(
         self,
@@ -68,8 +81,10 @@ class Plan:
         container: type | None,
         dynamic: bool = False,
         literals: Sequence[Any] = (),
+        resized: Sequence[tuple[str, int, Layout]] = (),
     ) -> None:
         self.template = template
+        self.resized = tuple(resized)
         self.outputs = tuple(outputs)
         self.container = container
         self.dynamic = dynamic
@@ -142,13 +157,15 @@ class _Call:
         self.values = values
         self.args = args
         self.kwargs = kwargs
+        self._stand_ins: list[torch.Tensor] = []
 
     def arguments(
         self, convert: Callable[[Value], torch.Tensor], device: torch.device
     ) -> tuple[list[Any], dict[str, Any]]:
         """The arguments with each tensor replaced by what ``convert`` makes of its value, and devices by
         ``device``."""
-        ready = map(convert, self.values)
+        self._stand_ins = [convert(value) for value in self.values]
+        ready = iter(self._stand_ins)
         args = [_fill(item, ready, device) for item in self.args]
         kwargs = {name: _fill(item, ready, device) for name, item in self.kwargs.items()}
         if self.signature.is_factory and "device" in self.signature.keyword_kinds:
@@ -162,9 +179,30 @@ class _Call:
             value.layout.overlaps for value in values
         )
 
+    def kernel_decides(self) -> bool:
+        """Does the CPU kernel make another result than torch's shape rule says? (Empty tensors cost nothing
+        to try, and rules often forget them.)"""
+        name, layouts = self.signature.name, [value.layout for value in self.values]
+        return (
+            any(part in name for part in _SHAPED_BY_KERNEL)
+            or not (self.signature.is_view or all(layout.numel for layout in layouts))
+            or (any(part in name for part in _STRIDED_BY_KERNEL) and not all(map(_is_row_major, layouts)))
+        )
+
     def is_small(self) -> bool:
         """Little enough to try it here on real zeros."""
         return sum(value.layout.span_bytes for value in self.values) <= REAL_CHECK_BYTES_MAX
+
+    def resized(self) -> Iterator[tuple[str, int, Layout]]:
+        """What became of the stand-ins for ``out=`` tensors: argument, place in its list, new layout."""
+        stand_ins = iter(zip(self._stand_ins, self.values, strict=True))
+        for name, argument in (*zip(self.signature.names, self.args, strict=False), *self.kwargs.items()):
+            tensors = argument if isinstance(argument, (list, tuple)) else (argument,)
+            for place, tensor in enumerate(tensors):
+                if isinstance(tensor, torch.Tensor):
+                    now, value = next(stand_ins)
+                    if name in self.signature.written and tuple(now.shape) != value.layout.shape:
+                        yield name, place, Layout.of_tensor(now)
 
     def run(self, arguments: tuple[list[Any], dict[str, Any]]) -> Any:
         return self.signature.func(*arguments[0], **arguments[1])
@@ -176,6 +214,10 @@ def _fill(item: Any, ready: Iterator[torch.Tensor], device: torch.device) -> Any
     if isinstance(item, (list, tuple)):
         return [_fill(part, ready, device) for part in item]
     return device if isinstance(item, torch.device) else item
+
+
+def _is_row_major(layout: Layout) -> bool:
+    return torch.empty_strided(layout.shape, layout.stride, device=_META).is_contiguous()
 
 
 def _meta(value: Value) -> torch.Tensor:
@@ -264,9 +306,10 @@ class ShapeInference:
             if signature.written and call.may_write_twice() and call.is_small():
                 _raise_like_eager(call)  # shape rules do not look at memory
             returned = self._returned(call)
+            resized = tuple(call.resized()) if signature.is_out and returned is not _UNKNOWN else ()
         if returned is _UNKNOWN:
             return Plan(template, (), None, dynamic=True)
-        return self._describe(signature, template, returned)
+        return self._describe(signature, template, returned, resized)
 
     def _by_rule(self, call: _Call, key: tuple[Any, ...]) -> list[Layout] | None:
         """Layouts of the new tensors that the op returns, where a rule of our own knows them."""
@@ -302,7 +345,7 @@ class ShapeInference:
     def _returned(self, call: _Call) -> Any:
         """What the op returns for these layouts: meta tensors where the layout cannot depend on the
         device (ten times faster), else fake CPU tensors. ``_UNKNOWN`` when only the data can tell."""
-        if any(part in call.signature.name for part in _SHAPED_BY_KERNEL) and call.is_small():
+        if call.kernel_decides() and call.is_small():
             return call.run(call.arguments(_zeros, _CPU))
         device_free = not any(part in call.signature.name for part in _DEVICE_DEPENDENT)
         if call.signature.is_view or (call.signature.returns_tensors and device_free):
@@ -324,7 +367,13 @@ class ShapeInference:
             _raise_like_eager(call)
             return _UNKNOWN
 
-    def _describe(self, signature: Signature, template: Template, returned: Any) -> Plan:
+    def _describe(
+        self,
+        signature: Signature,
+        template: Template,
+        returned: Any,
+        resized: Sequence[tuple[str, int, Layout]],
+    ) -> Plan:
         container = type(returned) if isinstance(returned, (list, tuple)) else None
         items = list(returned) if container is not None else [returned]
         aliases = signature.return_aliases
@@ -347,7 +396,7 @@ class ShapeInference:
             outputs.append(Output(layout, offset, source, written))
         if any(isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)) for item in literals):
             return Plan(template, (), None, dynamic=True)
-        return Plan(template, outputs, container, literals=literals)
+        return Plan(template, outputs, container, literals=literals, resized=resized)
 
 
 @contextmanager

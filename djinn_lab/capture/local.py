@@ -69,7 +69,7 @@ def _restore_identity(
     copies."""
     items = list(returned) if isinstance(returned, (list, tuple)) else [returned]
     for index, item in enumerate(items):
-        if not isinstance(item, torch.Tensor):
+        if not isinstance(item, torch.Tensor) or item.layout is not torch.strided:
             continue
         alias = signature.return_aliases[index] if index < len(signature.return_aliases) else None
         if alias is not None and alias[1]:

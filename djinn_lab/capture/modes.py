@@ -10,13 +10,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from djinn_lab.capture.composites import COMPOSITES, record_whole
 from djinn_lab.capture.cuda_answers import cuda_answers, is_pool
 from djinn_lab.capture.data_attribute import capturing_recorders
 from djinn_lab.capture.default_generator import settled_generator
 from djinn_lab.capture.hooks import loader_on_host, module_hooks, optimizer_hooks
 from djinn_lab.capture.packed_sequences import pad
 from djinn_lab.capture.segment import paused
-from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.capture.tensor import LazyTensor, plain
 from djinn_lab.capture.whole_tensors import WHOLE_TENSOR_CALLS
 
 if TYPE_CHECKING:
@@ -114,6 +115,17 @@ def _to(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return func(moved, *rest, **kwargs) if rest or kwargs else moved
 
 
+def _split(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``tensor_split`` at places that a tensor holds: torch reads them from its memory."""
+    return func(
+        *args[:1], *map(_on_host, args[1:]), **{name: _on_host(item) for name, item in kwargs.items()}
+    )
+
+
+def _on_host(item: Any) -> Any:
+    return plain(item, "tensor_split") if type(item) is LazyTensor else item
+
+
 def _host_memory(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``.numpy()`` and the like on a plain tensor that a captured op has written."""
     tensor = args[0]
@@ -142,9 +154,12 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     torch.Tensor.numpy: _host_memory,
     torch.Tensor.tolist: _host_memory,
     torch.Tensor.__array__: _host_memory,
+    torch.tensor_split: _split,
+    torch.Tensor.tensor_split: _split,
     torch.Tensor.data_ptr: _host_memory,
     torch._VF._pad_packed_sequence: _pad_packed,
     **WHOLE_TENSOR_CALLS,
+    **dict.fromkeys(COMPOSITES, record_whole),
 }
 
 

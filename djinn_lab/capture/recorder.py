@@ -30,6 +30,7 @@ from djinn_lab.capture.local import run_locally
 from djinn_lab.capture.packed_sequences import PACK, pack
 from djinn_lab.capture.placement import Placement, has_generator, tensors_in
 from djinn_lab.capture.pool_copies import PoolCopies
+from djinn_lab.capture.resizing import Resizing
 from djinn_lab.capture.segment import STREAM_NODES, Segment, paused
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.tensor import LazyTensor, become, wrap
@@ -69,6 +70,7 @@ class Recorder:
         self.exposures = self.copies.exposures
         self.host = HostTensors(self, self.copies, self.ledger)
         self.placement = Placement(self.host, self.segment)
+        self.resizing = Resizing(self._record, self.host)
         self.capturing = False
         self.ops_recorded = 0
         self.owner: object = None
@@ -96,14 +98,12 @@ class Recorder:
             return pack(self, *args, **kwargs)
         func = _RESOLVED.get(func, func)
         signature = signature_of(func)
+        if signature.mutates_layout:
+            return self.resizing.change(signature, args, kwargs)
         if self.placement.is_host(signature, args, kwargs):
             return func(*args, **kwargs)
-        if signature.as_view is not None and type(args[0]) is LazyTensor:
-            become(args[0], self._record(signature_of(signature.as_view), args, kwargs))
-            return args[0]
         if (
             not signature.on_pool
-            or signature.mutates_layout
             or has_generator(signature, args, kwargs)
             or self._writes_shown(signature, args, kwargs)
         ):
@@ -143,6 +143,9 @@ class Recorder:
         plan = self.segment.plan(signature, call, args, kwargs)
         if plan.dynamic:
             return self._record_dynamic(signature, plan, call, args, kwargs)
+        if plan.resized:
+            self.resizing.fit(plan.resized, signature, args, kwargs)
+            return self._record(signature, args, kwargs)
         if signature.random:
             self.segment.draw()
         self.ops_recorded += 1
@@ -205,7 +208,7 @@ class Recorder:
             value = self.value_of(tensor)
             value.storage.written_on_pool()
             storages.append(value.storage.id)
-            if type(tensor) is not LazyTensor:
+            if type(tensor) is not LazyTensor and value.layout.numel:
                 self.host.mark_written(tensor, value)
         return tuple(storages)
 

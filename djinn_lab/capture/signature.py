@@ -40,15 +40,24 @@ _SPECIAL = {
     "aten._neg_view.default",
     "aten._pack_padded_sequence.default",
 }
-UNDECLARED_WRITES = {"aten.native_batch_norm.default": ("running_mean", "running_var")}
+_IN_TRUTH = {
+    torch.ops.aten.unsafe_split.Tensor: torch.ops.aten.split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default: torch.ops.aten.split_with_sizes.default,
+    torch.ops.aten._unsafe_view.default: torch.ops.aten.view.default,
+    torch.ops.aten._efficientzerotensor.default: torch.ops.aten.zeros.default,
+}
+"""Ops with a property that their schema hides from autograd (they make views, or a tensor without memory),
+and the ops that are recorded for them."""
+UNDECLARED_WRITES = dict.fromkeys(
+    ("aten.native_batch_norm.default", "aten.native_batch_norm.out"), ("running_mean", "running_var")
+)
 """Writes that torch's schema does not declare."""
 
 
 def _kind(argument: torch._C.Argument, shape_from_scalar: bool) -> Kind:
     text = str(argument.type).replace("Optional[", "").rstrip("]")
-    if shape_from_scalar:
-        return Kind.STATIC
-    return _KINDS.get(text, Kind.STATIC)
+    kind = _KINDS.get(text, Kind.STATIC)
+    return Kind.STATIC if shape_from_scalar and kind is Kind.SCALAR else kind
 
 
 def _return_alias(returned: torch._C.Argument, owner: dict[str, str]) -> tuple[str, bool] | None:
@@ -71,14 +80,15 @@ def _as_view(func: OpOverload) -> OpOverload | None:
 class Signature:
     """``ordinary``: recorded as it is whenever its first argument is lazy. ``kinds`` by position and
     ``keyword_kinds`` by name. ``written``: argument names whose memory the op writes.
-    ``return_aliases[i]``: (argument name, is a write) for the i-th return, or None when it is fresh
-    memory."""
+    ``is_out``: writes to ``out=`` arguments. ``return_aliases[i]``: (argument name, is a write) for the i-th
+    return, or None when it is fresh memory."""
 
     __slots__ = (
         "as_view",
         "func",
         "generator",
         "is_factory",
+        "is_out",
         "is_view",
         "keyword_kinds",
         "kinds",
@@ -119,6 +129,10 @@ class Signature:
         self.is_view = any(alias is not None and not alias[1] for alias in self.return_aliases)
         self.on_pool = self.name in allowed_ops()
         self.is_factory = not any(kind in (Kind.TENSOR, Kind.TENSOR_LIST) for kind in self.kinds)
+        self.is_out = any(
+            argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
+            for argument in schema.arguments
+        )
         self.random = RANDOM in func.tags
         self.generator = Kind.GENERATOR in self.kinds
         self.mutates_layout = torch.Tag.inplace_view in func.tags or schema.name in (
@@ -149,5 +163,5 @@ _signatures: dict[int, Signature] = {}
 def signature_of(func: OpOverload) -> Signature:
     signature = _signatures.get(id(func))
     if signature is None:
-        signature = _signatures[id(func)] = Signature(func)
+        signature = _signatures[id(func)] = Signature(_IN_TRUTH.get(func, func))
     return signature

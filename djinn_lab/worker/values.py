@@ -19,6 +19,7 @@ class SessionValues:
         self.tensors: dict[int, torch.Tensor | None] = {}
         self._account = account
         self._references: dict[int, int] = {}
+        self._memory: dict[int, tuple[int, int]] = {}  # address and bytes when put: an op may resize since
         self.nbytes = 0
 
     def put(self, identifier: int, tensor: torch.Tensor | None) -> None:
@@ -26,11 +27,10 @@ class SessionValues:
         if tensor is None or tensor._is_zerotensor():  # forward-mode zeros take no memory
             return
         storage = tensor.untyped_storage()
-        address = storage.data_ptr()
+        address, size = self._memory[identifier] = storage.data_ptr(), storage.nbytes()
         count = self._references.get(address, 0)
         self._references[address] = count + 1
         if count == 0:
-            size = storage.nbytes()
             self.nbytes += size
             self._account.add(size)
 
@@ -38,14 +38,12 @@ class SessionValues:
         tensor = self.tensors.pop(identifier, None)
         if tensor is None or tensor._is_zerotensor():
             return
-        storage = tensor.untyped_storage()
-        address = storage.data_ptr()
+        address, size = self._memory.pop(identifier)
         count = self._references[address] - 1
         if count:
             self._references[address] = count
             return
         del self._references[address]
-        size = storage.nbytes()
         self.nbytes -= size
         self._account.add(-size)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +19,10 @@ from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.srg.validation import validate_program
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.messages import FetchedTensor
+
+_WORKER = ThreadPoolExecutor(1)
+"""Inside a dispatched op torch leaves out conjugation, autograd and more for its thread; a worker knows
+nothing of that."""
 
 
 class InProcessBackend:
@@ -60,10 +65,9 @@ class InProcessBackend:
             if source.blob is not None
         }
         host_stream = torch.default_generator.get_state()  # a real worker has a generator of its own
-        with torch._C._DisableFuncTorch():  # and is not inside the notebook's vmap
-            outcome = self.interpreter.run(
-                "s", encode_program(program), blobs, lambda: False, lambda *_: None
-            )
+        outcome = _WORKER.submit(
+            self.interpreter.run, "s", encode_program(program), blobs, lambda: False, lambda *_: None
+        ).result()
         torch.default_generator.set_state(host_stream)
         error = None
         if outcome.failure is not None:

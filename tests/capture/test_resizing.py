@@ -1,0 +1,80 @@
+"""Tensors that change their shape in place, plain and lazy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from in_process import cell
+
+from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.errors import CaptureError
+
+IN_PLACE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "t_": lambda x: x.t_(),
+    "squeeze_": lambda x: x.unsqueeze_(0).squeeze_(0),
+    "transpose_": lambda x: x.transpose_(0, 1),
+    "resize_ to less": lambda x: x.resize_(2),
+    "resize_ to as much": lambda x: x.resize_(3, 2),
+    "resize_as_": lambda x: x.resize_as_(torch.zeros(6)),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+@pytest.mark.parametrize("made", ["before", "within"])
+def test_a_tensor_reshaped_in_place_is_itself_and_still_its_base(
+    name: str, made: str, recorder: Recorder
+) -> None:
+    def changed(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        whole = x[:]
+        result = IN_PLACE[name](x)
+        result.add_(10)  # seen through the other view, too
+        assert x.shape == result.shape
+        return whole, result is x
+
+    source = torch.arange(6.0).view(2, 3)
+    expected, _ = changed(source.clone())
+    x = source.clone()
+    with cell(recorder):
+        whole, same = changed(x if made == "before" else x * 1)
+    assert same
+    assert torch.equal(whole.cpu(), expected)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_out_given_empty_becomes_the_result(lazy: bool, recorder: Recorder) -> None:
+    x, out = torch.randn(4, 3), torch.empty(0)
+    with cell(recorder):
+        given = out.clone() if lazy else out
+        returned = torch.add(x, 1, out=given)
+        assert returned is given
+        assert given.shape == (4, 3)
+        assert (type(given) is LazyTensor) == lazy
+        doubled = given * 2
+    assert torch.equal(given.cpu(), x + 1)
+    assert torch.equal(doubled.cpu(), (x + 1) * 2)
+
+
+def test_outs_that_stay_empty_do_not_disturb_the_others(recorder: Recorder) -> None:
+    outs = torch.ones(0, 0), torch.ones(0), torch.zeros(3, 3)
+    with cell(recorder):
+        torch.linalg.svd(torch.ones(0, 3), out=outs)
+    assert torch.equal(outs[2], torch.eye(3))
+
+
+def test_growing_memory_that_others_may_share_is_refused(recorder: Recorder) -> None:
+    with cell(recorder):
+        x = torch.ones(2, 2) * 3
+        with pytest.raises(CaptureError, match=r"needs more memory(?s:.)*Make a new tensor"):
+            x.resize_(5)
+        x.add_(1)
+    assert torch.equal(x.cpu(), torch.full((2, 2), 4.0))
+
+
+def test_chunks_that_torch_calls_unsafe_share_memory(recorder: Recorder) -> None:
+    with cell(recorder):
+        x = torch.zeros(6) + 1
+        torch.unsafe_chunk(x, 2)[1].add_(1)
+    assert torch.equal(x.cpu(), torch.tensor([1.0, 1, 1, 2, 2, 2]))
