@@ -1,5 +1,5 @@
-"""A hundred steps of every optimizer, spread over captured and plain cells: parameters, buffers, gradients and
-the optimizer's own state are those of eager torch to the last bit."""
+"""A hundred steps of every optimizer, spread over captured and plain cells: parameters, buffers, gradients
+and the optimizer's own state are those of eager torch to the last bit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class Training:
     def __init__(self, network: nn.Module, make: Callable[[Parameters], torch.optim.Optimizer]) -> None:
         self.network = network
         self.optimizer = make(list(network.parameters()))
-        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, 0.05, STEPS, cycle_momentum=False)
+        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
+            self.optimizer, 0.05, STEPS, cycle_momentum=False
+        )
         self.losses: list[torch.Tensor] = []
 
     def run(self, steps: int) -> None:
@@ -73,9 +75,7 @@ class Training:
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_hundred_steps_over_several_cells(
-    name: str, recorder: Recorder, backend: InProcessBackend
-) -> None:
+def test_a_hundred_steps_over_several_cells(name: str, recorder: Recorder, backend: InProcessBackend) -> None:
     network = nn.Sequential(
         nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)
     )

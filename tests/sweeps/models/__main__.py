@@ -1,7 +1,7 @@
 """``make sweep-models``: every architecture of transformers, tiny and random, eagerly and captured.
 
-The result lists each with its outcome: ``equal`` (every task that eager can do is equal to the last bit), ``not
-in eager`` with eager's own reason, ``refused``, ``wrong``, ``raised``, ``crashed`` or ``out of time``.
+The result lists each with its outcome: ``equal`` (every task that eager can do is equal to the last bit),
+``not in eager`` with eager's own reason, ``refused``, ``wrong``, ``raised``, ``crashed`` or ``out of time``.
 """
 
 from __future__ import annotations

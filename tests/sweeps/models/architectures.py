@@ -57,7 +57,9 @@ def candidate_inputs(model: Any) -> list[dict[str, torch.Tensor]]:
     ids["attention_mask"][1, :2] = 0
     both = {**ids, "decoder_input_ids": torch.randint(10, 100, (2, 5))}
     decoder = {"decoder_input_ids": torch.randint(10, 100, (2, 5))}
-    size = getattr(config, "image_size", None) or getattr(getattr(config, "vision_config", None), "image_size", 0)
+    size = getattr(config, "image_size", None) or getattr(
+        getattr(config, "vision_config", None), "image_size", 0
+    )
     sides = [size] if isinstance(size, int) and size else [32, 64, 224]
     if isinstance(size, (list, tuple)):
         sides = [size[0]]

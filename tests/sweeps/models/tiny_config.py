@@ -18,19 +18,31 @@ LAYERS = 2
 LAYERS_MAX = 6
 
 _SIZES: tuple[tuple[str, int], ...] = (
-    (r"(vocab_size|n_words|vocabulary_size|.*_vocab_size|codebook_size|vocab_size_per_layer_input)", VOCABULARY),
+    (
+        r"(vocab_size|n_words|vocabulary_size|.*_vocab_size|codebook_size|vocab_size_per_layer_input)",
+        VOCABULARY,
+    ),
     (r"(max_position_embeddings|n_positions|n_ctx|max_sequence_length|max_seq_len|seq_length)", 128),
     (r"(max_source_positions|max_target_positions|decoder_max_position.*|encoder_max_position.*)", 128),
     (r"(num_hidden_layers|num_layers|n_layers?|encoder_layers|decoder_layers|num_encoder_layers)", LAYERS),
-    (r"(num_decoder_layers|encoder_num_hidden_layers|decoder_num_hidden_layers|num_hidden_layers_.*)", LAYERS),
+    (
+        r"(num_decoder_layers|encoder_num_hidden_layers|decoder_num_hidden_layers|num_hidden_layers_.*)",
+        LAYERS,
+    ),
     (r"(num_key_value_heads|num_kv_heads|multi_query_group_num|n_head_kv|kv_n_heads)", 2),
     (r"(.*num_attention_heads|.*_attention_heads|n_heads?|num_heads|num_query_heads|encoder_n_heads)", 4),
     (r"(linear_num_key_heads|mamba_n_groups|n_groups|mamba_num_groups)", 2),
     (r"(linear_num_value_heads|mamba_n_heads|mamba_num_heads|ssm_num_heads)", 4),
-    (r"(hidden_size|d_model|n_embd|embed_dim|embedding_size|hidden_dim|dim|model_dim|encoder_hidden_size)", 32),
+    (
+        r"(hidden_size|d_model|n_embd|embed_dim|embedding_size|hidden_dim|dim|model_dim|encoder_hidden_size)",
+        32,
+    ),
     (r"(decoder_hidden_size|projection_dim|word_embed_proj_dim|lru_width|attention_hidden_size|d_embed)", 32),
     (r"(mamba_intermediate_size|mamba_d_inner|mamba_d_ssm)", 64),
-    (r"(.*intermediate_size|.*ffn_dim|d_ff|n_inner|ffn_hidden_size|dim_feedforward|d_inner|mlp_hidden.*)", 64),
+    (
+        r"(.*intermediate_size|.*ffn_dim|d_ff|n_inner|ffn_hidden_size|dim_feedforward|d_inner|mlp_hidden.*)",
+        64,
+    ),
     (r"(num_experts|num_local_experts|n_routed_experts|moe_num_experts|num_experts_per_layer)", 4),
     (r"(num_experts_per_tok|num_experts_per_token|moe_topk|moe_top_k|top_k_experts|moe_k)", 2),
     (r"(n_shared_experts|num_shared_experts|n_group|topk_group|first_k_dense_replace)", 1),
@@ -67,7 +79,9 @@ def tiny(config: PretrainedConfig) -> PretrainedConfig:
             changes[name] = tiny(vars(config)[name])
         elif name == "per_layer_config" and isinstance(value, dict):
             changes[name] = {index: item for index, item in value.items() if int(index) < layers}
-        elif (name not in derived or isinstance(value, (list, tuple))) and (small := _small(name, value, layers)) != value:
+        elif (name not in derived or isinstance(value, (list, tuple))) and (
+            small := _small(name, value, layers)
+        ) != value:
             changes[name] = small
     _match_widths(settings, changes)
     _match_rotary(settings, changes)
@@ -110,9 +124,9 @@ def _one_of_each(kinds: list[Any], layers: int) -> list[Any]:
 
 def _match_widths(settings: dict[str, Any], changes: dict[str, Any]) -> None:
     """As many key heads as heads where it was so; inner heads that fill the inner width."""
-    if settings.get("num_key_value_heads") and "num_attention_heads" in changes:
-        if settings["num_key_value_heads"] == settings.get("num_attention_heads"):
-            changes["num_key_value_heads"] = changes["num_attention_heads"]
+    key_heads = settings.get("num_key_value_heads")
+    if key_heads and key_heads == settings.get("num_attention_heads") and "num_attention_heads" in changes:
+        changes["num_key_value_heads"] = changes["num_attention_heads"]
     if "expand" in settings and "num_heads" in changes:
         changes["head_dim"] = int(settings["expand"]) * changes["hidden_size"] // changes["num_heads"]
 

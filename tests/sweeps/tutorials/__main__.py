@@ -1,5 +1,5 @@
-"""``make sweep-tutorials DJINN_TUTORIALS=<folder>``: public code as it stands, plain and with every cell under
-``%%djinn``, compared in what it prints and leaves behind.
+"""``make sweep-tutorials DJINN_TUTORIALS=<folder>``: public code as it stands, plain and with every cell
+under ``%%djinn``, compared in what it prints and leaves behind.
 
 ``manifest.toml`` names the code; where it would download data or train for hours it names the small change.
 """
@@ -33,7 +33,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=os.environ.get("DJINN_TUTORIALS"))
     parser.add_argument("--only", action="append", help="a part of owner/name/path")
     parser.add_argument("--budget", type=int, default=240, metavar="S", help="seconds a run")
-    parser.add_argument("--out", type=Path, help="default: benchmarks/results/tutorials-<machine>-<date>.json")
+    parser.add_argument(
+        "--out", type=Path, help="default: benchmarks/results/tutorials-<machine>-<date>.json"
+    )
     options = parser.parse_args()
     if options.folder is None:
         parser.error("say where the repositories are: an argument, or DJINN_TUTORIALS")
@@ -43,7 +45,11 @@ def main() -> None:
         name = f"{item['repository']}/{item['path']}"
         if options.only and not any(part in name for part in options.only):
             continue
-        answer = {"repository": item["repository"], "path": item["path"], **compare(root, item, options.budget)}
+        answer = {
+            "repository": item["repository"],
+            "path": item["path"],
+            **compare(root, item, options.budget),
+        }
         found.append(answer)
         print(f"{answer['outcome']:14} {name}  {answer.get('reason', '')[:1500]}", flush=True)
     out = options.out or RESULTS / f"tutorials-{this_machine().slug}-{now().date()}.json"
@@ -130,7 +136,12 @@ def run(root: Path, item: dict[str, Any], captured: bool, budget_s: int) -> dict
 def difference(captured: dict[str, Any], plain: dict[str, Any]) -> str | None:
     if captured["printed"] != plain["printed"]:
         lines = difflib.unified_diff(
-            plain["printed"].splitlines(), captured["printed"].splitlines(), "plain", "captured", n=0, lineterm=""
+            plain["printed"].splitlines(),
+            captured["printed"].splitlines(),
+            "plain",
+            "captured",
+            n=0,
+            lineterm="",
         )
         return "printed: " + "\n".join(list(lines)[:12])[:800]
     left, right = captured["values"], plain["values"]

@@ -1,4 +1,5 @@
-"""A script, a notebook or the snippets of a page as cells, and running them: as they are, or each under ``%%djinn``.
+"""A script, a notebook or the snippets of a page as cells, and running them: as they are, or each under
+``%%djinn``.
 
 Captured cells go through the very transforms that ``%load_ext djinn_lab`` installs; only the pool is in this
 process.

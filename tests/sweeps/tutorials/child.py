@@ -1,6 +1,6 @@
 """Runs one item of the manifest in this process and writes what it left behind.
 
-    python child.py REQUEST.json ANSWER.json
+python child.py REQUEST.json ANSWER.json
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     script = Path(request["script"])
     os.chdir(request.get("folder") or script.parent)
     sys.path[:0] = [os.getcwd(), str(script.parent)]
-    sys.path.append(str(Path(__file__).parent / "stand_ins"))  # last: the real ones win where they are installed
+    sys.path.append(
+        str(Path(__file__).parent / "stand_ins")
+    )  # last: the real ones win where they are installed
     sys.argv = [str(script), *request["arguments"]]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -17,7 +17,10 @@ _KEPT = (torch.Tensor, torch.nn.Module, np.ndarray, np.generic, bool, int, float
 _MASKS = (
     (r"0x[0-9a-f]{6,}", "<address>"),
     (r"<_?djinn[^>]*>", "<object>"),
-    (r"\d+(\.\d+)?(e-?\d+)?(?=\s*(s|ms|µs|us|sec|secs|seconds|minutes|min|it/s|ms/batch|tokens/sec|tok/sec)\b)", "<time>"),
+    (
+        r"\d+(\.\d+)?(e-?\d+)?(?=\s*(s|ms|µs|us|sec|secs|seconds|minutes|min|it/s|ms/batch|tokens/sec|tok/sec)\b)",
+        "<time>",
+    ),
     (r"(?i)(time|elapsed|took|duration|tokens/sec|sec|seconds)(\w*\W{1,12})\d+(\.\d+)?", r"\1\2<time>"),
     (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?(\.\d+)?", "<date>"),
 )
@@ -36,7 +39,9 @@ def remember_optimizers() -> None:
     torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
 
 
-def observe(namespace: Mapping[str, Any], printed: str, folder: Path, masks: list[list[str]]) -> dict[str, Any]:
+def observe(
+    namespace: Mapping[str, Any], printed: str, folder: Path, masks: list[list[str]]
+) -> dict[str, Any]:
     variables = {
         name: value
         for name, value in namespace.items()

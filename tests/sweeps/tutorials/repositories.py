@@ -1,5 +1,5 @@
 """Public repositories, as bare git mirrors (``<folder>/<owner>+<name>/repo``) or plain checkouts
-(``<folder>/<owner>+<name>`` or ``<folder>/<name>``). Only read; what an item needs is copied to a fresh folder."""
+(``<folder>/<owner>+<name>`` or ``<folder>/<name>``). Only read; each run gets a copy in a fresh folder."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ class CartPole:
     """The classic equations of motion; an episode ends when the pole falls or after 200 steps."""
 
     def __init__(self) -> None:
-        self.action_space = SimpleNamespace(n=2, sample=lambda: int(np.random.randint(2)), seed=lambda seed: None)
+        self.action_space = SimpleNamespace(
+            n=2, sample=lambda: int(np.random.randint(2)), seed=lambda seed: None
+        )
         self.observation_space = SimpleNamespace(shape=(4,))
         self.spec = SimpleNamespace(reward_threshold=475.0)
         self._source = np.random.default_rng(0)

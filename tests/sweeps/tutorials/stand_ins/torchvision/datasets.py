@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from PIL import Image
 
 class _Pictures(torch.utils.data.Dataset[Any]):
     shape: tuple[int, ...] = (28, 28)
-    classes = [str(index) for index in range(10)]
+    classes: ClassVar[list[str]] = [str(index) for index in range(10)]
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class CIFAR10(_Pictures):
 
 
 class CIFAR100(CIFAR10):
-    classes = [str(index) for index in range(100)]
+    classes: ClassVar[list[str]] = [str(index) for index in range(100)]
 
 
 class FakeData(torch.utils.data.Dataset[Any]):

@@ -8,7 +8,9 @@ import torch
 from PIL import Image
 
 
-def make_grid(tensor: Any, nrow: int = 8, padding: int = 2, normalize: bool = False, **ignored: Any) -> torch.Tensor:
+def make_grid(
+    tensor: Any, nrow: int = 8, padding: int = 2, normalize: bool = False, **ignored: Any
+) -> torch.Tensor:
     pictures = torch.stack(list(tensor)) if isinstance(tensor, (list, tuple)) else tensor
     pictures = pictures.unsqueeze(0) if pictures.dim() == 3 else pictures
     if normalize:
