@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test lint unit bench sweep-ops install browser clean help
+.PHONY: demo test lint unit bench sweep-ops sweep-models sweep-tutorials install browser clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -43,6 +43,12 @@ bench: install ## figures, each beside its baseline, into benchmarks/results
 
 sweep-ops: install ## torch's operator database, captured beside eager (a quarter of an hour)
 	@PYTHONPATH=tests:tests/capture OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.operators --out benchmarks/results
+
+sweep-models: install ## every architecture of transformers, tiny, captured beside eager (three quarters of an hour)
+	@PYTHONPATH=.:tests/capture OMP_NUM_THREADS=1 $(BIN)/python tests/sweeps/models
+
+sweep-tutorials: install ## public scripts and notebooks below DJINN_TUTORIALS, plain beside %%djinn
+	@PYTHONPATH=.:tests/capture OMP_NUM_THREADS=1 $(BIN)/python tests/sweeps/tutorials
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

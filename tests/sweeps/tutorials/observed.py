@@ -73,7 +73,8 @@ def digest(value: object) -> str:
         if host.layout is not torch.strided:
             host = host.to_dense()
         data = host.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        return f"tensor {tuple(value.shape)} {value.dtype} {hashlib.sha256(data).hexdigest()[:16]} {_shown(host)}"
+        content = hashlib.sha256(data).hexdigest()[:16]
+        return f"tensor {tuple(value.shape)} {value.dtype} {content} {_shown(host)}"
     if isinstance(value, np.ndarray):
         if value.dtype == object:
             return f"array {value.shape} of objects"
