@@ -27,7 +27,7 @@ class Cut:
 class RunResult:
     """``executed`` nodes ran; ``error`` is what to raise then. ``fetched`` run parallel to
     ``program.fetch``: contiguous plain tensors. ``dynamic_metas``: layouts of the last node's outputs
-    when it was dynamic. ``pool_lost``: every value is gone."""
+    when it was dynamic. ``pool_lost``: every value is gone. ``run_s``: seconds the device ran nodes."""
 
     executed: int
     fetched: Sequence[torch.Tensor] = ()
@@ -35,6 +35,7 @@ class RunResult:
     rng_state: bytes | None = None
     error: BaseException | None = None
     pool_lost: bool = False
+    run_s: float = 0.0
 
 
 class Backend(Protocol):

@@ -31,7 +31,7 @@ from djinn_lab.capture.packed_sequences import PACK, pack
 from djinn_lab.capture.placement import Placement, has_generator, tensors_in
 from djinn_lab.capture.pool_copies import PoolCopies
 from djinn_lab.capture.resizing import Resizing
-from djinn_lab.capture.segment import STREAM_NODES, Segment, paused
+from djinn_lab.capture.segment import Segment, paused
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.tensor import LazyTensor, become, wrap
 from djinn_lab.capture.values import Layout, Storage, Value
@@ -61,7 +61,7 @@ def _elements(tensor: torch.Tensor) -> int:
 
 
 class Recorder:
-    def __init__(self, backend: Backend, stream_nodes: int = STREAM_NODES) -> None:
+    def __init__(self, backend: Backend, stream_nodes: int | None = None) -> None:
         self.dead: list[int] = []
         self.segment = Segment(backend, self.dead, stream_nodes)
         self.ledger = self.segment.ledger

@@ -13,17 +13,11 @@ from djinn_lab.capture.assembly import Assembled, PendingNode, assemble
 from djinn_lab.capture.backend import Backend, Cut, RunResult
 from djinn_lab.capture.inference import Plan, ShapeInference
 from djinn_lab.capture.ledger import Ledger
+from djinn_lab.capture.pace import STREAM_NODES_MAX, Pace
 from djinn_lab.capture.random_stream import RandomStream
 from djinn_lab.capture.scope import ScopeTracker
 from djinn_lab.capture.signature import Signature
 from djinn_lab.srg.program import TensorMeta
-
-STREAM_NODES = 1000
-"""A cell's pending nodes are sent ahead from this many on, when the pool is free for them,"""
-LOOK_NODES = 250
-"""which is asked again after so many more,"""
-STREAM_NODES_MAX = 50_000
-"""and no longer asked at this many: then the cell waits for the pool."""
 
 
 class Flight(NamedTuple):
@@ -42,18 +36,18 @@ class Segment:
     """Holds ``plans_made`` and the plan cache too, which outlive the segments. ``before_cut`` is asked
     before anything is changed and may raise to forbid the cut."""
 
-    def __init__(self, backend: Backend, dead: list[int], stream_nodes: int = STREAM_NODES) -> None:
+    def __init__(self, backend: Backend, dead: list[int], stream_nodes: int | None = None) -> None:
         self.backend = backend
         self.ledger = Ledger(dead)
         self.scopes = ScopeTracker()
         self.random = RandomStream()
         self.before_cut: Callable[[Cut], None] = _allow
         self.plans_made = 0
-        self._stream_nodes = stream_nodes
+        self._pace = Pace(stream_nodes)
         self._inference = ShapeInference()
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._nodes: list[PendingNode] = []
-        self._look_at = self._stream_nodes
+        self._look_at = self._pace.nodes
         self._flight: Flight | None = None
 
     def plan(
@@ -116,7 +110,7 @@ class Segment:
         with paused():
             busy = self._flight is not None and not self.backend.is_done()
             if busy and len(self._nodes) < STREAM_NODES_MAX:
-                self._look_at = len(self._nodes) + LOOK_NODES
+                self._look_at = len(self._nodes) + max(1, self._pace.nodes // 4)
                 return
             self._reap()
             self._send(Cut("streamed", self.scopes.line()), ())
@@ -149,7 +143,7 @@ class Segment:
         assembled = self._assemble(fetch, release)
         nodes = [self._nodes[position] for position in assembled.positions]
         self._nodes = []
-        self._look_at = self._stream_nodes
+        self._look_at = self._pace.nodes
         self.scopes.clear()
         if not (nodes or fetch):
             if release:
@@ -193,13 +187,14 @@ class Segment:
             ledger.lose_pool()
         else:
             ledger.settle(flight.sent, flight.nodes[: result.executed], flight.dead)
+            self._pace.learn(result.executed, result.run_s)
             ledger.lose(flight.nodes[result.executed :], _not_computed(result))
         if result.error is None:
             self.random.finish(result.rng_state)
             return
         ledger.lose(self._nodes, _not_computed(result))
         self._nodes = []
-        self._look_at = self._stream_nodes
+        self._look_at = self._pace.nodes
         self.random.forget()
 
 

@@ -259,6 +259,7 @@ class PoolExecutor:
             result.rng_state,
             error,
             pool_lost=isinstance(error, WorkerLost),
+            run_s=result.stages.get("run", 0.0),
         )
 
     def _wait(

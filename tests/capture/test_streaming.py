@@ -6,8 +6,8 @@ import pytest
 import torch
 from in_process import InProcessBackend, cell
 
+from djinn_lab.capture.pace import STREAM_NODES, STREAM_NODES_MIN, Pace
 from djinn_lab.capture.recorder import Recorder
-from djinn_lab.capture.segment import STREAM_NODES
 from djinn_lab.errors import RemoteError, ValueLost
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.merging import merge_programs
@@ -105,3 +105,19 @@ def test_the_parts_of_a_streamed_cell_merge_into_the_graph_of_the_whole() -> Non
     assert [node.op for node in many.nodes] == [node.op for node in one.nodes]
     assert many.structural_hash == one.structural_hash
     assert len(many.edges) == len(one.edges)
+
+
+def test_parts_are_as_long_as_the_pool_is_fast() -> None:
+    pace = Pace(None)
+    assert pace.nodes == STREAM_NODES
+    pace.learn(200, 200 * 20e-6)
+    assert pace.nodes == 250
+    pace.learn(200, 200 * 5e-3)
+    assert pace.nodes == STREAM_NODES_MIN
+    pace.learn(3, 1e-9)  # too few to tell
+    assert pace.nodes == STREAM_NODES_MIN
+    pace.learn(500, 500 * 1e-6)
+    assert pace.nodes == STREAM_NODES
+    fixed = Pace(7)
+    fixed.learn(200, 1.0)
+    assert fixed.nodes == 7

@@ -1,0 +1,26 @@
+"""How long a part of a cell should be before it is sent ahead."""
+
+from __future__ import annotations
+
+STREAM_NODES = 1000
+"""The first part, while nothing is known of the pool's speed; and the longest that is waited for."""
+STREAM_NODES_MIN = 64
+STREAM_NODES_MAX = 50_000
+"""With so many pending, the cell waits for a busy pool."""
+PART_S = 0.005
+"""Seconds that the device should be busy with a part: several times what sending one costs."""
+
+
+class Pace:
+    """``nodes``: how many pending nodes are worth a message, from what the device took for those before."""
+
+    def __init__(self, fixed: int | None) -> None:
+        self._fixed = fixed is not None
+        self.nodes = STREAM_NODES if fixed is None else fixed
+
+    def learn(self, executed: int, run_s: float) -> None:
+        """``executed`` nodes took the device ``run_s`` seconds."""
+        if self._fixed or executed < STREAM_NODES_MIN or run_s <= 0:
+            return
+        wanted = int(PART_S * executed / run_s)
+        self.nodes = min(STREAM_NODES, max(STREAM_NODES_MIN, wanted))
