@@ -10,8 +10,10 @@ from time import perf_counter
 
 from benchmarks import (
     capture_per_op,
+    capture_programs,
     dashboard_paint,
     empty_cell,
+    generation,
     long_cell,
     quickstart,
     round_trip,
@@ -28,9 +30,11 @@ TOPICS: dict[str, Callable[[Bench], list[Figure]]] = {
     module.NAME: module.measure
     for module in (
         capture_per_op,
+        capture_programs,
         empty_cell,
         round_trip,
         long_cell,
+        generation,
         transfer,
         dashboard_paint,
         start_times,

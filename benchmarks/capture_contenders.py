@@ -1,14 +1,15 @@
-"""Four ways to take a torch op: run it, record it here, record it in ``torch._lazy``, fake it."""
+"""Ways to take a torch op: run it, record it here, record it in ``torch._lazy``, fake it, pass it by."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.capture.modes import capturing
@@ -124,6 +125,50 @@ class Fake:
     def module(self, make: Callable[[], nn.Module]) -> nn.Module:
         with self._mode:
             return make()
+
+    def settle(self) -> None:
+        pass
+
+
+class PassedBy(torch.Tensor):
+    """Has a layout and nothing else."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+
+class _PassBy(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return (
+            _passed_by(args[0]) if args and isinstance(args[0], torch.Tensor) else func(*args, **kwargs or {})
+        )
+
+
+def _passed_by(like: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
+        PassedBy, like.shape, like.stride(), 0, None, like.dtype
+    )
+    return made
+
+
+class TorchDispatch:
+    """Torch's way to a Python recorder and back, with a recorder that does nothing: no recorder in Python can
+    take less. Results have the first input's layout, right for the elementwise kind alone."""
+
+    device = "cpu"
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        with _PassBy():  # type: ignore[no-untyped-call]
+            yield
+
+    def module(self, make: Callable[[], nn.Module]) -> nn.Module:
+        return make()
 
     def settle(self) -> None:
         pass
