@@ -225,6 +225,10 @@ class _Call:
         return self.signature.func(*arguments[0], **arguments[1])
 
 
+_ORDINARY = {torch.float32, torch.float64}
+_DTYPE_WORDS = ("dtype", "scalar type", "data type", "same type")
+
+
 def _fill(item: Any, ready: Iterator[torch.Tensor], device: torch.device) -> Any:
     if isinstance(item, torch.Tensor):
         return next(ready)
@@ -300,6 +304,7 @@ class ShapeInference:
         self._mode = FakeTensorMode(allow_non_fake_inputs=False)
         self._templates: dict[bytes, Template] = {}
         self._dtypes: dict[tuple[Any, ...], torch.dtype | None] = {}
+        self._accepted: set[tuple[Any, ...]] = set()
 
     def plan(
         self,
@@ -320,6 +325,7 @@ class ShapeInference:
             container = None if len(outputs) == 1 else tuple
             return Plan(template, outputs, container, literals=[None] * len(outputs))
         with torch._C.DisableTorchFunction():
+            self._refuse_dtypes(call)
             if signature.written and call.may_write_twice() and call.is_small():
                 _raise_like_eager(call)  # shape rules do not look at memory
             returned = self._returned(call)
@@ -327,6 +333,26 @@ class ShapeInference:
         if returned is _UNKNOWN:
             return Plan(template, (), None, dynamic=True)
         return self._describe(signature, template, returned, resized)
+
+    def _refuse_dtypes(self, call: _Call) -> None:
+        """Torch's shape rules accept dtypes that its kernels refuse: tried once per op and dtypes, on zeros.
+        Only an error that speaks of dtypes counts; zeros may be wrong for other reasons."""
+        dtypes = tuple(value.layout.dtype for value in call.values)
+        if call.signature.is_view or (_ORDINARY.issuperset(dtypes) and len(set(dtypes)) <= 1):
+            return
+        kinds = (call.signature, dtypes)
+        if kinds in self._accepted or not call.is_small():
+            return
+        try:
+            _raise_like_eager(call)
+        except NotImplementedError:
+            raise
+        except RuntimeError as error:
+            if any(word in str(error) for word in _DTYPE_WORDS):
+                raise
+        except (IndexError, ValueError, TypeError):
+            pass  # the shape rules know these
+        self._accepted.add(kinds)
 
     def _by_rule(self, call: _Call, key: tuple[Any, ...]) -> list[Layout] | None:
         """Layouts of the new tensors that the op returns, where a rule of our own knows them."""

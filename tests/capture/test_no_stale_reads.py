@@ -11,9 +11,15 @@ import torch
 from both_worlds import BothWorlds, World
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
-EXAMPLES = int(os.environ.get("DJINN_STALE_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("DJINN_STALE_EXAMPLES", "120"))
 TENSORS_MAX = 12
 
 MAKE: dict[str, Callable[[], torch.Tensor]] = {
@@ -23,6 +29,9 @@ MAKE: dict[str, Callable[[], torch.Tensor]] = {
     "randn": lambda: torch.randn(2, 3, 2),
     "scalar": lambda: torch.tensor(1.5),
     "list": lambda: torch.tensor([[1.0, 2.0, 3.0]]),
+    "leaf": lambda: torch.randn(2, 3, requires_grad=True),
+    "double": lambda: torch.rand(2, 3, dtype=torch.float64),
+    "integers": lambda: torch.randint(0, 5, (3, 3)),
 }
 VIEW: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "first": lambda x: x[0],
@@ -51,6 +60,14 @@ NEW: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sort": lambda x, y: x.sort(-1).values,
     "cat": lambda x, y: torch.cat([x, y]),
     "clone": lambda x, y: x.clone(),
+    "norm": lambda x, y: torch.nn.functional.layer_norm(x, x.shape[-1:]),
+    "softmax": lambda x, y: (x * 2).softmax(-1) + y.exp(),
+    "index": lambda x, y: x[torch.tensor([0, 0])],
+    "stack": lambda x, y: torch.stack([x, y], -1).amax(-1),
+    "gradient": lambda x, y: torch.zeros(1) if x.grad is None else x.grad,
+    "no_grad": lambda x, y: _without_gradient(x, y),
+    "cast": lambda x, y: x.to(torch.float64).round(),
+    "leaf": lambda x, y: x.detach().clone().requires_grad_(),
     "dropout": lambda x, y: torch.nn.functional.dropout(x, 0.5),
     "noise": lambda x, y: x + torch.randn_like(x),
     "cpu": lambda x, y: x.cpu() + 1,
@@ -71,9 +88,30 @@ WRITE: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "data": lambda x, y: setattr(x, "data", y),
     "iadd": lambda x, y: x.__iadd__(y),
     "out": lambda x, y: torch.add(y, 1, out=x) if x.shape == y.shape else None,
-    "foreach": lambda x, y: torch._foreach_add_([x, y], 1.0),
+    "foreach": lambda x, y: torch._foreach_add_([x, y], 1.0) if x.dtype == y.dtype else None,
     "branch": lambda x, y: x.add_(1) if x.sum().item() > 0 else x.mul_(0.5),
+    "backward": lambda x, y: (x * y).sum().backward(),
+    "backward again": lambda x, y: x.backward(y, retain_graph=True),
+    "forget gradient": lambda x, y: setattr(x, "grad", None),
+    "step": lambda x, y: _step(x),
+    "fill_diagonal_": lambda x, y: x.fill_diagonal_(2),
+    "index_add_": lambda x, y: x.index_add_(0, torch.tensor([0]), x[:1].clone()),
+    "resize view": lambda x, y: x.unsqueeze_(0),
+    "hook": lambda x, y: x.register_hook(lambda gradient: gradient * 2),
+    "random_": lambda x, y: x.bernoulli_(0.5),
 }
+
+
+def _without_gradient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return x * 2 + y
+
+
+def _step(x: torch.Tensor) -> None:
+    with torch.no_grad():
+        if x.grad is not None:
+            x -= 0.1 * x.grad
+            x.grad.zero_()
 
 
 class Statements(RuleBasedStateMachine):
@@ -218,15 +256,46 @@ def _training_step(world: World) -> None:
     world.optimizer.step()
 
 
-@pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors:UserWarning")
-def test_no_look_shows_an_old_value() -> None:
+class ProgramsInOneCell(Statements):
+    """Everything happens in one captured cell, and every variable is compared after every statement."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both.enter_cell()
+
+    @precondition(lambda self: False)
+    @rule()
+    def enter_cell(self) -> None:
+        """Never left, so never entered."""
+
+    @precondition(lambda self: False)
+    @rule()
+    def leave_cell(self) -> None:
+        """Only by the teardown."""
+
+    @invariant()
+    def nothing_differs(self) -> None:
+        self.both.compare_everything()
+
+
+def check(machine: type[Statements], examples: int, steps: int) -> None:
     run_state_machine_as_test(
-        Statements,
+        machine,
         settings=settings(
-            max_examples=EXAMPLES,
-            stateful_step_count=40,
+            max_examples=examples,
+            stateful_step_count=steps,
             deadline=None,
             suppress_health_check=list(HealthCheck),
             print_blob=True,
         ),
     )
+
+
+@pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors:UserWarning")
+def test_no_look_shows_an_old_value() -> None:
+    check(Statements, EXAMPLES, 40)
+
+
+@pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors:UserWarning")
+def test_programs_equal_eager_after_every_statement() -> None:
+    check(ProgramsInOneCell, EXAMPLES // 2, 25)
