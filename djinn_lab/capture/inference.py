@@ -47,24 +47,10 @@ _SHAPED_BY_KERNEL = (
 """Ops whose CPU kernel returns other layouts than torch's shape rule says: asked once per key, on zeros."""
 _STRIDED_BY_KERNEL = (
     *("logical_", "logaddexp", "ldexp", "copysign", "heaviside", "angle", "div.Tensor_mode", "pow."),
-    *(
-        "native_dropout_backward",
-        "nll_loss2d",
-        "_fft_",
-        "softmax_backward",
-        "elu_backward",
-        "hardsigmoid_backward",
-    ),
-    *(
-        "hardswish_backward",
-        "hardtanh_backward",
-        "logit_backward",
-        "softplus_backward",
-        "log_sigmoid",
-        "_loss_backward",
-    ),
-    *("binary_cross_entropy_backward", "floor_divide.", "float_power", "isin.", "xlog1py", "xlogy"),
-    *("_weight_norm_interface", "masked_select_backward", "channel_shuffle"),
+    *("native_dropout_backward", "nll_loss2d", "_fft_", "softmax_backward", "elu_backward", "isin."),
+    *("hardsigmoid_backward", "hardswish_backward", "hardtanh_backward", "logit_backward", "log_sigmoid"),
+    *("softplus_backward", "_loss_backward", "cross_entropy_backward", "floor_divide.", "float_power"),
+    *("xlog1py", "xlogy", "_weight_norm_interface", "masked_select_backward", "channel_shuffle"),
 )
 """Such as do so when an input is not row-major."""
 _NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -67,6 +67,21 @@ class LazyTensor(torch.Tensor):
         text = repr(shown.detach().requires_grad_(self.requires_grad))
         return f"Parameter containing:\n{text}" if getattr(self, "_is_param", False) else text
 
+    def __float__(self) -> float:
+        return _number(self, torch.Tensor.__float__)
+
+    def __int__(self) -> int:
+        return _number(self, torch.Tensor.__int__)
+
+    def __index__(self) -> int:
+        return _number(self, torch.Tensor.__index__)
+
+    def __bool__(self) -> bool:
+        return _number(self, torch.Tensor.__bool__)
+
+    def __complex__(self) -> complex:
+        return _number(self, torch.Tensor.__complex__)
+
     def __format__(self, spec: str) -> str:
         if self.dim() == 0:
             return format(self.item(), spec)
@@ -112,6 +127,16 @@ class LazyTensor(torch.Tensor):
             become(self, new)
         else:
             self._value.storage.recorder.make_lazy_share(self, new)
+
+
+T = TypeVar("T")
+
+
+def _number(tensor: LazyTensor, convert: Callable[[torch.Tensor], T]) -> T:
+    """A Python number. Inside ``torch.tensor([x])`` torch's C++ has switched dispatch to Python off and would
+    read memory that is not here."""
+    off = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
+    return convert(plain(tensor, "item") if off else tensor)
 
 
 def become(tensor: LazyTensor, other: LazyTensor) -> None:

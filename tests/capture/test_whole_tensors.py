@@ -101,3 +101,20 @@ def test_in_place_views_need_no_values(recorder: Recorder, backend: InProcessBac
         x.unsqueeze_(0)
     assert [cut.cause for cut in backend.cuts] == ["cell end"]
     assert x.shape == (1, 3, 2)
+
+
+def test_python_numbers_and_new_tensors_of_captured_values(recorder: Recorder) -> None:
+    def run(x: torch.Tensor) -> Any:
+        losses = [x.sum(), x.mean()]
+        nested = torch.tensor([[losses[0], 1.0], [2.0, x[1]]])
+        legacy = torch.FloatTensor([x[0]]), torch.LongTensor([x[1].long()]), x.new_tensor([x[2]])
+        picked = ["a", "b", "c"][x.argmax()]
+        return nested, legacy, torch.as_tensor(losses), picked, int(x[1]), bool(x[0] > 0), complex(x[2])
+
+    check_cell(recorder, run, torch.randn(3))
+
+
+def test_a_plain_tensor_of_lazy_losses(recorder: Recorder) -> None:
+    with cell(recorder):
+        losses = [torch.ones(2).sum() * index for index in range(3)]
+    assert torch.tensor(losses).tolist() == [0.0, 2.0, 4.0]

@@ -21,6 +21,7 @@ _MASKS = (
         r"\d+(\.\d+)?(e-?\d+)?(?=\s*(s|ms|µs|us|sec|secs|seconds|minutes|min|it/s|ms/batch|tokens/sec|tok/sec)\b)",
         "<time>",
     ),
+    (r"(ms/batch|tok/s|it/s)(\s*)\d+(\.\d+)?", r"\1 <time>"),
     (r"(?i)(time|elapsed|took|duration|tokens/sec|sec|seconds)(\w*\W{1,12})\d+(\.\d+)?", r"\1\2<time>"),
     (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?(\.\d+)?", "<date>"),
 )
