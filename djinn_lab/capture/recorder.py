@@ -49,6 +49,8 @@ _QUESTIONS: dict[OpOverload, Callable[[torch.Tensor, torch.Tensor], bool]] = {
     torch.ops.aten._has_compatible_shallow_copy_type.default: lambda one, other: type(one) is type(other),
 }
 """Torch asks itself these; the answers need no values."""
+_RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
+"""Computes differently under ``torch.no_grad()``; its last argument, otherwise unused, says so to the worker."""
 _CLONE = torch.ops.aten.clone.default
 
 
@@ -96,6 +98,8 @@ class Recorder:
             return _QUESTIONS[func](*args)
         if func is PACK:
             return pack(self, *args, **kwargs)
+        if func is _RNN_LAYER:
+            args = (*args[:-1], torch.is_grad_enabled())
         func = _RESOLVED.get(func, func)
         signature = signature_of(func)
         if signature.mutates_layout:

@@ -39,6 +39,7 @@ _SPECIAL = {
     "aten._conj.default",
     "aten._neg_view.default",
     "aten._pack_padded_sequence.default",
+    "aten.mkldnn_rnn_layer.default",
 }
 _IN_TRUTH = {
     torch.ops.aten.unsafe_split.Tensor: torch.ops.aten.split.Tensor,

@@ -33,6 +33,8 @@ class Call:
         self._kwargs = {name: _builder(argument, device) for name, argument in template.kwargs.items()}
         self._zeroed = template.op.startswith(_UNINITIALISED)
         self.fresh = tuple(returned.alias_info is None for returned in self.func._schema.returns)
+        if template.op == "aten.mkldnn_rnn_layer.default":
+            self.func = _in_grad_mode(self.func)
 
     def __call__(self, tensors: Sequence[torch.Tensor | None], scalars: Sequence[Scalar]) -> Any:
         returned = self._call(tensors, scalars)
@@ -48,6 +50,16 @@ class Call:
         if not self._kwargs:
             return self.func(*args)
         return self.func(*args, **{name: build(inputs, numbers) for name, build in self._kwargs.items()})
+
+
+def _in_grad_mode(func: Callable[..., Any]) -> Callable[..., Any]:
+    """For the op that computes differently under ``torch.no_grad()``: its last argument says which it was."""
+
+    def call(*args: Any) -> Any:
+        with torch.set_grad_enabled(args[-1]):
+            return func(*args)
+
+    return call
 
 
 def _lookup(op: str) -> Any:

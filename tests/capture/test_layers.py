@@ -77,6 +77,16 @@ def test_layer_forward_and_backward(name: str, mode: str, recorder: Recorder) ->
     check_cell(recorder, run, layer, *inputs)
 
 
+def test_recurrent_layers_without_gradients(recorder: Recorder) -> None:
+    def run(layer: nn.Module, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            outputs = layer(x)
+        return outputs, layer(x)
+
+    check_cell(recorder, run, nn.LSTM(28, 64, 2, batch_first=True), torch.randn(20, 28, 28))
+    check_cell(recorder, run, nn.LSTM(28, 64, 2).eval(), torch.randn(20, 28, 28))
+
+
 def test_packed_sequences(recorder: Recorder) -> None:
     def run(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
         packed = nn.utils.rnn.pack_padded_sequence(x, [5, 3], batch_first=True)
