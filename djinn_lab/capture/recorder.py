@@ -50,7 +50,7 @@ _QUESTIONS: dict[OpOverload, Callable[[torch.Tensor, torch.Tensor], bool]] = {
 }
 """Torch asks itself these; the answers need no values."""
 _RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
-"""Computes differently under ``torch.no_grad()``; its last argument, otherwise unused, says so to the worker."""
+"""Computes differently under ``torch.no_grad()``; its last argument, otherwise unused, tells the worker."""
 _CLONE = torch.ops.aten.clone.default
 
 
