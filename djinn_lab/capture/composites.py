@@ -1,12 +1,14 @@
-"""Functions that torch computes in another way when it sees a tensor subclass.
+"""Functions that torch computes in another way when it sees a tensor subclass, or does not see shared memory.
 
 Their C++ takes tensor subclasses for tensors that need a gradient, and another LAPACK routine with other
 last bits; ``matrix_rank`` even leaves its ``out=`` as it was. Where no gradient is needed, such a call is
-recorded as one op, which the worker runs on plain tensors, as eager torch does.
+recorded as one op, which the worker runs on plain tensors, as eager torch does. So is every call with
+``out=``, where torch's C++ asks tensors whether they share memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,27 +17,53 @@ from torch.utils import _pytree as pytree
 if TYPE_CHECKING:
     from djinn_lab.capture.recorder import Recorder
 
-_NORMS = (torch.linalg.matrix_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm)
 _SPECTRAL_ORDERS = ("nuc", 2, -2)
-COMPOSITES = (
-    *(torch.linalg.svdvals, torch.linalg.eigvals, torch.linalg.eigvalsh, torch.linalg.cond),
-    *(torch.linalg.matrix_rank, torch.linalg.pinv, torch.nuclear_norm, *_NORMS),
-)
 
 
-def record_whole(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def record_composite(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of one of :data:`COMPOSITES`."""
+    if kwargs.get("out") is not None or COMPOSITES[func](args, kwargs):
+        return record_whole(func, args, kwargs)
+    return func(*args, **kwargs)
+
+
+def record_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call ``func`` in such a way that it reaches the recorder before torch takes it apart."""
-    if _needs_gradient(args, kwargs) or (func in _NORMS and not _is_spectral(args, kwargs)):
+    leaves = pytree.tree_leaves((args, kwargs))
+    if torch.is_grad_enabled() and any(
+        isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves
+    ):
         return func(*args, **kwargs)
     with torch._C._AutoDispatchBelowAutograd():
-        return func(*args, **kwargs)
+        returned = func(*args, **kwargs)
+    out = pytree.tree_leaves(kwargs.get("out"))
+    torch.autograd.graph.increment_version([leaf for leaf in out if isinstance(leaf, torch.Tensor)])
+    return returned
 
 
-def _needs_gradient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return torch.is_grad_enabled() and any(
-        isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in pytree.tree_leaves((args, kwargs))
-    )
+def _always(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return True
 
 
 def _is_spectral(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return any(item in _SPECTRAL_ORDERS for item in (*args[1:2], kwargs.get("ord"), kwargs.get("p")))
+    return any(order in _SPECTRAL_ORDERS for order in (*args[1:2], kwargs.get("ord"), kwargs.get("p")))
+
+
+def _is_batch_of_one(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """A product of batches of which one has a single matrix: one large product for a subclass, many small
+    ones otherwise."""
+    shapes = [item.shape for item in (*args, *kwargs.values()) if isinstance(item, torch.Tensor)]
+    return len(shapes) == 2 and all(len(shape) == 3 for shape in shapes) and shapes[0][0] != shapes[1][0]
+
+
+COMPOSITES: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], bool]] = {
+    **dict.fromkeys((torch.linalg.svdvals, torch.linalg.eigvals, torch.linalg.eigvalsh), _always),
+    **dict.fromkeys((torch.linalg.cond, torch.linalg.matrix_rank, torch.linalg.pinv), _always),
+    torch.nuclear_norm: _always,
+    **dict.fromkeys(
+        (torch.linalg.matrix_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm), _is_spectral
+    ),
+    **dict.fromkeys((torch.matmul, torch.Tensor.matmul), _is_batch_of_one),
+    **dict.fromkeys((torch.Tensor.__matmul__, torch.Tensor.__rmatmul__), _is_batch_of_one),
+}
+"""Such functions, and for which arguments they are so."""

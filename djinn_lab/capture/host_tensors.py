@@ -23,7 +23,7 @@ from djinn_lab.capture.memory_bytes import bytes_of, travelling
 from djinn_lab.capture.pool_copies import PoolCopies
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.tensor import LazyTensor, wrap
-from djinn_lab.capture.values import Layout, Owner, Storage, Value
+from djinn_lab.capture.values import Layout, Owner, Storage, Value, read_as
 from djinn_lab.errors import CaptureError
 from djinn_lab.srg.program import Residency
 
@@ -109,10 +109,10 @@ class HostTensors:
         """A new pool value with the tensor's present contents."""
         layout = Layout.of_tensor(tensor)
         storage = Storage(self._owner, self._ledger.new_id(), layout.span_bytes, "input")
-        value = self._ledger.new_value(storage, layout, 0)
-        held = travelling(tensor.detach(), layout)
+        value = self._ledger.new_value(storage, layout.in_memory, 0)
+        held = travelling(read_as(tensor.detach(), layout), layout)  # either bit twice is none
         self._copies.add_source(value, bytes_of(held, layout))
-        return value
+        return self._copies.read_as(value, layout)
 
     def write_back(self, cause: str) -> None:
         """Copy what captured ops wrote to plain tensors into their own memory."""
@@ -132,7 +132,12 @@ class HostTensors:
         stays plain, which is as right."""
         storage = tensor.untyped_storage()
         layout = Layout.of_tensor(tensor)
-        whole = layout.dense and tensor.storage_offset() == 0 and layout.nbytes == storage.nbytes()
+        whole = (
+            layout.dense
+            and layout.in_memory is layout
+            and tensor.storage_offset() == 0
+            and layout.nbytes == storage.nbytes()
+        )
         shared = torch._C._storage_Use_Count(storage._cdata) > 2 or not storage.resizable()
         if not whole or shared or layout.nbytes == 0 or _storage_address(tensor) in self.dirty:
             return False

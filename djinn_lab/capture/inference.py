@@ -24,35 +24,18 @@ from torch._subclasses.fake_tensor import (
 )
 
 from djinn_lab.capture.arguments import NUMBERS
+from djinn_lab.capture.kernel_layouts import is_device_dependent, kernel_decides
 from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for
 from djinn_lab.capture.signature import Kind, Signature
-from djinn_lab.capture.values import Layout, Storage, Value
+from djinn_lab.capture.stand_ins import META, fake, meta, two_elements, zeros, zeros_sharing
+from djinn_lab.capture.values import Layout, Value
 from djinn_lab.errors import CaptureError
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Leaf, ScalarHole, Template, TensorHole
 
 REAL_CHECK_BYTES_MAX = 64 * 2**20
 _encode_template = msgspec.msgpack.Encoder().encode
-_META = torch.device("meta")
-_DEVICE_DEPENDENT = (
-    *("convolution", "mkldnn", "rnn", "lstm", "gru", "cudnn", "fused_sdp_choice"),
-    *("_fft_", "linalg_", "pixel_shuffle", "median", "mode", "histc"),
-)
-"""Ops whose result layout is the CPU kernel's own choice."""
 _CPU = torch.device("cpu")
 _UNKNOWN = object()
-_SHAPED_BY_KERNEL = (
-    *("native_batch_norm", "_batch_norm_with_update", "native_layer_norm.", "_embedding_bag"),
-    *("mkldnn_rnn_layer.default", "nonzero_static", "max_unpool", "linalg_eig."),
-)
-"""Ops whose CPU kernel returns other layouts than torch's shape rule says: asked once per key, on zeros."""
-_STRIDED_BY_KERNEL = (
-    *("logical_", "logaddexp", "ldexp", "copysign", "heaviside", "angle", "div.Tensor_mode", "pow."),
-    *("native_dropout_backward", "nll_loss2d", "_fft_", "softmax_backward", "elu_backward", "isin."),
-    *("hardsigmoid_backward", "hardswish_backward", "hardtanh_backward", "logit_backward", "log_sigmoid"),
-    *("softplus_backward", "_loss_backward", "cross_entropy_backward", "floor_divide.", "float_power"),
-    *("xlog1py", "xlogy", "_weight_norm_interface", "masked_select_backward", "channel_shuffle"),
-)
-"""Such as do so when an input is not row-major."""
 _NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 
 
@@ -182,16 +165,6 @@ class _Call:
             value.layout.overlaps for value in values
         )
 
-    def kernel_decides(self) -> bool:
-        """Does the CPU kernel make another result than torch's shape rule says? (Empty tensors cost nothing
-        to try, and rules often forget them.)"""
-        name, layouts = self.signature.name, [value.layout for value in self.values]
-        return (
-            any(part in name for part in _SHAPED_BY_KERNEL)
-            or not (self.signature.is_view or all(layout.numel for layout in layouts))
-            or (any(part in name for part in _STRIDED_BY_KERNEL) and not all(map(_is_row_major, layouts)))
-        )
-
     def is_small(self) -> bool:
         """Little enough to try it here on real zeros."""
         return sum(value.layout.span_bytes for value in self.values) <= REAL_CHECK_BYTES_MAX
@@ -223,60 +196,18 @@ def _fill(item: Any, ready: Iterator[torch.Tensor], device: torch.device) -> Any
     return device if isinstance(item, torch.device) else item
 
 
-def _is_row_major(layout: Layout) -> bool:
-    return torch.empty_strided(layout.shape, layout.stride, device=_META).is_contiguous()
-
-
-def _meta(value: Value) -> torch.Tensor:
-    layout = value.layout
-    if value.offset == 0:
-        return torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device=_META)
-    elements = value.offset + layout.span_bytes // layout.dtype.itemsize
-    base = torch.empty(elements, dtype=layout.dtype, device=_META)
-    return base.as_strided(layout.shape, layout.stride, value.offset)
-
-
-def _two_elements(value: Value) -> torch.Tensor:
-    layout = value.layout
-    return torch.empty((2,) if layout.shape else (), dtype=layout.dtype, device=_META)
-
-
-def _fake(value: Value) -> torch.Tensor:
-    layout = value.layout
-    return torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype)
-
-
-def _zeros(value: Value) -> torch.Tensor:
-    layout = value.layout
-    elements = max(1, layout.span_bytes // layout.dtype.itemsize)
-    return torch.zeros(elements, dtype=layout.dtype).as_strided(layout.shape, layout.stride)
-
-
-def _zeros_sharing(values: Sequence[Value]) -> Callable[[Value], torch.Tensor]:
-    """Zeros that share memory where the values do."""
-    sizes: dict[Storage, int] = {}
-    for value in values:
-        end = value.offset * value.layout.dtype.itemsize + value.layout.span_bytes
-        sizes[value.storage] = max(sizes.get(value.storage, 1), end)
-    memory = {
-        storage: torch.zeros(size, dtype=torch.uint8).untyped_storage() for storage, size in sizes.items()
-    }
-
-    def stand_in(value: Value) -> torch.Tensor:
-        layout = value.layout
-        empty = torch.empty(0, dtype=layout.dtype)
-        return empty.set_(memory[value.storage], value.offset, layout.shape, layout.stride)
-
-    return stand_in
-
-
 def _raise_like_eager(call: _Call) -> None:
     """Run once on real zeros, so that type and text are eager's own. Returns when eager accepts the call."""
-    state = torch.default_generator.get_state() if call.signature.random else None
+    with _random_numbers_kept(call.signature), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the worker's to tell
+        call.run(call.arguments(zeros_sharing(call.values), _CPU))
+
+
+@contextmanager
+def _random_numbers_kept(signature: Signature) -> Iterator[None]:
+    state = torch.default_generator.get_state() if signature.random else None
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the worker's to tell
-            call.run(call.arguments(_zeros_sharing(call.values), _CPU))
+        yield
     finally:
         if state is not None:
             torch.default_generator.set_state(state)
@@ -354,7 +285,7 @@ class ShapeInference:
         layouts = elementwise(dtype, inputs)
         if layouts is None and call.is_small():
             with torch._C.DisableTorchFunction():
-                return [Layout.of_tensor(call.run(call.arguments(_zeros, _CPU)))]
+                return [Layout.of_tensor(call.run(call.arguments(zeros, _CPU)))]
         return layouts
 
     def _elementwise_dtype(self, call: _Call, key: tuple[Any, ...]) -> torch.dtype | None:
@@ -364,7 +295,7 @@ class ShapeInference:
         if kinds not in self._dtypes:
             with torch._C.DisableTorchFunction():
                 try:
-                    returned = call.run(call.arguments(_two_elements, _META))
+                    returned = call.run(call.arguments(two_elements, META))
                 except Exception:  # noqa: BLE001 - torch's refusal; it will be told for the real shapes
                     returned = None
             known = isinstance(returned, torch.Tensor) and returned.shape in ((), (2,))
@@ -374,17 +305,18 @@ class ShapeInference:
     def _returned(self, call: _Call) -> Any:
         """What the op returns for these layouts: meta tensors where the layout cannot depend on the
         device (ten times faster), else fake CPU tensors. ``_UNKNOWN`` when only the data can tell."""
-        if call.kernel_decides() and call.is_small():
-            return call.run(call.arguments(_zeros, _CPU))
-        device_free = not any(part in call.signature.name for part in _DEVICE_DEPENDENT)
+        if kernel_decides(call.signature, call.values) and call.is_small():
+            with _random_numbers_kept(call.signature):
+                return call.run(call.arguments(zeros, _CPU))
+        device_free = not is_device_dependent(call.signature)
         if call.signature.is_view or (call.signature.returns_tensors and device_free):
-            arguments = call.arguments(_meta, _META)
+            arguments = call.arguments(meta, META)
             try:
                 return call.run(arguments)
             except Exception:  # noqa: BLE001 - torch's refusal; fake tensors know how to answer or to report it
                 pass
         with self._mode:
-            arguments = call.arguments(_fake, _CPU)
+            arguments = call.arguments(fake, _CPU)
         try:
             with self._mode, _quiet():
                 return call.run(arguments)
@@ -419,7 +351,7 @@ class ShapeInference:
                     f"{signature.name} makes a {item.layout} tensor, which cannot be captured.",
                     "Run this cell with %%local, or use .to_dense() first.",
                 )
-            layout = Layout.of(item.dtype, tuple(item.shape), item.stride())
+            layout = Layout.of_tensor(item)
             offset = int(item.storage_offset()) if signature.is_view else 0
             source, written = alias if alias is not None else (None, False)
             outputs.append(Output(layout, offset, source, written))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from djinn_lab.capture.on_host import math_bits
 from djinn_lab.capture.pool_copies import PoolCopies
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.tensor import LazyTensor, map_tensors
@@ -39,7 +40,8 @@ def run_locally(copies: PoolCopies, func: OpOverload, args: tuple[Any, ...], kwa
     def plain(tensor: torch.Tensor) -> torch.Tensor:
         return plains[id(tensor._value)] if type(tensor) is LazyTensor else tensor
 
-    returned = func(*map_tensors(plain, args), **map_tensors(plain, kwargs))
+    with math_bits():
+        returned = func(*map_tensors(plain, args), **map_tensors(plain, kwargs))
     for value in written:
         value.storage.written_on_host()
     return _restore_identity(

@@ -11,10 +11,8 @@ from djinn_lab.capture.values import Layout
 
 
 def travelling(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """The tensor itself, or a row-major copy where its memory cannot travel as it lies."""
-    if layout.span_bytes > layout.nbytes or tensor.is_conj() or tensor.is_neg():
-        return tensor.resolve_conj().resolve_neg().contiguous()
-    return tensor
+    """The tensor itself, or a row-major copy where its memory has gaps."""
+    return tensor.contiguous() if layout.span_bytes > layout.nbytes else tensor
 
 
 def bytes_of(tensor: torch.Tensor, layout: Layout) -> memoryview:

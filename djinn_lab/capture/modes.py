@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from djinn_lab.capture.composites import COMPOSITES, record_whole
+from djinn_lab.capture.composites import COMPOSITES, record_composite, record_whole
 from djinn_lab.capture.cuda_answers import cuda_answers, is_pool
 from djinn_lab.capture.data_attribute import capturing_recorders
 from djinn_lab.capture.default_generator import settled_generator
@@ -60,6 +60,8 @@ class DeviceMapping(TorchFunctionMode):
         special = _SPECIAL.get(func)
         if special is not None:
             return special(self._recorder, func, args, kwargs or {})
+        if kwargs and kwargs.get("out") is not None:
+            return record_whole(func, args, kwargs)
         if kwargs and "device" in kwargs and is_pool(kwargs["device"]):
             kwargs = {**kwargs, "device": _CPU}
         try:
@@ -159,7 +161,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     torch.Tensor.data_ptr: _host_memory,
     torch._VF._pad_packed_sequence: _pad_packed,
     **WHOLE_TENSOR_CALLS,
-    **dict.fromkeys(COMPOSITES, record_whole),
+    **dict.fromkeys(COMPOSITES, record_composite),
 }
 
 

@@ -29,6 +29,8 @@ _MOVES_DATA = {
     _aten.cat.default,
     _aten.lift_fresh.default,
 }
+_SEES_ALL_MEMORY = {_aten.as_strided_copy.default, _aten.as_strided_scatter.default}
+"""Ops that may look beyond their tensor, at memory which does not travel with it."""
 _MAKES_SCALAR = {_aten.scalar_tensor.default}
 
 
@@ -75,7 +77,7 @@ def _stays(
         if signature.func in _MAKES_SCALAR:
             return True
         return bool(args) and signature.names[0] == "size" and len(args[0]) == 0
-    if signature.is_view or signature.func in _MOVES_DATA:
+    if signature.is_view or signature.func in _MOVES_DATA or signature.func in _SEES_ALL_MEMORY:
         return True
     return all(tensor.dim() == 0 for tensor in tensors)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from djinn_lab.capture.arguments import Arguments
 from djinn_lab.capture.assembly import PendingSource
@@ -24,6 +25,11 @@ from djinn_lab.capture.values import Layout, Owner, Storage, Value
 from djinn_lab.errors import ValueLost
 
 _AS_STRIDED = torch.ops.aten.as_strided.default
+_VIEW_DTYPE = torch.ops.aten.view.dtype
+_BITS = (
+    ("conjugate", torch.ops.aten._conj.default),
+    ("negative", torch.ops.aten._neg_view.default),
+)
 WHOLE_STORAGE_BYTES_MAX = 2**20
 """A view of a storage up to this size is fetched with the whole storage, which then serves its other
 views."""
@@ -76,8 +82,45 @@ class PoolCopies:
 
     def _record_view(self, base: Value, view: Value) -> None:
         """Record ``view`` as the strided view of ``base``'s storage that it is."""
-        signature = signature_of(_AS_STRIDED)
-        args = (wrap(base), list(view.layout.shape), list(view.layout.stride), view.offset)
+        base = self.read_as(base, base.layout.in_memory)
+        if base.layout.dtype != view.layout.dtype:
+            base = self._retyped(base, view.layout.dtype)
+        shape, stride = list(view.layout.shape), list(view.layout.stride)
+        if view.layout.in_memory is view.layout:
+            self._push_view(_AS_STRIDED, base, view, shape, stride, view.offset)
+            return
+        strided = self._ledger.new_value(view.storage, view.layout.in_memory, view.offset)
+        self._push_view(_AS_STRIDED, base, strided, shape, stride, view.offset)
+        self.read_as(strided, view.layout, view)
+
+    def _retyped(self, base: Value, dtype: torch.dtype) -> Value:
+        """All of the storage behind ``base``, as elements of another dtype."""
+        storage, old = base.storage, base.layout.dtype
+        flat = self._ledger.new_value(storage, _all_of(storage, old), 0)
+        self._push_view(_AS_STRIDED, base, flat, [storage.nbytes // old.itemsize], [1], 0)
+        retyped = self._ledger.new_value(storage, _all_of(storage, dtype), 0)
+        self._push_view(_VIEW_DTYPE, flat, retyped, dtype)
+        return retyped
+
+    def read_as(self, value: Value, layout: Layout, found: Value | None = None) -> Value:
+        """The value with the lazy bits of ``layout`` over the same memory; ``found``: the value to define as
+        that."""
+        for bit, func in _BITS:
+            if getattr(value.layout, bit) == getattr(layout, bit):
+                continue
+            now = value.layout
+            bits = {"conjugate": now.conjugate, "negative": now.negative, bit: getattr(layout, bit)}
+            turned = Layout.of(now.dtype, now.shape, now.stride, **bits)
+            last = found is not None and turned is layout
+            view = found if last else self._ledger.new_value(value.storage, turned, value.offset)
+            assert view is not None
+            self._push_view(func, value, view)
+            value = view
+        return value
+
+    def _push_view(self, func: OpOverload, base: Value, view: Value, *more: Any) -> None:
+        signature = signature_of(func)
+        args = (wrap(base), *more)
         call = Arguments(lambda tensor: base, signature, args, {})
         plan = self._segment.plan(signature, call, args, {})
         self._segment.push(plan, call, (view.id,), (view.storage.id,), (), False)

@@ -27,6 +27,7 @@ from djinn_lab.capture.host_tensors import HostTensors
 from djinn_lab.capture.identity import is_in_a_graph
 from djinn_lab.capture.inference import Output, Plan
 from djinn_lab.capture.local import run_locally
+from djinn_lab.capture.on_host import run_on_host
 from djinn_lab.capture.packed_sequences import PACK, pack
 from djinn_lab.capture.placement import Placement, has_generator, tensors_in
 from djinn_lab.capture.pool_copies import PoolCopies
@@ -38,11 +39,6 @@ from djinn_lab.capture.values import Layout, Storage, Value
 from djinn_lab.errors import CaptureError
 
 _SAME_VALUE = {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}
-_RESOLVED = {
-    torch.ops.aten._conj.default: torch.ops.aten._conj_physical.default,
-    torch.ops.aten._neg_view.default: torch.ops.aten.neg.default,
-}
-"""Views that differ by a bit a wrapper cannot carry; the pool gets the copy instead."""
 _QUESTIONS: dict[OpOverload, Callable[[torch.Tensor, torch.Tensor], bool]] = {
     torch.ops.aten.is_same_size.default: lambda one, other: one.shape == other.shape,
     torch.ops.aten._has_same_storage_numel.default: lambda one, other: _elements(one) == _elements(other),
@@ -100,12 +96,11 @@ class Recorder:
             return pack(self, *args, **kwargs)
         if func is _RNN_LAYER:
             args = (*args[:-1], torch.is_grad_enabled())
-        func = _RESOLVED.get(func, func)
         signature = signature_of(func)
         if signature.mutates_layout:
             return self.resizing.change(signature, args, kwargs)
         if self.placement.is_host(signature, args, kwargs):
-            return func(*args, **kwargs)
+            return run_on_host(func, args, kwargs)
         if (
             not signature.on_pool
             or has_generator(signature, args, kwargs)
@@ -313,7 +308,6 @@ class Recorder:
             return wrap(args[0]._value)
         if func in _QUESTIONS:
             return _QUESTIONS[func](*args)
-        func = _RESOLVED.get(func, func)
         signature = signature_of(func)
         if signature.as_view is not None and type(args[0]) is LazyTensor:
             become(args[0], self.run_outside(signature.as_view, args, kwargs))

@@ -36,8 +36,6 @@ _SPECIAL = {
     "aten.detach.default",
     "aten.alias.default",
     "aten.lift_fresh.default",
-    "aten._conj.default",
-    "aten._neg_view.default",
     "aten._pack_padded_sequence.default",
     "aten.mkldnn_rnn_layer.default",
 }

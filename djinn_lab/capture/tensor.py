@@ -164,6 +164,9 @@ class FetchToHost(torch.autograd.Function):
 def wrap(value: Value) -> LazyTensor:
     layout = value.layout
     tensor = _make_wrapper(LazyTensor, layout.shape, layout.stride, value.offset, None, layout.dtype)
+    if layout.in_memory is not layout:
+        torch._C._set_conj(tensor, layout.conjugate)
+        torch._C._set_neg(tensor, layout.negative)
     tensor._value = value
     return tensor
 

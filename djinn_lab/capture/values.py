@@ -22,15 +22,43 @@ import torch
 
 from djinn_lab.srg.program import Residency, TensorMeta
 
+_Key = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], bool, bool]
+
 
 class Layout:
-    """Interned dtype, shape and stride: equal layouts are one object, so comparing is comparing identity."""
+    """Interned dtype, shape and stride: equal layouts are one object, so comparing is comparing identity.
 
-    __slots__ = ("dense", "dtype", "meta", "nbytes", "numel", "overlaps", "shape", "span_bytes", "stride")
+    ``conjugate`` and ``negative`` are torch's own lazy bits: what is meant is the conjugate (or the negative)
+    of what lies in memory. ``in_memory`` is the same layout without them, itself for nearly all."""
 
-    _interned: ClassVar[dict[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]], Layout]] = {}
+    __slots__ = (
+        "conjugate",
+        "dense",
+        "dtype",
+        "in_memory",
+        "meta",
+        "nbytes",
+        "negative",
+        "numel",
+        "overlaps",
+        "shape",
+        "span_bytes",
+        "stride",
+    )
 
-    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    _interned: ClassVar[dict[_Key, Layout]] = {}
+
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        conjugate: bool,
+        negative: bool,
+    ) -> None:
+        self.conjugate = conjugate
+        self.negative = negative
+        self.in_memory = Layout.of(dtype, shape, stride) if conjugate or negative else self
         self.dtype = dtype
         self.shape = shape
         self.stride = stride
@@ -42,20 +70,34 @@ class Layout:
         self.overlaps = self.span_bytes < self.nbytes
 
     @classmethod
-    def of(cls, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Layout:
-        key = (dtype, shape, stride)
+    def of(
+        cls,
+        dtype: torch.dtype,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        conjugate: bool = False,
+        negative: bool = False,
+    ) -> Layout:
+        key = (dtype, shape, stride, conjugate, negative)
         layout = cls._interned.get(key)
         if layout is None:
-            layout = cls._interned[key] = cls(dtype, shape, stride)
+            layout = cls._interned[key] = cls(*key)
         return layout
 
     @classmethod
     def of_tensor(cls, tensor: torch.Tensor) -> Layout:
-        return cls.of(tensor.dtype, tuple(tensor.shape), tensor.stride())
+        return cls.of(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())
 
     @classmethod
     def of_meta(cls, meta: TensorMeta) -> Layout:
         return cls.of(getattr(torch, meta.dtype), meta.shape, meta.stride)
+
+
+def read_as(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """``tensor``, which lies in memory like ``layout``, with the lazy bits of ``layout``."""
+    if layout.conjugate:
+        tensor = torch._conj(tensor)
+    return torch._neg_view(tensor) if layout.negative else tensor
 
 
 class Owner(Protocol):
@@ -162,11 +204,17 @@ class Value:
         self.owned = True
 
     def covers_storage(self) -> bool:
-        return self.offset == 0 and self.layout.dense and self.layout.nbytes == self.storage.nbytes
+        layout = self.layout
+        return (
+            self.offset == 0
+            and layout.dense
+            and layout.nbytes == self.storage.nbytes
+            and layout.in_memory is layout
+        )
 
     def host_view(self) -> torch.Tensor:
         """A plain tensor over the storage's host bytes, which must be current."""
         host = self.storage.host
         assert host is not None
         tensor = torch.empty(0, dtype=self.layout.dtype)
-        return tensor.set_(host, self.offset, self.layout.shape, self.layout.stride)
+        return read_as(tensor.set_(host, self.offset, self.layout.shape, self.layout.stride), self.layout)

@@ -15,7 +15,7 @@ from djinn_lab.errors import DeviceMemoryError, DjinnError, Refused, ValueLost
 from djinn_lab.srg.program import NodeRecord, Program, Template, TensorMeta, decode_program
 from djinn_lab.worker.messages import FetchedTensor, RemoteFailure, encode
 from djinn_lab.worker.templates import Call
-from djinn_lab.worker.transfer import load_source, store_result
+from djinn_lab.worker.transfer import load_source, store_result, zeros_strided
 from djinn_lab.worker.values import MemoryAccount, SessionValues
 
 CALLS_KEPT_MAX = 50_000
@@ -238,8 +238,7 @@ class _Expected:
             return tensor
         if tensor.stride() == self.stride and tensor.storage_offset() == 0:
             return tensor
-        exact = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=tensor.device)
-        return exact.copy_(tensor)
+        return zeros_strided(self.shape, self.stride, self.dtype, tensor.device).copy_(tensor)
 
 
 def _last_uses(program: Program) -> list[list[int]]:

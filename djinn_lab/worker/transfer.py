@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -28,8 +28,18 @@ def load_source(
     if meta.span_bytes <= meta.nbytes:
         tensor = elements.as_strided(meta.shape, meta.stride, 0)
         return tensor if device.type == "cpu" else _to_device(elements, meta, device)
-    strided = torch.empty_strided(meta.shape, meta.stride, dtype=dtype, device=device)
+    strided = zeros_strided(meta.shape, meta.stride, dtype, device)
     return strided.copy_(elements.view(meta.shape))
+
+
+def zeros_strided(
+    shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Zeros in the gaps, too: what lay there may have been another user's, and a view can look between the
+    elements."""
+    made = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+    torch.empty(0, dtype=torch.uint8, device=device).set_(made.untyped_storage()).zero_()
+    return made
 
 
 def _raw_bytes(source: Source, expected: int, blobs: Mapping[str, str]) -> torch.Tensor:

@@ -14,11 +14,12 @@ from djinn_lab.errors import CaptureError, RemoteError
 
 EQUAL, BOTH_RAISE, REFUSED = "equal", "raises in both alike", "refused with advice"
 UNDEFINED = "undefined or random in eager torch, equal in layout"
+MOVED = "other last bits in eager too when the same inputs lie elsewhere in memory"
 WRONG_VALUE, WRONG_LAYOUT, WRONG_MEMORY = "wrong value", "wrong layout", "wrong aliasing"
 RAISED_DIFFERENTLY, CRASH = "raised differently", "raised where eager does not"
 RIGHT = (EQUAL, BOTH_RAISE, UNDEFINED)
 SILENT = (WRONG_VALUE, WRONG_LAYOUT, WRONG_MEMORY)
-CLASSES = (*RIGHT, REFUSED, *SILENT, RAISED_DIFFERENTLY, CRASH)
+CLASSES = (*RIGHT, MOVED, REFUSED, *SILENT, RAISED_DIFFERENTLY, CRASH)
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,18 @@ def compare(eager: Outcome, captured: Outcome, values: bool = True) -> Verdict:
     if not torch.equal(eager.stream, captured.stream):
         return Verdict(WRONG_VALUE, "the random stream goes on elsewhere")
     return Verdict(EQUAL)
+
+
+def nearly_equal(one: Outcome, other: Outcome) -> bool:
+    """Within rounding, as far as a few operations can carry it."""
+    assert isinstance(one, Returned)
+    assert isinstance(other, Returned)
+    pairs = zip(one.leaves, other.leaves, strict=True)
+    return all(
+        torch.allclose(want, got.to(want.dtype), rtol=1e-3, atol=1e-5, equal_nan=True)
+        for want, got in pairs
+        if isinstance(want, torch.Tensor) and want.layout is torch.strided
+    )
 
 
 def _layout(layout: Layout | None) -> str:

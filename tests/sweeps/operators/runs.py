@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from in_process import InProcessBackend, cell
-from sweeps.operators.outcomes import Layout, Outcome, Raised, Returned, Verdict, compare, memory_of
-from sweeps.operators.samples import SEED, Copy, tensors_of
+from sweeps.operators.outcomes import (
+    MOVED,
+    UNDEFINED,
+    WRONG_VALUE,
+    Layout,
+    Outcome,
+    Raised,
+    Returned,
+    Verdict,
+    compare,
+    memory_of,
+    nearly_equal,
+)
+from sweeps.operators.samples import SEED, Copy
 from sweeps.operators.variants import Variant
 from torch.utils import _pytree as pytree
 
@@ -25,6 +38,9 @@ UNINITIALISED = frozenset(
 """Operators that return memory as they find it."""
 
 
+_ANOTHER_THREAD = ThreadPoolExecutor(1)
+
+
 class Bench:
     """One recorder and interpreter, used until something goes wrong with them."""
 
@@ -37,8 +53,8 @@ class Bench:
             eager = _eager(variant)
             captured = self._captured(variant, mode)
             verdict = compare(eager, captured, defined)
-            if defined and verdict.outcome == "wrong value" and not _repeats(variant, eager):
-                verdict = compare(eager, captured, values=False)
+            if defined and verdict.outcome == WRONG_VALUE:
+                verdict = _explained(verdict, variant, eager, captured)
         return verdict
 
     def _captured(self, variant: Variant, mode: str) -> Outcome:
@@ -69,8 +85,10 @@ def _run(recorder: Recorder, variant: Variant, mode: str) -> Returned:
     return Returned(structure, _fetched(recorder, leaves), layouts, memory, stream)
 
 
-def _eager(variant: Variant) -> Outcome:
-    tree = Copy(variant.tree).tree()
+def _eager(variant: Variant, shift: int = 0) -> Outcome:
+    """``shift``: by how many elements all memory shall lie elsewhere."""
+    copy = Copy(variant.tree)
+    tree = copy.tree(lambda memory: _shifted(memory, shift)) if shift else copy.tree()
     torch.manual_seed(SEED)
     try:
         result = variant.call(tree)
@@ -80,14 +98,22 @@ def _eager(variant: Variant) -> Outcome:
     return Returned(structure, leaves, _layouts(leaves), memory_of(leaves), torch.get_rng_state())
 
 
-def _repeats(variant: Variant, first: Outcome) -> bool:
-    """Does eager torch give the same again, while memory it may pick up uninitialised has changed?"""
-    for fill in (1.0, float("nan")):
-        used = [torch.full((max(1, tensor.numel()),), fill) for tensor in tensors_of(variant.tree)]
-        del used
-        if compare(first, _eager(variant)).outcome != "equal":
-            return False
-    return True
+def _shifted(memory: torch.Tensor, elements: int) -> torch.Tensor:
+    return torch.cat([memory.new_zeros(elements), memory])[elements:]
+
+
+def _explained(verdict: Verdict, variant: Variant, eager: Outcome, captured: Outcome) -> Verdict:
+    """Does eager torch itself give other values again, with other memory to pick up or to lie in?"""
+    for attempt in range(1, 21):
+        left = [torch.full((size % 32 + 1,), attempt % 3, dtype=torch.int32) for size in range(1000)]
+        del left  # for whatever torch does not initialise
+        again = _eager(variant) if attempt % 2 else _ANOTHER_THREAD.submit(_eager, variant).result()
+        if compare(eager, again).outcome == WRONG_VALUE:
+            return Verdict(UNDEFINED)
+    for shift in range(1, 8) if nearly_equal(eager, captured) else ():
+        if compare(eager, _eager(variant, shift)).outcome == WRONG_VALUE:
+            return Verdict(MOVED, verdict.reason)
+    return verdict
 
 
 def _layouts(leaves: list[Any]) -> list[Layout | None]:

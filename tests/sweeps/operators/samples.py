@@ -90,7 +90,8 @@ def _placed(tensor: torch.Tensor, memories: dict[int, torch.Tensor]) -> torch.Te
         if found.dtype != tensor.dtype:
             found = found.view(tensor.dtype)
         if tensor.storage_offset() or tensor.shape != found.shape or tensor.stride() != found.stride():
-            found = found.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+            offset = found.storage_offset() + tensor.storage_offset()
+            found = found.as_strided(tensor.shape, tensor.stride(), offset)
         if tensor.is_conj():
             found = found.conj()
         if tensor.is_neg():

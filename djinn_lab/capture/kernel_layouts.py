@@ -1,0 +1,48 @@
+"""Ops whose CPU kernel lays its results out otherwise than torch's shape rules say, found by comparing all of
+torch's operator database (``make sweep-ops``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from djinn_lab.capture.signature import Signature
+from djinn_lab.capture.values import Layout, Value
+
+_DEVICE_DEPENDENT = (
+    *("convolution", "mkldnn", "rnn", "lstm", "gru", "cudnn", "fused_sdp_choice"),
+    *("_fft_", "linalg_", "pixel_shuffle", "median", "mode", "histc"),
+)
+"""Ops whose result layout is the CPU kernel's own choice."""
+_SHAPED_BY_KERNEL = (
+    *("native_batch_norm", "_batch_norm_with_update", "native_layer_norm.", "_embedding_bag"),
+    *("mkldnn_rnn_layer.default", "nonzero_static", "max_unpool", "linalg_eig."),
+)
+"""Ops whose CPU kernel returns other layouts than torch's shape rule says: asked once per key, on zeros."""
+_STRIDED_BY_KERNEL = (
+    *("logical_", "logaddexp", "ldexp", "copysign", "heaviside", "angle", "div.Tensor_mode", "pow."),
+    *("native_dropout_backward", "nll_loss2d", "_fft_", "softmax_backward", "elu_backward", "isin."),
+    *("hardsigmoid_backward", "hardswish_backward", "hardtanh_backward", "logit_backward", "log_sigmoid"),
+    *("softplus_backward", "_loss_backward", "cross_entropy_backward", "floor_divide.", "float_power"),
+    *("xlog1py", "xlogy", "_weight_norm_interface", "masked_select_backward", "channel_shuffle", "normal."),
+)
+"""Such as do so when an input is not row-major."""
+
+
+def is_device_dependent(signature: Signature) -> bool:
+    return any(part in signature.name for part in _DEVICE_DEPENDENT)
+
+
+def kernel_decides(signature: Signature, values: Sequence[Value]) -> bool:
+    """Must the kernel be asked, on zeros? (Empty tensors cost nothing to try, and rules forget them.)"""
+    name, layouts = signature.name, [value.layout for value in values]
+    return (
+        any(part in name for part in _SHAPED_BY_KERNEL)
+        or not (signature.is_view or all(layout.numel for layout in layouts))
+        or (any(part in name for part in _STRIDED_BY_KERNEL) and not all(map(_is_row_major, layouts)))
+    )
+
+
+def _is_row_major(layout: Layout) -> bool:
+    return torch.empty_strided(layout.shape, layout.stride, device="meta").is_contiguous()

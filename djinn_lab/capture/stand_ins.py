@@ -1,0 +1,58 @@
+"""Tensors of the layout of a value, to learn on them what an op would return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from djinn_lab.capture.values import Storage, Value, read_as
+
+META = torch.device("meta")
+
+
+def meta(value: Value) -> torch.Tensor:
+    layout = value.layout
+    if value.offset == 0:
+        made = torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device=META)
+    else:
+        elements = value.offset + layout.span_bytes // layout.dtype.itemsize
+        base = torch.empty(elements, dtype=layout.dtype, device=META)
+        made = base.as_strided(layout.shape, layout.stride, value.offset)
+    return read_as(made, layout)
+
+
+def two_elements(value: Value) -> torch.Tensor:
+    layout = value.layout
+    return torch.empty((2,) if layout.shape else (), dtype=layout.dtype, device=META)
+
+
+def fake(value: Value) -> torch.Tensor:
+    layout = value.layout
+    return read_as(torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype), layout)
+
+
+def zeros(value: Value) -> torch.Tensor:
+    layout = value.layout
+    elements = max(1, layout.span_bytes // layout.dtype.itemsize)
+    memory = torch.zeros(elements, dtype=layout.dtype)
+    return read_as(memory.as_strided(layout.shape, layout.stride), layout)
+
+
+def zeros_sharing(values: Sequence[Value]) -> Callable[[Value], torch.Tensor]:
+    """Zeros that share memory where the values do."""
+    sizes: dict[Storage, int] = {}
+    for value in values:
+        end = value.offset * value.layout.dtype.itemsize + value.layout.span_bytes
+        sizes[value.storage] = max(sizes.get(value.storage, 1), end)
+    memory = {
+        storage: torch.zeros(size, dtype=torch.uint8).untyped_storage() for storage, size in sizes.items()
+    }
+
+    def stand_in(value: Value) -> torch.Tensor:
+        layout = value.layout
+        empty = torch.empty(0, dtype=layout.dtype)
+        made = empty.set_(memory[value.storage], value.offset, layout.shape, layout.stride)
+        return read_as(made, layout)
+
+    return stand_in
