@@ -31,17 +31,28 @@ class Connection:
     ) -> None:
         self.url = url
         self._stack = ExitStack()
-        self._websocket = self._stack.enter_context(_open(url, token))
         self._backlog: deque[messages.FromPool] = deque()
         self.bytes_sent = 0
         self.bytes_received = 0
-        self.send(messages.Hello(messages.PROTOCOL_VERSION, VERSION, torch_version, host_id(), name, session))
-        answer = self.receive(CONNECT_TIMEOUT_S)
-        if isinstance(answer, messages.Refused):
+        refusals = []
+        for version in reversed(messages.PROTOCOL_VERSIONS):
+            self._websocket = self._stack.enter_context(_open(url, token))
+            self.send(messages.Hello(version, VERSION, torch_version, host_id(), name, session))
+            answer = self.receive(CONNECT_TIMEOUT_S)
+            if isinstance(answer, messages.Welcome):
+                self.welcome = answer
+                return
             self.close()
-            raise _refusal(answer)
-        assert isinstance(answer, messages.Welcome)
-        self.welcome = answer
+            assert isinstance(answer, messages.Refused)
+            refusals.append(answer)
+            if answer.kind != "version":
+                break
+        raise _refusal(refusals[0])
+
+    @property
+    def knows_deltas(self) -> bool:
+        """Does the pool understand programs sent as differences?"""
+        return self.welcome.protocol_version >= 2
 
     def send(self, message: messages.ToPool) -> None:
         data = messages.encode(message)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import torch
+from msgspec.structs import replace
 
 from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.client.blobs import BlobTransfer
@@ -20,6 +21,7 @@ from djinn_lab.client.connection import Connection
 from djinn_lab.client.cuts import STREAMED, CutRecord
 from djinn_lab.client.remote_errors import to_exception
 from djinn_lab.client.report import CellReport
+from djinn_lab.client.sent import Sent
 from djinn_lab.errors import CancelFailed, CellCancelled, PoolLost, WorkerLost
 from djinn_lab.protocol.messages import (
     CancelJob,
@@ -31,7 +33,7 @@ from djinn_lab.protocol.messages import (
     SegmentResult,
     SubmitSegment,
 )
-from djinn_lab.srg.program import Program, encode_program
+from djinn_lab.srg.program import Program
 
 CANCEL_TIMEOUT_S = 10.0
 TICK_S = 0.25
@@ -98,6 +100,7 @@ class PoolExecutor:
         self._open = open_connection
         self._connection: Connection | None = None
         self._blobs: BlobTransfer | None = None
+        self._sent = Sent(deltas=False)
         self.priority = priority
         self.cell: CellJob | None = None
         self.on_update: Callable[[JobUpdate], None] = _ignore_update
@@ -111,6 +114,7 @@ class PoolExecutor:
         if self._connection is None:
             self._connection, token = self._open()
             self._blobs = BlobTransfer(self._connection, token)
+            self._sent = Sent(self._connection.knows_deltas)
         return self._connection
 
     @property
@@ -172,19 +176,23 @@ class PoolExecutor:
             final=job.final,
             cut=cut.cause,
             cut_line=cut.line,
-            program=encode_program(program),
-            code=job.code if job.segments == 0 else "",
+            program=b"",
         )
-        job.segments += 1
-        sent = perf_counter()
-        job.report.add("prepare", sent - entered)
-        self._flight = flight = Flight(job, program, cut, message, sent)
+        self._flight = flight = Flight(job, program, cut, message, entered)
         try:
-            self.connection.send(message)
+            connection = self.connection  # a new one has been sent nothing
+            data, delta = self._sent.program(program)
+            code, number = self._sent.code(job.code if job.segments == 0 else "")
+            whole = replace(message, program=data, delta=delta, code=code, code_number=number)
+            job.segments += 1
+            flight.sent = sent = perf_counter()
+            job.report.add("prepare", sent - entered)
+            connection.send(whole)
+            self._sent.arrived()
             self.blobs.unpinned()
         except PoolLost as lost:
             flight.lost = lost
-        job.outside_since = sent
+        job.outside_since = flight.sent
 
     def is_done(self) -> bool:
         flight = self._flight
@@ -229,6 +237,10 @@ class PoolExecutor:
         report.add("receive", perf_counter() - received)
         job.add_program(program, ends=flight.cut.cause != STREAMED)
         report.job, report.device = job.identifier, result.device
+        if result.rng_state is not None:
+            self._sent.saw_state(result.rng_state)
+        report.program_hits += result.plan_cached
+        report.program_misses += not result.plan_cached
         report.ops_run += result.executed
         report.peak_bytes = max(report.peak_bytes, result.peak_bytes)
         run_s = result.stages.get("run", 0.0)

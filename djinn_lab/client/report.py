@@ -46,6 +46,8 @@ class CellReport:
     peak_bytes: int = 0
     plan_hits: int = 0
     plan_misses: int = 0
+    program_hits: int = 0
+    program_misses: int = 0
     run_s: float = 0.0
     cuts: list[CutRecord] = field(default_factory=list)
 

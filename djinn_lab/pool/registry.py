@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from djinn_lab.protocol.messages import FromPool, JobUpdate
+from djinn_lab.pool.received import Received
+from djinn_lab.protocol.messages import PROTOCOL_VERSION, FromPool, JobUpdate, SegmentResult
 
 UPDATES_QUEUED_MAX = 100
 """A client that does not read loses updates above this, never results."""
@@ -31,12 +32,17 @@ class SessionView(msgspec.Struct, frozen=True):
 
 
 class Link:
-    """The way to one connected client. Anything may be put into it without waiting."""
+    """The way to one connected client. Anything may be put into it without waiting. ``received``: what the
+    client need not send again."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol_version: int = PROTOCOL_VERSION) -> None:
+        self.protocol_version = protocol_version
         self.outgoing: asyncio.Queue[FromPool | None] = asyncio.Queue()
+        self.received = Received()
 
     def send(self, message: FromPool) -> None:
+        if isinstance(message, SegmentResult) and message.rng_state is not None:
+            self.received.saw_state(message.rng_state)
         if isinstance(message, JobUpdate) and self.outgoing.qsize() > UPDATES_QUEUED_MAX:
             return
         self.outgoing.put_nowait(message)

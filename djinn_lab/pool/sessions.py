@@ -94,7 +94,7 @@ class SessionEndpoint:
             raise RefusedByPool("message", f"No Hello came within {HELLO_TIMEOUT_S:.0f} s.") from None
         hello = _read_hello(data)
         same_host = hello.host == self._host
-        link = Link()
+        link = Link(hello.protocol_version)
         session = self._resume(hello, user, link) if hello.session else None
         resumed = session is not None
         if session is None:
@@ -104,7 +104,7 @@ class SessionEndpoint:
         directory = self._blobs.open_session(session.session)
         link.send(
             protocol.Welcome(
-                protocol_version=protocol.PROTOCOL_VERSION,
+                protocol_version=hello.protocol_version,
                 server_version=VERSION,
                 session=session.session,
                 user=user.name,
@@ -148,22 +148,23 @@ class SessionEndpoint:
                 message = protocol.decode_to_pool(data)
             except (msgspec.DecodeError, RecursionError) as error:
                 raise RefusedByPool(
-                    "message", f"This is no message of protocol {protocol.PROTOCOL_VERSION}: {error}"
+                    "message", f"This is no message of protocol {link.protocol_version}: {error}"
                 ) from None
             session.last_seen = self._driver.ledger.clock.now_s()
             try:
                 if isinstance(message, protocol.CloseSession):
                     self._driver.close(session)
                     return
-                await self._handle(session, message)
+                await self._handle(session, link, message)
             except Refused as refusal:
                 raise RefusedByPool("message", refusal.message) from None
 
-    async def _handle(self, session: Session, message: object) -> None:
+    async def _handle(self, session: Session, link: Link, message: object) -> None:
         match message:
             case protocol.SubmitSegment():
+                submit = await link.received.complete(message)
                 await _settle_uploads(session)
-                await self._driver.submit(session, message)
+                await self._driver.submit(session, submit)
             case protocol.QueryBlobs():
                 await _settle_uploads(session)
                 session.send(protocol.BlobsMissing(self._query(session, message.digests)))
@@ -236,7 +237,7 @@ def _read_hello(data: bytes) -> protocol.Hello:
         raise RefusedByPool("message", f"The first message is no Hello: {error}") from None
     if greeting.type != "hello":
         raise RefusedByPool("message", f"The first message must be a Hello, not {greeting.type[:40]!r}.")
-    if greeting.protocol_version != protocol.PROTOCOL_VERSION:
+    if greeting.protocol_version not in protocol.PROTOCOL_VERSIONS:
         raise RefusedByPool(
             "version",
             f"The client speaks protocol {greeting.protocol_version}, the pool (djinn-lab {VERSION}) speaks "

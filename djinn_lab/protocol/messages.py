@@ -13,9 +13,14 @@ import msgspec
 
 from djinn_lab.srg.program import TensorMeta
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+"""2 added :attr:`SubmitSegment.delta` and :attr:`SubmitSegment.code_number`."""
+PROTOCOL_VERSIONS = (1, 2)
+"""What a pool understands, and what a client tries, newest first."""
 MESSAGE_BYTES_MAX = 256 * 2**20
 """A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""
+CODES_MAX = 256
+"""Cell sources that a connection remembers."""
 INLINE_BYTES_MAX = 64 * 2**10
 """Fetched tensors up to this size ride in the result message."""
 
@@ -83,7 +88,7 @@ class BlobStored(msgspec.Struct, frozen=True, tag="blob_stored"):
     nbytes: int
 
 
-class SubmitSegment(msgspec.Struct, frozen=True, tag="submit"):
+class SubmitSegment(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     """One segment of a cell job. ``job`` is chosen by the client (a UUID hex); the first segment creates it.
 
     ``final``: the cell is over after this segment. ``cut``: why the segment was sent (``"cell end"``,
@@ -102,6 +107,11 @@ class SubmitSegment(msgspec.Struct, frozen=True, tag="submit"):
     """The cell's source, shown on the dashboard (first segment only)."""
     target: str | None = None
     """The device that the user asked for, None for any."""
+    delta: bool = False
+    """``program`` is what a :class:`djinn_lab.srg.delta.DeltaEncoder` made of it."""
+    code_number: int | None = None
+    """With ``code``: remember it under this number, 0 to :data:`CODES_MAX` less one. Without: it is the code
+    of that number."""
 
 
 class FinishJob(msgspec.Struct, frozen=True, tag="finish"):
@@ -185,6 +195,8 @@ class SegmentResult(msgspec.Struct, frozen=True, tag="result"):
     rng_state: bytes | None = None
     error: ErrorInfo | None = None
     peak_bytes: int = 0
+    plan_cached: bool = False
+    """Whether the pool had checked and measured an equal program before."""
 
 
 ToPool = (
