@@ -13,7 +13,8 @@ _graph_task = torch._C._current_graph_task_id
 
 
 class ScopeTracker:
-    """Kept up to date by the module and optimizer hooks; asked once per op."""
+    """Kept up to date by the module and optimizer hooks; asked once per op. ``begins_call``: the next op is
+    the first of a root module's call."""
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
@@ -26,6 +27,7 @@ class ScopeTracker:
         self._cell = ""
         self._calls = 0
         self._root_call = 0
+        self.begins_call = False
 
     def enter_cell(self, cell: str, file: str) -> None:
         self._cell = cell
@@ -54,6 +56,7 @@ class ScopeTracker:
             self._calls += 1
             self._root_call = self._calls
             self._module_line = self.line()
+            self.begins_call = True
         self._modules.append(path)
 
     def pop_module(self) -> None:
@@ -74,6 +77,7 @@ class ScopeTracker:
 
     def current(self) -> int:
         """Index into :attr:`scopes` for an op recorded now."""
+        self.begins_call = False
         task = _graph_task()
         phase: Phase
         if task != -1:

@@ -30,6 +30,9 @@ class CellReport:
     ``run_s``: seconds that the device ran ops, including those during which the cell went on recording.
 
     ``capture`` is the cell's own Python with recording, ``upload`` tensors on their way to the pool,
+    ``plan_hits`` and ``plan_misses``: ops whose shapes were known here, or not; ``program_hits`` and
+    ``program_misses``: segments whose graph the pool had checked and measured before, or not.
+
     ``prepare`` building and encoding graphs, ``network`` the way there and back, ``receive`` reading
     results; the others are measured by the pool.
     """
@@ -85,6 +88,11 @@ class CellReport:
             f"sent {format_bytes(self.bytes_up)}, received {format_bytes(self.bytes_down)}, "
             f"peak on the device {format_bytes(self.peak_bytes)}",
         ]
+        asked = self.program_hits + self.program_misses
+        lines.append(
+            f"shapes known here: {self.plan_hits} of {self.plan_hits + self.plan_misses} ops; "
+            f"graphs known to the pool: {self.program_hits} of {asked}"
+        )
         cuts = [cut for cut in self.cuts if cut.cause != STREAMED]
         if len(cuts) < len(self.cuts):
             ahead = len(self.cuts) - len(cuts)

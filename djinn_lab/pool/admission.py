@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import OrderedDict
 
 import msgspec
 
 from djinn_lab.errors import Refused
 from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.memory.footprint import Footprint
+from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import Program, decode_program
-from djinn_lab.srg.validation import validate_program
+from djinn_lab.srg.validation import validate_content, validate_program
 from djinn_lab.units import format_bytes
 
 PROGRAM_BYTES_MAX = 64 * 2**20
 """About a million ops."""
+PLANS_MAX = 10_000
 INLINE_BYTES_MAX = 64 * 2**10
 """Programs above this are inspected in a thread."""
 
@@ -27,9 +31,46 @@ class Inspected(msgspec.Struct, frozen=True):
     blobs: list[str]
     footprint: Footprint
     peak_op: str | None
+    key: bytes | None
+    cached: bool
 
 
-async def inspect_program(encoded: bytes) -> Inspected:
+class PlanCache:
+    """What was found out about programs, by :func:`~djinn_lab.srg.plan_key.plan_key`; the least recently
+    used go first. Shared by all sessions: it holds no data and no names."""
+
+    def __init__(self, entries_max: int = PLANS_MAX) -> None:
+        self._entries_max = entries_max
+        self._footprints: OrderedDict[bytes, Footprint] = OrderedDict()
+        self._lock = threading.Lock()
+        self.hits = 0
+        self.misses = 0
+
+    @property
+    def entries(self) -> int:
+        return len(self._footprints)
+
+    def find(self, key: bytes | None) -> Footprint | None:
+        with self._lock:
+            found = None if key is None else self._footprints.get(key)
+            if found is None:
+                self.misses += 1
+                return None
+            assert key is not None
+            self.hits += 1
+            self._footprints.move_to_end(key)
+            return found
+
+    def keep(self, key: bytes | None, footprint: Footprint) -> None:
+        if key is None:
+            return
+        with self._lock:
+            self._footprints[key] = footprint
+            while len(self._footprints) > self._entries_max:
+                self._footprints.popitem(last=False)
+
+
+async def inspect_program(encoded: bytes, plans: PlanCache) -> Inspected:
     """Raises Refused when a worker may not run it."""
     if len(encoded) > PROGRAM_BYTES_MAX:
         raise Refused(
@@ -38,17 +79,24 @@ async def inspect_program(encoded: bytes) -> Inspected:
             "Split the cell, or read a value inside its loop so that it is sent in parts.",
         )
     if len(encoded) <= INLINE_BYTES_MAX:
-        return _inspect(encoded)
-    return await asyncio.to_thread(_inspect, encoded)
+        return _inspect(encoded, plans)
+    return await asyncio.to_thread(_inspect, encoded, plans)
 
 
-def _inspect(encoded: bytes) -> Inspected:
+def _inspect(encoded: bytes, plans: PlanCache) -> Inspected:
     try:
         program = decode_program(encoded)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Refused(f"The submitted graph cannot be read: {error}.") from None
-    validate_program(program)
-    footprint = predict_peak_bytes(program)
+    key = plan_key(program)
+    known = plans.find(key)
+    if known is None:
+        validate_program(program)
+        footprint = predict_peak_bytes(program)
+        plans.keep(key, footprint)
+    else:
+        validate_content(program)
+        footprint = known
     peak_op = None if footprint.node is None else program.templates[program.nodes[footprint.node].template].op
     blobs = list(dict.fromkeys(source.blob for source in program.sources if source.blob is not None))
-    return Inspected(program, len(program.nodes), blobs, footprint, peak_op)
+    return Inspected(program, len(program.nodes), blobs, footprint, peak_op, key, known is not None)

@@ -170,5 +170,6 @@ class Bookkeeper:
                 rng_state=done.rng_state if done else None,
                 error=error,
                 peak_bytes=report.peak_bytes if report else 0,
+                plan_cached=flight.plan_cached,
             )
         )

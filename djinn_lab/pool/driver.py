@@ -13,7 +13,7 @@ import logging
 from djinn_lab import jobs, memory
 from djinn_lab.errors import Refused
 from djinn_lab.pool import answers
-from djinn_lab.pool.admission import Inspected, inspect_program
+from djinn_lab.pool.admission import Inspected, PlanCache, inspect_program
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
@@ -64,6 +64,7 @@ class Driver:
         self.blobs = blobs
         self.books = books
         self.registry = books.registry
+        self.plans = PlanCache()
 
     # -- from sessions -------------------------------------------------------------------------------------
 
@@ -75,7 +76,7 @@ class Driver:
             session.send(answers.already_finished(submit, known))
             return
         try:
-            inspected = await inspect_program(submit.program)
+            inspected = await inspect_program(submit.program, self.plans)
         except Refused as error:
             self._refuse(session, submit, 0, answers.refused(error))
             return
@@ -215,7 +216,14 @@ class Driver:
         record.predicted_s = predicted_s
         for digest in inspected.blobs:
             self.blobs.pin(digest)
-        record.flight = RunningSegment(submit.segment, submit.program, inspected.blobs, received_s)
+        record.flight = RunningSegment(
+            submit.segment,
+            submit.program,
+            inspected.blobs,
+            received_s,
+            key=inspected.key,
+            plan_cached=inspected.cached,
+        )
         self._unpin_query(session)
         self._perform(commands)
         self.books.keep_program(submit)
@@ -275,7 +283,7 @@ class Driver:
         assert flight is not None
         flight.started_s = self.ledger.clock.now_s()
         blobs = {digest: str(self.blobs.path(digest)) for digest in flight.blobs}
-        run = RunSegment(command.job, command.segment, record.session, flight.program, blobs)
+        run = RunSegment(command.job, command.segment, record.session, flight.program, blobs, flight.key)
         self.launcher.send(command.device, run)
         account = self.ledger.accounts.session(record.session)
         if account is not None and account.device != command.device:

@@ -22,6 +22,9 @@ class Metrics:
         self._limit = self._gauge("djinn_device_memory_bytes", "Enforced limit of a device", ["device"])
         self._restarts = self._gauge("djinn_worker_restarts", "Restarts of a device's process", ["device"])
         self._sessions = self._gauge("djinn_sessions", "Sessions, connected and parked", [])
+        self._plans = self._gauge(
+            "djinn_plan_cache", "Submitted programs that were known already, and that were not", ["outcome"]
+        )
         self._segments = Histogram(
             "djinn_segment_seconds",
             "From receipt of a segment to its result",
@@ -43,6 +46,8 @@ class Metrics:
             self._used.labels(account.device).set(account.used_bytes)
             self._limit.labels(account.device).set(account.memory_bytes)
         self._sessions.set(len(driver.registry))
+        self._plans.labels("hit").set(driver.plans.hits)
+        self._plans.labels("miss").set(driver.plans.misses)
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     def observe_segment(self, seconds: float) -> None:

@@ -8,7 +8,8 @@ import msgspec
 
 from djinn_lab.errors import Refused
 from djinn_lab.protocol.messages import CODES_MAX, SubmitSegment
-from djinn_lab.srg.delta import DeltaDecoder, DeltaError
+from djinn_lab.srg.delta import DeltaDecoder
+from djinn_lab.srg.remembered import DeltaError
 
 NUMBERS_INLINE_MAX = 20_000
 """Programs with more are put together in a thread."""

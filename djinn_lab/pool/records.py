@@ -47,7 +47,8 @@ class JobView(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class RunningSegment:
-    """The segment in flight. ``blobs``: pinned digests; times in seconds of the pool's clock."""
+    """The segment in flight. ``blobs``: pinned digests; times in seconds of the pool's clock. ``key``: what
+    equal programs have in common, and whether one was here before (``plan_cached``)."""
 
     segment: int
     program: bytes
@@ -55,6 +56,8 @@ class RunningSegment:
     received_s: float
     started_s: float | None = None
     told_progress_s: float = 0.0
+    key: bytes | None = None
+    plan_cached: bool = False
 
 
 @dataclass(slots=True)

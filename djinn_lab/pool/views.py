@@ -41,6 +41,14 @@ class BlobsReport(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class PlanCacheReport(msgspec.Struct, frozen=True):
+    """How often a submitted program was equal to one that was checked and measured before."""
+
+    hits: int
+    misses: int
+    entries: int
+
+
 class StatusReport(msgspec.Struct, frozen=True):
     """The pool in the API. Times in seconds, ``now`` and ``started_at`` since the epoch."""
 
@@ -57,6 +65,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     sessions: int
     jobs: dict[str, int]
     blobs: BlobsReport
+    plan_cache: PlanCacheReport
     event_loop_lag_s: float
 
 
@@ -79,6 +88,7 @@ def status_report(driver: Driver, user: User, started_at: float, ready: bool, la
         sessions=len(driver.registry),
         jobs=counts,
         blobs=BlobsReport(driver.blobs.count, driver.blobs.nbytes),
+        plan_cache=PlanCacheReport(driver.plans.hits, driver.plans.misses, driver.plans.entries),
         event_loop_lag_s=lag_s,
     )
 

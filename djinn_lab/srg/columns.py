@@ -11,7 +11,7 @@ program's tables are named by numbers that client and pool agree on for as long 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
@@ -153,29 +153,34 @@ def scopes_of(columns: Columns) -> list[Scope]:
 # ------------------------------------------------------------------------------------- sources, ends, nodes
 
 
-def source_columns(sources: Sequence[Source], metas: Numbers, base: int) -> Columns:
-    """``metas``: the agreed number of each meta of the program. Bytes and digests are the other values."""
+def source_columns(
+    sources: Sequence[Source], payloads: Sequence[int | None], metas: Numbers, base: int
+) -> Columns:
+    """``metas``: the agreed number of each meta of the program. The other values: digests, and ``payloads``,
+    the agreed numbers of inline bytes."""
     ids = _array(chain((s.value for s in sources), (s.storage for s in sources)))
     used = metas[_array(source.meta for source in sources)] if sources else _array(())
-    others = [value for source in sources for value in (source.blob, source.inline)]
+    others = [source.blob for source in sources] + list(payloads)
     residencies = [source.residency for source in sources]
     return Columns(
         _encode(("sources", residencies)), np.concatenate((ids_to_numbers(ids, base), used)), others
     )
 
 
-def sources_of(columns: Columns, places: dict[int, int], base: int) -> list[Source]:
-    """``places``: the program's meta for each agreed number."""
+def sources_of(
+    columns: Columns, payloads: Mapping[int, bytes], places: Mapping[int, int], base: int
+) -> list[Source]:
+    """``payloads`` and ``places`` (the program's metas) by agreed number."""
     residencies = msgspec.msgpack.decode(columns.structure)[1]
     count = len(residencies)
     ids = numbers_to_ids(columns.numbers[: 2 * count], base)
     _expect(ids, int)
-    _expect(columns.others[::2], str, type(None))
-    _expect(columns.others[1::2], bytes, type(None))
+    blobs, numbers = columns.others[:count], columns.others[count:]
+    _expect(blobs, str, type(None))
     metas = columns.numbers[2 * count :].tolist()
-    others = columns.others
+    inline = [None if number is None else payloads[number] for number in numbers]
     return [
-        Source(ids[i], ids[count + i], places[metas[i]], residencies[i], others[2 * i], others[2 * i + 1])  # type: ignore[arg-type]
+        Source(ids[i], ids[count + i], places[metas[i]], residencies[i], blobs[i], inline[i])  # type: ignore[arg-type]
         for i in range(count)
     ]
 
@@ -215,6 +220,12 @@ class NodeTable:
     def new_ids(self) -> Numbers:
         """Ids of results and their memory."""
         return np.concatenate(self._ids[1:])
+
+    def reach(self, end: int) -> tuple[int, int, int]:
+        """How much of the program's metas, templates and scopes the first ``end`` nodes use."""
+        used = self._metas[: self._ends[end][3]], self._templates[:end], self._scopes[:end]
+        metas, templates, scopes = (int(row.max(initial=-1)) + 1 for row in used)
+        return metas, templates, scopes
 
     def agree(self, base: int, metas: Numbers, templates: Numbers, scopes: Numbers) -> None:
         """The arrays: agreed numbers of the program's tables."""
@@ -258,12 +269,12 @@ def _unzip(nodes: Sequence[NodeRecord]) -> tuple[list[Sequence[Any]], ...]:
 
 def nodes_of(
     columns: Columns,
-    templates: dict[int, int],
-    scopes: dict[int, int],
-    metas: dict[int, int],
+    metas: Mapping[int, int],
+    templates: Mapping[int, int],
+    scopes: Mapping[int, int],
     base: int,
 ) -> list[NodeRecord]:
-    """The dicts: the program's table entries for agreed numbers."""
+    """The program's table entries by agreed number."""
     _, count, packed, dynamic = msgspec.msgpack.decode(columns.structure)
     counts = np.frombuffer(packed, dtype=np.int32).reshape(5, count)
     totals = counts.sum(axis=1).tolist()

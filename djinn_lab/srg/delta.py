@@ -1,10 +1,11 @@
 """Sends of a program only what it does not have in common with programs before it.
 
-A program is taken apart into *units*: new table entries, the tables' order, sources, ids to keep, fetch and
-release, and blocks of nodes (about one iteration of a loop each). Client and pool remember every unit they
-exchanged by its structure (:mod:`djinn_lab.srg.columns`), with its last numbers and how those had changed.
-A unit whose structure is remembered travels as a reference and the few numbers that are not what one expects:
-the same as last time, or moved on by as much as last time. A new unit travels as plain MessagePack.
+A program is taken apart into *units*: blocks of nodes (about one iteration of a loop each) with the table
+entries that they are the first to use, sources, and ids to keep, fetch and release. Client and pool remember
+every unit they exchanged by its structure (:mod:`djinn_lab.srg.columns`), with its last numbers and how
+those had changed. A unit whose structure is remembered travels as a reference and the few numbers that are
+not what one expects: the same as last time, or moved on by as much as last time. A new unit travels as
+plain MessagePack.
 
 Both ends do the same in the same order, so they remember the same without asking. A connection starts with
 nothing, and what is remembered is bounded: least recently used units go first.
@@ -13,8 +14,8 @@ nothing, and what is remembered is bounded: least recently used units go first.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise
 from typing import Any
 
 import msgspec
@@ -22,8 +23,8 @@ import numpy as np
 
 from djinn_lab.srg import columns
 from djinn_lab.srg.columns import Columns, Numbers
+from djinn_lab.srg.differences import changes_of, deviations_of, with_changes, with_deviations
 from djinn_lab.srg.program import (
-    ComplexNumber,
     NodeRecord,
     Program,
     Scope,
@@ -32,9 +33,9 @@ from djinn_lab.srg.program import (
     TensorMeta,
     encode_program,
 )
+from djinn_lab.srg.remembered import TABLE_ENTRIES_MAX, DeltaError, Memory
 
 REMEMBERED_BYTES_MAX = 64 * 2**20
-TABLE_ENTRIES_MAX = 50_000
 BLOCK_NODES_MIN = 24
 BLOCK_NODES_MAX = 4096
 NUMBERS_MAX = 2**25
@@ -44,20 +45,20 @@ _ID_MAX = 2**60
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class DeltaError(ValueError):
-    """The bytes refer to something that this end does not remember, or are no delta at all."""
-
-
 class _Wire(msgspec.Struct, frozen=True, array_like=True):
     """``check``: of the program's plain form. ``rng``: None, a state, or True for the state that came back
-    last. A unit: bytes (new), or a list of
-    reference, prediction, deviations and changed other values (shorter when those are empty)."""
+    last. ``payloads``: inline bytes that are new. A part: units of the tables' order, new metas, templates
+    and scopes, and a block of nodes (the last part has none). ``ends``: sources, keep and fetch, release. A
+    unit: bytes (new), or a list of reference, prediction, deviations and changed other values (shorter when
+    those are empty)."""
 
     check: bytes
     base: int
     fresh: bool
     rng: bytes | bool | None
-    units: list[Any]
+    payloads: list[bytes]
+    parts: list[list[Any]]
+    ends: list[Any]
 
 
 _decode_wire = msgspec.msgpack.Decoder(_Wire).decode
@@ -68,178 +69,38 @@ def _decoder(kind: Any) -> Callable[[bytes], list[Any]]:
 
 
 _decode_metas, _decode_templates, _decode_scopes = map(_decoder, (TensorMeta, Template, Scope))
-_decode_sources, _decode_nodes = map(_decoder, (Source, NodeRecord))
+_decode_nodes = _decoder(NodeRecord)
+_decode_sources: Callable[[bytes], tuple[list[Source], list[int | None]]]
+_decode_sources = msgspec.msgpack.Decoder(tuple[list[Source], list[int | None]]).decode
 _decode_ids: Callable[[bytes], list[list[int]]] = msgspec.msgpack.Decoder(list[list[int]]).decode
 
 
-class _Unit:
-    """What is remembered of one structure. ``step``: how the numbers changed last time."""
-
-    __slots__ = ("digest", "nbytes", "number", "numbers", "others", "step", "structure")
-
-    def __init__(self, number: int, digest: bytes, content: Columns) -> None:
-        self.number = number
-        self.digest = digest
-        self.structure, self.numbers, self.others = content
-        self.step: Numbers = np.zeros_like(self.numbers)
-        self.nbytes = self._size()
-
-    def _size(self) -> int:
-        held = sum(len(item) if isinstance(item, (bytes, str)) else 16 for item in self.others)
-        return len(self.structure) + 16 * len(self.numbers) + held
-
-    def move_to(self, numbers: Numbers, others: list[Any]) -> None:
-        self.step = numbers - self.numbers
-        self.numbers = numbers
-        if others is not self.others:
-            self.others = others
-            self.nbytes = self._size()
+_TABLES = ("metas", "templates", "scopes")
+_COLUMNS: tuple[Callable[[Any], Columns], ...]
+_COLUMNS = (columns.meta_columns, columns.template_columns, columns.scope_columns)
+_READERS = (
+    (_decode_metas, columns.meta_columns, columns.metas_of),
+    (_decode_templates, columns.template_columns, columns.templates_of),
+    (_decode_scopes, columns.scope_columns, columns.scopes_of),
+)
 
 
-class _Memory:
-    """Units by structure and by number, least recently used first; and the agreed tables."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self.clear()
-
-    def clear(self) -> None:
-        self._units: OrderedDict[bytes, _Unit] = OrderedDict()
-        self._digests: dict[int, bytes] = {}
-        self._last = 0
-        self._nbytes = 0
-        self.metas: list[TensorMeta] = []
-        self.templates: list[Template] = []
-        self.scopes: list[Scope] = []
-
-    @property
-    def is_full(self) -> bool:
-        return max(len(self.metas), len(self.templates), len(self.scopes)) > TABLE_ENTRIES_MAX
-
-    def find(self, structure: bytes) -> _Unit | None:
-        return self._units.get(_digest(structure))
-
-    def numbered(self, number: int) -> _Unit:
-        digest = self._digests.get(number)
-        if digest is None:
-            raise DeltaError(f"unit {number} is not remembered")
-        return self._units[digest]
-
-    def size(self, number: int) -> int:
-        """How many numbers a unit has, 0 when it is not remembered."""
-        digest = self._digests.get(number)
-        return 0 if digest is None else len(self._units[digest].numbers)
-
-    def add(self, content: Columns) -> None:
-        digest = _digest(content.structure)
-        old = self._units.pop(digest, None)
-        if old is not None:
-            del self._digests[old.number]
-            self._nbytes -= old.nbytes
-        self._last += 1
-        unit = self._units[digest] = _Unit(self._last, digest, content)
-        self._digests[unit.number] = digest
-        self._nbytes += unit.nbytes
-        while self._nbytes > self._bytes_max:
-            _, gone = self._units.popitem(last=False)
-            del self._digests[gone.number]
-            self._nbytes -= gone.nbytes
-
-    def use(self, unit: _Unit, numbers: Numbers, others: list[Any]) -> None:
-        self._units.move_to_end(unit.digest)
-        self._nbytes -= unit.nbytes
-        unit.move_to(numbers, others)
-        self._nbytes += unit.nbytes
+def _tables_of(program: Program) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    return program.metas, program.templates, program.scopes
 
 
 def _check(encoded: bytes) -> bytes:
     return hashlib.blake2b(encoded, digest_size=8).digest()
 
 
-def _digest(structure: bytes) -> bytes:
-    return hashlib.blake2b(structure, digest_size=16).digest()
-
-
-# ---------------------------------------------------------------------------------------------- differences
-
-
-def _deviations(numbers: Numbers, expected: Numbers) -> list[Any]:
-    """``[by how much, first place, steps to the next places ...]`` for each amount."""
-    rest = numbers - expected
-    if not rest.any():
-        return []
-    places = np.flatnonzero(rest)
-    amounts = rest[places]
-    found = []
-    for amount in np.unique(amounts).tolist():
-        at = places[amounts == amount]
-        found.append([amount, int(at[0]), *np.diff(at).tolist()])
-    return found
-
-
-def _with_deviations(expected: Numbers, deviations: Sequence[Sequence[int]]) -> Numbers:
-    numbers = expected.copy()
-    for amount, *steps in deviations:
-        numbers[np.cumsum(steps)] += amount
-    return numbers
-
-
-def _changed(before: list[Any], after: list[Any]) -> list[Any]:
-    """``[first places of values that all became the same, single places]``, each followed by what is there
-    now."""
-    if not after or _encode(before) == _encode(after):
-        return []
-    old, new = [_encode(item) for item in before], [_encode(item) for item in after]
-    became: dict[bytes, set[bytes]] = {}
-    for was, now in zip(old, new, strict=True):
-        became.setdefault(was, set()).add(now)
-    together, single, seen = [], [], set()
-    for place, (was, now) in enumerate(zip(old, new, strict=True)):
-        if was == now:
-            continue
-        if len(became[was]) > 1:
-            single += [place, after[place]]
-        elif was not in seen:
-            seen.add(was)
-            together += [place, after[place]]
-    return [together, single]
-
-
-def _with_changes(before: list[Any], changes: Sequence[Any]) -> list[Any]:
-    if not changes:
-        return before
-    together, single = changes
-    after = list(before)
-    together, single = _values(together), _values(single)
-    old = [_encode(item) for item in before] if together else []
-    for place, value in zip(together[::2], together[1::2], strict=True):
-        was = old[place]
-        for other, item in enumerate(old):
-            if item == was:
-                after[other] = value
-    for place, value in zip(single[::2], single[1::2], strict=True):
-        after[place] = value
-    return after
-
-
-def _values(places_and_values: Sequence[Any]) -> list[Any]:
-    """As they came over the wire, with complex numbers made whole again."""
-    return [
-        ComplexNumber(float(item["real"]), float(item["imag"])) if isinstance(item, dict) else item
-        for item in places_and_values
-    ]
-
-
-# ----------------------------------------------------------------------------------------------- the two ends
-
-
 class DeltaEncoder:
     """Of one connection. Say :meth:`arrived` when what was encoded went out, or all begins anew."""
 
     def __init__(self, bytes_max: int = REMEMBERED_BYTES_MAX) -> None:
-        self._memory = _Memory(bytes_max)
+        self._memory = Memory(bytes_max)
         self._places: dict[str, dict[int, tuple[int, Any]]] = {}
         self._agreed: dict[str, dict[tuple[bytes, int], int]] = {}
+        self._payloads: dict[bytes, int] = {}
         self._highest = -1
         self._state: bytes | None = None
         self._fresh = True
@@ -259,39 +120,75 @@ class DeltaEncoder:
         fresh = self._fresh or self._memory.is_full
         if fresh:
             self._memory.clear()
-            self._places, self._agreed, self._highest = {}, {}, -1
+            self._places, self._agreed, self._payloads, self._highest = {}, {}, {}, -1
         self._fresh = True  # until it arrived
         try:
-            base, units = self._units(program)
+            wire = self._wire(program, fresh)
         except OverflowError:
             return None
-        same = program.rng_state is not None and program.rng_state == self._state
-        rng = True if same else program.rng_state
-        return _encode(_Wire(_check(encode_program(program)), base, fresh, rng, units))
+        return _encode(wire)
 
-    def _units(self, program: Program) -> tuple[int, list[Any]]:
-        memory = self._memory
+    def _wire(self, program: Program, fresh: bool) -> _Wire:
         table = columns.NodeTable(program.nodes)
         base = self._base(program, table)
-        tables = []
-        units: list[Any] = []
-        for name, items, agreed, make in (
-            ("metas", program.metas, memory.metas, columns.meta_columns),
-            ("templates", program.templates, memory.templates, columns.template_columns),
-            ("scopes", program.scopes, memory.scopes, columns.scope_columns),
-        ):
-            numbers, new = self._numbers(name, items, agreed)
-            units.append(self._unit(make(new), new) if new else None)
-            tables.append(numbers)
-        arrays = [np.array(numbers, dtype=np.int64) for numbers in tables]
+        cuts = list(blocks(program))
+        reached = [(0, 0, 0), *(table.reach(end) for _, end in cuts)]
+        reached.append((len(program.metas), len(program.templates), len(program.scopes)))
+        agreed = [
+            self._numbers(name, items, known)
+            for name, items, known in zip(_TABLES, _tables_of(program), self._memory.tables, strict=True)
+        ]
+        arrays = [np.array(list(numbers), dtype=np.int64) for numbers in agreed]
         table.agree(base, *arrays)
-        units.append(self._unit(columns.id_columns("tables", tables, 0), tables))
-        units.append(self._unit(columns.source_columns(program.sources, arrays[0], base), program.sources))
+        parts = []
+        for index, (before, after) in enumerate(pairwise(reached)):
+            part = self._entries(program, agreed, before, after)
+            if index < len(cuts):
+                start, end = cuts[index]
+                part.append(self._unit(table.block(start, end), program.nodes[start:end], counts=True))
+            parts.append(part)
+        payloads, ends = self._ends(program, arrays[0], base)
+        same = program.rng_state is not None and program.rng_state == self._state
+        rng = True if same else program.rng_state
+        return _Wire(_check(encode_program(program)), base, fresh, rng, payloads, parts, ends)
+
+    def _entries(
+        self, program: Program, agreed: Sequence[dict[int, bool]], before: Sequence[int], after: Sequence[int]
+    ) -> list[Any]:
+        """Units of the table entries from ``before`` up to ``after``."""
+        rows, new = [], []
+        for items, numbers, start, end in zip(_tables_of(program), agreed, before, after, strict=True):
+            row = list(islice(numbers.items(), start, end))
+            rows.append([number for number, _ in row])
+            new.append([items[start + place] for place, (_, is_new) in enumerate(row) if is_new])
+        order = self._unit(columns.id_columns("tables", rows, 0), rows) if any(rows) else None
+        entries = [
+            self._unit(make(items), items) if items else None
+            for make, items in zip(_COLUMNS, new, strict=True)
+        ]
+        return [order, *entries]
+
+    def _ends(self, program: Program, metas: Numbers, base: int) -> tuple[list[bytes], list[Any]]:
+        for payload in self._memory.trim_payloads():
+            self._payloads.pop(payload, None)
+        new: list[bytes] = []
+        numbers: list[int | None] = []
+        bare = []
+        for source in program.sources:
+            number = None
+            if source.inline is not None:
+                number = self._payloads.get(source.inline)
+                if number is None:
+                    number = self._payloads[source.inline] = self._memory.add_payload(source.inline)
+                    new.append(source.inline)
+                source = msgspec.structs.replace(source, inline=None)
+            numbers.append(number)
+            bare.append(source)
+        content = columns.source_columns(bare, numbers, metas, base)
+        units = [self._unit(content, (bare, numbers))]
         for name, rows in (("keep", [program.keep, program.fetch]), ("release", [program.release])):
             units.append(self._unit(columns.id_columns(name, rows, base), rows))
-        for start, end in blocks(program):
-            units.append(self._unit(table.block(start, end), program.nodes[start:end], counts=True))
-        return base, units
+        return new, units
 
     def _base(self, program: Program, table: columns.NodeTable) -> int:
         """The first id that is new since the program before."""
@@ -305,26 +202,26 @@ class DeltaEncoder:
         self._highest = max(highest, self._highest)
         return base
 
-    def _numbers(self, name: str, items: Sequence[Any], agreed: list[Any]) -> tuple[list[int], list[Any]]:
-        """The agreed number of each item, and those that had none."""
+    def _numbers(self, name: str, items: Sequence[Any], agreed: list[Any]) -> dict[int, bool]:
+        """The agreed number of each item, and whether it is new."""
         places = self._places.setdefault(name, {})
         if len(places) > TABLE_ENTRIES_MAX:
             places.clear()
         known = self._agreed.setdefault(name, {})
-        numbers: dict[int, None] = {}
-        new = []
+        numbers: dict[int, bool] = {}
         for item in items:
             place = places.get(id(item))
+            new = False
             if place is None or place[0] in numbers:
                 content, again = _encode(item), 0
                 while (number := known.setdefault((content, again), len(agreed))) in numbers:
                     again += 1  # a program may have equal entries
-                if number == len(agreed):
+                new = number == len(agreed)
+                if new:
                     agreed.append(item)
-                    new.append(item)
                 place = places[id(item)] = number, item  # holds the item, so that its id stays its own
-            numbers[place[0]] = None
-        return list(numbers), new
+            numbers[place[0]] = new
+        return numbers
 
     def _unit(self, content: Columns, items: Any, counts: bool = False) -> Any:
         unit = self._memory.find(content.structure)
@@ -334,10 +231,10 @@ class DeltaEncoder:
         if unit is None:
             self._memory.add(content)
             return _encode(items)
-        moved = _deviations(content.numbers, unit.numbers + unit.step)
-        same = _deviations(content.numbers, unit.numbers) if moved else [[]]
+        moved = deviations_of(content.numbers, unit.numbers + unit.step)
+        same = deviations_of(content.numbers, unit.numbers) if moved else [[]]
         linear = len(_encode(moved)) < len(_encode(same))
-        others = content.others if (changed := _changed(unit.others, content.others)) else unit.others
+        others = content.others if (changed := changes_of(unit.others, content.others)) else unit.others
         sent = [unit.number, int(linear), moved if linear else same, changed]
         self._memory.use(unit, content.numbers, others)
         while len(sent) > 1 and not sent[-1]:
@@ -349,7 +246,7 @@ class DeltaDecoder:
     """The other end."""
 
     def __init__(self, bytes_max: int = REMEMBERED_BYTES_MAX) -> None:
-        self._memory = _Memory(bytes_max)
+        self._memory = Memory(bytes_max)
         self._state: bytes | None = None
         self._numbers_left = 0
 
@@ -359,10 +256,10 @@ class DeltaDecoder:
     def weight(self, data: bytes) -> int:
         """About how many numbers the program has."""
         try:
-            units = _decode_wire(data).units
+            parts = _decode_wire(data).parts
         except msgspec.MsgspecError:
             return 0
-        references = [unit[0] if isinstance(unit, list) and unit else unit for unit in units]
+        references = (unit[0] if isinstance(unit, list) and unit else unit for part in parts for unit in part)
         return len(data) + sum(self._memory.size(number) for number in references if type(number) is int)
 
     def decode(self, data: bytes) -> bytes:
@@ -383,39 +280,29 @@ class DeltaDecoder:
         if wire.fresh:
             memory.clear()
         self._numbers_left = NUMBERS_MAX
-        units = iter(wire.units)
-        for agreed, decode, make, read in (
-            (memory.metas, _decode_metas, columns.meta_columns, columns.metas_of),
-            (memory.templates, _decode_templates, columns.template_columns, columns.templates_of),
-            (memory.scopes, _decode_scopes, columns.scope_columns, columns.scopes_of),
-        ):
-            self._take_entries(next(units), agreed, decode, make, read)
-        tables = columns.ids_of(self._ids(next(units), "tables", 0), 0)
-        metas, templates, scopes = tables
-        arrays = [np.array(table, dtype=np.int64) for table in tables]
-        places = [{number: place for place, number in enumerate(table)} for table in tables]
-        content = next(units)
-        if isinstance(content, bytes):
-            sources = _decode_sources(content)
-            memory.add(columns.source_columns(sources, arrays[0], base))
-        else:
-            sources = columns.sources_of(self._known(content), places[0], base)
-        keep, fetch = columns.ids_of(self._ids(next(units), "keep", base), base)
-        [release] = columns.ids_of(self._ids(next(units), "release", base), base)
+        tables: tuple[list[int], list[int], list[int]] = [], [], []
+        places: tuple[dict[int, int], dict[int, int], dict[int, int]] = {}, {}, {}
         nodes: list[NodeRecord] = []
-        for content in units:
-            if isinstance(content, bytes):
-                block = _decode_nodes(content)
-                table = columns.NodeTable(block)
-                table.agree(base, *arrays)
-                memory.add(table.block(0, len(block)))
-            else:
-                block = columns.nodes_of(self._known(content), places[1], places[2], places[0], base)
-            nodes.extend(block)
+        for order, *entries in wire.parts:
+            rows = self._order(order)
+            for agreed, content, read in zip(memory.tables, entries[:3], _READERS, strict=True):
+                self._take_entries(content, agreed, read)
+            for table, place, row in zip(tables, places, rows, strict=True):
+                place.update((number, len(table) + index) for index, number in enumerate(row))
+                table.extend(row)
+            for content in entries[3:]:
+                nodes.extend(self._nodes(content, tables, places, base))
+        memory.trim_payloads()
+        for payload in wire.payloads:
+            memory.add_payload(payload)
+        ends = wire.ends
+        sources = self._sources(ends[0], tables[0], places[0], base)
+        keep, fetch = columns.ids_of(self._ids(ends[1], "keep", base), base)
+        [release] = columns.ids_of(self._ids(ends[2], "release", base), base)
         return Program(
-            metas=[memory.metas[number] for number in metas],
-            templates=[memory.templates[number] for number in templates],
-            scopes=[memory.scopes[number] for number in scopes],
+            metas=[memory.metas[number] for number in tables[0]],
+            templates=[memory.templates[number] for number in tables[1]],
+            scopes=[memory.scopes[number] for number in tables[2]],
             sources=sources,
             nodes=nodes,
             keep=keep,
@@ -424,6 +311,27 @@ class DeltaDecoder:
             rng_state=self._rng(wire.rng),
         )
 
+    def _order(self, content: Any) -> list[list[int]]:
+        return [[], [], []] if content is None else columns.ids_of(self._ids(content, "tables", 0), 0)
+
+    def _nodes(self, content: Any, tables: Any, places: Any, base: int) -> list[NodeRecord]:
+        if not isinstance(content, bytes):
+            return columns.nodes_of(self._known(content), places[0], places[1], places[2], base)
+        block = _decode_nodes(content)
+        table = columns.NodeTable(block)
+        table.agree(base, *(np.array(numbers, dtype=np.int64) for numbers in tables))
+        self._memory.add(table.block(0, len(block)))
+        return block
+
+    def _sources(self, content: Any, metas: list[int], places: dict[int, int], base: int) -> list[Source]:
+        if isinstance(content, bytes):
+            bare, numbers = _decode_sources(content)
+            made = columns.source_columns(bare, numbers, np.array(metas, dtype=np.int64), base)
+            self._memory.add(made)
+        else:
+            made = self._known(content)
+        return columns.sources_of(made, self._memory.payloads, places, base)
+
     def _rng(self, sent: bytes | bool | None) -> bytes | None:
         if isinstance(sent, bytes) or not sent:
             return sent or None
@@ -431,7 +339,8 @@ class DeltaDecoder:
             raise DeltaError("no random state came back yet")
         return self._state
 
-    def _take_entries(self, content: Any, agreed: list[Any], decode: Any, make: Any, read: Any) -> None:
+    def _take_entries(self, content: Any, agreed: list[Any], readers: tuple[Any, Any, Any]) -> None:
+        decode, make, read = readers
         if content is None:
             return
         if isinstance(content, bytes):
@@ -455,8 +364,8 @@ class DeltaDecoder:
         self._numbers_left -= len(unit.numbers) + len(unit.others)
         if self._numbers_left < 0:
             raise DeltaError("the program is too large")
-        numbers = _with_deviations(unit.numbers + unit.step if linear else unit.numbers, deviations)
-        others = _with_changes(unit.others, changes)
+        numbers = with_deviations(unit.numbers + unit.step if linear else unit.numbers, deviations)
+        others = with_changes(unit.others, changes)
         self._memory.use(unit, numbers, others)
         return Columns(unit.structure, numbers, others)
 

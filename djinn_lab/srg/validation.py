@@ -61,11 +61,20 @@ def validate_program(program: Program, limits: ProgramLimits | None = None) -> N
     for index, meta in enumerate(program.metas):
         _check_meta(index, meta, limits)
     holes = [_check_template(index, template, limits) for index, template in enumerate(program.templates)]
-    for index, scope in enumerate(program.scopes):
-        _check_scope(index, scope, limits)
-    known = _check_sources(program.sources, program.metas)
+    known = validate_content(program, limits)
     _check_nodes(program, holes, known)
     _check_references(program, known)
+
+
+def validate_content(program: Program, limits: ProgramLimits | None = None) -> set[int | None]:
+    """The part that :func:`~djinn_lab.srg.plan_key.plan_key` does not cover; the values that exist before
+    the first node."""
+    limits = limits or ProgramLimits()
+    if program.rng_state is not None and len(program.rng_state) > limits.rng_state_bytes_max:
+        _refuse(f"its random generator state has {len(program.rng_state)} bytes")
+    for index, scope in enumerate(program.scopes):
+        _check_scope(index, scope, limits)
+    return _check_sources(program.sources, program.metas)
 
 
 def _refuse(problem: str) -> NoReturn:
@@ -84,8 +93,6 @@ def _check_counts(program: Program, limits: ProgramLimits) -> None:
         count = len(getattr(program, name))
         if count > bound:
             _refuse(f"it has {count} {name}, and at most {bound} are allowed")
-    if program.rng_state is not None and len(program.rng_state) > limits.rng_state_bytes_max:
-        _refuse(f"its random generator state has {len(program.rng_state)} bytes")
 
 
 def _check_meta(index: int, meta: TensorMeta, limits: ProgramLimits) -> None:

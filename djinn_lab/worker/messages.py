@@ -15,13 +15,15 @@ FRAME_BYTES_MAX = 2**31 - 1
 
 
 class RunSegment(msgspec.Struct, frozen=True, tag="run"):
-    """``program``: encoded :class:`~djinn_lab.srg.program.Program`. ``blobs``: digest to file path."""
+    """``program``: encoded :class:`~djinn_lab.srg.program.Program`. ``blobs``: digest to file path. ``key``:
+    equal for programs that differ in numbers of values and in scalars only."""
 
     job: str
     segment: int
     session: str
     program: bytes
     blobs: dict[str, str] = {}
+    key: bytes | None = None
 
 
 class CancelSegment(msgspec.Struct, frozen=True, tag="cancel"):
