@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import islice, pairwise, repeat
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from djinn_lab.srg import columns
+from djinn_lab.srg.blocks import blocks
 from djinn_lab.srg.columns import Columns, Numbers
 from djinn_lab.srg.differences import changes_of, deviations_of, with_changes, with_deviations
 from djinn_lab.srg.program import (
@@ -36,8 +37,7 @@ from djinn_lab.srg.program import (
 from djinn_lab.srg.remembered import TABLE_ENTRIES_MAX, DeltaError, Memory
 
 REMEMBERED_BYTES_MAX = 64 * 2**20
-BLOCK_NODES_MIN = 24
-BLOCK_NODES_MAX = 4096
+PARTS_MAX = 200_000
 NUMBERS_MAX = 2**25
 """Of one program: a bound on what a few references may unfold to."""
 _ID_MAX = 2**60
@@ -48,16 +48,16 @@ _encode = msgspec.msgpack.Encoder().encode
 class _Wire(msgspec.Struct, frozen=True, array_like=True):
     """``check``: of the program's plain form. ``rng``: None, a state, or True for the state that came back
     last. ``payloads``: inline bytes that are new. A part: units of the tables' order, new metas, templates
-    and scopes, and a block of nodes (the last part has none). ``ends``: sources, keep and fetch, release. A
-    unit: bytes (new), or a list of reference, prediction, deviations and changed other values (shorter when
-    those are empty)."""
+    and scopes, and a block of nodes (the last part has none), or how often the one before is repeated.
+    ``ends``: sources, keep and fetch, release. A unit: bytes (new), or a list of reference, prediction,
+    deviations and changed other values (shorter when those are empty)."""
 
     check: bytes
     base: int
     fresh: bool
     rng: bytes | bool | None
     payloads: list[bytes]
-    parts: list[list[Any]]
+    parts: list[list[Any] | int]
     ends: list[Any]
 
 
@@ -140,13 +140,18 @@ class DeltaEncoder:
         ]
         arrays = [np.array(list(numbers), dtype=np.int64) for numbers in agreed]
         table.agree(base, *arrays)
-        parts = []
+        parts: list[Any] = []
+        before_part: list[Any] = []
         for index, (before, after) in enumerate(pairwise(reached)):
             part = self._entries(program, agreed, before, after)
             if index < len(cuts):
                 start, end = cuts[index]
                 part.append(self._unit(table.block(start, end), program.nodes[start:end], counts=True))
-            parts.append(part)
+            if part == before_part and bytes not in map(type, part):
+                parts[-1:] = [parts[-1] + 1] if type(parts[-1]) is int else [parts[-1], 1]
+            else:
+                parts.append(part)
+            before_part = part
         payloads, ends = self._ends(program, arrays[0], base)
         same = program.rng_state is not None and program.rng_state == self._state
         rng = True if same else program.rng_state
@@ -259,8 +264,15 @@ class DeltaDecoder:
             parts = _decode_wire(data).parts
         except msgspec.MsgspecError:
             return 0
-        references = (unit[0] if isinstance(unit, list) and unit else unit for part in parts for unit in part)
-        return len(data) + sum(self._memory.size(number) for number in references if type(number) is int)
+        total, part_total = len(data), 0
+        for part in parts:
+            if isinstance(part, int):
+                total += part * part_total
+                continue
+            references = (unit[0] if isinstance(unit, list) and unit else unit for unit in part)
+            part_total = sum(self._memory.size(number) for number in references if type(number) is int)
+            total += part_total
+        return total
 
     def decode(self, data: bytes) -> bytes:
         """The program in its plain form. Raises DeltaError; the connection is of no use then."""
@@ -283,7 +295,7 @@ class DeltaDecoder:
         tables: tuple[list[int], list[int], list[int]] = [], [], []
         places: tuple[dict[int, int], dict[int, int], dict[int, int]] = {}, {}, {}
         nodes: list[NodeRecord] = []
-        for order, *entries in wire.parts:
+        for order, *entries in _unrolled(wire.parts):
             rows = self._order(order)
             for agreed, content, read in zip(memory.tables, entries[:3], _READERS, strict=True):
                 self._take_entries(content, agreed, read)
@@ -370,29 +382,20 @@ class DeltaDecoder:
         return Columns(unit.structure, numbers, others)
 
 
+def _unrolled(parts: Sequence[list[Any] | int]) -> Iterator[list[Any]]:
+    left = PARTS_MAX
+    last: list[Any] = []
+    for part in parts:
+        times = part if isinstance(part, int) else 1
+        left -= times
+        if left < 0 or times < 0:
+            raise DeltaError("the program has too many parts")
+        last = last if isinstance(part, int) else part
+        yield from repeat(last, times)
+
+
 def _padded(content: Any) -> tuple[int, int, Any, Any]:
     given = content if isinstance(content, list) else [content]
     missing: tuple[Any, ...] = (0, 0, [], [])
     number, linear, deviations, changes = [*given, *missing[len(given) :]]
     return number, linear, deviations, changes
-
-
-def blocks(program: Program) -> Iterator[tuple[int, int]]:
-    """Starts and ends: nodes are cut where a loop begins anew: the cell's line goes back, or another root
-    module call begins."""
-    scopes = program.scopes
-    marks = [node.scope for node in program.nodes]
-    start = line = call = 0
-    last = -1
-    for index, scope in enumerate(marks):
-        if scope == last and index - start < BLOCK_NODES_MAX:
-            continue
-        last = scope
-        here = scopes[scope]
-        anew = here.line < line or (here.call not in (0, call))
-        line, call = here.line, here.call or call
-        if (anew and index - start >= BLOCK_NODES_MIN) or index - start >= BLOCK_NODES_MAX:
-            yield start, index
-            start = index
-    if start < len(marks):
-        yield start, len(marks)

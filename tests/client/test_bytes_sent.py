@@ -20,9 +20,10 @@ pytestmark = pytest.mark.processes
 class Training:
     """A model, an optimizer and a batch, on the pool or in eager torch."""
 
-    def __init__(self, kind: type[torch.optim.Optimizer]) -> None:
+    def __init__(self, kind: type[torch.optim.Optimizer], width: int = 256) -> None:
         torch.manual_seed(0)
-        self.network = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.Linear(256, 10))
+        layers = nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.Linear(width, 10)
+        self.network = nn.Sequential(*layers)
         self.optimizer = kind(self.network.parameters(), lr=0.01)  # type: ignore[call-arg]
         self.inputs, self.labels = torch.randn(64, 64), torch.randint(0, 10, (64,))
         self.loss = torch.zeros(())
@@ -44,17 +45,18 @@ def run(session: Session, training: Training, turns: int, name: str = "In [1]") 
     return reports
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize(("kind", "steady"), [(torch.optim.SGD, 1), (torch.optim.AdamW, 2)])
 def test_a_training_cell_run_again_sends_a_hundredth(
-    session: Session, kind: type[torch.optim.Optimizer]
+    session: Session, kind: type[torch.optim.Optimizer], steady: int
 ) -> None:
+    """``steady``: AdamW's second step has other ops than its first, which makes the optimizer's state."""
     ours, eager = Training(kind), Training(kind)
     reports = run(session, ours, 6)
     for _ in range(6):
         eager.step()
     assert ours.loss.item() == eager.loss.item()
     assert reports[0].bytes_up > ours.inputs.nbytes
-    assert max(report.bytes_up for report in reports[1:]) < reports[0].bytes_up / 100
+    assert max(report.bytes_up for report in reports[steady:]) < reports[0].bytes_up / 100
     assert max(report.bytes_up for report in reports[3:]) < 350
 
 
@@ -86,14 +88,14 @@ def test_parts_of_a_long_cell_share_their_structure(session: Session) -> None:
     reports = []
     for _ in range(3):
         with session.capture() as cell:
-            for _ in range(80):
+            for _ in range(200):
                 ours.step()
         reports.append(cell.report)
-    for _ in range(240):
+    for _ in range(600):
         eager.step()
     assert ours.loss.item() == eager.loss.item()
-    plain_bytes = 25 * reports[2].ops_run
-    assert reports[2].bytes_up < plain_bytes / 50
+    plain_bytes = 25 * reports[2].ops_run  # as the first protocol sent it
+    assert reports[2].bytes_up < plain_bytes / 100
 
 
 def test_dropout_does_not_send_the_random_state_again(session: Session) -> None:
@@ -111,14 +113,14 @@ def test_dropout_does_not_send_the_random_state_again(session: Session) -> None:
 
 
 def test_equal_programs_are_checked_and_measured_once(pool: PoolUnderTest, session: Session) -> None:
-    reports = run(session, Training(torch.optim.SGD), 4)
+    reports = run(session, Training(torch.optim.SGD, width=48), 4)
     assert [report.program_hits for report in reports[1:]] == [0, 1, 1]
     assert "graphs known to the pool: 1 of 1" in str(reports[3])
     status = pool.rest.status()
     assert status["plan_cache"]["hits"] >= 2
     assert status["plan_cache"]["misses"] >= 2
     with pool.session("another") as other:
-        repeated = run(other, Training(torch.optim.SGD), 2, "In [9]")
+        repeated = run(other, Training(torch.optim.SGD, width=48), 2, "In [9]")
     assert repeated[1].program_hits == 1
 
 
