@@ -14,7 +14,7 @@ _graph_task = torch._C._current_graph_task_id
 
 class ScopeTracker:
     """Kept up to date by the module and optimizer hooks; asked once per op. ``begins_call``: the next op is
-    the first of a root module's call."""
+    the first of a root module's call. ``calls``: how many began since :meth:`clear`."""
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
@@ -28,6 +28,7 @@ class ScopeTracker:
         self._calls = 0
         self._root_call = 0
         self.begins_call = False
+        self.calls = 0
 
     def enter_cell(self, cell: str, file: str) -> None:
         self._cell = cell
@@ -39,6 +40,7 @@ class ScopeTracker:
         """Start a new table (the old one went out with its program)."""
         self.scopes = []
         self._index = {}
+        self.calls = 0
 
     def line(self) -> int:
         """The line of the cell that is running now, or 0 outside of one."""
@@ -57,6 +59,7 @@ class ScopeTracker:
             self._root_call = self._calls
             self._module_line = self.line()
             self.begins_call = True
+            self.calls += 1
         self._modules.append(path)
 
     def pop_module(self) -> None:

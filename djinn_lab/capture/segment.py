@@ -19,10 +19,6 @@ from djinn_lab.capture.scope import ScopeTracker
 from djinn_lab.capture.signature import Signature
 from djinn_lab.srg.program import TensorMeta
 
-ALIGN_NODES_MAX = 1000
-"""Parts begin with a root module's call where one begins within as many nodes as a part has, and so many at
-most: equal iterations then make equal parts, which need not be sent again."""
-
 
 class Flight(NamedTuple):
     """A program under way: the sources and nodes in it, and the ids that died before it."""
@@ -110,10 +106,12 @@ class Segment:
 
     def stream(self) -> None:
         """Send what is pending without waiting for it, so that the pool computes while the cell records; or
-        go on recording while the pool is busy with the part before. Raises what went wrong with that."""
-        wait = min(ALIGN_NODES_MAX, self._pace.nodes)
-        if not self.scopes.begins_call and len(self._nodes) < self._look_at + wait:
-            return
+        go on recording while the pool is busy with the part before, or (in a loop of module calls, for as
+        many nodes again at most) until the next call begins. Raises what went wrong with that."""
+        scopes = self.scopes
+        waits = scopes.calls > 1 and not scopes.begins_call
+        if waits and len(self._nodes) < self._look_at + self._pace.nodes:
+            return  # equal iterations make equal parts, which need not be sent again
         with paused():
             busy = self._flight is not None and not self.backend.is_done()
             if busy and len(self._nodes) < STREAM_NODES_MAX:

@@ -225,6 +225,11 @@ class SessionEndpoint:
                 self._driver.cancel(cancel.job, f"by {session.user}")
 
 
+def _spoken() -> str:
+    oldest, newest = protocol.PROTOCOL_VERSIONS[0], protocol.PROTOCOL_VERSIONS[-1]
+    return str(newest) if oldest == newest else f"{oldest} to {newest}"
+
+
 def _read_hello(data: bytes) -> protocol.Hello:
     """The version is compared before anything else is looked at."""
     if len(data) > HELLO_BYTES_MAX:
@@ -241,7 +246,7 @@ def _read_hello(data: bytes) -> protocol.Hello:
         raise RefusedByPool(
             "version",
             f"The client speaks protocol {greeting.protocol_version}, the pool (djinn-lab {VERSION}) speaks "
-            f"protocol {protocol.PROTOCOL_VERSION}. Install the same djinn-lab version on both sides.",
+            f"protocol {_spoken()}. Install the same djinn-lab version on both sides.",
         )
     try:
         hello = protocol.decode_to_pool(data)

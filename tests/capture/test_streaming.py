@@ -96,7 +96,7 @@ def test_the_parts_of_a_streamed_cell_merge_into_the_graph_of_the_whole() -> Non
                 optimizer.step()
         return backend.programs
 
-    whole, parts = record(10_000), record(40)
+    whole, parts = record(10_000), record(20)
     assert len(whole) == 1
     assert len(parts) > 3
     merged = merge_programs(parts)
