@@ -9,7 +9,7 @@ import panel as pn
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.controls import select
 from djinn_lab.dashboard.hub import Snapshot
-from djinn_lab.dashboard.records import Job
+from djinn_lab.dashboard.records import Cut, Job
 
 LARGEST = "largest"
 
@@ -47,7 +47,7 @@ class JobChooser:
             jobs.insert(0, job)
         labels: dict[str, Any] = {_label(found): found.job for found in jobs}
         parts: dict[str, Any] = {"largest": LARGEST}
-        parts |= {f"{number + 1} of {job.segments}": str(number) for number in range(job.segments)}
+        parts |= {_part(cut): str(cut.segment) for cut in job.cuts}
         self._fill(self.job, labels, job.job)
         wanted = LARGEST if segment is None else str(segment)
         self._fill(self.segment, parts, wanted if wanted in parts.values() else LARGEST)
@@ -68,6 +68,11 @@ class JobChooser:
         if not self._filling:
             number = None if segment == LARGEST else segment
             self._board.route.update(segment=number, open=None, item=None)
+
+
+def _part(cut: Cut) -> str:
+    line = f", line {cut.line}" if cut.line else ""
+    return f"up to {cut.cause}{line} (#{cut.segment + 1})"
 
 
 def _label(job: Job) -> str:

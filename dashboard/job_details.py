@@ -57,12 +57,14 @@ def _predicted(job: Job) -> str:
 
 
 def _cuts(job: Job) -> str:
-    if job.segments <= 1:
-        return "no: the whole cell went as one graph"
+    ahead = job.segments - len(job.cuts)
+    if len(job.cuts) <= 1:
+        parts = f", in {job.segments} parts while it was recorded" if ahead > 0 else ""
+        return f"no: the whole cell went as one graph{parts}"
     causes = Counter(f"{cut.cause} (line {cut.line})" if cut.line else cut.cause for cut in job.cuts)
     listed = ", ".join(f"{count} × {escape(cause)}" for cause, count in causes.most_common(CUTS_MAX))
     more = f" and {len(causes) - CUTS_MAX} other causes" if len(causes) > CUTS_MAX else ""
-    return f"{job.segments} parts; cut by {listed}{more}"
+    return f"{job.segments} parts; the last cuts were {listed}{more}"
 
 
 def _events(events: list[Mapping[str, Any]]) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from djinn_lab.srg.merging import STREAMED
 from djinn_lab.units import format_seconds
 
-STREAMED = "streamed"
-"""The cause of a segment that was sent ahead: no cut, nobody waited for it."""
 LOOP_CUTS_MIN = 5
 """So often must one line cut a cell, with ops in between, to be called a loop that does."""
 LOOPS_SHOWN_MAX = 3

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.client.blobs import BlobTransfer
 from djinn_lab.client.connection import Connection
-from djinn_lab.client.cuts import STREAMED, CutRecord
+from djinn_lab.client.cuts import CutRecord
 from djinn_lab.client.remote_errors import to_exception
 from djinn_lab.client.report import CellReport
 from djinn_lab.client.sent import Sent
@@ -33,6 +33,7 @@ from djinn_lab.protocol.messages import (
     SegmentResult,
     SubmitSegment,
 )
+from djinn_lab.srg.merging import STREAMED
 from djinn_lab.srg.program import Program
 
 CANCEL_TIMEOUT_S = 10.0

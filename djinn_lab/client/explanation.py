@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from djinn_lab.client.cell import Cell
-from djinn_lab.client.cuts import STREAMED, is_explicit, name_of
+from djinn_lab.client.cuts import is_explicit, name_of
 from djinn_lab.client.session import Session
 from djinn_lab.errors import PoolError
+from djinn_lab.srg.merging import STREAMED
 from djinn_lab.units import format_seconds
 
 

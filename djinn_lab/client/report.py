@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from djinn_lab.client.cuts import STREAMED, CutRecord, loops_of_cuts
+from djinn_lab.client.cuts import CutRecord, loops_of_cuts
+from djinn_lab.srg.merging import STREAMED
 from djinn_lab.units import format_bytes, format_seconds
 
 STAGES = (

@@ -13,7 +13,7 @@ from djinn_lab.errors import Refused
 from djinn_lab.pool import answers
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.ledger import Ledger
-from djinn_lab.pool.records import Cut, JobRecord
+from djinn_lab.pool.records import JobRecord
 from djinn_lab.pool.registry import Session, SessionRegistry
 from djinn_lab.pool.store import PROGRAM_BYTES_MAX, Kind, Row, Store, program_row, timings_row
 from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
@@ -56,7 +56,7 @@ class Bookkeeper:
                 if len(self.records) <= RECORDS_MAX:
                     break
                 del self.records[old]
-        record.cuts.append(Cut(submit.segment, submit.cut, submit.cut_line))
+        record.add_segment(submit)
         self._changed.add(submit.job)
         return record
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
 import msgspec
 import sqlalchemy as sa
 
@@ -21,12 +24,19 @@ class EventRow(msgspec.Struct, frozen=True):
     detail: msgspec.Raw
 
 
-class StoredProgram(msgspec.Struct, frozen=True):
-    """``timings``: per node start and end in seconds, when the segment ran."""
+class StoredPart(msgspec.Struct, frozen=True):
+    """A segment. ``timings``: per node start and end in seconds, when it ran."""
 
-    segment: int
     program: bytes
     timings: tuple[list[float], list[float]] | None
+
+
+class StoredProgram(msgspec.Struct, frozen=True):
+    """What was recorded between two cuts, in the parts it was sent in; ``segment`` is the last one's
+    number."""
+
+    segment: int
+    parts: list[StoredPart]
 
 
 def read_jobs(connection: sa.Connection, state: str | None, user: str | None, limit: int) -> list[JobView]:
@@ -50,19 +60,34 @@ def read_job(connection: sa.Connection, start: str) -> list[tuple[JobView, str]]
     return [(_decode_view(row.view), row.code) for row in exact or rows]
 
 
-def read_program(connection: sa.Connection, job: str, segment: int | None) -> StoredProgram | None:
-    """Without ``segment``: the largest."""
+def read_program(
+    connection: sa.Connection, job: str, segment: int | None, ends: Sequence[int]
+) -> StoredProgram | None:
+    """What was recorded between two cuts, one of which is at or behind ``segment`` (None: the most that was).
+    ``ends``: the segments that end with a cut."""
     table = tables.programs
-    query = sa.select(table.c.segment, table.c.program, table.c.timings).where(table.c.job == job)
-    if segment is not None:
-        query = query.where(table.c.segment == segment)
-    row = connection.execute(query.order_by(table.c.nbytes.desc(), table.c.segment).limit(1)).one_or_none()
-    if row is None:
+    query = sa.select(table.c.segment, table.c.nbytes).where(table.c.job == job).order_by(table.c.segment)
+    sizes: dict[int, int] = {}
+    stretches: dict[int, list[int]] = {}
+    for row in connection.execute(query):
+        sizes[row.segment] = row.nbytes
+        stretches.setdefault(bisect_left(ends, row.segment), []).append(row.segment)
+    if segment is None:
+        chosen = max(stretches.values(), key=lambda stretch: sum(sizes[one] for one in stretch), default=[])
+    else:
+        chosen = stretches.get(bisect_left(ends, segment), []) if segment in sizes else []
+    if not chosen:
         return None
-    timings = None
-    if row.timings is not None:
-        timings = msgspec.msgpack.decode(row.timings, type=tuple[list[float], list[float]])
-    return StoredProgram(row.segment, row.program, timings)
+    found = connection.execute(
+        sa.select(table.c.program, table.c.timings)
+        .where((table.c.job == job) & table.c.segment.in_(chosen))
+        .order_by(table.c.segment)
+    )
+    return StoredProgram(chosen[-1], [StoredPart(row.program, _timings(row.timings)) for row in found])
+
+
+def _timings(stored: bytes | None) -> tuple[list[float], list[float]] | None:
+    return None if stored is None else msgspec.msgpack.decode(stored, type=tuple[list[float], list[float]])
 
 
 def read_events(connection: sa.Connection, pool: str, after: int | None, limit: int) -> list[EventRow]:

@@ -16,8 +16,10 @@ from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.records import JobView
 from djinn_lab.pool.web import answer, documented, reader, runner
+from djinn_lab.srg.program import encode_program
 
 JOBS_MAX = 1000
+CUTS_LISTED_MAX = 32
 
 
 class StoryLine(msgspec.Struct, frozen=True):
@@ -72,19 +74,20 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
 
 
 def _add_program_routes(app: FastAPI, context: PoolContext) -> None:
-    @app.get("/v1/jobs/{job}/program", summary="The encoded program of a segment")
+    @app.get("/v1/jobs/{job}/program", summary="The encoded program of what was recorded between two cuts")
     async def program(
         job: str, user: Annotated[User, Depends(reader)], segment: int | None = None
     ) -> Response:
         stored = await _own_program(context, job, segment, user)
-        return Response(stored.program, media_type="application/octet-stream")
+        encoded = await asyncio.to_thread(lambda: encode_program(plans.program_of(stored)))
+        return Response(encoded, media_type="application/octet-stream")
 
-    @app.get("/v1/jobs/{job}/graph", summary="The semantically rich graph of a segment")
+    @app.get("/v1/jobs/{job}/graph", summary="Its semantically rich graph")
     async def graph(job: str, user: Annotated[User, Depends(reader)], segment: int | None = None) -> Response:
         stored = await _own_program(context, job, segment, user)
         return await _computed(lambda: plans.graph_json(stored))
 
-    @app.get("/v1/jobs/{job}/schedule", summary="The execution schedule of a segment")
+    @app.get("/v1/jobs/{job}/schedule", summary="Its execution schedule")
     async def schedule(
         job: str, user: Annotated[User, Depends(reader)], segment: int | None = None
     ) -> Response:
@@ -107,7 +110,15 @@ async def list_jobs(
             lambda connection: history.read_jobs(connection, wanted, user, limit + len(records))
         )
         found += [view for view in rows if view.job not in records]
-    return sorted(found, key=lambda view: -view.submitted_at)[:limit]
+    newest = sorted(found, key=lambda view: -view.submitted_at)[:limit]
+    return [_with_last_cuts(view) for view in newest]
+
+
+def _with_last_cuts(view: JobView) -> JobView:
+    """A list of jobs would be mostly cuts."""
+    if len(view.cuts) <= CUTS_LISTED_MAX:
+        return view
+    return msgspec.structs.replace(view, cuts=view.cuts[-CUTS_LISTED_MAX:])
 
 
 async def find_job(context: PoolContext, job: str) -> tuple[JobView, str]:
@@ -133,7 +144,10 @@ async def _own_program(
     view, _ = await find_job(context, job)
     if view.user != user.name and user.role < Role.ADMIN:
         raise HTTPException(403, f"Job {job} belongs to another user.")
-    stored = await context.store.read(lambda connection: history.read_program(connection, view.job, segment))
+    ends = [cut.segment for cut in view.cuts]
+    stored = await context.store.read(
+        lambda connection: history.read_program(connection, view.job, segment, ends)
+    )
     if stored is None:
         raise HTTPException(
             404, f"The pool keeps no such program of job {job} (only those of the last 200 jobs)."

@@ -8,10 +8,12 @@ import msgspec
 
 from djinn_lab.jobs import Job, Notify
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
+from djinn_lab.srg.merging import STREAMED
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Why segment number ``segment`` was sent: the cause, and the cell line."""
+    """Why what was recorded up to segment number ``segment`` was sent: the cause, and the cell line. The
+    segments since the cut before were sent ahead."""
 
     segment: int
     cause: str
@@ -80,6 +82,7 @@ class JobRecord:
     finished_at: float | None = None
     stages: dict[str, float] = field(default_factory=dict)
     cuts: list[Cut] = field(default_factory=list)
+    segments: int = 0
     error: ErrorInfo | None = None
     peak_bytes: int = 0
     predicted_s: float | None = None
@@ -109,6 +112,11 @@ class JobRecord:
         for name, seconds in stages.items():
             self.stages[name] = self.stages.get(name, 0.0) + seconds
 
+    def add_segment(self, submit: SubmitSegment) -> None:
+        self.segments += 1
+        if submit.cut != STREAMED:
+            self.cuts.append(Cut(submit.segment, submit.cut, submit.cut_line))
+
     def view(self) -> JobView:
         return JobView(
             job=self.job,
@@ -124,7 +132,7 @@ class JobRecord:
             submitted_at=self.submitted_at,
             started_at=self.started_at,
             finished_at=self.finished_at,
-            segments=len(self.cuts),
+            segments=self.segments,
             ops_done=self.ops_done,
             ops_total=self.ops_total,
             stages=dict(self.stages),

@@ -8,6 +8,9 @@ import msgspec
 
 from djinn_lab.srg.program import NodeRecord, Program, Scope, Source, Template, TensorMeta
 
+STREAMED = "streamed"
+"""The cause of a part that was sent ahead: no cut, nobody waited for it."""
+
 
 def merge_programs(programs: Sequence[Program]) -> Program:
     """Nodes in order; what an earlier program made is no source of a later one. Raises ValueError for

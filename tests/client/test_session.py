@@ -305,3 +305,25 @@ def test_a_long_cell_is_one_graph(session: Session) -> None:
     assert x[0].item() == 5000.0
     assert len(cell.graph.nodes) == 5001
     assert "sent ahead" in str(cell.report)
+
+
+def test_a_cell_sent_in_parts_is_one_graph_on_the_pool(session: Session) -> None:
+    with session.capture() as cell:
+        x = torch.zeros(2)
+        for _ in range(2500):
+            x = x + 1
+        total = x.sum().item()
+        y = x * 2
+    assert total == 5000
+    job = session.pool.job(cell.report.job or "")
+    assert [cut["cause"] for cut in job["cuts"]] == ["item", "cell end"]
+    assert job["segments"] > len(job["cuts"])
+    graph = session.pool.graph(job["job"])
+    assert len(graph["nodes"]) == 2502
+    assert graph["segment"] == job["cuts"][0]["segment"]
+    assert session.pool.graph(job["job"], segment=0) == graph
+    assert session.pool.program(job["job"]).fetch
+    schedule = session.pool.schedule(job["job"])
+    assert len(schedule["node_end_s"]) == 2502
+    assert len(session.pool.graph(job["job"], segment=job["segments"] - 1)["nodes"]) == 1
+    assert y.tolist() == [5000.0, 5000.0]

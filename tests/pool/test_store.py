@@ -68,7 +68,8 @@ def test_only_the_newest_programs_are_kept(tmp_path: Path, monkeypatch: pytest.M
 
     def is_kept(job: str) -> bool:
         return (
-            store.submit(lambda connection: history.read_program(connection, job, None)).result() is not None
+            store.submit(lambda connection: history.read_program(connection, job, None, [0])).result()
+            is not None
         )
 
     kept = [number for number in range(6) if is_kept(f"job{number}")]
