@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -306,7 +306,7 @@ class ShapeInference:
         """What the op returns for these layouts: meta tensors where the layout cannot depend on the
         device (ten times faster), else fake CPU tensors. ``_UNKNOWN`` when only the data can tell."""
         if kernel_decides(call.signature, call.values) and call.is_small():
-            with _random_numbers_kept(call.signature):
+            with _random_numbers_kept(call.signature), suppress(RuntimeError):  # such as a singular matrix
                 return call.run(call.arguments(zeros, _CPU))
         device_free = not is_device_dependent(call.signature)
         if call.signature.is_view or (call.signature.returns_tensors and device_free):

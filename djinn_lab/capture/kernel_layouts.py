@@ -28,6 +28,7 @@ _STRIDED_BY_KERNEL = (
     *("xlog1py", "xlogy", "_weight_norm_interface", "masked_select_backward", "channel_shuffle", "normal."),
 )
 """Such as do so when an input is not row-major."""
+_TRIAL_BYTES_MAX = 2**20
 
 
 def is_device_dependent(signature: Signature) -> bool:
@@ -35,11 +36,13 @@ def is_device_dependent(signature: Signature) -> bool:
 
 
 def kernel_decides(signature: Signature, values: Sequence[Value]) -> bool:
-    """Must the kernel be asked, on zeros? (Empty tensors cost nothing to try, and rules forget them.)"""
+    """Must the kernel be asked, on zeros? Rules also forget empty tensors, ``out=`` ones among them, which
+    cost little to try."""
     name, layouts = signature.name, [value.layout for value in values]
+    cheap = sum(layout.span_bytes for layout in layouts) <= _TRIAL_BYTES_MAX
     return (
         any(part in name for part in _SHAPED_BY_KERNEL)
-        or not (signature.is_view or all(layout.numel for layout in layouts))
+        or (cheap and not signature.is_view and not all(layout.numel for layout in layouts))
         or (any(part in name for part in _STRIDED_BY_KERNEL) and not all(map(_is_row_major, layouts)))
     )
 

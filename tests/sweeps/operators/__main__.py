@@ -70,12 +70,13 @@ def main() -> int:
     parser.add_argument("--kinds", default=",".join(KINDS), help="some of " + ",".join(KINDS))
     parser.add_argument("--part", type=int, default=1, help="which of --parts slices of the operators")
     parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--merge", type=Path, nargs="+", help="put such files together; runs nothing")
     parser.add_argument("--out", type=Path, help="a file, or a folder for operators-<machine>-<date>.json")
     options = parser.parse_args()
     options.kinds = tuple(options.kinds.split(","))
     torch.set_num_threads(1)
     started = time.monotonic()
-    tally = sweep(options)
+    tally = sweep(options) if options.merge is None else _merged(options.merge)
     content: dict[str, Any] = {
         "format": 1,
         "finished_at": now().isoformat(),
@@ -91,6 +92,13 @@ def main() -> int:
         _write(options.out, content)
     print("\n" + json.dumps(content["summary"], indent=1))
     return 1 if content["summary"]["silently wrong"] else 0
+
+
+def _merged(files: list[Path]) -> Tally:
+    tally = Tally()
+    for file in files:
+        tally.add_all(json.loads(file.read_text()))
+    return tally
 
 
 def _write(out: Path, content: dict[str, Any]) -> None:

@@ -19,7 +19,8 @@ WRONG_VALUE, WRONG_LAYOUT, WRONG_MEMORY = "wrong value", "wrong layout", "wrong 
 RAISED_DIFFERENTLY, CRASH = "raised differently", "raised where eager does not"
 RIGHT = (EQUAL, BOTH_RAISE, UNDEFINED)
 SILENT = (WRONG_VALUE, WRONG_LAYOUT, WRONG_MEMORY)
-CLASSES = (*RIGHT, MOVED, REFUSED, *SILENT, RAISED_DIFFERENTLY, CRASH)
+ROUNDED = "equal within rounding, not bit for bit"
+CLASSES = (*RIGHT, MOVED, ROUNDED, REFUSED, *SILENT, RAISED_DIFFERENTLY, CRASH)
 
 
 @dataclass(frozen=True)

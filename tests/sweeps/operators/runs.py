@@ -12,6 +12,7 @@ import torch
 from in_process import InProcessBackend, cell
 from sweeps.operators.outcomes import (
     MOVED,
+    ROUNDED,
     UNDEFINED,
     WRONG_VALUE,
     Layout,
@@ -110,10 +111,12 @@ def _explained(verdict: Verdict, variant: Variant, eager: Outcome, captured: Out
         again = _eager(variant) if attempt % 2 else _ANOTHER_THREAD.submit(_eager, variant).result()
         if compare(eager, again).outcome == WRONG_VALUE:
             return Verdict(UNDEFINED)
-    for shift in range(1, 8) if nearly_equal(eager, captured) else ():
+    if not nearly_equal(eager, captured):
+        return verdict
+    for shift in range(1, 8):
         if compare(eager, _eager(variant, shift)).outcome == WRONG_VALUE:
             return Verdict(MOVED, verdict.reason)
-    return verdict
+    return Verdict(ROUNDED, verdict.reason)
 
 
 def _layouts(leaves: list[Any]) -> list[Layout | None]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from sweeps.operators.outcomes import CLASSES, EQUAL, RIGHT, SILENT, Verdict
 
+_LISTED = ("operator", "dtype", "variant", "inputs", "outcome", "reason")
+
 
 class Tally:
     def __init__(self) -> None:
@@ -17,6 +19,14 @@ class Tally:
         self._counts[variant, mode, dtype][verdict.outcome] += 1
         if verdict.outcome not in (EQUAL, "raises in both alike"):
             self._listed[op, dtype, variant, mode, verdict.outcome, verdict.reason].append(sample)
+
+    def add_all(self, part: dict[str, Any]) -> None:
+        """What :meth:`rows` and :meth:`not_equal` of another tally say."""
+        for row in part["counts"]:
+            counts = {name: row[name] for name in CLASSES if name in row}
+            self._counts[row["variant"], row["inputs"], row["dtype"]].update(counts)
+        for row in part["not_equal"]:
+            self._listed[tuple(row[name] for name in _LISTED)].extend(row["samples"])
 
     def total(self) -> Counter[str]:
         return sum(self._counts.values(), Counter())
@@ -38,8 +48,7 @@ class Tally:
         ]
 
     def not_equal(self) -> list[dict[str, Any]]:
-        names = ("operator", "dtype", "variant", "inputs", "outcome", "reason")
         return [
-            {**dict(zip(names, key, strict=True)), "samples": found}
+            {**dict(zip(_LISTED, key, strict=True)), "samples": found}
             for key, found in sorted(self._listed.items())
         ]
