@@ -14,8 +14,9 @@ import torch
 from djinn_lab.errors import DeviceMemoryError, DjinnError, Refused, ValueLost
 from djinn_lab.srg.program import NodeRecord, Program, Template, TensorMeta, decode_program
 from djinn_lab.worker.messages import FetchedTensor, RemoteFailure, encode
+from djinn_lab.worker.preparation import Expected, Preparation, Preparations, last_uses
 from djinn_lab.worker.templates import Call
-from djinn_lab.worker.transfer import load_source, store_result, zeros_strided
+from djinn_lab.worker.transfer import load_source, store_result
 from djinn_lab.worker.values import MemoryAccount, SessionValues
 
 CALLS_KEPT_MAX = 50_000
@@ -43,6 +44,7 @@ class Interpreter:
         self._device = device
         self._directory = directory
         self._calls: dict[bytes, Call] = {}
+        self._prepared = Preparations()
         self.memory = MemoryAccount(memory_bytes)
         self.sessions: dict[str, SessionValues] = {}
 
@@ -53,14 +55,15 @@ class Interpreter:
         blobs: Mapping[str, str],
         should_stop: Callable[[], bool],
         report: Callable[[int, int], None],
+        key: bytes | None = None,
     ) -> Outcome:
         """``report(done, total)`` is called before the first op and after every op. Faults come back in
-        the outcome."""
+        the outcome. ``key``: as in :class:`~djinn_lab.worker.messages.RunSegment`."""
         outcome = Outcome()
         program = decode_program(encoded)
         values = self.sessions.setdefault(session, SessionValues(self.memory))
         self.memory.peak_bytes = self.memory.used_bytes
-        run = _Run(self, program, values, outcome)
+        run = _Run(self, program, values, outcome, key)
         try:
             started = perf_counter()
             run.load(blobs)
@@ -84,7 +87,17 @@ class Interpreter:
         if values is not None:
             values.clear()
 
-    def call(self, template: Template, key: bytes) -> Call:
+    def prepare(self, program: Program, key: bytes | None) -> Preparation:
+        """Calls, expectations and last uses; once for programs with equal keys."""
+        found = self._prepared.find(key)
+        if found is None:
+            calls = [self._call(template) for template in program.templates]
+            found = Preparation(calls, [Expected(meta) for meta in program.metas], last_uses(program))
+            self._prepared.keep(key, found)
+        return found
+
+    def _call(self, template: Template) -> Call:
+        key = encode(template)
         found = self._calls.get(key)
         if found is None:
             if len(self._calls) >= CALLS_KEPT_MAX:
@@ -101,8 +114,14 @@ class _Run:
     """The state of one program on its way through."""
 
     def __init__(
-        self, interpreter: Interpreter, program: Program, values: SessionValues, outcome: Outcome
+        self,
+        interpreter: Interpreter,
+        program: Program,
+        values: SessionValues,
+        outcome: Outcome,
+        key: bytes | None,
     ) -> None:
+        self._key = key
         self._interpreter = interpreter
         self._program = program
         self._values = values
@@ -136,9 +155,7 @@ class _Run:
     def execute(self, should_stop: Callable[[], bool], report: Callable[[int, int], None]) -> None:
         program, outcome = self._program, self._outcome
         total = len(program.nodes)
-        calls = self._calls()
-        expected = [_Expected(meta) for meta in program.metas]
-        frees = _last_uses(program)
+        calls, expected, frees = self._interpreter.prepare(program, self._key)
         report(0, total)
         origin = perf_counter()
         starts, ends = outcome.node_start_s, outcome.node_end_s
@@ -154,8 +171,12 @@ class _Run:
             returned = calls[node.template](inputs, node.scalars)
             self._store(node, calls[node.template], returned, expected)
             del inputs, returned
-            for value in frees[index]:
-                self._values.drop(value)
+            if frees[index]:
+                touched = (*node.inputs, *node.outputs)
+                for place in frees[index]:
+                    dead = touched[place]
+                    assert dead is not None
+                    self._values.drop(dead)
             self.running = False
             ends.append(perf_counter() - origin)
             outcome.executed = index + 1
@@ -163,10 +184,7 @@ class _Run:
         if program.rng_state is not None:
             outcome.rng_state = torch.default_generator.get_state().numpy().tobytes()
 
-    def _calls(self) -> list[Call]:
-        return [self._interpreter.call(template, encode(template)) for template in self._program.templates]
-
-    def _require(self, node: NodeRecord, call: Call, expected: Sequence[_Expected]) -> None:
+    def _require(self, node: NodeRecord, call: Call, expected: Sequence[Expected]) -> None:
         needed = 0
         for meta, value, fresh in zip(
             node.output_metas, node.outputs, _cycle(call.fresh, node), strict=False
@@ -176,7 +194,7 @@ class _Run:
         if needed:
             self._interpreter.memory.require(needed, call.op)
 
-    def _store(self, node: NodeRecord, call: Call, returned: Any, expected: Sequence[_Expected]) -> None:
+    def _store(self, node: NodeRecord, call: Call, returned: Any, expected: Sequence[Expected]) -> None:
         items = returned if isinstance(returned, (list, tuple)) else (returned,)
         if node.dynamic:
             for value, item in zip(node.outputs, items, strict=True):
@@ -213,47 +231,6 @@ class _Run:
 def _cycle(fresh: tuple[bool, ...], node: NodeRecord) -> Sequence[bool]:
     """One flag per output: an op that returns a list has one return in its schema."""
     return fresh if len(fresh) == len(node.outputs) else (fresh[0] if fresh else True,) * len(node.outputs)
-
-
-class _Expected:
-    """What the client believes of a result. Its later nodes rely on it, so the worker makes it true or
-    fails."""
-
-    __slots__ = ("dtype", "meta", "shape", "span_bytes", "stride")
-
-    def __init__(self, meta: TensorMeta) -> None:
-        self.meta = meta
-        self.dtype: torch.dtype = getattr(torch, meta.dtype)
-        self.shape = torch.Size(meta.shape)
-        self.stride = meta.stride
-        self.span_bytes = meta.span_bytes
-
-    def check(self, tensor: torch.Tensor, fresh: bool, op: str) -> torch.Tensor:
-        if tensor.shape != self.shape or tensor.dtype != self.dtype:
-            raise AssertionError(
-                f"{op} returned {tuple(tensor.shape)} {tensor.dtype} where capture predicted "
-                f"{self.meta}; nothing after it ran."
-            )
-        if not fresh:
-            return tensor
-        if tensor.stride() == self.stride and tensor.storage_offset() == 0:
-            return tensor
-        return zeros_strided(self.shape, self.stride, self.dtype, tensor.device).copy_(tensor)
-
-
-def _last_uses(program: Program) -> list[list[int]]:
-    """Per node, the values that nobody needs after it: produced or loaded here, and neither kept nor
-    fetched."""
-    held = {source.value for source in program.sources if source.blob is None and source.inline is None}
-    needed = {*program.keep, *program.fetch, *held}
-    frees: list[list[int]] = [[] for _ in program.nodes]
-    for index in range(len(program.nodes) - 1, -1, -1):
-        node = program.nodes[index]
-        for value in (*node.inputs, *node.outputs):
-            if value is not None and value not in needed:
-                needed.add(value)
-                frees[index].append(value)
-    return frees
 
 
 def _describe(error: Exception, program: Program, executed: int, running: bool) -> RemoteFailure:

@@ -74,7 +74,7 @@ class WorkerProcess:
                 self._send(messages.SegmentProgress(job, message.segment, done, total))
 
         outcome = self._interpreter.run(
-            message.session, message.program, message.blobs, lambda: job in cancelled, report
+            message.session, message.program, message.blobs, lambda: job in cancelled, report, message.key
         )
         cancelled.discard(job)
         self._send(self._answer(message, outcome))

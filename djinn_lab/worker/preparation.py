@@ -1,0 +1,89 @@
+"""What is worked out once for programs that differ only in the numbers of their values and in scalars."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from djinn_lab.srg.program import Program, TensorMeta
+from djinn_lab.worker.templates import Call
+from djinn_lab.worker.transfer import zeros_strided
+
+NODES_KEPT_MAX = 1_000_000
+
+
+class Expected:
+    """What the client believes of a result. Its later nodes rely on it, so the worker makes it true or
+    fails."""
+
+    __slots__ = ("dtype", "meta", "shape", "span_bytes", "stride")
+
+    def __init__(self, meta: TensorMeta) -> None:
+        self.meta = meta
+        self.dtype: torch.dtype = getattr(torch, meta.dtype)
+        self.shape = torch.Size(meta.shape)
+        self.stride = meta.stride
+        self.span_bytes = meta.span_bytes
+
+    def check(self, tensor: torch.Tensor, fresh: bool, op: str) -> torch.Tensor:
+        if tensor.shape != self.shape or tensor.dtype != self.dtype:
+            raise AssertionError(
+                f"{op} returned {tuple(tensor.shape)} {tensor.dtype} where capture predicted "
+                f"{self.meta}; nothing after it ran."
+            )
+        if not fresh:
+            return tensor
+        if tensor.stride() == self.stride and tensor.storage_offset() == 0:
+            return tensor
+        return zeros_strided(self.shape, self.stride, self.dtype, tensor.device).copy_(tensor)
+
+
+class Preparation(NamedTuple):
+    """``frees``: per node, the places among its inputs and outputs of values that nobody needs after it."""
+
+    calls: Sequence[Call]
+    expected: Sequence[Expected]
+    frees: Sequence[Sequence[int]]
+
+
+class Preparations:
+    """By key, least recently used first; bounded by the nodes that they are for."""
+
+    def __init__(self, nodes_max: int = NODES_KEPT_MAX) -> None:
+        self._nodes_max = nodes_max
+        self._nodes = 0
+        self._kept: OrderedDict[bytes, Preparation] = OrderedDict()
+
+    def find(self, key: bytes | None) -> Preparation | None:
+        if key is None or key not in self._kept:
+            return None
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def keep(self, key: bytes | None, preparation: Preparation) -> None:
+        if key is None:
+            return
+        self._kept[key] = preparation
+        self._nodes += len(preparation.frees)
+        while self._nodes > self._nodes_max:
+            _, gone = self._kept.popitem(last=False)
+            self._nodes -= len(gone.frees)
+
+
+def last_uses(program: Program) -> list[tuple[int, ...]]:
+    """Of values that were produced or loaded here and are neither kept nor fetched."""
+    held = {source.value for source in program.sources if source.blob is None and source.inline is None}
+    needed: set[int | None] = {None, *program.keep, *program.fetch, *held}
+    frees: list[tuple[int, ...]] = []
+    for node in reversed(program.nodes):
+        places = []
+        for place, value in enumerate((*node.inputs, *node.outputs)):
+            if value not in needed:
+                needed.add(value)
+                places.append(place)
+        frees.append(tuple(places))
+    frees.reverse()
+    return frees
