@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-STREAM_NODES = 1000
+STREAM_NODES = 1024
 """The first part, while nothing is known of the pool's speed; and the longest that is waited for."""
-STREAM_NODES_MIN = 64
+STREAM_NODES_MIN = 128
 STREAM_NODES_MAX = 50_000
 """With so many pending, the cell waits for a busy pool."""
 PART_S = 0.005
@@ -12,7 +12,8 @@ PART_S = 0.005
 
 
 class Pace:
-    """``nodes``: how many pending nodes are worth a message, from what the device took for those before."""
+    """``nodes``: how many pending nodes are worth a message, from what the device took for those before; in
+    powers of two, so that equal cells are mostly cut into equal parts, which need not be sent again."""
 
     def __init__(self, fixed: int | None) -> None:
         self._fixed = fixed is not None
@@ -22,5 +23,7 @@ class Pace:
         """``executed`` nodes took the device ``run_s`` seconds."""
         if self._fixed or executed < STREAM_NODES_MIN or run_s <= 0:
             return
-        wanted = int(PART_S * executed / run_s)
-        self.nodes = min(STREAM_NODES, max(STREAM_NODES_MIN, wanted))
+        wanted = PART_S * executed / run_s
+        self.nodes = STREAM_NODES_MIN
+        while self.nodes < min(wanted, STREAM_NODES):
+            self.nodes *= 2

@@ -13,7 +13,7 @@ from djinn_lab.capture.assembly import Assembled, PendingNode, assemble
 from djinn_lab.capture.backend import Backend, Cut, RunResult
 from djinn_lab.capture.inference import Plan, ShapeInference
 from djinn_lab.capture.ledger import Ledger
-from djinn_lab.capture.pace import STREAM_NODES_MAX, Pace
+from djinn_lab.capture.pace import STREAM_NODES_MAX, STREAM_NODES_MIN, Pace
 from djinn_lab.capture.random_stream import RandomStream
 from djinn_lab.capture.scope import ScopeTracker
 from djinn_lab.capture.signature import Signature
@@ -115,7 +115,7 @@ class Segment:
         with paused():
             busy = self._flight is not None and not self.backend.is_done()
             if busy and len(self._nodes) < STREAM_NODES_MAX:
-                self._look_at = len(self._nodes) + max(1, self._pace.nodes // 4)
+                self._look_at = len(self._nodes) + min(self._pace.nodes, STREAM_NODES_MIN)
                 return
             self._reap()
             self._send(Cut("streamed", self.scopes.line()), ())

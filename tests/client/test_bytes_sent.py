@@ -95,7 +95,7 @@ def test_parts_of_a_long_cell_share_their_structure(session: Session) -> None:
         eager.step()
     assert ours.loss.item() == eager.loss.item()
     plain_bytes = 25 * reports[2].ops_run  # as the first protocol sent it
-    assert reports[2].bytes_up < plain_bytes / 20  # a message for every few milliseconds of work
+    assert reports[2].bytes_up < plain_bytes / 10  # a message for every few milliseconds of work
 
 
 def test_dropout_does_not_send_the_random_state_again(session: Session) -> None:
