@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
@@ -29,16 +30,20 @@ def record_composite(recorder: Recorder, func: Any, args: tuple[Any, ...], kwarg
 
 def record_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call ``func`` in such a way that it reaches the recorder before torch takes it apart."""
-    leaves = pytree.tree_leaves((args, kwargs))
-    if torch.is_grad_enabled() and any(
-        isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves
-    ):
+    if _may_be_differentiated(args, kwargs):
         return func(*args, **kwargs)
     with torch._C._AutoDispatchBelowAutograd():
         returned = func(*args, **kwargs)
     out = pytree.tree_leaves(kwargs.get("out"))
     torch.autograd.graph.increment_version([leaf for leaf in out if isinstance(leaf, torch.Tensor)])
     return returned
+
+
+def _may_be_differentiated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    leaves = pytree.tree_leaves((args, kwargs)) if torch.is_grad_enabled() else ()
+    return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
 
 
 def _always(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

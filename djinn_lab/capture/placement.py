@@ -18,6 +18,7 @@ from djinn_lab.capture.host_tensors import HostTensors
 from djinn_lab.capture.segment import Segment
 from djinn_lab.capture.signature import Signature
 from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.errors import CaptureError
 
 _aten = torch.ops.aten
 _MOVES_DATA = {
@@ -49,6 +50,11 @@ class Placement:
             return False
         tensors = tensors_in(args, kwargs)
         if any(type(tensor) is LazyTensor for tensor in tensors):
+            if signature.func in _SEES_ALL_MEMORY:
+                raise CaptureError(
+                    f"{signature.name} of a plain tensor and a lazy one may look beyond the plain one.",
+                    "Make the first tensor lazy, with .clone() in the cell, or fetch the other with .cpu().",
+                )
             return False
         written = list(signature.written_tensors(args, kwargs))
         stays = self.host_only or _stays(signature, args, kwargs, tensors)
