@@ -16,7 +16,7 @@ from djinn_lab.client.strict import forbid_cuts
 from djinn_lab.client.verification import Verification
 from djinn_lab.magics.options import CellOptions
 from djinn_lab.magics.progress import ProgressLine
-from djinn_lab.magics.source import LAST
+from djinn_lab.magics.source import LAST, show_as_written
 
 
 def cell_name(shell: Any, file: str) -> str:
@@ -55,6 +55,7 @@ class NotebookCell:
         executor = session.executor
         self._nested = session.recorder.capturing
         file = sys._getframe(1).f_code.co_filename
+        show_as_written(file, self._text)
         cell = self._cell = session.capture(
             cell_name(self._shell, file), code=self._text, priority=options.priority, file=file
         )

@@ -15,6 +15,7 @@ cell.
 from __future__ import annotations
 
 import ast
+import linecache
 import re
 
 MARKER = "__djinn_cell__"
@@ -47,6 +48,15 @@ class CellSource:
         if _LOCAL.match(head):
             return [*lines[:first], f"{LOCAL_MARKER}()\n", *lines[first + 1 :]]
         return lines
+
+
+def show_as_written(file: str, text: str) -> None:
+    """Let tracebacks show the cell's first line as the user wrote it. ``file``: the code's ``co_filename``."""
+    entry = linecache.cache.get(file)
+    if entry is None or len(entry) != 4 or not text:
+        return
+    lines = [text.splitlines()[0] + "\n" if line.startswith(MARKER) else line for line in entry[2]]
+    linecache.cache[file] = (entry[0], entry[1], lines, entry[3])
 
 
 class CellWrapper(ast.NodeTransformer):

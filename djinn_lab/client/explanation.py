@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.cuts import is_explicit, name_of
@@ -50,14 +51,26 @@ def _queue(session: Session, job: str, queued_s: float, waits: Sequence[str]) ->
 
 
 def _cuts(cell: Cell) -> Iterator[str]:
-    for index, cut in enumerate(cell.report.cuts):
-        where = f" at line {cut.line}" if cut.line else ""
-        if cut.cause == STREAMED:
-            why = "1,000 ops or more were recorded and the device was free for them: sent ahead, no cut"
-        elif cut.cause == "cell end":
-            why = "the cell ended"
-        elif is_explicit(cut.cause):
-            why = f"you asked for values with {cut.cause}"
+    """A sentence for each run of segments that were sent for the same reason."""
+    number = 0
+    for (cause, line), group in groupby(cell.report.cuts, key=lambda cut: (cut.cause, cut.line)):
+        cuts = list(group)
+        where = f" at line {line}" if line else ""
+        seconds = format_seconds(sum(cut.seconds for cut in cuts))
+        ops = f"{sum(cut.ops for cut in cuts)} ops"
+        if len(cuts) == 1:
+            yield f"Segment {number}: {ops} sent{where}, as {_why(cause)} ({seconds})."
         else:
-            why = f"a value was needed: {name_of(cut.cause)}"
-        yield f"Segment {index}: {cut.ops} ops sent{where}, as {why} ({format_seconds(cut.seconds)})."
+            last = number + len(cuts) - 1
+            yield f"Segments {number} to {last}: {ops} sent{where}, each as {_why(cause)} ({seconds})."
+        number += len(cuts)
+
+
+def _why(cause: str) -> str:
+    if cause == STREAMED:
+        return "enough was recorded to be worth a message and the device was free: sent ahead, no cut"
+    if cause == "cell end":
+        return "the cell ended"
+    if is_explicit(cause):
+        return f"you asked for values with {cause}"
+    return f"a value was needed: {name_of(cause)}"

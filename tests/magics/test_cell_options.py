@@ -43,6 +43,7 @@ def test_strict_forbids_a_cut_at_its_line(notebook: NotebookKernel, line: str, n
     assert failed.error == "StrictError"
     assert f"line 5 needs a value in mid-cell: {named}" in failed.traceback
     assert "--> " in failed.traceback
+    assert "__djinn_cell__" not in failed.traceback
     assert "djinn_lab/capture" not in failed.traceback
     assert notebook.run("z.tolist(), 'late' in globals()").values == ["([4.0, 4.0, 4.0], False)"]
 
