@@ -51,7 +51,7 @@ class CellSource:
 
 
 def show_as_written(file: str, text: str) -> None:
-    """Let tracebacks show the cell's first line as the user wrote it. ``file``: the code's ``co_filename``."""
+    """Let tracebacks show the cell's first line as written. ``file``: the code's ``co_filename``."""
     entry = linecache.cache.get(file)
     if entry is None or len(entry) != 4 or not text:
         return
