@@ -9,6 +9,7 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks import (
+    bytes_sent,
     capture_per_op,
     capture_programs,
     dashboard_paint,
@@ -17,6 +18,7 @@ from benchmarks import (
     long_cell,
     quickstart,
     round_trip,
+    serialisation,
     start_times,
     transfer,
 )
@@ -35,6 +37,8 @@ TOPICS: dict[str, Callable[[Bench], list[Figure]]] = {
         round_trip,
         long_cell,
         generation,
+        bytes_sent,
+        serialisation,
         transfer,
         dashboard_paint,
         start_times,

@@ -37,7 +37,7 @@ def _cells(item: Figure) -> tuple[str, ...]:
         return item.name, f"skipped: {item.skipped}", "", "", "", ""
     ours = item.series[OURS]
     baselines = "\n".join(
-        f"{name}: {_short(item.series[name].median)} {item.unit}, {ratio.median:.2f}x"
+        f"{name}: {_short(item.series[name].median)} {item.unit}, {ratio.median:.3g}x"
         for name, ratio in item.ratios.items()
     )
     goals = "\n".join(goal.text for goal in item.goals)

@@ -182,7 +182,9 @@ class PoolExecutor:
         self._flight = flight = Flight(job, program, cut, message, entered)
         try:
             connection = self.connection  # a new one has been sent nothing
-            data, delta = self._sent.program(program)
+            data, delta, whole_bytes = self._sent.program(program)
+            job.report.graph_bytes += whole_bytes
+            job.report.graph_bytes_sent += len(data)
             code, number = self._sent.code(job.code if job.segments == 0 else "")
             whole = replace(message, program=data, delta=delta, code=code, code_number=number)
             job.segments += 1

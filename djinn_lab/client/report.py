@@ -34,6 +34,8 @@ class CellReport:
     ``plan_hits`` and ``plan_misses``: ops whose shapes were known here, or not; ``program_hits`` and
     ``program_misses``: segments whose graph the pool had checked and measured before, or not.
 
+    ``graph_bytes`` and ``graph_bytes_sent``: of the whole graphs, and of what the pool did not have yet.
+
     ``prepare`` building and encoding graphs, ``network`` the way there and back, ``receive`` reading
     results; the others are measured by the pool.
     """
@@ -50,6 +52,8 @@ class CellReport:
     peak_bytes: int = 0
     plan_hits: int = 0
     plan_misses: int = 0
+    graph_bytes: int = 0
+    graph_bytes_sent: int = 0
     program_hits: int = 0
     program_misses: int = 0
     run_s: float = 0.0
@@ -92,7 +96,8 @@ class CellReport:
         asked = self.program_hits + self.program_misses
         lines.append(
             f"shapes known here: {self.plan_hits} of {self.plan_hits + self.plan_misses} ops; "
-            f"graphs known to the pool: {self.program_hits} of {asked}"
+            f"graphs known to the pool: {self.program_hits} of {asked}, "
+            f"{format_bytes(self.graph_bytes)} of them sent as {format_bytes(self.graph_bytes_sent)}"
         )
         cuts = [cut for cut in self.cuts if cut.cause != STREAMED]
         if len(cuts) < len(self.cuts):

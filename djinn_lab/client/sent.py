@@ -21,26 +21,18 @@ class Sent:
         self._next_code = 0
         self._new_code: str | None = None
 
-    @property
-    def hits(self) -> int:
-        """Blocks of nodes that the pool had."""
-        return self._encoder.hits
-
-    @property
-    def misses(self) -> int:
-        return self._encoder.misses
-
     def saw_state(self, state: bytes) -> None:
         """This random state came from the pool."""
         self._encoder.saw_state(state)
 
-    def program(self, program: Program) -> tuple[bytes, bool]:
-        """Bytes to send, and whether they are a delta."""
+    def program(self, program: Program) -> tuple[bytes, bool, int]:
+        """Bytes to send, whether they are a delta, and how many the whole has."""
         if self._deltas and len(program.nodes) > WHOLE_NODES_MAX:
             data = self._encoder.encode(program)
             if data is not None:
-                return data, True
-        return encode_program(program), False
+                return data, True, self._encoder.whole_bytes
+        data = encode_program(program)
+        return data, False, len(data)
 
     def code(self, text: str) -> tuple[str, int | None]:
         """What to send of a cell's source: text and number."""

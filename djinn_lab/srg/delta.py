@@ -104,8 +104,7 @@ class DeltaEncoder:
         self._highest = -1
         self._state: bytes | None = None
         self._fresh = True
-        self.hits = 0
-        self.misses = 0
+        self.whole_bytes = 0
 
     def saw_state(self, state: bytes) -> None:
         """This random state came back from a run."""
@@ -146,7 +145,7 @@ class DeltaEncoder:
             part = self._entries(program, agreed, before, after)
             if index < len(cuts):
                 start, end = cuts[index]
-                part.append(self._unit(table.block(start, end), program.nodes[start:end], counts=True))
+                part.append(self._unit(table.block(start, end), program.nodes[start:end]))
             if part == before_part and bytes not in map(type, part):
                 parts[-1:] = [parts[-1] + 1] if type(parts[-1]) is int else [parts[-1], 1]
             else:
@@ -155,7 +154,9 @@ class DeltaEncoder:
         payloads, ends = self._ends(program, arrays[0], base)
         same = program.rng_state is not None and program.rng_state == self._state
         rng = True if same else program.rng_state
-        return _Wire(_check(encode_program(program)), base, fresh, rng, payloads, parts, ends)
+        plain = encode_program(program)
+        self.whole_bytes = len(plain)
+        return _Wire(_check(plain), base, fresh, rng, payloads, parts, ends)
 
     def _entries(
         self, program: Program, agreed: Sequence[dict[int, bool]], before: Sequence[int], after: Sequence[int]
@@ -228,11 +229,8 @@ class DeltaEncoder:
             numbers[place[0]] = new
         return numbers
 
-    def _unit(self, content: Columns, items: Any, counts: bool = False) -> Any:
+    def _unit(self, content: Columns, items: Any) -> Any:
         unit = self._memory.find(content.structure)
-        if counts:
-            self.hits += unit is not None
-            self.misses += unit is None
         if unit is None:
             self._memory.add(content)
             return _encode(items)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -15,7 +16,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def deviations_of(numbers: Numbers, expected: Numbers) -> list[Any]:
-    """``[by how much, first place, steps to the next places ...]`` for each amount."""
+    """``[by how much, first place, steps to the next places ...]`` for each amount; ``-n`` among the steps
+    repeats the one before n times."""
     rest = numbers - expected
     if not rest.any():
         return []
@@ -24,14 +26,34 @@ def deviations_of(numbers: Numbers, expected: Numbers) -> list[Any]:
     found = []
     for amount in np.unique(amounts).tolist():
         at = places[amounts == amount]
-        found.append([amount, int(at[0]), *np.diff(at).tolist()])
+        found.append([amount, int(at[0]), *_shortened(np.diff(at).tolist())])
+    return found
+
+
+def _shortened(steps: list[int]) -> Iterator[int]:
+    for step, group in groupby(steps):
+        yield step
+        again = sum(1 for _ in group) - 1
+        if again:
+            yield -again
+
+
+def _lengthened(steps: Sequence[int], most: int) -> list[int]:
+    found: list[int] = []
+    for step in steps:
+        if step < 0 and len(found) > 1 and len(found) - step <= most:
+            found.extend([found[-1]] * -step)
+        elif step < 0:
+            raise ValueError("steps that lead nowhere")
+        else:
+            found.append(step)
     return found
 
 
 def with_deviations(expected: Numbers, deviations: Sequence[Sequence[int]]) -> Numbers:
     numbers = expected.copy()
     for amount, *steps in deviations:
-        numbers[np.cumsum(steps)] += amount
+        numbers[np.cumsum(_lengthened(steps, len(numbers)))] += amount
     return numbers
 
 
