@@ -39,11 +39,16 @@ def read_cells(path: Path, replacements: list[list[str]]) -> list[str]:
     return cells
 
 
+class NotebookShell(InteractiveShell):
+    def enable_gui(self, gui: Any = None) -> None:
+        """``%matplotlib inline`` has no window here."""
+
+
 class Runner:
     """An IPython shell whose cells are captured or not; ``cells`` counts those that captured something."""
 
     def __init__(self, captured: bool) -> None:
-        self.shell: Any = InteractiveShell.instance()
+        self.shell: Any = NotebookShell.instance()
         self.shell.colors = "NoColor"
         self.recorder = Recorder(InProcessBackend(2**34))
         self._captured = captured

@@ -26,6 +26,9 @@ _MASKS = (
     (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?(\.\d+)?", "<date>"),
 )
 
+_CLOCK = re.compile(r"(?i)time|elapsed|seconds|duration|^t0$|^t1$|^dt$|^(start|end|since)$")
+"""Variables that hold what a clock said."""
+
 made_optimizers: list[torch.optim.Optimizer] = []
 
 
@@ -46,7 +49,7 @@ def observe(
     variables = {
         name: value
         for name, value in namespace.items()
-        if not name.startswith("_") and isinstance(value, _KEPT) and not isinstance(value, types.ModuleType)
+        if not name.startswith("_") and not _CLOCK.search(name) and isinstance(value, _KEPT) and not isinstance(value, types.ModuleType)
     }
     optimizers = [[item.param_groups, item.state_dict()] for item in made_optimizers]
     found = {
