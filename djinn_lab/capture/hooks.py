@@ -17,6 +17,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from djinn_lab.capture.forked import fetch_for_workers
 from djinn_lab.capture.tensor import LazyTensor
 
 if TYPE_CHECKING:
@@ -124,8 +125,12 @@ def loader_on_host(recorder: Recorder) -> Iterator[None]:
 
         return wrapper
 
+    def start_workers(loader: DataLoader[Any]) -> Any:
+        fetch_for_workers(recorder.copies, loader)
+        return start(loader)
+
     _BaseDataLoaderIter.__next__ = on_host(next_batch)  # type: ignore[method-assign]
-    DataLoader.__iter__ = on_host(start)  # type: ignore[method-assign]
+    DataLoader.__iter__ = on_host(start_workers)  # type: ignore[method-assign]
     try:
         yield
     finally:

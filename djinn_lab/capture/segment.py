@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import torch
 from djinn_lab.capture.arguments import Arguments
 from djinn_lab.capture.assembly import Assembled, PendingNode, assemble
 from djinn_lab.capture.backend import Backend, Cut, RunResult
+from djinn_lab.capture.forked import check_process
 from djinn_lab.capture.inference import Plan, ShapeInference
 from djinn_lab.capture.ledger import Ledger
 from djinn_lab.capture.pace import STREAM_NODES_MAX, STREAM_NODES_MIN, Pace
@@ -39,6 +41,7 @@ class Segment:
     def __init__(self, backend: Backend, dead: list[int], stream_nodes: int | None = None) -> None:
         self.backend = backend
         self.ledger = Ledger(dead)
+        self._process = os.getpid()
         self.scopes = ScopeTracker()
         self.random = RandomStream()
         self.before_cut: Callable[[Cut], None] = _allow
@@ -129,6 +132,7 @@ class Segment:
         self, cut: Cut, fetch: Sequence[int] = ()
     ) -> tuple[list[torch.Tensor], Sequence[TensorMeta | None]]:
         """Like :meth:`flush`, with the layouts that a last, dynamic node turned out to have."""
+        check_process(self._process)
         self.before_cut(cut)
         with paused():
             self._reap()

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from djinn_lab.capture.recorder import Recorder
+from djinn_lab.errors import CaptureError
 
 
 def _step(loss: torch.Tensor) -> torch.Tensor:
@@ -104,3 +105,23 @@ def test_random_split_and_weighted_sampler(recorder: Recorder) -> None:
         return [*found, *(x + 1 for x, _ in DataLoader(rest))]
 
     check_cell(recorder, run)
+
+
+def test_workers_read_data_made_in_a_cell(recorder: Recorder) -> None:
+    def run() -> list[torch.Tensor]:
+        x = torch.linspace(1, 10, 10) * 2
+        torch.manual_seed(3)
+        noise = torch.randn(2)
+        data = TensorDataset(x, torch.linspace(10, 1, 10) + 0)
+        batches = [a + b for a, b in DataLoader(data, 5, shuffle=True, num_workers=2)]
+        return [*batches, noise]
+
+    check_cell(recorder, run)
+
+
+def test_a_worker_of_a_plain_cell_asks_for_plain_data_instead_of_hanging(recorder: Recorder) -> None:
+    with cell(recorder):
+        data = TensorDataset(torch.ones(4) * 2)
+    with pytest.raises(CaptureError, match="num_workers=0"):
+        list(DataLoader(data, num_workers=1))
+    assert [batch.tolist() for (batch,) in DataLoader(data, 2)] == [[2.0, 2.0]] * 2

@@ -49,7 +49,10 @@ def observe(
     variables = {
         name: value
         for name, value in namespace.items()
-        if not name.startswith("_") and not _CLOCK.search(name) and isinstance(value, _KEPT) and not isinstance(value, types.ModuleType)
+        if not name.startswith("_")
+        and not _CLOCK.search(name)
+        and isinstance(value, _KEPT)
+        and not isinstance(value, types.ModuleType)
     }
     optimizers = [[item.param_groups, item.state_dict()] for item in made_optimizers]
     found = {

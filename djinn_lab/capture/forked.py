@@ -1,0 +1,72 @@
+"""Worker processes of data loaders, which Linux forks out of the notebook.
+
+A fork inherits the modes of the cell that is being captured and the connection to the pool, and may use
+neither: it runs torch as usual, on the values that the notebook has fetched. Before loaders start workers,
+the lazy tensors of their data set are fetched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.errors import CaptureError
+
+if TYPE_CHECKING:
+    from djinn_lab.capture.pool_copies import PoolCopies
+
+DEPTH_MAX = 6
+
+
+def leave_cell() -> None:
+    """In the new process: no cell is captured here."""
+    dispatch = [torch._C._pop_torch_dispatch_stack() for _ in range(torch._C._len_torch_dispatch_stack())]
+    for mode in reversed(dispatch):
+        if not _is_ours(mode):
+            torch._C._push_on_torch_dispatch_stack(mode)
+    function = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    for mode in reversed(function):
+        if not _is_ours(mode):
+            torch._C._push_on_torch_function_stack(mode)
+    random: Any = torch.random
+    random.default_generator = torch.default_generator
+
+
+def _is_ours(mode: Any) -> bool:
+    return type(mode).__module__.startswith("djinn_lab.")
+
+
+os.register_at_fork(after_in_child=leave_cell)
+
+
+def check_process(owner: int) -> None:
+    """Only the process that opened the session may speak with the pool."""
+    if os.getpid() != owner:
+        raise CaptureError(
+            "a lazy tensor's values are on the pool, and a worker process cannot ask for them.",
+            "Make the data set from plain tensors (.cpu()), or use num_workers=0.",
+        )
+
+
+def fetch_for_workers(copies: PoolCopies, loader: DataLoader[Any]) -> None:
+    """Bring the values of the data set here, as its workers will read them."""
+    if loader.num_workers > 0:
+        values = [tensor._value for tensor in _lazy_tensors(loader.dataset, DEPTH_MAX)]
+        copies.fetch_whole(values, "a data loader's workers")
+
+
+def _lazy_tensors(item: object, depth: int) -> Iterator[LazyTensor]:
+    if isinstance(item, LazyTensor):
+        yield item
+    elif depth and not isinstance(item, (str, bytes, torch.Tensor, torch.nn.Module)):
+        if isinstance(item, dict):
+            children: Any = item.values()
+        else:
+            children = item if isinstance(item, (list, tuple)) else getattr(item, "__dict__", {}).values()
+        for child in children:
+            yield from _lazy_tensors(child, depth - 1)
