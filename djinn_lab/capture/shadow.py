@@ -58,6 +58,7 @@ class Shadow(TorchDispatchMode):
             return func(*args, **kwargs)
         signature = signature_of(func)
         with paused():
+            self._follow_stream()
             call = self._prepare(signature, args, kwargs)
         try:
             returned = func(*args, **kwargs)
@@ -107,16 +108,18 @@ class Shadow(TorchDispatchMode):
         return self._inputs(signature, args, kwargs)
 
     def _inputs(self, signature: Signature, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        written = {id(tensor) for tensor in self._written(signature, args, kwargs)}
+
         def convert(leaf: Any) -> Any:
             if isinstance(leaf, torch.Generator):
                 return leaf.clone_state()
             if isinstance(leaf, torch.Tensor):
                 shadow = self.of(leaf)
+                if shadow is leaf and id(leaf) in written:
+                    return leaf.clone()  # the host writes this one itself, once
                 return shadow.detach() if signature.mutates_layout else shadow
             return leaf
 
-        if signature.random:
-            self._follow_stream()
         return tree_map(convert, args), tree_map(convert, kwargs)
 
     def _follow(self, signature: Signature, call: tuple[Any, Any], returned: Any) -> None:
@@ -140,6 +143,8 @@ class Shadow(TorchDispatchMode):
     def _note(self, signature: Signature, ours: Any, theirs: Any) -> None:
         if type(ours) is LazyTensor:
             value = ours._value
+            if theirs is None:
+                return  # some CPU kernels return no workspace where their shape rule says one
             self._values[value] = theirs
             self._storages.setdefault(value.storage, theirs.untyped_storage())
             if signature.written or not signature.is_view:
