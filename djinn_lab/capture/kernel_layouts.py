@@ -29,6 +29,7 @@ _STRIDED_BY_KERNEL = (
 )
 """Such as do so when an input is not row-major."""
 _TRIAL_BYTES_MAX = 2**20
+_DYNAMIC = torch.Tag.dynamic_output_shape
 
 
 def is_device_dependent(signature: Signature) -> bool:
@@ -39,12 +40,19 @@ def kernel_decides(signature: Signature, values: Sequence[Value]) -> bool:
     """Must the kernel be asked, on zeros? Rules also forget empty tensors, ``out=`` ones among them, which
     cost little to try."""
     name, layouts = signature.name, [value.layout for value in values]
-    cheap = sum(layout.span_bytes for layout in layouts) <= _TRIAL_BYTES_MAX
     return (
         any(part in name for part in _SHAPED_BY_KERNEL)
-        or (cheap and not signature.is_view and not all(layout.numel for layout in layouts))
+        or (not all(layout.numel for layout in layouts) and _may_try(signature, layouts))
         or (any(part in name for part in _STRIDED_BY_KERNEL) and not all(map(_is_row_major, layouts)))
     )
+
+
+def _may_try(signature: Signature, layouts: Sequence[Layout]) -> bool:
+    """Is it cheap, and do the shapes not depend on the data?"""
+    packet = signature.func._overloadpacket
+    dynamic = any(_DYNAMIC in getattr(packet, overload).tags for overload in packet.overloads())
+    small = sum(layout.span_bytes for layout in layouts) <= _TRIAL_BYTES_MAX
+    return small and not dynamic and not signature.is_view
 
 
 def _is_row_major(layout: Layout) -> bool:

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from djinn_lab.capture.on_host import math_bits
 from djinn_lab.capture.pool_copies import PoolCopies
 from djinn_lab.capture.signature import Signature, signature_of
-from djinn_lab.capture.tensor import LazyTensor, map_tensors
+from djinn_lab.capture.tensor import LazyTensor, become, map_tensors
 from djinn_lab.capture.values import Value
 from djinn_lab.errors import CaptureError
 
@@ -44,6 +44,9 @@ def run_locally(copies: PoolCopies, func: OpOverload, args: tuple[Any, ...], kwa
         returned = func(*map_tensors(plain, args), **map_tensors(plain, kwargs))
     for value in written:
         value.storage.written_on_host()
+    for tensor in signature.written_tensors(args, kwargs):
+        if type(tensor) is LazyTensor and plain(tensor).shape != tensor.shape:  # an out= that torch resized
+            become(tensor, copies.adopt_copy(plain(tensor)))
     return _restore_identity(
         signature, returned, args, kwargs, {t.untyped_storage().data_ptr() for t in plains.values()}
     )

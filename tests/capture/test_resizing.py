@@ -78,3 +78,13 @@ def test_chunks_that_torch_calls_unsafe_share_memory(recorder: Recorder) -> None
         x = torch.zeros(6) + 1
         torch.unsafe_chunk(x, 2)[1].add_(1)
     assert torch.equal(x.cpu(), torch.tensor([1.0, 1, 1, 2, 2, 2]))
+
+
+def test_an_out_that_only_data_can_size_becomes_the_result(recorder: Recorder) -> None:
+    x = torch.tensor([0.0, 2, 0, 3])
+    with cell(recorder):
+        out = torch.empty(0, dtype=torch.int64).clone()
+        torch.nonzero(x.clone(), out=out)
+        assert out.shape == (2, 1)
+        doubled = out * 2
+    assert doubled.cpu().tolist() == [[2], [6]]
