@@ -63,7 +63,8 @@ class LazyTensor(torch.Tensor):
             return f"LazyTensor(shape={shape}, dtype={self.dtype}, on the pool; print it to see values)"
         shown = plain(self.detach(), "print")
         if self.grad_fn is not None:
-            return f"{repr(shown)[:-1]}, grad_fn=<{type(self.grad_fn).__name__}>)"
+            suffix = f"grad_fn=<{type(self.grad_fn).__name__}>"
+            return str(torch._tensor_str._add_suffixes(repr(shown)[:-1], [suffix], len("tensor("), False))
         text = repr(shown.detach().requires_grad_(self.requires_grad))
         return f"Parameter containing:\n{text}" if getattr(self, "_is_param", False) else text
 

@@ -114,6 +114,15 @@ def test_python_numbers_and_new_tensors_of_captured_values(recorder: Recorder) -
     check_cell(recorder, run, torch.randn(3))
 
 
+@pytest.mark.parametrize("width", [1, 5, 30])
+def test_text_breaks_lines_where_eager_does(width: int, recorder: Recorder) -> None:
+    def show(x: torch.Tensor) -> list[str]:
+        y = x * 2
+        return [repr(y), repr(y.double()), repr(y.relu().exp().sum(0)), repr(y.detach())]
+
+    check_cell(recorder, show, torch.randn(2, width, requires_grad=True))
+
+
 def test_a_plain_tensor_of_lazy_losses(recorder: Recorder) -> None:
     with cell(recorder):
         losses = [torch.ones(2).sum() * index for index in range(3)]
