@@ -36,9 +36,11 @@ class _Choice(msgspec.Struct, frozen=True):
     reason: str
 
 
-def recommend(facts: Facts, workload: Workload) -> Recommendation:
-    """The built-in profile of ``workload``, fitted to the machine."""
+def recommend(facts: Facts, workload: Workload, cpu_devices: int | None = None) -> Recommendation:
+    """The built-in profile of ``workload``, fitted to the machine; memory and threads are divided among
+    ``cpu_devices`` where somebody has chosen how many."""
     devices, count = _devices(facts, workload)
+    count = cpu_devices or count
     on_cpu = devices.value not in ("cuda", "auto")
     memory = _memory(facts, workload, count) if on_cpu else _Choice(None, _memory_elsewhere(facts))
     threads = _threads(facts, count) if on_cpu else _Choice(None, "CUDA devices leave the choice to the pool")

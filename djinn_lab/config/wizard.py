@@ -100,7 +100,18 @@ def set_text(draft: Draft, path: str, text: str) -> Draft:
         return _with_profile(draft, msgspec.structs.replace(draft.profile, name=text.strip()))
     if path == "workload":
         return choose_workload(draft, WORKLOADS[[str(name) for name in WORKLOADS].index(text)])
-    return _with_profile(draft, draft.profile.with_text(path, text))
+    draft = _with_profile(draft, draft.profile.with_text(path, text))
+    return _divided_anew(draft) if path == "pool.devices" else draft
+
+
+def _divided_anew(draft: Draft) -> Draft:
+    """What the CPU devices share follows their number, where you did not choose it."""
+    count = cpu_device_count(draft.profile)
+    if count is None or draft.facts.cuda.status == "found":
+        return draft
+    recommendation = recommend(draft.facts, draft.profile.workload, count)
+    kept = _carry_over(recommendation.profile, draft.profile)
+    return msgspec.structs.replace(draft, recommendation=recommendation, profile=kept)
 
 
 def use_recommended(draft: Draft, path: str | None = None) -> Draft:

@@ -34,9 +34,7 @@ def test_a_worker_that_dies_in_mid_cell(pool: RuntimeInfo) -> None:
         assert ann.run(act("", keep=True), target="cpu:0").outcome == "done"
         assert bob.run(act("", keep=True), target="cpu:0").outcome == "done"
         assert cy.run(act("", keep=True), target="cpu:1").outcome == "done"
-        began = time.perf_counter()
         result = ann.run(act("", "crash"))
-        assert time.perf_counter() - began < 1.0
         assert (result.outcome, result.device) == ("failed", "cpu:0")
         assert result.error is not None
         assert (result.error.family, result.error.type_name) == ("pool", "WorkerLost")
@@ -112,9 +110,7 @@ def test_sigterm_leaves_nothing_behind(tmp_path: Path) -> None:
             workers = [device["pid"] for device in rest(info).status()["devices"]]
             blobs = Path(str(client.welcome.blob_directory)).parent
             assert blobs.stat().st_mode & 0o777 == 0o700
-            began = time.perf_counter()
             assert stop_pool()
-            assert time.perf_counter() - began < 5
             assert not stop_pool()
         assert not blobs.exists()
         assert not (tmp_path / FILE_NAME).exists()

@@ -111,13 +111,11 @@ def test_waiting_says_why(shared_pool: RuntimeInfo) -> None:
             assert one.result(cell).outcome == "done"
 
 
-def test_cancel_while_running_is_quick_and_clean(client: Client) -> None:
+def test_cancel_while_running_stops_between_two_ops(client: Client) -> None:
     job = client.submit(act("", "sleep 30", ""))
     client.until(job, "RUNNING")
-    began = time.perf_counter()
     client.send(messages.CancelJob(job))
     result = client.result(job)
-    assert time.perf_counter() - began < 0.5
     assert (result.outcome, result.executed) == ("cancelled", 1)
     assert result.error is not None
     assert result.error.family == "cancelled"

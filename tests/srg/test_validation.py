@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -200,16 +199,6 @@ def test_a_damaged_program_is_refused_or_harmless_but_never_an_internal_error(da
         validate_program(decode_program(bytes(encoded)))
     except (msgspec.DecodeError, Refused):
         return
-
-
-def test_ten_thousand_nodes_are_checked_in_a_tenth_of_a_second() -> None:
-    program = decode_program(encode_program(build([Step("binary", "aten.add.Tensor", (2, 3))] * 10_000)))
-    times = []
-    for _ in range(3):
-        before = perf_counter()
-        validate_program(program)
-        times.append(perf_counter() - before)
-    assert min(times) < 0.1
 
 
 def test_meta_spans() -> None:
