@@ -80,7 +80,7 @@ def main() -> int:
     content: dict[str, Any] = {
         "format": 1,
         "finished_at": now().isoformat(),
-        "seconds": round(time.monotonic() - started),
+        "seconds": round(time.monotonic() - started + sum(map(_seconds, options.merge or ()))),
         "machine": asdict(this_machine()),
         "kinds": options.kinds,
         "operators": len(operators(options.only)),
@@ -99,6 +99,10 @@ def _merged(files: list[Path]) -> Tally:
     for file in files:
         tally.add_all(json.loads(file.read_text()))
     return tally
+
+
+def _seconds(file: Path) -> float:
+    return float(json.loads(file.read_text())["seconds"])
 
 
 def _write(out: Path, content: dict[str, Any]) -> None:
