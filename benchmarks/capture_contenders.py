@@ -135,6 +135,12 @@ class PassedBy(torch.Tensor):
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        raise AssertionError("the mode passes every op by")
+
 
 class _PassBy(TorchDispatchMode):
     @classmethod

@@ -51,6 +51,8 @@ class Exposures:
         """Once per cell: refresh all, and keep those that are still shared."""
         known = [storage for reference in self.storages if (storage := reference()) is not None]
         for storage in known:
+            if storage.exposure is not None:
+                storage.exposure.pinned = None
             self.refresh(storage)
         self.storages = [weakref.ref(storage) for storage in known if storage.exposure is not None]
 

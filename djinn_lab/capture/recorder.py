@@ -294,6 +294,10 @@ class Recorder:
         """A numpy array that shares memory with ``value``, as long as it lives."""
         return self.copies.array(value, cause)
 
+    def window(self, value: Value, cause: str) -> torch.Tensor:
+        """A plain tensor that shares memory with ``value``, as long as it lives."""
+        return self.copies.window(value, cause)
+
     def finish(self, cause: str) -> None:
         """Run what is pending and bring plain tensors that were written up to date."""
         self.host.write_back(cause)

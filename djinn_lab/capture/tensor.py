@@ -9,7 +9,6 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.values import Owner, Value
-from djinn_lab.errors import CaptureError
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass
 
@@ -112,10 +111,19 @@ class LazyTensor(torch.Tensor):
                 return torch.nn.Parameter(host, self.requires_grad).__reduce_ex__(protocol)
             return host.__reduce_ex__(protocol)
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """The host's copy of the memory; while somebody holds it, ops that write it run here."""
+        value = self._value
+        return value.storage.recorder.window(value, "address").untyped_storage()
+
     def data_ptr(self) -> int:
-        raise CaptureError(
-            "a lazy tensor has no address: its values are on the pool.", "Use .cpu().data_ptr() instead."
-        )
+        """Where the host's copy lies, for code that reads memory by address. Valid until the next captured
+        cell."""
+        value = self._value
+        window = value.storage.recorder.window(value, "address")
+        if value.storage.exposure is not None:
+            value.storage.exposure.pinned = window
+        return window.data_ptr()
 
     @property
     def data(self) -> torch.Tensor:

@@ -113,6 +113,8 @@ class Owner(Protocol):
 
     def array(self, value: Value, cause: str) -> Any: ...
 
+    def window(self, value: Value, cause: str) -> torch.Tensor: ...
+
     def clone(self, tensor: Any) -> torch.Tensor: ...
 
     def adopt_copy(self, tensor: torch.Tensor) -> Any: ...
@@ -124,13 +126,14 @@ class Owner(Protocol):
 
 class Exposure:
     """Others hold a storage's host memory. ``digest`` of its bytes when last compared; ``for_good``: nobody
-    can tell when they let go."""
+    can tell when they let go; ``pinned``: somebody knows the address, until the next cell."""
 
-    __slots__ = ("digest", "for_good")
+    __slots__ = ("digest", "for_good", "pinned")
 
     def __init__(self, digest: bytes) -> None:
         self.digest = digest
         self.for_good = False
+        self.pinned: torch.Tensor | None = None
 
 
 class Storage:

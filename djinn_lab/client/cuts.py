@@ -18,6 +18,7 @@ _NAMES = {
     "print": "print (or repr, str, an f-string)",
     "numpy": "numpy (.numpy(), np.asarray, a plot)",
     "tolist": "tolist",
+    "address": "address (.data_ptr(), .untyped_storage(), safetensors)",
     "equal": "torch.equal",
 }
 _CURES = {
@@ -26,6 +27,7 @@ _CURES = {
     "print": "collect what you want to see in a list and print it after the loop",
     "numpy": "collect the tensors in a list and call torch.stack(list).numpy() after the loop",
     "tolist": "collect the tensors in a list and call .tolist() after the loop",
+    "address": "save or read by address after the loop",
     "equal": "compare with (a == b).all(), which stays on the pool, and look at the results after the loop",
     "a random seed was set": "set the seed once, before the first random op of the cell",
     "random numbers were drawn on the host": "draw them before the loop, or give the host's draws a "

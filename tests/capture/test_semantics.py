@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from in_process import InProcessBackend, cell
+from safetensors.torch import load_file, save_file, save_model
 from torch import nn
 from torch.nn import functional as F
 
 from djinn_lab.capture.recorder import Recorder
 from djinn_lab.capture.tensor import LazyTensor
-from djinn_lab.errors import CaptureError
 
 # The 38-case battery in which an earlier public prototype of lazy capture got 8 silently wrong and 7 raising.
 BATTERY: dict[str, Callable[[], object]] = {
@@ -430,11 +432,24 @@ def test_meta_tensors_stay_what_they_are(recorder: Recorder) -> None:
     assert shape_only.shape == (3, 2)
 
 
-def test_a_lazy_tensor_has_no_address(recorder: Recorder) -> None:
+def test_memory_by_address(recorder: Recorder, tmp_path: Path) -> None:
+    network = nn.Linear(3, 2)
+    tied = nn.Sequential(network, network)
     with cell(recorder):
-        x = torch.ones(3)
-    with pytest.raises(CaptureError, match="has no address"):
-        x.data_ptr()
+        tied[0](torch.ones(1, 3))
+        save_file({"weight": network.weight.detach()}, tmp_path / "inside.safetensors")
+        with torch.no_grad():
+            network.weight.add_(1)
+    save_model(tied, str(tmp_path / "outside.safetensors"))
+    assert torch.equal(load_file(tmp_path / "outside.safetensors")["0.weight"], network.weight.cpu())
+    assert torch.equal(load_file(tmp_path / "inside.safetensors")["weight"] + 1, network.weight.cpu())
+    values = (ctypes.c_float * 6).from_address(network.weight.data_ptr())
+    assert list(values) == network.weight.flatten().tolist()
+    assert network.weight[1].untyped_storage().data_ptr() == network.weight.data_ptr()
+    values[0] = 7.0
+    with cell(recorder):
+        doubled = network.weight * 2
+    assert doubled[0, 0].item() == 14.0
 
 
 def test_default_device_cuda_means_the_pool(recorder: Recorder) -> None:
