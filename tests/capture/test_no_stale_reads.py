@@ -62,7 +62,7 @@ NEW: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "clone": lambda x, y: x.clone(),
     "norm": lambda x, y: torch.nn.functional.layer_norm(x, x.shape[-1:]),
     "softmax": lambda x, y: (x * 2).softmax(-1) + y.exp(),
-    "index": lambda x, y: x[torch.tensor([0, 0])],
+    "index": lambda x, y: x[torch.tensor([0, 0])] if x.shape[:1] != (0,) else x.sum(0),
     "stack": lambda x, y: torch.stack([x, y], -1).amax(-1),
     "gradient": lambda x, y: torch.zeros(1) if x.grad is None else x.grad,
     "no_grad": lambda x, y: _without_gradient(x, y),
