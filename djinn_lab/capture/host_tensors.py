@@ -73,6 +73,14 @@ class HostTensors:
     def is_dirty(self, tensor: torch.Tensor) -> bool:
         return _storage_address(tensor) in self.dirty
 
+    def settle_views(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Before an op that writes: other views of tensors written in this cell get what they show."""
+        for tensor in tensors:
+            if type(tensor) is not LazyTensor:
+                entry = self.dirty.get(_storage_address(tensor))
+                if entry is not None and entry[0] is not tensor:
+                    self.write_back("a view of a written tensor was read")
+
     def settle(self, tensor: torch.Tensor) -> None:
         """The host is about to read or replace the memory of ``tensor``."""
         if self.dirty and type(tensor) is not LazyTensor:

@@ -185,7 +185,7 @@ class _Call:
 
 
 _ORDINARY = {torch.float32, torch.float64}
-_DTYPE_WORDS = ("dtype", "scalar type", "data type", "same type")
+_DTYPE_WORDS = ("dtype", "scalar type", "data type", "same type", "can't be cast")
 
 
 def _fill(item: Any, ready: Iterator[torch.Tensor], device: torch.device) -> Any:
@@ -236,13 +236,14 @@ class ShapeInference:
         template = make_template(signature, args, kwargs)
         template = self._templates.setdefault(_encode_template(template), template)
         call = _Call(signature, args, kwargs, values)
+        with torch._C.DisableTorchFunction():
+            self._refuse_dtypes(call)
         layouts = self._by_rule(call, key)
         if layouts is not None:
             outputs = [Output(layout, 0, None, False) for layout in layouts]
             container = None if len(outputs) == 1 else tuple
             return Plan(template, outputs, container, literals=[None] * len(outputs))
         with torch._C.DisableTorchFunction():
-            self._refuse_dtypes(call)
             if signature.written and call.may_write_twice() and call.is_small():
                 _raise_like_eager(call)  # shape rules do not look at memory
             returned = self._returned(call)

@@ -129,13 +129,13 @@ def _on_host(item: Any) -> Any:
 
 
 def _host_memory(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``.numpy()`` and the like on a plain tensor that a captured op has written."""
+    """``.numpy()`` and the like on a plain tensor: it shows what captured ops wrote, and may be written
+    unseen from now on."""
     tensor = args[0]
-    if isinstance(tensor, torch.Tensor) and type(tensor) is not LazyTensor and recorder.host.dirty:
+    if type(tensor) is not LazyTensor:
+        recorder.host.settle(tensor)
         with paused():
-            dirty = recorder.host.is_dirty(tensor)
-        if dirty:
-            recorder.host.write_back("a tensor written in this cell was read on the host")
+            recorder.host.forget(tensor)
     return func(*args, **kwargs)
 
 

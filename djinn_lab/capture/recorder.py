@@ -138,6 +138,8 @@ class Recorder:
     def _record(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.segment.is_long and self.capturing:
             self.segment.stream()
+        if self.host.dirty and signature.written:
+            self.host.settle_views(tensors_in(args, kwargs))
         call = Arguments(self.value_of, signature, args, kwargs)
         plan = self.segment.plan(signature, call, args, kwargs)
         if plan.dynamic:

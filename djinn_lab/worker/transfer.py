@@ -29,7 +29,11 @@ def load_source(
         tensor = elements.as_strided(meta.shape, meta.stride, 0)
         return tensor if device.type == "cpu" else _to_device(elements, meta, device)
     strided = zeros_strided(meta.shape, meta.stride, dtype, device)
-    return strided.copy_(elements.view(meta.shape))
+    once = tuple(
+        slice(0, 1) if step == 0 else slice(None) for step in meta.stride
+    )  # expanded: the same memory
+    strided[once].copy_(elements.view(meta.shape)[once])
+    return strided
 
 
 def zeros_strided(

@@ -116,6 +116,12 @@ NAMED: dict[str, Callable[[random.Random, list[int]], tuple[OpOverload, list[Any
         [laid_out_exactly(chance, shape)],
         {"dtype": torch.float64},
     ),
+    "like": lambda chance, shape: (torch.ops.aten.randn_like.default, [laid_out_exactly(chance, shape)], {}),
+    "sort": lambda chance, shape: (
+        torch.ops.aten.sort.default,
+        [laid_out_exactly(chance, shape), chance.randrange(len(shape))],
+        {},
+    ),
     "masked_fill": lambda chance, shape: (
         torch.ops.aten.masked_fill.Scalar,
         [laid_out_exactly(chance, shape), laid_out(chance, shape, torch.bool), 1.0],

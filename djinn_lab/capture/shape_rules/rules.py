@@ -125,6 +125,15 @@ def _to_copy(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, An
     return _copied(inputs[0], kwargs.get("dtype") or inputs[0].dtype, kwargs.get("memory_format"))
 
 
+def _sort(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Layout] | None:
+    """Values and indices, both laid out as a copy would be."""
+    values, indices = (_copied(inputs[0], dtype, None) for dtype in (inputs[0].dtype, torch.int64))
+    rank, dimension = len(inputs[0].shape), args[1] if len(args) > 1 else kwargs.get("dim", -1)
+    if values is None or indices is None or not -rank <= dimension < rank:
+        return None
+    return [*values, *indices]
+
+
 def _copied(
     layout: Layout, dtype: torch.dtype, memory_format: torch.memory_format | None
 ) -> list[Layout] | None:
@@ -166,10 +175,14 @@ def _attention(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, 
     return [*attention, sums]
 
 
+_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
+
 _NAMED: dict[str, Rule] = {
+    **{f"aten.{name}.default": _to_copy for name in _LIKE},
     "aten.cat.default": _cat,
     "aten.clone.default": _clone,
     "aten._to_copy.default": _to_copy,
+    "aten.sort.default": _sort,
     "aten.masked_fill.Scalar": _masked_fill,
     "aten.masked_fill.Tensor": _masked_fill,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
