@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test lint unit bench sweep-ops sweep-models sweep-tutorials install browser clean help
+.PHONY: demo test lint unit bench sweep sweep-ops sweep-models sweep-tutorials install browser clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -49,6 +49,8 @@ sweep-models: install ## every architecture of transformers, tiny, captured besi
 
 sweep-tutorials: install ## public scripts and notebooks below DJINN_TUTORIALS, plain beside %%djinn
 	@PYTHONPATH=.:tests/capture OMP_NUM_THREADS=1 $(BIN)/python tests/sweeps/tutorials
+
+sweep: sweep-ops sweep-models ## both of them; sweep-tutorials needs the tutorials
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
