@@ -25,7 +25,10 @@ DEPTH_MAX = 6
 
 def leave_cell() -> None:
     """In the new process: no cell is captured here."""
-    dispatch = [torch._C._pop_torch_dispatch_stack() for _ in range(torch._C._len_torch_dispatch_stack())]
+    pop: Any = (
+        torch._C._pop_torch_dispatch_stack
+    )  # its stub lacks the argument: which mode, None for the last
+    dispatch = [pop(None) for _ in range(torch._C._len_torch_dispatch_stack())]
     for mode in reversed(dispatch):
         if not _is_ours(mode):
             torch._C._push_on_torch_dispatch_stack(mode)

@@ -156,9 +156,9 @@ def test_the_wizard_refuses_and_then_saves(visitor: Any, dashboard_url: str, dir
     threads.press("Enter")
     page.wait_for_selector(".badge.you")
     page.click("text=5 Save")
-    page.wait_for_selector("text=+[profiles.basic_inference.pool]")
+    page.wait_for_selector(r"text=/\+\[profiles\.\w+\.pool\]/")  # named after what is installed
     page.click("button:text-is('Save')")
-    page.wait_for_selector("text=Saved profile basic_inference")
+    page.wait_for_selector("text=Saved profile ")
     assert "threads = 1" in (directory / "config" / "profiles.toml").read_text()
 
 
