@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from djinn_lab.capture.backend import Cut, RunResult
+from djinn_lab.capture.dispatch_mode import UnwrappedDispatchMode
 from djinn_lab.capture.modes import capturing
 from djinn_lab.capture.recorder import Recorder
 from djinn_lab.srg.program import Program
@@ -142,11 +142,7 @@ class PassedBy(torch.Tensor):
         raise AssertionError("the mode passes every op by")
 
 
-class _PassBy(TorchDispatchMode):
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
+class _PassBy(UnwrappedDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -170,7 +166,7 @@ class TorchDispatch:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        with _PassBy():  # type: ignore[no-untyped-call]
+        with _PassBy():
             yield
 
     def module(self, make: Callable[[], nn.Module]) -> nn.Module:

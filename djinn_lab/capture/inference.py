@@ -161,7 +161,7 @@ class _Call:
     def may_write_twice(self) -> bool:
         """Does some input overlap itself or another? Eager refuses many writes to such memory."""
         values = self.values
-        return len({id(value.storage) for value in values}) < len(values) or any(
+        return len({value.storage for value in values}) < len(set(values)) or any(
             value.layout.overlaps for value in values
         )
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from djinn_lab.capture.composites import COMPOSITES, record_composite, record_whole
 from djinn_lab.capture.cuda_answers import cuda_answers, is_pool
 from djinn_lab.capture.data_attribute import capturing_recorders
 from djinn_lab.capture.default_generator import settled_generator
+from djinn_lab.capture.dispatch_mode import UnwrappedDispatchMode
 from djinn_lab.capture.hooks import loader_on_host, module_hooks, optimizer_hooks
 from djinn_lab.capture.packed_sequences import pad
 from djinn_lab.capture.segment import paused
@@ -24,16 +24,12 @@ if TYPE_CHECKING:
     from djinn_lab.capture.recorder import Recorder
 
 
-class RecordingMode(TorchDispatchMode):
+class RecordingMode(UnwrappedDispatchMode):
     """Every op of the cell, whatever tensors it is on."""
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._dispatch = recorder.dispatch
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch wraps the method below, at a microsecond an op and two frames in tracebacks
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from djinn_lab.capture.backend import Cut, RunResult
+from djinn_lab.capture.dispatch_mode import UnwrappedDispatchMode
 from djinn_lab.capture.recorder import Recorder
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.signature import signature_of
@@ -63,29 +64,21 @@ class _Collector:
         return RunResult(len(self.programs[-1].nodes))
 
 
-class _Writes(TorchDispatchMode):
+class _Writes(UnwrappedDispatchMode):
     """Remembers, above the recording mode, what is about to be overwritten."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.storages: dict[Storage, tuple[int, torch.UntypedStorage | None, int | None]] = {}
         self._plain: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         __tracebackhide__ = True
         kwargs = kwargs or {}
-        signature = signature_of(func)
-        for name in signature.written:
-            argument = signature.argument(name, args, kwargs)
-            for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
-                if tensor is not None:
-                    self._remember(tensor)
+        for tensor in signature_of(func).written_tensors(args, kwargs):
+            self._remember(tensor)
         try:
             return func(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 - re-raised as it is
@@ -183,7 +176,7 @@ class Rehearsal:
         self._allowed, segment.before_cut = segment.before_cut, self._end
         return self
 
-    def watch(self) -> TorchDispatchMode:
+    def watch(self) -> AbstractContextManager[object]:
         """A mode to enter around the cell's code."""
         return self._writes
 

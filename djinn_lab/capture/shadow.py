@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from djinn_lab.capture.dispatch_mode import UnwrappedDispatchMode
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.tensor import LazyTensor
@@ -29,12 +29,12 @@ CAUSE = "verify"
 _UNINITIALISED = ("aten.empty", "aten.new_empty")
 
 
-class Shadow(TorchDispatchMode):
+class Shadow(UnwrappedDispatchMode):
     """``differs(what, ours, theirs)`` is told of a Python number that came out differently. ``failure``:
     what eager torch raised where recording did not; nothing is shadowed from there on."""
 
     def __init__(self, recorder: Recorder, differs: Callable[[str, Any, Any], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._recorder = recorder
         self._differs = differs
         self._values: WeakKeyDictionary[Value, torch.Tensor] = WeakKeyDictionary()
@@ -44,10 +44,6 @@ class Shadow(TorchDispatchMode):
         self._stream = torch.default_generator.get_state()
         self._host_stream = self._stream
         self.failure: tuple[int, Exception] | None = None
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
