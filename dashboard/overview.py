@@ -313,7 +313,7 @@ def jobs_sentence(jobs: tuple[Job, ...]) -> str:
 
 def sessions_sentence(snapshot: Snapshot) -> str:
     """Sessions in one sentence."""
-    parked = sum(session.state == "parked" for session in snapshot.sessions)
+    detached = sum(session.state == "detached" for session in snapshot.sessions)
     held = sum(session.used_bytes for session in snapshot.sessions)
-    connected = len(snapshot.sessions) - parked
-    return f"{connected} connected, {parked} parked; together they hold {format_bytes(held)}."
+    connected = len(snapshot.sessions) - detached
+    return f"{connected} connected, {detached} detached; together they hold {format_bytes(held)}."

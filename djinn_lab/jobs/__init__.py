@@ -18,7 +18,7 @@ from djinn_lab.jobs.messages import (
     SegmentRefused,
     SegmentSubmitted,
     SessionClosed,
-    SessionParked,
+    SessionDetached,
     StartSegment,
 )
 from djinn_lab.jobs.queue import JobQueue
@@ -50,6 +50,6 @@ __all__ = [
     "SegmentRefused",
     "SegmentSubmitted",
     "SessionClosed",
-    "SessionParked",
+    "SessionDetached",
     "StartSegment",
 ]

@@ -86,7 +86,7 @@ class CancelRequested(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-class SessionParked(msgspec.Struct, frozen=True, tag=True):
+class SessionDetached(msgspec.Struct, frozen=True, tag=True):
     """The client vanished: its jobs are cancelled, its place stays."""
 
     at_s: float
@@ -109,7 +109,7 @@ Event = (
     | SegmentFinished
     | JobFinished
     | CancelRequested
-    | SessionParked
+    | SessionDetached
     | SessionClosed
 )
 

@@ -25,7 +25,7 @@ from djinn_lab.jobs.messages import (
     SegmentRefused,
     SegmentSubmitted,
     SessionClosed,
-    SessionParked,
+    SessionDetached,
     StartSegment,
 )
 from djinn_lab.jobs.states import RANKS, TRANSITIONS, IllegalEvent, JobState, Move
@@ -74,7 +74,7 @@ class JobQueue:
                 self._finish_job(event)
             case CancelRequested():
                 self._cancel(self._active(event.job, "client"), event.at_s, event.message, Move.CANCEL)
-            case SessionParked():
+            case SessionDetached():
                 self._cancel_session(event.session, event.at_s, "the client went away")
             case SessionClosed():
                 self._cancel_session(event.session, event.at_s, "its session was closed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 from msgspec.structs import replace
 
 from djinn_lab.memory.messages import (
@@ -19,42 +18,17 @@ from djinn_lab.memory.messages import (
     SegmentProposed,
     SessionBound,
     SessionClosed,
+    SessionDetached,
     SessionOpened,
-    SessionParked,
     SessionResumed,
     ValuesLost,
 )
+from djinn_lab.memory.snapshot import DeviceAccount, MemorySnapshot, SessionAccount
 from djinn_lab.memory.states import TRANSITIONS, Connection, IllegalEvent, Move, Phase
 from djinn_lab.units import format_bytes
 
 EXPECTED_S_MAX = 30 * 24 * 3600.0
 """A longer announced wait is not believed."""
-
-
-class DeviceAccount(msgspec.Struct, frozen=True):
-    """Bytes as the worker last reported them; ``memory_bytes`` is the enforced limit."""
-
-    device: str
-    memory_bytes: int
-    used_bytes: int = 0
-    peak_bytes: int = 0
-    session_bytes: dict[str, int] = {}
-
-
-class SessionAccount(msgspec.Struct, frozen=True):
-    """``wake_at_s``: when an IO_WAIT is expected to end, None when unknown."""
-
-    session: str
-    user: str
-    connection: Connection
-    phase: Phase
-    device: str | None = None
-    wake_at_s: float | None = None
-
-
-class MemorySnapshot(msgspec.Struct, frozen=True):
-    devices: tuple[DeviceAccount, ...]
-    sessions: tuple[SessionAccount, ...]
 
 
 class MemoryAccounts:
@@ -77,8 +51,8 @@ class MemoryAccounts:
                     event.session, event.user, Connection.CONNECTED, Phase.COMPUTE
                 )
                 return []
-            case SessionParked():
-                return self._park(event)
+            case SessionDetached():
+                return self._detach(event)
             case SessionResumed():
                 connection = self._move(event.session, Move.RESUME)
                 self._change(event.session, connection=connection, phase=Phase.COMPUTE, wake_at_s=None)
@@ -95,6 +69,8 @@ class MemoryAccounts:
                 return self._report(event)
             case PhaseSignalled():
                 return self._signal(event)
+            case _:
+                raise NotImplementedError(event)
 
     def device(self, device: str) -> DeviceAccount | None:
         return self._devices.get(device)
@@ -146,8 +122,8 @@ class MemoryAccounts:
             if session in self._sessions
         ]
 
-    def _park(self, event: SessionParked) -> list[Command]:
-        connection = self._move(event.session, Move.PARK)
+    def _detach(self, event: SessionDetached) -> list[Command]:
+        connection = self._move(event.session, Move.DETACH)
         self._change(event.session, connection=connection, phase=Phase.IO_WAIT, wake_at_s=None)
         return []
 
@@ -229,7 +205,7 @@ def _objection(event: PhaseSignalled, session: SessionAccount) -> str | None:
     if event.phase not in Phase.__members__:
         return f"{event.phase!r} is no phase; say COMPUTE or IO_WAIT"
     if session.connection is not Connection.CONNECTED:
-        return "the session is parked"
+        return "the session is detached"
     if event.expected_s is not None and not 0 <= event.expected_s <= EXPECTED_S_MAX:
         return f"expected_s is {event.expected_s}; it must lie between 0 and {EXPECTED_S_MAX:.0f}"
     return None

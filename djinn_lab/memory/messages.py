@@ -1,17 +1,37 @@
-"""What goes into the accounts (events, each with its own time in seconds) and what comes out (commands)."""
+"""What goes into the session memory (events, each with its own time in seconds) and what comes out
+(commands).
+
+Every copy is a *transfer*: the command that begins it carries a number, and exactly one result event
+(:class:`TransferDone` or :class:`TransferFailed`) names it again. A transfer ends without a result only
+when its session is freed or its device dies."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+TransferKind = Literal["store", "evict", "restore", "demote", "forget"]
+"""``store``: device to host, what has no valid host copy yet. ``evict``: drop the device's copy of a
+session that is stored whole. ``restore``: host or disk to device, every byte checked. ``demote``: host to
+disk. ``forget``: drop the host's copy of a session that is on the device."""
 
 
 class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
+    """``host_bytes``, ``disk_bytes``: how much of this device's sessions the host and the disk may hold.
+    ``link_bytes_per_s``: between device and host, None until measured."""
+
     at_s: float
     device: str
     memory_bytes: int
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    link_bytes_per_s: float | None = None
 
 
 class DeviceLost(msgspec.Struct, frozen=True, tag=True):
+    """Its process died: what was on the device is gone, what was on the host or the disk is not."""
+
     at_s: float
     device: str
 
@@ -22,7 +42,9 @@ class SessionOpened(msgspec.Struct, frozen=True, tag=True):
     user: str
 
 
-class SessionParked(msgspec.Struct, frozen=True, tag=True):
+class SessionDetached(msgspec.Struct, frozen=True, tag=True):
+    """The client went away without closing."""
+
     at_s: float
     session: str
 
@@ -46,7 +68,8 @@ class SessionBound(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentProposed(msgspec.Struct, frozen=True, tag=True):
-    """``peak_bytes``: what the segment alone holds at its fullest, see
+    """Can it ever run? Of a session that is not bound yet; answered by AdmitSegment or RefuseSegment.
+    ``peak_bytes``: what the segment alone holds at its fullest, see
     :func:`djinn_lab.memory.footprint.predict_peak_bytes`. ``node``: the op at that moment, ``op`` its
     name."""
 
@@ -59,34 +82,124 @@ class SegmentProposed(msgspec.Struct, frozen=True, tag=True):
     op: str | None = None
 
 
+class SegmentPlaced(msgspec.Struct, frozen=True, tag=True):
+    """It wants to run on the device that its session is bound to, which makes the session COMPUTE.
+    Answered, at once or later, by exactly one GrantSegment or RefuseSegment, with HoldSegment before where
+    it waits. ``rank``: of its priority, 0 first; equal ranks in order of arrival. The granted bytes are
+    reserved until the :class:`MemoryReported` that names the job, or :class:`SegmentWithdrawn`."""
+
+    at_s: float
+    job: str
+    segment: int
+    session: str
+    peak_bytes: int
+    rank: int = 0
+    node: int | None = None
+    op: str | None = None
+
+
+class SegmentWithdrawn(msgspec.Struct, frozen=True, tag=True):
+    """A placed segment (held or granted) will not run after all. Unknown ones are ignored."""
+
+    at_s: float
+    job: str
+
+
 class MemoryReported(msgspec.Struct, frozen=True, tag=True):
-    """A worker's own count. ``session_bytes``: sessions with live values; ``used_bytes``: all of them."""
+    """A worker's own count. ``used_bytes``: everything live on the device; ``session_bytes``: each session's
+    own part of it; ``shared_bytes``: weights that several sessions share, counted once and in
+    no session. ``kv_bytes``: the part of a session that is key-value caches. ``unstored_bytes``: the part
+    that the host has no valid copy of; absent sessions have none. ``ready_bytes``: the part of that in
+    completed pieces, worth storing while the session runs. ``host_bytes`` and ``disk_bytes``: used on
+    those tiers. ``job``: whose segment just ended on the device."""
 
     at_s: float
     device: str
     used_bytes: int
     peak_bytes: int
     session_bytes: dict[str, int]
+    shared_bytes: int = 0
+    kv_bytes: dict[str, int] = {}
+    unstored_bytes: dict[str, int] = {}
+    ready_bytes: dict[str, int] = {}
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    job: str | None = None
+
+
+class CellEnded(msgspec.Struct, frozen=True, tag=True):
+    """The session's cell is over; with no other one under way the session is IO_WAIT from here."""
+
+    at_s: float
+    session: str
 
 
 class PhaseSignalled(msgspec.Struct, frozen=True, tag=True):
+    """``phase``: COMPUTE, IO_WAIT or SOON (somebody types). ``expected_s``: until it wants to compute
+    again."""
+
     at_s: float
     session: str
     phase: str
     expected_s: float | None = None
 
 
+class TransferDone(msgspec.Struct, frozen=True, tag=True):
+    """``copied_bytes``: over the link (or to and from the disk), which is less than the session's where
+    pieces were there already. ``copy_s``: while copying; ``queued_s``: before that. ``checked_pieces``:
+    hashes compared. ``whole``: after a store, whether nothing of the session is unstored now (a session
+    that runs on is not). The worker's memory after it comes as a MemoryReported of its own, before this."""
+
+    at_s: float
+    transfer: int
+    session: str
+    device: str
+    kind: TransferKind
+    copied_bytes: int = 0
+    copy_s: float = 0.0
+    queued_s: float = 0.0
+    checked_pieces: int = 0
+    whole: bool = True
+
+
+class TransferFailed(msgspec.Struct, frozen=True, tag=True):
+    """Nothing changed, except for ``mismatch``: a restore found bytes that are not those that were stored, so
+    the session's values are lost. ``reason``: for people. ``full``: the tier that had no room
+    (``device``, ``host`` or ``disk``)."""
+
+    at_s: float
+    transfer: int
+    session: str
+    device: str
+    kind: TransferKind
+    reason: str
+    full: str | None = None
+    mismatch: bool = False
+
+
+class ClockTicked(msgspec.Struct, frozen=True, tag=True):
+    """Several times a second: leases run out, expectations move, prefetches begin."""
+
+    at_s: float
+
+
 Event = (
     DeviceAdded
     | DeviceLost
     | SessionOpened
-    | SessionParked
+    | SessionDetached
     | SessionResumed
     | SessionClosed
     | SessionBound
     | SegmentProposed
+    | SegmentPlaced
+    | SegmentWithdrawn
     | MemoryReported
+    | CellEnded
     | PhaseSignalled
+    | TransferDone
+    | TransferFailed
+    | ClockTicked
 )
 
 
@@ -106,27 +219,107 @@ class RefuseSegment(msgspec.Struct, frozen=True, tag=True):
     op: str | None
 
 
+class GrantSegment(msgspec.Struct, frozen=True, tag=True):
+    """The session's state is on the device and there is room for the segment. ``waited_s``: since placed."""
+
+    job: str
+    segment: int
+    waited_s: float = 0.0
+
+
+class HoldSegment(msgspec.Struct, frozen=True, tag=True):
+    """It waits; ``reason`` is one sentence with numbers, for its owner. Sent again when that changes.
+    ``estimate_s``: of the wait, None when unknown."""
+
+    job: str
+    segment: int
+    reason: str
+    estimate_s: float | None = None
+
+
+class StoreSession(msgspec.Struct, frozen=True, tag=True):
+    """``expedited``: somebody waits for it; it passes the others, as of any transfer below."""
+
+    transfer: int
+    session: str
+    device: str
+    expedited: bool = False
+
+
+class EvictSession(msgspec.Struct, frozen=True, tag=True):
+    """``discard``: even what is not stored (the recompute baseline); its owner rebuilds it."""
+
+    transfer: int
+    session: str
+    device: str
+    discard: bool = False
+
+
+class RestoreSession(msgspec.Struct, frozen=True, tag=True):
+    transfer: int
+    session: str
+    device: str
+    expedited: bool = False
+
+
+class DemoteSession(msgspec.Struct, frozen=True, tag=True):
+    transfer: int
+    session: str
+    device: str
+
+
+class ForgetStored(msgspec.Struct, frozen=True, tag=True):
+    transfer: int
+    session: str
+    device: str
+
+
+class ExpediteTransfer(msgspec.Struct, frozen=True, tag=True):
+    """A transfer under way is waited for now."""
+
+    transfer: int
+    session: str
+    device: str
+
+
 class FreeSession(msgspec.Struct, frozen=True, tag=True):
-    """Drop everything the session holds on the device."""
+    """Drop everything the session holds at the device: on it, on its host and disk tiers; end its
+    transfers."""
 
     session: str
     device: str
 
 
 class ValuesLost(msgspec.Struct, frozen=True, tag=True):
-    """The device died with ``nbytes`` of the session's values."""
+    """``nbytes`` of the session's values are gone, and ``reason`` says how."""
 
     session: str
     device: str
     nbytes: int
+    reason: str = ""
 
 
 class AnswerPhase(msgspec.Struct, frozen=True, tag=True):
-    """``answer``: ``accepted`` or ``rejected``, with the reason."""
+    """``answer``: ``accepted``, ``clipped`` (taken with a smaller wait), ``deferred`` (taken when the
+    running cell ends) or ``rejected``, with the reason."""
 
     session: str
     answer: str
     message: str
 
 
-Command = AdmitSegment | RefuseSegment | FreeSession | ValuesLost | AnswerPhase
+Command = (
+    AdmitSegment
+    | RefuseSegment
+    | GrantSegment
+    | HoldSegment
+    | StoreSession
+    | EvictSession
+    | RestoreSession
+    | DemoteSession
+    | ForgetStored
+    | ExpediteTransfer
+    | FreeSession
+    | ValuesLost
+    | AnswerPhase
+)

@@ -117,14 +117,14 @@ class Driver:
         program = Program(metas=(), templates=(), scopes=(), sources=(), nodes=(), release=values)
         self.launcher.send(device, RunSegment(RELEASE_JOB, 0, session.session, encode_program(program)))
 
-    def park(self, session: Session) -> None:
+    def detach(self, session: Session) -> None:
         """The client vanished; its values stay."""
         now_s = self.ledger.clock.now_s()
         session.link = None
         session.last_seen = now_s
         self._unpin_query(session)
-        self._jobs(jobs.SessionParked(now_s, session.session))
-        self.ledger.memory(memory.SessionParked(now_s, session.session))
+        self._jobs(jobs.SessionDetached(now_s, session.session))
+        self.ledger.memory(memory.SessionDetached(now_s, session.session))
 
     def close(self, session: Session) -> None:
         """Free everything that the session holds."""

@@ -21,7 +21,7 @@ class Metrics:
         self._used = self._gauge("djinn_device_used_bytes", "Live bytes on a device", ["device"])
         self._limit = self._gauge("djinn_device_memory_bytes", "Enforced limit of a device", ["device"])
         self._restarts = self._gauge("djinn_worker_restarts", "Restarts of a device's process", ["device"])
-        self._sessions = self._gauge("djinn_sessions", "Sessions, connected and parked", [])
+        self._sessions = self._gauge("djinn_sessions", "Sessions, connected and detached", [])
         self._plans = self._gauge(
             "djinn_plan_cache", "Submitted programs that were known already, and that were not", ["outcome"]
         )

@@ -1,4 +1,4 @@
-"""Sessions: who is connected, who is parked, and what each has in flight."""
+"""Sessions: who is connected, who is detached, and what each has in flight."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class SessionEndpoint:
             link.send(protocol.Refused(refusal.kind, str(refusal)))
         finally:
             if session.link is link:
-                self._driver.park(session)
+                self._driver.detach(session)
             link.close()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(sender, CLOSE_GRACE_S)
@@ -125,7 +125,7 @@ class SessionEndpoint:
             raise RefusedByPool("session", f"Session {hello.session} belongs to another user.")
         if session.link is not None:
             old = session.link
-            self._driver.park(session)
+            self._driver.detach(session)
             old.send(protocol.Refused("session", "The session was opened by another connection."))
             old.close()
         now_s = self._driver.ledger.clock.now_s()

@@ -125,7 +125,7 @@ def session_view(driver: Driver, session: Session) -> SessionView:
         user=session.user,
         name=session.name,
         device=driver.ledger.queue.device_of(session.session),
-        state=account.connection.value if account else "parked",
+        state=account.connection.value if account else "detached",
         phase=account.phase.value if account else "IO_WAIT",
         used_bytes=driver.ledger.accounts.session_bytes(session.session),
         jobs=session.jobs,

@@ -42,7 +42,67 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     pass
 
 
-ToWorker = RunSegment | CancelSegment | CloseSession | Calibrate | Shutdown
+class Store(msgspec.Struct, frozen=True, tag="store"):
+    """Copy to the host what has no valid copy there; while the session runs, completed pieces only. Every
+    transfer is answered by exactly one :class:`TransferDone` or :class:`TransferFailed`, unless its session
+    is closed. ``expedited``: it passes the others of its direction."""
+
+    transfer: int
+    session: str
+    expedited: bool = False
+
+
+class Evict(msgspec.Struct, frozen=True, tag="evict"):
+    """Drop the device's copy; fails unless everything is stored, or ``discard``."""
+
+    transfer: int
+    session: str
+    discard: bool = False
+
+
+class Restore(msgspec.Struct, frozen=True, tag="restore"):
+    """Bring back from the host or the disk, and check every piece. ``manifest``: of a session that this
+    process did not store itself (:attr:`TransferDone.manifest`)."""
+
+    transfer: int
+    session: str
+    expedited: bool = False
+    manifest: bytes | None = None
+
+
+class Demote(msgspec.Struct, frozen=True, tag="demote"):
+    """From the host to the disk."""
+
+    transfer: int
+    session: str
+
+
+class Forget(msgspec.Struct, frozen=True, tag="forget"):
+    """Drop the host's copy of a session that is on the device."""
+
+    transfer: int
+    session: str
+
+
+class Expedite(msgspec.Struct, frozen=True, tag="expedite"):
+    """A queued or running transfer is waited for now; an unknown one is over already."""
+
+    transfer: int
+
+
+ToWorker = (
+    RunSegment
+    | CancelSegment
+    | CloseSession
+    | Calibrate
+    | Shutdown
+    | Store
+    | Evict
+    | Restore
+    | Demote
+    | Forget
+    | Expedite
+)
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -55,6 +115,11 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
     threads: int
     torch_version: str
     pid: int
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    link_bytes_per_s: float | None = None
+    """Limits of this device's host and disk tiers, and the rate of its link as configured (CPU) or
+    measured."""
 
 
 class DeviceMeasured(msgspec.Struct, frozen=True, tag="measured"):
@@ -91,11 +156,18 @@ class FetchedTensor(msgspec.Struct, frozen=True, tag="tensor"):
 
 
 class WorkerMemory(msgspec.Struct, frozen=True):
-    """Live bytes of storages on the device, in all and by session, and the peak of this segment."""
+    """Live bytes of storages on the device, in all and by session, and the peak of this segment. The rest:
+    as in :class:`djinn_lab.memory.MemoryReported`."""
 
     used_bytes: int
     peak_bytes: int
     session_bytes: dict[str, int]
+    shared_bytes: int = 0
+    kv_bytes: dict[str, int] = {}
+    unstored_bytes: dict[str, int] = {}
+    ready_bytes: dict[str, int] = {}
+    host_bytes: int = 0
+    disk_bytes: int = 0
 
 
 class SegmentDone(msgspec.Struct, frozen=True, tag="done"):
@@ -148,6 +220,37 @@ class SessionClosed(msgspec.Struct, frozen=True, tag="closed"):
     memory: WorkerMemory
 
 
+class TransferDone(msgspec.Struct, frozen=True, tag="transferred"):
+    """``copied_bytes`` in ``copy_s`` seconds, after ``queued_s`` in line. ``checked_pieces``: hashes
+    compared. ``whole``: after a store, whether nothing is unstored now; then ``manifest`` says where
+    everything lies, so that another process can restore the session after this one's death (so, too, after
+    a demotion)."""
+
+    transfer: int
+    session: str
+    kind: str
+    memory: WorkerMemory
+    copied_bytes: int = 0
+    copy_s: float = 0.0
+    queued_s: float = 0.0
+    checked_pieces: int = 0
+    whole: bool = True
+    manifest: bytes | None = None
+
+
+class TransferFailed(msgspec.Struct, frozen=True, tag="not_transferred"):
+    """``reason``: for people. ``full``: the tier that had no room. ``mismatch``: stored bytes are not what
+    they were; the session's values were dropped."""
+
+    transfer: int
+    session: str
+    kind: str
+    reason: str
+    memory: WorkerMemory
+    full: str | None = None
+    mismatch: bool = False
+
+
 FromWorker = (
     WorkerReady
     | DeviceMeasured
@@ -157,6 +260,8 @@ FromWorker = (
     | SegmentFailed
     | SegmentCancelled
     | SessionClosed
+    | TransferDone
+    | TransferFailed
 )
 
 encode = msgspec.msgpack.Encoder().encode

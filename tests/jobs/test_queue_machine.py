@@ -28,7 +28,7 @@ from djinn_lab.jobs import (
     SegmentRefused,
     SegmentSubmitted,
     SessionClosed,
-    SessionParked,
+    SessionDetached,
     StartSegment,
 )
 
@@ -119,8 +119,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.feed(CancelRequested(self.tick(), job, "by a test"))
 
     @rule(session=SESSIONS)
-    def park(self, session: str) -> None:
-        self.feed(SessionParked(self.tick(), session))
+    def detach(self, session: str) -> None:
+        self.feed(SessionDetached(self.tick(), session))
 
     @rule(session=SESSIONS)
     def close(self, session: str) -> None:

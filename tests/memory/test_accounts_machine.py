@@ -23,8 +23,8 @@ from djinn_lab.memory import (
     SegmentProposed,
     SessionBound,
     SessionClosed,
+    SessionDetached,
     SessionOpened,
-    SessionParked,
     SessionResumed,
 )
 
@@ -55,9 +55,9 @@ class AccountsMachine(RuleBasedStateMachine):
         assert self.accounts.session(session) is not None
 
     @rule(session=SESSIONS)
-    def park(self, session: str) -> None:
+    def detach(self, session: str) -> None:
         held = self.accounts.session_bytes(session)
-        self.feed(SessionParked(self.tick(), session))
+        self.feed(SessionDetached(self.tick(), session))
         assert self.accounts.session_bytes(session) == held
 
     @rule(session=SESSIONS)

@@ -55,7 +55,13 @@ def test_replay_gives_the_same_commands(tmp_path: Path) -> None:
     records = read_journal(tmp_path, pool)
     assert len(records) > 40
     kinds = {record.event for record in records}
-    assert {"DeviceLost", "CancelRequested", "SegmentRefused", "SegmentProgressed", "SessionParked"} <= kinds
+    assert {
+        "DeviceLost",
+        "CancelRequested",
+        "SegmentRefused",
+        "SegmentProgressed",
+        "SessionDetached",
+    } <= kinds
     queue, accounts = jobs.JobQueue(), memory.MemoryAccounts()
     answers = replay(records, queue, accounts)
     queue.validate()

@@ -146,7 +146,7 @@ def test_a_segment_of_a_cancelled_cell_is_answered_cancelled(
     assert client.run(act(""), job=job, segment=1).outcome == "cancelled"
 
 
-def test_a_vanished_client_is_parked_and_finds_its_values_again(shared_pool: RuntimeInfo) -> None:
+def test_a_vanished_client_is_detached_and_finds_its_values_again(shared_pool: RuntimeInfo) -> None:
     with Client(shared_pool) as client:
         assert client.run(act("", keep=True)).outcome == "done"
         job = client.submit(act("sleep 30"))
@@ -157,7 +157,7 @@ def test_a_vanished_client_is_parked_and_finds_its_values_again(shared_pool: Run
         pass
     assert api.job(job)["reason"] == "Cancelled: the client went away."
     (view,) = [view for view in api.sessions() if view["session"] == client.session]
-    assert (view["state"], view["phase"], view["used_bytes"]) == ("parked", "IO_WAIT", META.nbytes)
+    assert (view["state"], view["phase"], view["used_bytes"]) == ("detached", "IO_WAIT", META.nbytes)
     with Client(shared_pool, session=client.session) as again:
         assert again.welcome.resumed
         assert again.session == client.session
