@@ -73,6 +73,10 @@ class PoolClient:
     def sessions(self) -> list[Json]:
         return self._list("/v1/sessions")
 
+    def memory(self) -> Json:
+        """Devices, sessions, cells that wait for memory, wake-ups, counters and what happened lately."""
+        return self._dict("GET", "/v1/memory")
+
     def close_session(self, session: str) -> None:
         """Free everything that a session holds."""
         self._request("DELETE", f"/v1/sessions/{_part(session)}")

@@ -16,6 +16,7 @@ from djinn_lab.pool import history, views
 from djinn_lab.pool.authentication import Role, User, new_token, token_digest
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.job_api import add_job_routes
+from djinn_lab.pool.memory_view import MemoryReport, memory_report
 from djinn_lab.pool.registry import SessionView
 from djinn_lab.pool.sessions import SessionEndpoint
 from djinn_lab.pool.store import delete_user, write_user
@@ -110,6 +111,10 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
     @app.get("/v1/sessions", responses=documented(list[SessionView]), summary="All sessions")
     async def sessions(_user: Annotated[User, Depends(reader)]) -> Response:
         return answer([views.session_view(driver, session) for session in driver.registry])
+
+    @app.get("/v1/memory", responses=documented(MemoryReport), summary="Where all sessions' state is, and why")
+    async def session_memory(_user: Annotated[User, Depends(reader)]) -> Response:
+        return answer(memory_report(driver))
 
     @app.delete("/v1/sessions/{session}", status_code=204, summary="Free all that a session holds")
     async def delete_session(session: str, user: Annotated[User, Depends(runner)]) -> None:

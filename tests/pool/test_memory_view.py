@@ -1,0 +1,39 @@
+"""``/v1/memory`` on a pool that did some work."""
+
+from __future__ import annotations
+
+import httpx
+import msgspec
+import pytest
+from pool_kit import META, Client, act, http, new_user, rest
+
+from djinn_lab.pool.memory_view import MemoryReport
+from djinn_lab.protocol.runtime_file import RuntimeInfo
+
+
+def test_it_has_the_clock_the_devices_and_named_sessions(client: Client, shared_pool: RuntimeInfo) -> None:
+    client.run(act("", keep=True), target="cpu:0")
+    found = rest(shared_pool).memory()
+    assert found["now"] == pytest.approx(rest(shared_pool).status()["now"], abs=5)
+    device = next(one for one in found["devices"] if one["device"] == "cpu:0")
+    assert device["session_bytes"][client.session] == META.nbytes
+    assert device["memory_bytes"] == 2**20
+    own = next(one for one in found["sessions"] if one["session"] == client.session)
+    assert (own["name"], own["device"], own["jobs"]) == ("a test", "cpu:0", 1)
+    assert own["connection"] == "connected"
+
+
+def test_the_answer_is_what_its_type_says(client: Client, shared_pool: RuntimeInfo) -> None:
+    report = msgspec.convert(rest(shared_pool).memory(), MemoryReport)
+    assert client.session in {session.session for session in report.sessions}
+
+
+def test_a_viewer_sees_other_peoples_sessions_and_a_stranger_nothing(
+    client: Client, shared_pool: RuntimeInfo
+) -> None:
+    _, token = new_user(shared_pool, "viewer")
+    seen = rest(shared_pool, token).memory()
+    assert {one["session"] for one in seen["sessions"]} >= {client.session}
+    with http(shared_pool, "wrong") as stranger:
+        refused: httpx.Response = stranger.get("/v1/memory")
+    assert refused.status_code == 401
