@@ -112,7 +112,7 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
     async def sessions(_user: Annotated[User, Depends(reader)]) -> Response:
         return answer([views.session_view(driver, session) for session in driver.registry])
 
-    @app.get("/v1/memory", responses=documented(MemoryReport), summary="Where all sessions' state is, and why")
+    @app.get("/v1/memory", responses=documented(MemoryReport), summary="Where all sessions are held")
     async def session_memory(_user: Annotated[User, Depends(reader)]) -> Response:
         return answer(memory_report(driver))
 
