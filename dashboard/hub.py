@@ -16,6 +16,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from djinn_lab.dashboard.memory_history import MemoryHistory
+from djinn_lab.dashboard.memory_records import Memory, read_memory
 from djinn_lab.dashboard.records import Job, Session, Status, read_jobs, read_sessions, read_status
 from djinn_lab.errors import AuthenticationError, DjinnError, PoolNotFound
 
@@ -34,6 +36,7 @@ class PoolReader(Protocol):
 
     def status(self) -> Any: ...
     def sessions(self) -> Any: ...
+    def memory(self) -> Any: ...
     def jobs(self, *, limit: int = ...) -> Any: ...
     def job(self, job: str) -> Any: ...
     def cancel(self, job: str) -> Any: ...
@@ -52,6 +55,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     status: Status | None = None
     sessions: tuple[Session, ...] = ()
     jobs: tuple[Job, ...] = ()
+    memory: Memory | None = None
     polled_at: float | None = None
 
     def job(self, job: str) -> Job | None:
@@ -75,6 +79,7 @@ class Hub:
         self._reader: PoolReader | None = None
         self._snapshot = Snapshot()
         self._history: deque[MemorySample] = deque(maxlen=HISTORY_MAX)
+        self.session_memory = MemoryHistory()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._first = threading.Event()
@@ -122,6 +127,7 @@ class Hub:
             status = read_status(reader.status())
             sessions = read_sessions(reader.sessions())
             jobs = read_jobs(reader.jobs(limit=JOBS_MAX))
+            memory = read_memory(reader.memory())
         except (DjinnError, msgspec.ValidationError) as error:
             self._reader = None
             self._snapshot = _without_pool(before, error)
@@ -129,7 +135,8 @@ class Hub:
         self._reader = reader
         version = before.version + 1
         self._remember(version, status)
-        self._snapshot = Snapshot(version, "live", "", "", status, sessions, jobs, time.monotonic())
+        self.session_memory.note(status.pool, memory)
+        self._snapshot = Snapshot(version, "live", "", "", status, sessions, jobs, memory, time.monotonic())
         return self._snapshot
 
     def _remember(self, version: int, status: Status) -> None:

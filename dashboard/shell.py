@@ -12,6 +12,7 @@ from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board, Page, shared_hub
 from djinn_lab.dashboard.components import STATIC, Navigation
 from djinn_lab.dashboard.hub import Hub, Snapshot
+from djinn_lab.dashboard.memory_page import MemoryPage
 from djinn_lab.dashboard.overview import Overview
 from djinn_lab.dashboard.route import Route
 from djinn_lab.dashboard.schedule_page import SchedulePage
@@ -25,6 +26,7 @@ PAGES: dict[str, tuple[str, Callable[[Board], Page]]] = {
     "overview": ("Overview", Overview),
     "srg": ("Graph", SrgPage),
     "schedule": ("Schedule", SchedulePage),
+    "memory": ("Memory and KV", MemoryPage),
     "wizard": ("Wizard", WizardPage),
 }
 

@@ -43,9 +43,7 @@ def memory_report(driver: Driver) -> MemoryReport:
     return name_sessions(snapshot, known, driver.ledger.clock.now_s())
 
 
-def name_sessions(
-    snapshot: MemorySnapshot, known: dict[str, tuple[str, int]], now_s: float
-) -> MemoryReport:
+def name_sessions(snapshot: MemorySnapshot, known: dict[str, tuple[str, int]], now_s: float) -> MemoryReport:
     """``known``: name and number of cells by session."""
     sessions = []
     for account in snapshot.sessions:

@@ -135,6 +135,23 @@ _BOX_SPOT = """(() => {
 })"""
 
 
+def test_the_memory_page_shows_a_session_and_keeps_it_in_the_address(
+    visitor: Any, dashboard_url: str, session: Any, finished_job: str
+) -> None:
+    own = session.welcome.session
+    page = visitor.open(f"{dashboard_url}?page=memory")
+    page.wait_for_selector("[aria-label='Memory of cpu:0']")
+    page.wait_for_selector("text=Wake-up, p50 / p99")
+    page.click(f"tr[data-id='{own}']")
+    page.wait_for_selector(f"table.facts >> text={own}")
+    page.wait_for_function(f"location.search.includes('session={own}')")
+    page.reload(wait_until="commit")
+    page.wait_for_selector(f"table.facts >> text={own}")
+    with page.expect_download() as waiting:
+        page.click("text=CSV of sessions")
+    assert own in Path(waiting.value.path()).read_text()
+
+
 def test_the_trace_can_be_taken_away(visitor: Any, dashboard_url: str, finished_job: str) -> None:
     page = visitor.open(f"{dashboard_url}?page=schedule&job={finished_job}")
     page.wait_for_selector("text=times the prediction")

@@ -13,6 +13,7 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Hub, Snapshot
+from djinn_lab.dashboard.memory_page import MemoryPage
 from djinn_lab.dashboard.overview import Overview, visible_jobs
 from djinn_lab.dashboard.records import Job
 from djinn_lab.dashboard.route import Route
@@ -142,6 +143,38 @@ def test_the_schedule_page_draws_predicted_and_measured(board: Board, finished_j
     assert page._csv().getvalue().startswith(b"node,op")
 
 
+def test_the_memory_page_shows_devices_and_the_session_of_the_address(board: Board, session: Any) -> None:
+    own = session.welcome.session
+    board.route.update(session=own[:10])
+    page = MemoryPage(board)
+    page.enter()
+    page.update(board.hub.snapshot())
+    assert "Memory of cpu:0" in page.devices.object
+    assert "512.0 MiB" in page.devices.object
+    assert "Wake-up, p50 / p99" in page.figures.object
+    [row] = [row for row in page.sessions.rows if row["id"] == own]
+    assert row["name"]["text"].startswith("ann")
+    assert page.sessions.selected == own
+    assert own in page.facts.object
+    assert page.story.visible
+    assert any(label.startswith("ann") for label in page.lanes.figure.y_range.factors)
+    assert own in page._sessions_csv().getvalue().decode()
+    assert page._events_csv().getvalue().startswith(b"at_s,what")
+    page.filter.value = "parked"
+    assert board.route.get("show") == "parked"
+    page.window.value = 60
+    assert board.route.number("window") == 60
+
+
+def test_the_memory_page_says_when_a_session_of_the_address_is_gone(board: Board) -> None:
+    board.route.update(session="f" * 32)
+    page = MemoryPage(board)
+    page.enter()
+    page.update(board.hub.snapshot())
+    assert "There is no session ffff" in page.facts.object
+    assert not page.story.visible
+
+
 def test_the_wizard_page_goes_from_detection_to_a_saved_file(board: Board) -> None:
     from djinn_lab.config import load_profile, profiles_path
 
@@ -186,6 +219,9 @@ class Answers:
 
     def sessions(self) -> Any:
         return self.real.sessions()
+
+    def memory(self) -> Any:
+        return self.real.memory()
 
     def jobs(self, **options: Any) -> Any:
         return self.real.jobs(**options)

@@ -1,0 +1,108 @@
+"""Where each session's state was over the last minutes, and what happened to it: kept by the hub, once for
+all pages. The pool itself remembers only the last few hundred happenings."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import NamedTuple
+
+from djinn_lab.dashboard.memory_records import Memory
+from djinn_lab.memory.snapshot import Happening
+
+KEPT_S = 900.0
+HAPPENINGS_MAX = 20_000
+SPANS_MAX = 2_000
+"""For one session."""
+
+
+class Span(NamedTuple):
+    """A session was in ``state`` from ``start`` to ``end`` (None: it still is), in seconds of the pool's
+    clock."""
+
+    state: str
+    start: float
+    end: float | None
+
+
+class MemoryHistory:
+    """Fed with every answer of the pool. May be read by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spans: dict[str, deque[Span]] = {}
+        self._happenings: deque[Happening] = deque(maxlen=HAPPENINGS_MAX)
+        self._pool = ""
+        self.version = 0
+        """Grows when something was added that a page may not have drawn."""
+
+    def note(self, pool: str, memory: Memory) -> None:
+        """Add what is new. Another pool starts afresh."""
+        with self._lock:
+            if pool != self._pool:
+                self._pool = pool
+                self._spans.clear()
+                self._happenings.clear()
+                self.version += 1
+            changed = self._note_happenings(memory)
+            changed |= self._note_states(memory)
+            self.version += changed
+
+    def _note_happenings(self, memory: Memory) -> bool:
+        """They come in order of time, and each answer repeats the last ones."""
+        last_s = self._happenings[-1].at_s if self._happenings else float("-inf")
+        at_last = set(self._happenings_at(last_s))
+        fresh = [one for one in memory.happenings if one.at_s >= last_s and one not in at_last]
+        self._happenings.extend(fresh)
+        while self._happenings and self._happenings[0].at_s < memory.now - KEPT_S:
+            self._happenings.popleft()
+        return bool(fresh)
+
+    def _happenings_at(self, at_s: float) -> list[Happening]:
+        found = []
+        for happening in reversed(self._happenings):
+            if happening.at_s != at_s:
+                break
+            found.append(happening)
+        return found
+
+    def _note_states(self, memory: Memory) -> bool:
+        changed = False
+        present = {session.session: session.state for session in memory.sessions}
+        for session, state in present.items():
+            spans = self._spans.setdefault(session, deque(maxlen=SPANS_MAX))
+            if spans and spans[-1].end is None and spans[-1].state == state:
+                continue
+            self._end(spans, memory.now)
+            spans.append(Span(state, memory.now, None))
+            changed = True
+        for session in list(self._spans):
+            spans = self._spans[session]
+            if session not in present:
+                changed |= self._end(spans, memory.now)
+            while spans and spans[0].end is not None and spans[0].end < memory.now - KEPT_S:
+                spans.popleft()
+            if not spans:
+                del self._spans[session]
+        return changed
+
+    def _end(self, spans: deque[Span], at_s: float) -> bool:
+        if not spans or spans[-1].end is not None:
+            return False
+        spans[-1] = spans[-1]._replace(end=at_s)
+        return True
+
+    def spans(self, session: str, since_s: float) -> list[Span]:
+        """What the session's state was since then, oldest first."""
+        with self._lock:
+            spans = self._spans.get(session, ())
+            return [span for span in spans if span.end is None or span.end >= since_s]
+
+    def happenings(self, since_s: float, session: str | None = None) -> list[Happening]:
+        """What happened since then (to one session), oldest first."""
+        with self._lock:
+            return [
+                one
+                for one in self._happenings
+                if one.at_s >= since_s and (session is None or one.session == session)
+            ]

@@ -1,0 +1,104 @@
+"""The pool's answer about session memory, as frozen records, and what a session's state is called and
+coloured."""
+
+from __future__ import annotations
+
+import msgspec
+
+from djinn_lab.memory.snapshot import Counters, DeviceAccount, Happening, HeldSegment, WakeUps
+from djinn_lab.units import format_seconds
+
+
+class MemorySession(msgspec.Struct, frozen=True):
+    """As :class:`djinn_lab.memory.snapshot.SessionAccount`, with plain words, so that a newer pool's
+    are shown as they are."""
+
+    session: str
+    user: str = ""
+    name: str = ""
+    connection: str = ""
+    phase: str = ""
+    device: str | None = None
+    tier: str = "none"
+    moving: str | None = None
+    total_bytes: int = 0
+    kv_bytes: int = 0
+    stored_bytes: int = 0
+    jobs: int = 0
+    idle_since_s: float | None = None
+    wake_at_s: float | None = None
+    wake_from_s: float | None = None
+    wake_until_s: float | None = None
+    leased_until_s: float | None = None
+    last_wake_s: float | None = None
+    last_floor_s: float | None = None
+
+    @property
+    def short_id(self) -> str:
+        return self.session[:8]
+
+    @property
+    def label(self) -> str:
+        """Its name with as much of its id as tells it from another of that name."""
+        return f"{self.name or self.user or 'session'} · {self.session[:4]}"
+
+    @property
+    def state(self) -> str:
+        """A key of :data:`djinn_lab.dashboard.theme.MEMORY_STATES`."""
+        if self.moving == "restore":
+            return "loading"
+        if self.tier == "device":
+            return "idle" if self.phase == "IO_WAIT" else "busy"
+        return self.tier if self.tier in ("host", "disk") else "none"
+
+    @property
+    def last_ratio(self) -> float | None:
+        """Its last wake-up over the time that copying alone takes; None where nothing had to be copied."""
+        if not self.last_floor_s or self.last_wake_s is None:
+            return None
+        return self.last_wake_s / self.last_floor_s
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """``now``: the pool's clock, in seconds since the epoch."""
+
+    now: float
+    policy: str = ""
+    devices: tuple[DeviceAccount, ...] = ()
+    sessions: tuple[MemorySession, ...] = ()
+    held: tuple[HeldSegment, ...] = ()
+    wake_ups: WakeUps = WakeUps()
+    counters: Counters = Counters()
+    happenings: tuple[Happening, ...] = ()
+
+    def session(self, start: str) -> MemorySession | None:
+        """The session with this id, or the only one whose id starts so."""
+        found = [session for session in self.sessions if session.session.startswith(start)]
+        exact = next((session for session in found if session.session == start), None)
+        return exact or (found[0] if len(found) == 1 else None)
+
+
+def read_memory(answer: object) -> Memory:
+    """Raises ``msgspec.ValidationError`` when the answer is not session memory."""
+    return msgspec.convert(msgspec.to_builtins(answer), Memory, strict=False)
+
+
+def expected_wake(session: MemorySession, now: float) -> str:
+    """When it is expected to compute again, with the span that holds two times in three."""
+    if session.wake_at_s is None:
+        return ""
+    wait_s = session.wake_at_s - now
+    middle = f"in {_rounded(wait_s)}" if wait_s > 0 else f"overdue by {_rounded(-wait_s)}"
+    if session.wake_from_s is None or session.wake_until_s is None:
+        return middle
+    low, high = max(0.0, session.wake_from_s - now), max(0.0, session.wake_until_s - now)
+    return f"{middle} ({_rounded(low)} to {_rounded(high)})"
+
+
+def _rounded(seconds: float) -> str:
+    """Coarse enough that a table does not change at every look."""
+    if seconds < 1:
+        return "< 1 s"
+    step = 1 if seconds < 10 else 5 if seconds < 60 else 60
+    whole = int(seconds / step) * step
+    return f"{whole} s" if whole < 60 else format_seconds(whole).removesuffix(" 0 s")
