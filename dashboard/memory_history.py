@@ -33,6 +33,8 @@ class MemoryHistory:
         self._spans: dict[str, deque[Span]] = {}
         self._happenings: deque[Happening] = deque(maxlen=HAPPENINGS_MAX)
         self._pool = ""
+        self.watched_since_s: float | None = None
+        """When the running pool was first looked at, by its own clock."""
         self.version = 0
         """Grows when something was added that a page may not have drawn."""
 
@@ -41,6 +43,7 @@ class MemoryHistory:
         with self._lock:
             if pool != self._pool:
                 self._pool = pool
+                self.watched_since_s = memory.now
                 self._spans.clear()
                 self._happenings.clear()
                 self.version += 1

@@ -33,6 +33,8 @@ from djinn_lab.dashboard.wake_chart import WakeChart, wake_sentence
 TABLES_EVERY_S = 0.9
 HAPPENINGS_SHOWN_MAX = 60
 WINDOWS = {"1 min": 60, "3 min": 180, "10 min": 600}
+_HALF: dict[str, Any] = {"styles": {"flex": "1 1 400px", "min-width": "0"}, "margin": 0}
+"""Half the width, or all of it on a narrow screen."""
 NO_SESSIONS = empty_state(
     "No session holds anything yet",
     "Paste this into a notebook. Its tensors stay on a device between cells, and are parked when others need "
@@ -88,11 +90,9 @@ class MemoryPage:
         self._lanes_heading = html_pane(margin=0)
         self._sessions_heading = html_pane(margin=(18, 0, 6, 0))
         self._no_sessions = html_pane(NO_SESSIONS, visible=False)
-        wakes = pn.Column(
-            self._wakes_heading, self.wakes.view, sizing_mode="stretch_width", margin=(0, 16, 0, 0)
-        )
-        held = pn.Column(self._held_heading, self.held, **full)
-        self._pair = pn.GridBox(wakes, held, ncols=2, sizing_mode="stretch_width", margin=(14, 0, 0, 0))
+        wakes = pn.Column(self._wakes_heading, self.wakes.view, **_HALF)
+        held = pn.Column(self._held_heading, self.held, **_HALF)
+        self._pair = pn.FlexBox(wakes, held, gap="16px", sizing_mode="stretch_width", margin=(14, 0, 0, 0))
         lanes_bar = pn.Row(
             self._lanes_heading, self.window, sizing_mode="stretch_width", margin=(18, 0, 0, 0)
         )
@@ -156,7 +156,11 @@ class MemoryPage:
         self.lanes.update(memory, history, float(self.window.value), self.sessions.selected)
         listed = len(memory.sessions)
         part = f"; the {LANES_MAX} most active of {listed} are drawn" if listed > LANES_MAX else ""
-        text = f"Where each session’s state was, newest at the right{part}."
+        since = history.watched_since_s
+        watched = ""
+        if since is not None and since > memory.now - self.window.value:
+            watched = f"; watched since {time.strftime('%H:%M:%S', time.localtime(since))}"
+        text = f"Where each session’s state was, newest at the right{watched}{part}."
         show_html(self._lanes_heading, heading("What happened", text))
 
     def _fill_tables(self, memory: Memory) -> None:

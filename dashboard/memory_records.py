@@ -8,6 +8,8 @@ import msgspec
 from djinn_lab.memory.snapshot import Counters, DeviceAccount, Happening, HeldSegment, WakeUps
 from djinn_lab.units import format_seconds
 
+LABEL_CHARS_MAX = 28
+
 
 class MemorySession(msgspec.Struct, frozen=True):
     """As :class:`djinn_lab.memory.snapshot.SessionAccount`, with plain words, so that a newer pool's
@@ -40,7 +42,10 @@ class MemorySession(msgspec.Struct, frozen=True):
     @property
     def label(self) -> str:
         """Its name with as much of its id as tells it from another of that name."""
-        return f"{self.name or self.user or 'session'} · {self.session[:4]}"
+        name = self.name or self.user or "session"
+        if len(name) > LABEL_CHARS_MAX:
+            name = f"{name[: LABEL_CHARS_MAX - 1]}…"
+        return f"{name} · {self.session[:4]}"
 
     @property
     def state(self) -> str:

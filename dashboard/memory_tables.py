@@ -17,7 +17,7 @@ from djinn_lab.memory.snapshot import Happening, HeldSegment
 from djinn_lab.units import format_bytes, format_seconds
 
 SESSION_COLUMNS = [
-    {"key": "name", "label": "Session", "kind": "text"},
+    {"key": "name", "label": "Session", "kind": "short"},
     {"key": "user", "label": "User", "kind": "short"},
     {"key": "state", "label": "State is", "kind": "pill"},
     {"key": "phase", "label": "Phase", "kind": "short"},
@@ -32,7 +32,7 @@ SESSION_COLUMNS = [
     {"key": "ratio", "label": "× floor", "kind": "number"},
 ]
 HELD_COLUMNS = [
-    {"key": "name", "label": "Session", "kind": "text"},
+    {"key": "name", "label": "Session", "kind": "short"},
     {"key": "kind", "label": "Waits for", "kind": "pill"},
     {"key": "device", "label": "Device", "kind": "short"},
     {"key": "since", "label": "Waits", "kind": "number"},

@@ -7,6 +7,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from djinn_lab.jobs import JobState
 from djinn_lab.pool.driver import Driver
+from djinn_lab.pool.memory_metrics import MemoryCollector
 
 SEGMENT_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
@@ -25,6 +26,8 @@ class Metrics:
         self._plans = self._gauge(
             "djinn_plan_cache", "Submitted programs that were known already, and that were not", ["outcome"]
         )
+        self._memory = MemoryCollector()
+        self._registry.register(self._memory)
         self._segments = Histogram(
             "djinn_segment_seconds",
             "From receipt of a segment to its result",
@@ -42,7 +45,9 @@ class Metrics:
         for view in driver.ledger.queue.snapshot().devices:
             self._queue.labels(view.device).set(len(view.line))
             self._restarts.labels(view.device).set(driver.launcher.restarts(view.device))
-        for account in driver.ledger.accounts.snapshot().devices:
+        snapshot = driver.ledger.accounts.snapshot()
+        self._memory.note(snapshot, driver.ledger.clock.now_s())
+        for account in snapshot.devices:
             self._used.labels(account.device).set(account.used_bytes)
             self._limit.labels(account.device).set(account.memory_bytes)
         self._sessions.set(len(driver.registry))

@@ -101,7 +101,7 @@ def _is_named(route: BaseRoute) -> bool:
 
 def test_every_metric_is_on_the_pool_page(context: PoolContext) -> None:
     content, _ = context.metrics.render(context.driver)
-    names = re.findall(r"^# TYPE (\w+) (?:gauge|histogram)$", content.decode(), re.MULTILINE)
+    names = re.findall(r"^# TYPE (\w+) (?:gauge|histogram|counter)$", content.decode(), re.MULTILINE)
     names = [name for name in names if not name.endswith("_created")]
     assert names
     assert [name for name in names if f"`{name}" not in page("pool")] == []
