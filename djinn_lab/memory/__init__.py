@@ -37,6 +37,7 @@ from djinn_lab.memory.messages import (
     TransferKind,
     ValuesLost,
 )
+from djinn_lab.memory.policy import POLICIES, MemoryPolicy
 from djinn_lab.memory.snapshot import (
     Counters,
     DeviceAccount,
@@ -47,9 +48,12 @@ from djinn_lab.memory.snapshot import (
     Tier,
     WakeUps,
 )
-from djinn_lab.memory.states import TRANSITIONS, Connection, IllegalEvent, Phase
+from djinn_lab.memory.states import AFTER_LOSS, PLACES, TRANSITIONS, Connection, IllegalEvent, Phase
 
 __all__ = [
+    "AFTER_LOSS",
+    "PLACES",
+    "POLICIES",
     "TRANSITIONS",
     "AdmitSegment",
     "AnswerPhase",
@@ -73,6 +77,7 @@ __all__ = [
     "HoldSegment",
     "IllegalEvent",
     "MemoryAccounts",
+    "MemoryPolicy",
     "MemoryReported",
     "MemorySnapshot",
     "Phase",

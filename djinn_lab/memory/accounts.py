@@ -1,12 +1,15 @@
-"""The accounts: events in, commands out. Theory of operation: :mod:`djinn_lab.memory.states`."""
+"""The machine: events in, commands out. Theory of operation: :mod:`djinn_lab.memory.states`."""
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from bisect import insort
 
+from djinn_lab.memory import admission, enacting, phases, reports, views
+from djinn_lab.memory.background import in_background
 from djinn_lab.memory.messages import (
     AdmitSegment,
-    AnswerPhase,
+    CellEnded,
+    ClockTicked,
     Command,
     DeviceAdded,
     DeviceLost,
@@ -15,197 +18,289 @@ from djinn_lab.memory.messages import (
     MemoryReported,
     PhaseSignalled,
     RefuseSegment,
+    SegmentPlaced,
     SegmentProposed,
+    SegmentWithdrawn,
     SessionBound,
     SessionClosed,
     SessionDetached,
     SessionOpened,
     SessionResumed,
-    ValuesLost,
+    TransferDone,
+    TransferFailed,
 )
+from djinn_lab.memory.policy import POLICIES, MemoryPolicy
+from djinn_lab.memory.records import Device, Segment, Session
+from djinn_lab.memory.serving import needed_bytes, serve
 from djinn_lab.memory.snapshot import DeviceAccount, MemorySnapshot, SessionAccount
-from djinn_lab.memory.states import TRANSITIONS, Connection, IllegalEvent, Move, Phase
+from djinn_lab.memory.states import IllegalEvent, Move
+from djinn_lab.memory.tables import Tables
 from djinn_lab.units import format_bytes
 
-EXPECTED_S_MAX = 30 * 24 * 3600.0
-"""A longer announced wait is not believed."""
+ADVICE = "Use smaller batches or tensors, or run on a pool whose devices have more memory."
 
 
 class MemoryAccounts:
-    """What every session holds on every device. One instance is driven by one thread."""
+    """What every session holds, where, and who may run. One instance is driven by one thread."""
 
-    def __init__(self) -> None:
-        self._devices: dict[str, DeviceAccount] = {}
-        self._sessions: dict[str, SessionAccount] = {}
+    def __init__(self, policy: MemoryPolicy = POLICIES["ours"]) -> None:
+        self.policy = policy
+        self._tables = Tables(policy)
 
     def handle(self, event: Event) -> list[Command]:
         """Apply one event. Raises IllegalEvent, with nothing changed, when it cannot happen now."""
-        match event:
-            case DeviceAdded():
-                return self._add_device(event)
-            case DeviceLost():
-                return self._lose_device(event)
-            case SessionOpened():
-                self._move(event.session, Move.OPEN)
-                self._sessions[event.session] = SessionAccount(
-                    event.session, event.user, Connection.CONNECTED, Phase.COMPUTE
-                )
-                return []
-            case SessionDetached():
-                return self._detach(event)
-            case SessionResumed():
-                connection = self._move(event.session, Move.RESUME)
-                self._change(event.session, connection=connection, phase=Phase.COMPUTE, wake_at_s=None)
-                return []
-            case SessionClosed():
-                return self._close(event)
-            case SessionBound():
-                self._device(event.device)
-                self._change(event.session, device=event.device)
-                return []
-            case SegmentProposed():
-                return self._propose(event)
-            case MemoryReported():
-                return self._report(event)
-            case PhaseSignalled():
-                return self._signal(event)
-            case _:
-                raise NotImplementedError(event)
+        tables = self._tables
+        before_s = tables.now_s
+        tables.now_s = max(before_s, event.at_s)
+        try:
+            self._apply(event)
+        except IllegalEvent:
+            tables.now_s = before_s
+            raise
+        commands, tables.out = tables.out, []
+        return commands
 
     def device(self, device: str) -> DeviceAccount | None:
-        return self._devices.get(device)
+        known = self._tables.devices.get(device)
+        return views.device_account(self._tables, known) if known else None
 
     def session(self, session: str) -> SessionAccount | None:
-        return self._sessions.get(session)
+        known = self._tables.sessions.get(session)
+        return views.session_account(self._tables, known) if known else None
 
     def session_bytes(self, session: str) -> int:
-        """Live bytes of a session over all devices, as last reported."""
-        return sum(account.session_bytes.get(session, 0) for account in self._devices.values())
+        """Bytes of a session, wherever they are, as last reported."""
+        known = self._tables.sessions.get(session)
+        away = known.total_bytes if known is not None and known.away else 0
+        here = sum(device.session_bytes.get(session, 0) for device in self._tables.devices.values())
+        return max(away, here)
 
     def snapshot(self) -> MemorySnapshot:
-        return MemorySnapshot(
-            tuple(account for _, account in sorted(self._devices.items())),
-            tuple(account for _, account in sorted(self._sessions.items())),
-        )
+        return views.snapshot(self._tables)
 
     def validate(self) -> None:
         """Assert every invariant."""
-        for name, account in self._devices.items():
-            assert name == account.device
-            assert account.memory_bytes > 0
-            assert 0 <= account.used_bytes <= account.peak_bytes
-            assert sum(account.session_bytes.values()) <= account.used_bytes
-            assert all(nbytes > 0 for nbytes in account.session_bytes.values())
-        for name, session in self._sessions.items():
-            assert name == session.session
-            assert session.device is None or session.device in self._devices
-            assert session.wake_at_s is None or session.phase is Phase.IO_WAIT
-            assert session.connection is Connection.CONNECTED or session.phase is Phase.IO_WAIT
+        self._tables.validate()
 
-    def _add_device(self, event: DeviceAdded) -> list[Command]:
-        if event.device in self._devices:
+    # -- events --------------------------------------------------------------------------------------------
+
+    def _apply(self, event: Event) -> None:
+        """Hot ones first. Each raises before it changes anything."""
+        match event:
+            case SegmentPlaced():
+                self._place(event)
+            case MemoryReported():
+                device = reports.take(self._tables, event)
+                self._plan(device, background=False)
+            case SegmentWithdrawn():
+                self._withdraw(event)
+            case CellEnded():
+                session = self._tables.session(event.session)
+                phases.cell_ended(self._tables, session)
+                self._plan(self._tables.device_of(session))
+            case TransferDone() | TransferFailed():
+                self._end_transfer(event)
+            case PhaseSignalled():
+                self._tables.out.append(phases.signal(self._tables, event))
+                self._plan(self._tables.device_of(self._tables.session(event.session)))
+            case ClockTicked():
+                self._tick()
+            case SegmentProposed():
+                self._propose(event)
+            case _:
+                self._apply_rare(event)
+
+    def _apply_rare(self, event: Event) -> None:
+        match event:
+            case DeviceAdded():
+                self._add_device(event)
+            case DeviceLost():
+                reports.lose_device(self._tables, event)
+            case SessionOpened():
+                connection = self._tables.moved(event.session, Move.OPEN)
+                assert connection is not None
+                self._tables.sessions[event.session] = Session(
+                    event.session, event.user, connection, opened_s=event.at_s
+                )
+            case SessionDetached():
+                self._detach(event)
+            case SessionResumed():
+                self._resume(event)
+            case SessionClosed():
+                self._close(event)
+            case SessionBound():
+                self._bind(event)
+            case _:
+                raise AssertionError(event)
+
+    def _plan(self, device: Device | None, background: bool = True) -> None:
+        if device is None:
+            return
+        tables = self._tables
+        if device.waiting or background:
+            enacting.enact(tables, serve(device, self.policy, tables.lore, tables.now_s))
+        if background:
+            enacting.enact(tables, in_background(device, self.policy, tables.lore, tables.now_s))
+
+    def _tick(self) -> None:
+        tables = self._tables
+        for session in tables.sessions.values():
+            phases.outdated(tables, session)
+        for device in list(tables.devices.values()):
+            self._plan(device)
+
+    # -- segments ------------------------------------------------------------------------------------------
+
+    def _place(self, event: SegmentPlaced) -> None:
+        """A session that is there and has room goes on at once."""
+        tables = self._tables
+        session = tables.session(event.session)
+        device = tables.device_of(session)
+        if device is None:
+            raise IllegalEvent(f"session {event.session} is bound to no device")
+        if event.job in tables.segments:
+            raise IllegalEvent(f"a segment of job {event.job} is placed already")
+        if event.peak_bytes < 0:
+            raise IllegalEvent(f"a segment of job {event.job} needs {event.peak_bytes} bytes")
+        if event.peak_bytes > device.memory_bytes:
+            limits = {device.device: device.memory_bytes}
+            tables.out.append(_never_fits(event, limits, bound=True))
+            return
+        tables.segments_placed += 1
+        segment = Segment(
+            event.job,
+            event.segment,
+            event.session,
+            device.device,
+            event.peak_bytes,
+            event.rank,
+            tables.segments_placed,
+            event.at_s,
+            event.node,
+            event.op,
+        )
+        phases.wake(tables, session)
+        session.cell = True
+        tables.segments[event.job] = session.segments[event.job] = segment
+        at_once = (
+            session.resident
+            and not device.waiting
+            and not admission.is_new(session)
+            and needed_bytes(session, segment) <= device.free_bytes()
+        )
+        if at_once:
+            enacting.grant(tables, segment)
+            return
+        insort(device.waiting, segment, key=lambda waiting: waiting.order)
+        self._plan(device, background=False)
+
+    def _withdraw(self, event: SegmentWithdrawn) -> None:
+        segment = self._tables.segments.get(event.job)
+        if segment is None:
+            return
+        self._tables.drop(segment)
+        phases.segment_over(self._tables, self._tables.session(segment.session))
+        self._plan(self._tables.devices[segment.device])
+
+    def _propose(self, event: SegmentProposed) -> None:
+        session = self._tables.session(event.session)
+        devices = self._tables.devices
+        if session.device is not None:
+            limits = {session.device: devices[session.device].memory_bytes}
+        else:
+            limits = {name: device.memory_bytes for name, device in devices.items()}
+        if not limits or event.peak_bytes <= max(limits.values()):
+            self._tables.out.append(AdmitSegment(event.job, event.segment))
+        else:
+            self._tables.out.append(_never_fits(event, limits, bound=session.device is not None))
+
+    # -- transfers -----------------------------------------------------------------------------------------
+
+    def _end_transfer(self, event: TransferDone | TransferFailed) -> None:
+        transfer = enacting.result_of(self._tables, event)
+        if transfer is None:
+            return
+        if isinstance(event, TransferDone):
+            enacting.done(self._tables, transfer, event)
+        else:
+            enacting.failed(self._tables, transfer, event)
+        self._plan(self._tables.devices[transfer.device])
+
+    # -- devices and sessions ------------------------------------------------------------------------------
+
+    def _add_device(self, event: DeviceAdded) -> None:
+        if event.device in self._tables.devices:
             raise IllegalEvent(f"{event.device} is already known")
         if event.memory_bytes <= 0:
             raise IllegalEvent(f"{event.device} with {event.memory_bytes} bytes")
-        self._devices[event.device] = DeviceAccount(event.device, event.memory_bytes)
-        return []
+        if min(event.host_bytes, event.disk_bytes) < 0:
+            raise IllegalEvent(f"{event.device} with negative room below it")
+        self._tables.devices[event.device] = Device(
+            event.device, event.memory_bytes, event.host_bytes, event.disk_bytes, event.link_bytes_per_s
+        )
 
-    def _lose_device(self, event: DeviceLost) -> list[Command]:
-        lost = self._device(event.device)
-        del self._devices[event.device]
-        for name, session in list(self._sessions.items()):
-            if session.device == event.device:
-                self._sessions[name] = replace(session, device=None)
-        return [
-            ValuesLost(session, event.device, nbytes)
-            for session, nbytes in sorted(lost.session_bytes.items())
-            if session in self._sessions
-        ]
+    def _detach(self, event: SessionDetached) -> None:
+        connection = self._tables.moved(event.session, Move.DETACH)
+        assert connection is not None
+        session = self._tables.session(event.session)
+        session.connection = connection
+        session.deferred = None
+        phases.rest(self._tables, session, event.at_s, None)
+        self._plan(self._tables.device_of(session))
 
-    def _detach(self, event: SessionDetached) -> list[Command]:
-        connection = self._move(event.session, Move.DETACH)
-        self._change(event.session, connection=connection, phase=Phase.IO_WAIT, wake_at_s=None)
-        return []
+    def _resume(self, event: SessionResumed) -> None:
+        connection = self._tables.moved(event.session, Move.RESUME)
+        assert connection is not None
+        session = self._tables.session(event.session)
+        session.connection = connection
+        phases.resume(self._tables, session)
+        self._plan(self._tables.device_of(session))
 
-    def _close(self, event: SessionClosed) -> list[Command]:
-        self._move(event.session, Move.CLOSE)
-        session = self._sessions.pop(event.session)
-        holding = {name for name, account in self._devices.items() if event.session in account.session_bytes}
+    def _close(self, event: SessionClosed) -> None:
+        tables = self._tables
+        tables.moved(event.session, Move.CLOSE)
+        session = tables.sessions.pop(event.session)
+        holding = {name for name, device in tables.devices.items() if event.session in device.session_bytes}
         devices = holding | ({session.device} if session.device else set())
-        return [FreeSession(event.session, device) for device in sorted(devices)]
+        for segment in list(session.segments.values()):
+            tables.drop(segment)
+        if session.moving is not None:
+            tables.end(session.moving)
+        tables.statistics.prefetches_wasted += session.prefetched
+        tables.statistics.swaps.pop(event.session, None)
+        tables.lore.wake.forget(event.session)
+        tables.lore.admission.closed(session, tables.now_s)
+        tables.out += [FreeSession(event.session, device) for device in sorted(devices)]
+        device = tables.device_of(session)
+        if device is not None:
+            device.sessions.pop(event.session, None)
+            device.host_full = device.disk_full = False
+            self._plan(device)
 
-    def _propose(self, event: SegmentProposed) -> list[Command]:
-        session = self._known(event.session)
-        if session.device is not None:
-            limits = {session.device: self._devices[session.device].memory_bytes}
-        else:
-            limits = {name: account.memory_bytes for name, account in self._devices.items()}
-        if not limits or event.peak_bytes <= max(limits.values()):
-            return [AdmitSegment(event.job, event.segment)]
-        largest = max(limits, key=lambda name: (limits[name], name))
-        whose = f"{largest} has" if session.device else f"the largest device, {largest}, has"
-        message = (
-            f"the cell needs {format_bytes(event.peak_bytes)} at once"
-            f"{f' at {event.op}' if event.op else ''}, and {whose} {format_bytes(limits[largest])}"
-        )
-        advice = "Use smaller batches or tensors, or run on a pool whose devices have more memory."
-        return [RefuseSegment(event.job, event.segment, message, advice, event.node, event.op)]
-
-    def _report(self, event: MemoryReported) -> list[Command]:
-        account = self._device(event.device)
-        if min([event.used_bytes, *event.session_bytes.values()]) < 0:
-            raise IllegalEvent(f"{event.device} reports negative bytes")
-        holding = {session: nbytes for session, nbytes in event.session_bytes.items() if nbytes}
-        if sum(holding.values()) > event.used_bytes:
-            raise IllegalEvent(
-                f"{event.device} reports {event.used_bytes} bytes, its sessions {sum(holding.values())}"
-            )
-        peak_bytes = max(account.peak_bytes, event.peak_bytes, event.used_bytes)
-        self._devices[event.device] = replace(
-            account, used_bytes=event.used_bytes, peak_bytes=peak_bytes, session_bytes=holding
-        )
-        return [
-            FreeSession(session, event.device) for session in sorted(holding) if session not in self._sessions
-        ]
-
-    def _signal(self, event: PhaseSignalled) -> list[Command]:
-        session = self._known(event.session)
-        problem = _objection(event, session)
-        if problem is not None:
-            return [AnswerPhase(event.session, "rejected", problem)]
-        phase = Phase(event.phase)
-        wake_at_s = None
-        if phase is Phase.IO_WAIT and event.expected_s is not None:
-            wake_at_s = event.at_s + event.expected_s
-        self._change(event.session, phase=phase, wake_at_s=wake_at_s)
-        return [AnswerPhase(event.session, "accepted", f"{session.phase} -> {phase}")]
-
-    def _device(self, device: str) -> DeviceAccount:
-        if device not in self._devices:
-            raise IllegalEvent(f"{device} is unknown")
-        return self._devices[device]
-
-    def _known(self, session: str) -> SessionAccount:
-        if session not in self._sessions:
-            raise IllegalEvent(f"session {session} is unknown")
-        return self._sessions[session]
-
-    def _change(self, session: str, **changes: object) -> None:
-        self._sessions[session] = replace(self._known(session), **changes)
-
-    def _move(self, session: str, move: Move) -> Connection | None:
-        known = self._sessions.get(session)
-        connection = known.connection if known else None
-        if (connection, move) not in TRANSITIONS:
-            raise IllegalEvent(f"session {session} is {connection or 'unknown'} and cannot {move}")
-        return TRANSITIONS[connection, move]
+    def _bind(self, event: SessionBound) -> None:
+        device = self._tables.device(event.device)
+        session = self._tables.session(event.session)
+        if session.device == event.device:
+            return
+        if session.busy:
+            raise IllegalEvent(f"session {event.session} has a segment at {session.device}")
+        before = self._tables.device_of(session)
+        if session.moving is not None:
+            self._tables.end(session.moving)
+        if before is not None:
+            before.sessions.pop(event.session, None)
+        session.device = event.device
+        device.sessions[event.session] = session
+        if session.place == "device":
+            session.place = "none"
+        self._tables.sync(session, device)
 
 
-def _objection(event: PhaseSignalled, session: SessionAccount) -> str | None:
-    if event.phase not in Phase.__members__:
-        return f"{event.phase!r} is no phase; say COMPUTE or IO_WAIT"
-    if session.connection is not Connection.CONNECTED:
-        return "the session is detached"
-    if event.expected_s is not None and not 0 <= event.expected_s <= EXPECTED_S_MAX:
-        return f"expected_s is {event.expected_s}; it must lie between 0 and {EXPECTED_S_MAX:.0f}"
-    return None
+def _never_fits(event: SegmentPlaced | SegmentProposed, limits: dict[str, int], bound: bool) -> RefuseSegment:
+    largest = max(limits, key=lambda name: (limits[name], name))
+    whose = f"{largest} has" if bound else f"the largest device, {largest}, has"
+    message = (
+        f"the cell needs {format_bytes(event.peak_bytes)} at once"
+        f"{f' at {event.op}' if event.op else ''}, and {whose} {format_bytes(limits[largest])}"
+    )
+    return RefuseSegment(event.job, event.segment, message, ADVICE, event.node, event.op)

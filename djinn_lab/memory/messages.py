@@ -136,12 +136,13 @@ class CellEnded(msgspec.Struct, frozen=True, tag=True):
 
 class PhaseSignalled(msgspec.Struct, frozen=True, tag=True):
     """``phase``: COMPUTE, IO_WAIT or SOON (somebody types). ``expected_s``: until it wants to compute
-    again."""
+    again. ``rebuild_s``: what rebuilding the session's state would take, of one that can."""
 
     at_s: float
     session: str
     phase: str
     expected_s: float | None = None
+    rebuild_s: float | None = None
 
 
 class TransferDone(msgspec.Struct, frozen=True, tag=True):

@@ -1,12 +1,20 @@
-"""A session's connection and phase, with the table of every transition.
+"""A session's connection, its phase, and where its state is, with the table of every transition.
 
-Theory of operation ------------------- Workers report the live bytes of every session after each segment;
-those reports are the accounts, nothing is estimated. A segment is admitted when its own predicted peak
-fits the device at all; one that never can is refused with the numbers, before it disturbs anybody.
+Theory of operation ------------------- Workers report the live bytes of every session; those reports are
+the accounts, nothing is estimated. A session's state lies in one *place*: ``none`` (it holds nothing), on
+the ``device`` (with a valid copy of all, some or none of it on the host), on the ``host`` alone, or on the
+``disk``. Transfers move it, as commands whose results come back as events; a session has at most one under
+way. What it may do next is a row of :data:`PLACES`, what is left after its device died one of
+:data:`AFTER_LOSS`.
+
+A segment runs only when its session's state is on the device and there is room for the segment's own peak;
+both are promised by a *grant*, which reserves the peak until the segment's end. Making room is *planned
+anew after every event* from what is under way: nothing is remembered between plans but the transfers
+themselves, so that a late, failed or superfluous result needs no undoing.
 
 A session whose client vanishes is *detached*: its bytes stay. It is freed by an explicit close only. Its
-*phase* is what its user says it is doing. A signal is a hint that never changes a result: one that is
-unknown, or comes from a session that is not connected, is rejected and says why.
+*phase* is what its user says it is doing, or what it is seen to do: a placed segment computes, after the
+end of a cell the session waits for its user or its tool. A signal is a hint that never changes a result.
 
 An event that cannot happen raises :class:`IllegalEvent` and changes nothing.
 """
@@ -15,6 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Literal
+
+from djinn_lab.memory.messages import TransferKind
 
 
 class Connection(StrEnum):
@@ -44,6 +55,35 @@ TRANSITIONS: Mapping[tuple[Connection | None, Move], Connection | None] = {
     (Connection.DETACHED, Move.CLOSE): None,
 }
 """Connection and move to next connection; None: no such session. A missing pair is illegal."""
+
+Place = Literal["none", "device", "host", "disk"]
+
+PLACES: Mapping[tuple[Place, TransferKind], Place] = {
+    ("device", "store"): "device",
+    ("device", "forget"): "device",
+    ("device", "evict"): "host",
+    ("host", "restore"): "device",
+    ("host", "demote"): "disk",
+    ("disk", "restore"): "device",
+}
+"""Place and transfer to the place once it is done; a failed one leaves the place as it was, except that a
+restore which finds other bytes than were stored, and an eviction that discards, leave ``none``. A missing
+pair is never commanded."""
+
+AFTER_LOSS: Mapping[tuple[Place, TransferKind | None], Place] = {
+    ("none", None): "none",
+    ("device", None): "host",
+    ("device", "evict"): "host",
+    ("device", "store"): "none",
+    ("device", "forget"): "none",
+    ("host", None): "host",
+    ("host", "restore"): "host",
+    ("host", "demote"): "host",
+    ("disk", None): "disk",
+    ("disk", "restore"): "disk",
+}
+"""Place and transfer under way to where the state is when the device's process died, of a session that was
+stored whole and ran nothing. Of the others, all that was on the device is gone."""
 
 
 class IllegalEvent(Exception):

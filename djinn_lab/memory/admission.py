@@ -1,0 +1,98 @@
+"""Who may come in? Past what the devices and the tiers below hold together, no order of moving helps: even
+one that knew the future would wake its sessions tens of seconds late. So *new* sessions wait there, with
+the reason; those that are in are never held for it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from djinn_lab.memory.records import Device, Segment, Session
+from djinn_lab.units import format_bytes
+
+LEARNED_FROM = 5
+"""Sizes that must have been seen before new sessions are taken to reach them."""
+SETTLED_CELLS = 8
+"""A session that ran this many cells is as large as it is, not as large as others became."""
+REMEMBERED = 64
+
+
+class AdmissionLore:
+    """What past sessions taught: how large they became, and how often one closes."""
+
+    def __init__(self) -> None:
+        self._sizes: deque[int] = deque(maxlen=REMEMBERED)
+        self._closed_s: deque[float] = deque(maxlen=REMEMBERED)
+
+    def closed(self, session: Session, now_s: float) -> None:
+        """A session that held something is gone."""
+        if session.largest_bytes > 0:
+            self._sizes.append(session.largest_bytes)
+            self._closed_s.append(now_s)
+
+    def usual_bytes(self) -> int:
+        """The median of the sizes that sessions reached; 0 while too few were seen."""
+        if len(self._sizes) < LEARNED_FROM:
+            return 0
+        return sorted(self._sizes)[len(self._sizes) // 2]
+
+    def closing_every_s(self, now_s: float) -> float | None:
+        """Seconds between two closings, None when too few were seen."""
+        if len(self._closed_s) < 2:
+            return None
+        return max(now_s - self._closed_s[0], 1e-3) / len(self._closed_s)
+
+
+def is_new(session: Session) -> bool:
+    """It holds nothing and was not let in."""
+    return not session.admitted and session.total_bytes == 0 and session.rebuild_bytes == 0
+
+
+def guess_bytes(segment: Segment, lore: AdmissionLore) -> int:
+    """How large a new session becomes, as far as anybody knows."""
+    return max(segment.peak_bytes, lore.usual_bytes())
+
+
+def committed_bytes(device: Device) -> int:
+    """What the sessions of a device hold and are expected to."""
+    return device.shared_bytes + sum(_commitment(session) for session in device.sessions.values())
+
+
+def _commitment(session: Session) -> int:
+    held = session.total_bytes + session.rebuild_bytes
+    granted = max(
+        (segment.base_bytes + segment.peak_bytes for segment in session.segments.values() if segment.granted),
+        default=0,
+    )
+    expected = session.guess_bytes if session.admitted and session.cells < SETTLED_CELLS else 0
+    return max(held, granted, expected)
+
+
+def holders(device: Device) -> list[Session]:
+    """Sessions that a new one could wait for."""
+    return [session for session in device.sessions.values() if _commitment(session) > 0]
+
+
+def objection(
+    segment: Segment, device: Device, share: float | None, lore: AdmissionLore, ahead: int, now_s: float
+) -> tuple[str, float | None] | None:
+    """Why this new session must wait, and for how long; None: it may come in. ``ahead``: new sessions that
+    wait before it."""
+    if share is None:
+        return None
+    inside = holders(device)
+    if not inside:
+        return None
+    limit_bytes = int(share * device.capacity_bytes)
+    committed = committed_bytes(device)
+    wanted = guess_bytes(segment, lore)
+    if not ahead and committed + wanted <= limit_bytes:
+        return None
+    every_s = lore.closing_every_s(now_s)
+    estimate_s = None if every_s is None else every_s * (ahead + 1)
+    where = "on the device and the host" if device.host_bytes else "on the device"
+    return (
+        f"memory is full: {len(inside)} sessions hold or expect {format_bytes(committed)} of the"
+        f" {format_bytes(limit_bytes)} that may be given away {where}, and this one needs"
+        f" {format_bytes(wanted)}; it waits for one to close",
+        estimate_s,
+    )

@@ -1,0 +1,168 @@
+"""What is done while nobody waits: copies to the host in advance, and bringing sessions back before their
+owners ask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from djinn_lab.memory.policy import MemoryPolicy
+from djinn_lab.memory.ranking import Victim, absent, expectation, fewest, gap_of, victims
+from djinn_lab.memory.records import Device, Session
+from djinn_lab.memory.serving import Lore, send_off
+from djinn_lab.memory.states import Connection, Phase
+from djinn_lab.memory.suggestions import Suggestion, Transport
+from djinn_lab.memory.tier_room import clear_host
+
+CONSIDERED = 4
+"""Absent sessions that are tried for a prefetch, the earliest expected first."""
+MARGIN_RESTORES = 4.0
+"""A prefetch displaces only who is expected this many restores later, on top of the policy's factor."""
+FORGET_FACTOR = 2.0
+"""A copy in advance may cost the host copy of a session on the device that is expected this much sooner, or
+the place on the host of one expected this much later."""
+
+
+def in_background(device: Device, policy: MemoryPolicy, lore: Lore, now_s: float) -> Iterator[Suggestion]:
+    """At most one store and one prefetch are under way for nobody in particular."""
+    if not policy.moves or not device.tiers:
+        return
+    if policy.eager_after_s is not None:
+        yield from _leave_eagerly(device, policy, lore, now_s)
+    if policy.write_through and not device.copying("store"):
+        yield from _write_through(device, policy, lore, now_s)
+    if device.waiting or _restoring_unasked(device):
+        return
+    if policy.prefetch == "into_room":
+        yield from _prefetch_into_room(device, policy, lore, now_s)
+    elif policy.prefetch == "just_in_time":
+        yield from _prefetch_just_in_time(device, policy, lore, now_s)
+
+
+def _restoring_unasked(device: Device) -> bool:
+    return any(transfer.kind == "restore" and not transfer.expedited for transfer in device.moving.values())
+
+
+def _write_through(device: Device, policy: MemoryPolicy, lore: Lore, now_s: float) -> Iterator[Suggestion]:
+    unstored = [
+        session
+        for session in device.sessions.values()
+        if session.place == "device"
+        and session.moving is None
+        and session.retry_s <= now_s
+        and (session.ready_bytes if _running(session) else session.unstored_bytes) > 0
+    ]
+    if not unstored:
+        return
+    due = {
+        session.session: (not _running(session), expectation(session, policy, lore.wake, now_s).after_s)
+        for session in unstored
+    }
+    first = max(unstored, key=lambda session: (due[session.session], session.session))
+    running = _running(first)
+    wanted = first.ready_bytes if running else first.unstored_bytes
+    if device.host_free_bytes() >= wanted:
+        yield Transport("store", first, reason="in advance, so that it can leave at once")
+    elif not running:
+        yield from _trade_host(first, due[first.session][1], device, policy, lore, now_s)
+
+
+def _trade_host(
+    first: Session, after_s: float, device: Device, policy: MemoryPolicy, lore: Lore, now_s: float
+) -> Iterator[Suggestion]:
+    """Give the host's room to the next victim, from somebody who needs it clearly less."""
+    sooner = {
+        session.session
+        for session in device.sessions.values()
+        if expectation(session, policy, lore.wake, now_s).after_s * FORGET_FACTOR < after_s
+    }
+    spare = sum(
+        max(0, device.session_bytes.get(name, 0) - device.sessions[name].unstored_bytes)
+        for name in sooner
+        if device.sessions[name].place == "device" and device.sessions[name].moving is None
+    )
+    if device.host_free_bytes() + spare < first.unstored_bytes and not device.disk_bytes:
+        return
+    for suggestion in clear_host(
+        device, first.unstored_bytes, first, policy, lore.wake, now_s, FORGET_FACTOR * after_s
+    ):
+        assert isinstance(suggestion, Transport)
+        if suggestion.kind == "forget" and suggestion.session.session not in sooner:
+            continue
+        yield suggestion
+
+
+def _running(session: Session) -> bool:
+    return session.busy or session.phase is not Phase.IO_WAIT
+
+
+def _prefetch_into_room(
+    device: Device, policy: MemoryPolicy, lore: Lore, now_s: float
+) -> Iterator[Suggestion]:
+    waiting = [one for one in absent(device, policy, lore.wake, now_s) if math.isfinite(one.after_s)]
+    if not waiting:
+        return
+    headroom = int(policy.headroom * device.memory_bytes)
+    free = device.free_bytes() - headroom
+    coming = free + device.leaving_bytes()
+    for candidate in waiting[:CONSIDERED]:
+        size = candidate.session.total_bytes
+        if size <= free:
+            yield Transport("restore", candidate.session, prefetch=True, reason=_why(candidate))
+            return
+        if size <= coming:
+            return
+        displaced = _displaced(candidate, size - coming, device, policy, lore, now_s)
+        if displaced:
+            for victim in displaced:
+                yield from send_off(
+                    victim, device, policy, lore, now_s, f"{candidate.session.session} is due sooner"
+                )
+            return
+
+
+def _why(candidate: Victim) -> str:
+    if candidate.after_s <= 0:
+        return "its owner is about to compute"
+    return f"there is room, and it is expected in {candidate.after_s:.1f} s"
+
+
+def _displaced(
+    candidate: Victim, missing: int, device: Device, policy: MemoryPolicy, lore: Lore, now_s: float
+) -> list[Victim] | None:
+    margin_s = MARGIN_RESTORES * (device.seconds_for(candidate.session.total_bytes) or 0.0)
+    bar_s = policy.displacement * candidate.after_s + margin_s
+    later = [
+        victim
+        for victim in victims(device, policy, lore.wake, now_s, None)
+        if victim.after_s > bar_s and victim.session.unstored_bytes == 0 and victim.session.moving is None
+    ]
+    return fewest(later, missing, device)
+
+
+def _prefetch_just_in_time(
+    device: Device, policy: MemoryPolicy, lore: Lore, now_s: float
+) -> Iterator[Suggestion]:
+    for candidate in absent(device, policy, lore.wake, now_s):
+        session = candidate.session
+        due_s = 0.0
+        if session.phase is Phase.IO_WAIT:
+            if session.announced_s is None or session.connection is not Connection.CONNECTED:
+                continue
+            due_s = session.announced_at_s + session.announced_s - now_s
+        lead_s = policy.just_in_time_s + (device.seconds_for(session.total_bytes) or 0.0)
+        if due_s <= lead_s and session.total_bytes <= device.free_bytes():
+            yield Transport("restore", session, prefetch=True, reason="it is due by its own estimate")
+            return
+
+
+def _leave_eagerly(device: Device, policy: MemoryPolicy, lore: Lore, now_s: float) -> Iterator[Suggestion]:
+    assert policy.eager_after_s is not None
+    for victim in victims(device, policy, lore.wake, now_s, None):
+        session = victim.session
+        if session.moving is not None or session.prefetched:
+            continue
+        idle_s = now_s - (session.idle_since_s if session.idle_since_s is not None else session.opened_s)
+        gap = gap_of(session, policy, lore.wake)
+        if idle_s >= policy.eager_after_s and (not gap.known or gap.median_s > policy.eager_after_s):
+            yield from send_off(victim, device, policy, lore, now_s, "it is idle")

@@ -1,0 +1,256 @@
+"""Carrying out what a plan asks for, and taking in what became of transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from djinn_lab.memory.messages import (
+    Command,
+    DemoteSession,
+    EvictSession,
+    ExpediteTransfer,
+    ForgetStored,
+    GrantSegment,
+    HoldSegment,
+    RefuseSegment,
+    RestoreSession,
+    StoreSession,
+    TransferDone,
+    TransferFailed,
+    ValuesLost,
+)
+from djinn_lab.memory.records import Device, Segment, Session, Transfer
+from djinn_lab.memory.states import PLACES, IllegalEvent
+from djinn_lab.memory.suggestions import Grant, Hold, Hurry, Refuse, Suggestion, Transport
+from djinn_lab.memory.tables import Tables
+
+RETRY_S = 0.25
+"""After a failed transfer its session is left alone for this long, doubled with each failure in a row."""
+LINK_SHARE = 0.2
+"""Weight of the latest copy in the measured rate of a link."""
+LINK_BYTES_MIN = 2**20
+"""Smaller copies say nothing about a link's rate."""
+
+
+def enact(tables: Tables, suggestions: Iterable[Suggestion]) -> None:
+    for suggestion in suggestions:
+        match suggestion:
+            case Grant():
+                grant(tables, suggestion.segment)
+            case Hold():
+                _hold(tables, suggestion)
+            case Transport():
+                _transport(tables, suggestion)
+            case Hurry():
+                _hurry(tables, suggestion.session)
+            case Refuse():
+                refuse(tables, suggestion.segment, suggestion.message, suggestion.advice)
+
+
+def grant(tables: Tables, segment: Segment) -> None:
+    session, device = tables.session(segment.session), tables.device(segment.device)
+    free_bytes = device.free_bytes()
+    if segment in device.waiting:
+        device.waiting.remove(segment)
+    segment.granted = True
+    segment.base_bytes = device.session_bytes.get(session.session, 0)
+    device.granted[segment.job] = segment
+    if not session.admitted:
+        session.admitted = True
+        session.guess_bytes = max(segment.peak_bytes, tables.lore.admission.usual_bytes())
+    waited_s = tables.now_s - segment.since_s
+    statistics = tables.statistics
+    statistics.took(session.session, device.device, segment.peak_bytes, free_bytes)
+    statistics.came_back(session.session)
+    if segment.told:
+        statistics.note(tables.now_s, "grant", session.session, device.device, segment.peak_bytes, waited_s)
+    if session.wish_s is not None and not segment.admission:
+        _woke(tables, session, segment, device)
+    session.wish_s = session.ready_s = None
+    session.prefetched = False
+    tables.out.append(GrantSegment(segment.job, segment.segment, waited_s))
+
+
+def _woke(tables: Tables, session: Session, segment: Segment, device: Device) -> None:
+    """From the wish until its state was there, and from then or the call until there was room."""
+    assert session.wish_s is not None
+    ready_s = session.ready_s if session.ready_s is not None else tables.now_s
+    if segment.since_s > ready_s:
+        seconds = ready_s - session.wish_s + tables.now_s - segment.since_s
+    else:
+        seconds = tables.now_s - session.wish_s
+    floor_s = device.seconds_for(session.total_bytes)
+    session.last_wake_s, session.last_floor_s = seconds, floor_s
+    tables.statistics.woke(seconds, floor_s, session.wish_hit)
+    reason = "it was on the device" if session.wish_hit else "it was brought back"
+    tables.statistics.note(
+        tables.now_s, "wake", session.session, device.device, session.total_bytes, seconds, reason
+    )
+
+
+def _hold(tables: Tables, hold: Hold) -> None:
+    segment = hold.segment
+    changed = segment.told != hold.told
+    if changed and hold.admission and not segment.admission:
+        tables.statistics.admission_waits += 1
+    segment.admission = hold.admission
+    if changed:
+        segment.told, segment.reason, segment.estimate_s = hold.told, hold.reason, hold.estimate_s
+        tables.statistics.note(
+            tables.now_s, "hold", segment.session, segment.device, segment.peak_bytes, reason=hold.reason
+        )
+        tables.out.append(HoldSegment(segment.job, segment.segment, hold.reason, hold.estimate_s))
+
+
+def refuse(tables: Tables, segment: Segment, message: str, advice: str) -> None:
+    session = tables.session(segment.session)
+    tables.drop(segment)
+    session.failures = 0
+    tables.out.append(RefuseSegment(segment.job, segment.segment, message, advice, segment.node, segment.op))
+
+
+def _transport(tables: Tables, ask: Transport) -> None:
+    session = ask.session
+    device = tables.device_of(session)
+    assert device is not None
+    assert session.moving is None
+    assert (session.place, ask.kind) in PLACES, (session.place, ask.kind)
+    free_bytes = device.free_bytes()
+    transfer = tables.begin(ask.kind, session, device, ask.expedited, ask.prefetch, ask.discard)
+    if ask.kind == "restore":
+        tables.statistics.took(session.session, device.device, transfer.nbytes, free_bytes)
+        tables.statistics.prefetches += ask.prefetch
+    what = "prefetch" if ask.prefetch else ask.kind
+    tables.statistics.note(
+        tables.now_s, what, session.session, device.device, transfer.nbytes, reason=ask.reason
+    )
+    tables.out.append(_command(transfer))
+
+
+def _command(transfer: Transfer) -> Command:
+    number, session, device = transfer.number, transfer.session, transfer.device
+    match transfer.kind:
+        case "store":
+            return StoreSession(number, session, device, transfer.expedited)
+        case "evict":
+            return EvictSession(number, session, device, transfer.discard)
+        case "restore":
+            return RestoreSession(number, session, device, transfer.expedited)
+        case "demote":
+            return DemoteSession(number, session, device)
+        case "forget":
+            return ForgetStored(number, session, device)
+
+
+def _hurry(tables: Tables, session: Session) -> None:
+    transfer = session.moving
+    assert transfer is not None
+    transfer.expedited = True
+    tables.out.append(ExpediteTransfer(transfer.number, transfer.session, transfer.device))
+
+
+def result_of(tables: Tables, event: TransferDone | TransferFailed) -> Transfer | None:
+    """The transfer that the result is of; None for one that was given up. Raises IllegalEvent."""
+    transfer = tables.transfers.get(event.transfer)
+    if transfer is None:
+        if 0 < event.transfer <= tables.transfers_begun:
+            return None
+        raise IllegalEvent(f"transfer {event.transfer} was never begun")
+    if (transfer.session, transfer.device, transfer.kind) != (event.session, event.device, event.kind):
+        raise IllegalEvent(
+            f"transfer {event.transfer} is the {transfer.kind} of {transfer.session} at {transfer.device},"
+            f" not the {event.kind} of {event.session} at {event.device}"
+        )
+    return transfer
+
+
+def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
+    session, device = tables.session(transfer.session), tables.device(transfer.device)
+    statistics = tables.statistics
+    tables.end(transfer)
+    session.failures, session.retry_s = 0, 0.0
+    session.place = PLACES[session.place, transfer.kind]
+    statistics.copied(tables.now_s, device.device, transfer.kind, event.copied_bytes)
+    statistics.hash_checks += event.checked_pieces
+    _measure(device, event)
+    match transfer.kind:
+        case "store":
+            statistics.stores += 1
+            tables.sync(session, device)
+            if event.whole and not session.busy:
+                session.unstored_bytes = session.ready_bytes = 0
+        case "evict":
+            _evicted(tables, session, device, transfer)
+        case "restore":
+            statistics.restores += 1
+            statistics.came_back(session.session)
+            session.unstored_bytes = session.ready_bytes = 0
+            session.prefetched = transfer.prefetch
+            if session.wish_s is not None and session.ready_s is None:
+                session.ready_s = tables.now_s
+            if device.session_bytes.get(session.session, 0):
+                tables.sync(session, device)
+        case "demote":
+            statistics.demotions += 1
+            device.host_full = False
+        case "forget":
+            device.host_full = False
+            session.unstored_bytes = session.total_bytes
+            session.ready_bytes = 0
+    seconds = tables.now_s - transfer.begun_s
+    statistics.note(
+        tables.now_s, transfer.kind, session.session, device.device, event.copied_bytes, seconds, "done"
+    )
+
+
+def _evicted(tables: Tables, session: Session, device: Device, transfer: Transfer) -> None:
+    tables.statistics.evicted(session.session, device.device, transfer.nbytes)
+    tables.statistics.prefetches_wasted += session.prefetched
+    session.prefetched = False
+    session.wish_hit = False
+    session.ready_s = None
+    device.device_full = False
+    session.unstored_bytes = session.ready_bytes = 0
+    if transfer.discard:
+        session.place = "none"
+        session.rebuild_bytes, session.total_bytes = session.total_bytes, 0
+
+
+def _measure(device: Device, event: TransferDone) -> None:
+    """The link's rate, from copies large enough to say something."""
+    if event.kind not in ("store", "restore") or event.copied_bytes < LINK_BYTES_MIN or event.copy_s <= 0:
+        return
+    rate = event.copied_bytes / event.copy_s
+    before = device.measured_bytes_per_s or rate
+    device.measured_bytes_per_s = before + LINK_SHARE * (rate - before)
+
+
+def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
+    session, device = tables.session(transfer.session), tables.device(transfer.device)
+    tables.end(transfer)
+    tables.statistics.failed_transfers += 1
+    tables.statistics.note(
+        tables.now_s, "failed", session.session, device.device, transfer.nbytes, reason=event.reason
+    )
+    if event.mismatch:
+        tables.statistics.mismatches += 1
+        lose(tables, session, device.device, session.total_bytes, event.reason)
+        return
+    device.host_full |= event.full == "host"
+    device.disk_full |= event.full == "disk"
+    device.device_full |= event.full == "device"
+    session.failures += 1
+    session.retry_s = tables.now_s + RETRY_S * 2 ** min(session.failures - 1, 6)
+    tables.sync(session, device)
+
+
+def lose(tables: Tables, session: Session, device: str, nbytes: int, reason: str) -> None:
+    """The session's values are gone; it stays, and holds nothing."""
+    session.place = "none"
+    session.total_bytes = session.kv_bytes = session.unstored_bytes = session.ready_bytes = 0
+    session.prefetched = False
+    session.wish_s = session.ready_s = None
+    tables.statistics.values_lost += 1
+    tables.statistics.swaps.pop(session.session, None)
+    tables.statistics.note(tables.now_s, "lost", session.session, device, nbytes, reason=reason)
+    tables.out.append(ValuesLost(session.session, device, nbytes, reason))

@@ -1,0 +1,144 @@
+"""When will an idle session compute again?
+
+Gaps are taken as lognormal: on traces of real agents, the best predictors err by a factor of e^1.4 to e^1.7
+(one sigma). Of such a gap, once ``elapsed`` seconds are over, what remains *grows* with what has passed: an
+overdue session is expected later, not sooner. What is announced is corrected by how far the same user's
+announcements were off before (the mean and spread of ln(actual / announced)); without an announcement the
+session's own gaps count, without those everybody's."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import NamedTuple
+
+_NORMAL = NormalDist()
+SIGMA_UNKNOWN = 1.5
+"""Spread of ln(actual / expected) before anything was learned."""
+SIGMA_MIN = 0.1
+MEDIAN_UNKNOWN_S = 60.0
+GAP_S_MIN = 0.01
+"""Shorter gaps are counted as this, so that their logarithm stays finite."""
+_FAR = 5.0
+"""Standard deviations after which the tail is computed by its hazard, since 1 - cdf has no digits left."""
+WITHIN = (1 / 6, 5 / 6)
+"""Two times in three."""
+
+
+class Expectation(NamedTuple):
+    """From now on, in seconds. ``known``: something was announced or seen."""
+
+    after_s: float
+    from_s: float
+    until_s: float
+    known: bool = True
+
+
+class Gap(NamedTuple):
+    """A gap's distribution: median and the spread of its logarithm, and since when it runs."""
+
+    median_s: float
+    sigma: float
+    since_s: float
+    known: bool = True
+
+
+NOW = Expectation(0.0, 0.0, 0.0)
+NEVER = Expectation(math.inf, math.inf, math.inf, known=False)
+
+
+def expect(gap: Gap, now_s: float) -> Expectation:
+    """The median of what remains, and its bounds."""
+    elapsed_s = max(0.0, now_s - gap.since_s)
+    low, high = WITHIN
+    return Expectation(
+        remaining_s(gap, elapsed_s, 0.5),
+        remaining_s(gap, elapsed_s, low),
+        remaining_s(gap, elapsed_s, high),
+        gap.known,
+    )
+
+
+def remaining_s(gap: Gap, elapsed_s: float, share: float) -> float:
+    """After how many more seconds is it over, in this share of the cases that last until now?"""
+    median_s = max(gap.median_s, GAP_S_MIN)
+    if gap.sigma < SIGMA_MIN:
+        return max(0.0, median_s - elapsed_s)
+    if elapsed_s <= 0.0:
+        return median_s * math.exp(gap.sigma * _NORMAL.inv_cdf(share))
+    passed = math.log(elapsed_s / median_s) / gap.sigma
+    if passed > _FAR:
+        return elapsed_s * math.expm1(-gap.sigma * math.log1p(-share) / passed)
+    left = (1.0 - _NORMAL.cdf(passed)) * (1.0 - share)
+    return max(0.0, median_s * math.exp(gap.sigma * _NORMAL.inv_cdf(1.0 - left)) - elapsed_s)
+
+
+class Spread:
+    """Mean and spread of logarithms, the latest counting most: the first few equally, then by ``weight``."""
+
+    __slots__ = ("count", "mean", "variance", "weight")
+
+    def __init__(self, weight: float = 0.2) -> None:
+        self.weight = weight
+        self.count = 0
+        self.mean = 0.0
+        self.variance = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        share = max(self.weight, 1.0 / self.count)
+        off = value - self.mean
+        self.mean += share * off
+        self.variance = (1.0 - share) * (self.variance + share * off * off)
+
+    def sigma(self, prior: float = SIGMA_UNKNOWN, prior_count: float = 3.0) -> float:
+        """The spread, drawn towards ``prior`` while there are few values."""
+        if self.count == 0:
+            return prior
+        count = min(self.count, 2.0 / self.weight)
+        pooled = (count * self.variance + prior_count * prior * prior) / (count + prior_count)
+        return math.sqrt(pooled)
+
+
+class WakeLore:
+    """What past gaps taught: per session, per user, and of everybody."""
+
+    def __init__(self) -> None:
+        self._gaps: dict[str, Spread] = {}
+        self._all_gaps = Spread(weight=0.02)
+        self._errors: dict[str, Spread] = {}
+        self._all_errors = Spread(weight=0.05)
+
+    def ended(self, session: str, user: str, gap_s: float, announced: tuple[float, float] | None) -> None:
+        """A gap is over. ``announced``: what was expected, and what it came to, both from then on."""
+        logarithm = math.log(max(gap_s, GAP_S_MIN))
+        self._gaps.setdefault(session, Spread()).add(logarithm)
+        self._all_gaps.add(logarithm)
+        if announced is not None:
+            expected_s, actual_s = announced
+            error = math.log(max(actual_s, GAP_S_MIN) / max(expected_s, GAP_S_MIN))
+            self._errors.setdefault(user, Spread()).add(error)
+            self._all_errors.add(error)
+
+    def forget(self, session: str) -> None:
+        self._gaps.pop(session, None)
+
+    def bias(self, user: str) -> float:
+        """Actual over announced: the user's own, drawn towards everybody's while there are few."""
+        own, everybody = self._errors.get(user), self._all_errors
+        if own is None:
+            return math.exp(everybody.mean)
+        return math.exp((own.count * own.mean + 2.0 * everybody.mean) / (own.count + 2.0))
+
+    def announced(self, user: str, expected_s: float, at_s: float) -> Gap:
+        own = self._errors.get(user)
+        sigma = self._all_errors.sigma() if own is None else own.sigma(self._all_errors.sigma())
+        return Gap(expected_s * self.bias(user), sigma, at_s)
+
+    def unannounced(self, session: str, since_s: float) -> Gap:
+        own = self._gaps.get(session)
+        if own is not None:
+            return Gap(math.exp(own.mean), own.sigma(self._all_gaps.sigma()), since_s)
+        if self._all_gaps.count:
+            return Gap(math.exp(self._all_gaps.mean), self._all_gaps.sigma(), since_s)
+        return Gap(MEDIAN_UNKNOWN_S, SIGMA_UNKNOWN, since_s, known=False)

@@ -1,0 +1,144 @@
+"""What a session does: signalled by its owner, or seen. Signals are hints; none changes a result."""
+
+from __future__ import annotations
+
+import math
+
+from djinn_lab.memory.messages import AnswerPhase, PhaseSignalled
+from djinn_lab.memory.policy import MemoryPolicy
+from djinn_lab.memory.records import Device, Session
+from djinn_lab.memory.states import Connection, Phase
+from djinn_lab.memory.tables import Tables
+
+EXPECTED_S_MAX = 24 * 3600.0
+"""A longer announced wait is taken as this."""
+
+
+def signal(tables: Tables, event: PhaseSignalled) -> AnswerPhase:
+    """Take in what the owner says, and say what became of it."""
+    session = tables.session(event.session)
+    problem = _objection(event, session)
+    if problem is not None:
+        return AnswerPhase(event.session, "rejected", problem)
+    phase = Phase(event.phase)
+    before = session.phase
+    if event.rebuild_s is not None and event.rebuild_s >= 0:
+        session.rebuild_s = event.rebuild_s
+    if phase is Phase.COMPUTE:
+        session.deferred = None
+        wake(tables, session)
+        return AnswerPhase(event.session, "accepted", f"{before} -> {phase}")
+    if phase is Phase.SOON:
+        if session.busy or session.cell:
+            return AnswerPhase(event.session, "accepted", f"it is {before} already")
+        session.phase, session.soon_s = phase, event.at_s
+        return AnswerPhase(event.session, "accepted", f"{before} -> {phase}")
+    expected_s = None if event.expected_s is None else min(event.expected_s, EXPECTED_S_MAX)
+    if session.busy:
+        session.deferred = (event.at_s, expected_s)
+        return AnswerPhase(
+            event.session, "deferred", "a cell of it runs or waits to; it counts when that ends"
+        )
+    rest(tables, session, event.at_s, expected_s)
+    if expected_s != event.expected_s:
+        return AnswerPhase(
+            event.session, "clipped", f"{before} -> {phase}, for {EXPECTED_S_MAX:.0f} s at most"
+        )
+    return AnswerPhase(event.session, "accepted", f"{before} -> {phase}")
+
+
+def _objection(event: PhaseSignalled, session: Session) -> str | None:
+    if event.phase not in Phase.__members__:
+        return f"{event.phase!r} is no phase; say COMPUTE, IO_WAIT or SOON"
+    if session.connection is not Connection.CONNECTED:
+        return "the session is detached"
+    if event.expected_s is not None and (math.isnan(event.expected_s) or event.expected_s < 0):
+        return f"expected_s is {event.expected_s}; it must be 0 or more"
+    return None
+
+
+def wake(tables: Tables, session: Session) -> None:
+    """It wants to compute: what was expected of it is compared with what came."""
+    if session.idle_since_s is not None:
+        gap_s = tables.now_s - session.idle_since_s
+        announced = None
+        if session.announced_s is not None:
+            announced = (session.announced_s, tables.now_s - session.announced_at_s)
+        tables.lore.wake.ended(session.session, session.user, gap_s, announced)
+    if session.idle_since_s is not None or not session.resident:
+        _wish(tables, session)
+    session.phase = Phase.COMPUTE
+    session.idle_since_s = session.leased_until_s = session.announced_s = None
+
+
+def _wish(tables: Tables, session: Session) -> None:
+    if session.total_bytes == 0 or session.wish_s is not None:
+        return
+    session.wish_s = tables.now_s
+    moving = session.moving.kind if session.moving else None
+    session.wish_hit = session.place == "device" and moving != "evict"
+    session.ready_s = tables.now_s if session.wish_hit else None
+    if session.prefetched and session.wish_hit:
+        tables.statistics.prefetches_on_time += 1
+    elif session.moving is not None and session.moving.prefetch:
+        tables.statistics.prefetches_late += 1
+        session.moving.prefetch = False
+    session.prefetched = False
+
+
+def rest(tables: Tables, session: Session, at_s: float, expected_s: float | None) -> None:
+    """It waits for somebody, since ``at_s`` at the latest."""
+    if session.idle_since_s is None:
+        session.idle_since_s = at_s
+        session.leased_until_s = _lease_end_s(session, tables.device_of(session), tables.policy, at_s)
+    session.phase = Phase.IO_WAIT
+    session.wish_s = session.ready_s = None
+    session.announced_s, session.announced_at_s = expected_s, at_s
+
+
+def _lease_end_s(session: Session, device: Device | None, policy: MemoryPolicy, at_s: float) -> float | None:
+    if device is None or policy.lease_restores <= 0:
+        return None
+    restore_s = device.seconds_for(session.total_bytes) or 0.0
+    return at_s + min(policy.lease_s_max, max(policy.lease_s_min, policy.lease_restores * restore_s))
+
+
+def segment_over(tables: Tables, session: Session) -> None:
+    """None of its segments is placed any more, perhaps."""
+    if session.busy:
+        return
+    if session.deferred is not None:
+        rest(tables, session, *session.deferred)
+        if not session.cell:
+            session.deferred = None
+    elif not session.cell:
+        rest(tables, session, tables.now_s, None)
+
+
+def cell_ended(tables: Tables, session: Session) -> None:
+    """Idle from here, unless another of its cells is under way."""
+    session.cell = False
+    session.cells += 1
+    if not session.busy and session.connection is Connection.CONNECTED:
+        at_s, expected_s = session.deferred or (tables.now_s, None)
+        announced = session.announced_s is not None and session.deferred is None
+        if not announced:
+            rest(tables, session, at_s, expected_s)
+        session.deferred = None
+
+
+def outdated(tables: Tables, session: Session) -> None:
+    """Who announced COMPUTE or SOON and does nothing is idle again."""
+    if session.busy or session.cell or session.connection is not Connection.CONNECTED:
+        return
+    limit_s = tables.now_s - tables.policy.wish_s
+    if session.phase is Phase.SOON and session.soon_s < limit_s:
+        session.phase = Phase.IO_WAIT
+    elif session.phase is Phase.COMPUTE and session.wish_s is not None and session.wish_s < limit_s:
+        rest(tables, session, tables.now_s, None)
+
+
+def resume(tables: Tables, session: Session) -> None:
+    """Its client is back, and will say what it does."""
+    session.phase = Phase.COMPUTE
+    session.idle_since_s = session.leased_until_s = session.announced_s = None

@@ -1,0 +1,130 @@
+"""Who leaves first, who comes back first: orders over sessions, without side effects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from djinn_lab.memory.expected_wake import NEVER, NOW, Expectation, Gap, WakeLore, expect
+from djinn_lab.memory.policy import MemoryPolicy
+from djinn_lab.memory.records import Device, Segment, Session
+from djinn_lab.memory.states import Connection, Phase
+
+STORE_PENALTY = 10.0
+"""A victim that is not stored must be expected this many times its own copying time later to be worth the
+wait for that copy."""
+
+IDLE, LEASED, SOON, IN_CELL, HELD = range(5)
+"""Classes of victims, the first first: idle; idle and leased; about to compute; between two segments of a
+running cell; waiting itself, behind the one who needs the room."""
+
+
+class Victim(NamedTuple):
+    session: Session
+    kind: int
+    after_s: float
+
+
+def expectation(session: Session, policy: MemoryPolicy, lore: WakeLore, now_s: float) -> Expectation:
+    """When the session will compute again, as far as anybody knows."""
+    if session.connection is not Connection.CONNECTED:
+        return NEVER
+    if session.phase is not Phase.IO_WAIT or session.busy:
+        return NOW
+    if policy.ranking == "recency":
+        since_s = session.idle_since_s if session.idle_since_s is not None else session.opened_s
+        waited_s = now_s - since_s
+        return Expectation(waited_s, waited_s, waited_s, known=False)
+    return expect(gap_of(session, policy, lore), now_s)
+
+
+def gap_of(session: Session, policy: MemoryPolicy, lore: WakeLore) -> Gap:
+    if session.announced_s is not None:
+        if policy.trust_estimates:
+            return Gap(session.announced_s, 0.0, session.announced_at_s)
+        return lore.announced(session.user, session.announced_s, session.announced_at_s)
+    since_s = session.idle_since_s if session.idle_since_s is not None else session.opened_s
+    return lore.unannounced(session.session, since_s)
+
+
+def victims(
+    device: Device, policy: MemoryPolicy, lore: WakeLore, now_s: float, behind: Segment | None
+) -> list[Victim]:
+    """Sessions on the device that may leave it, first first. ``behind``: the segment that needs the room;
+    None when only idle sessions without a lease may."""
+    found = [
+        Victim(session, kind, expectation(session, policy, lore, now_s).after_s)
+        for session, kind in _candidates(device, now_s, behind)
+    ]
+    found.sort(key=lambda victim: (victim.kind, -_worth(victim, device), victim.session.session))
+    return found
+
+
+def _candidates(device: Device, now_s: float, behind: Segment | None) -> Iterator[tuple[Session, int]]:
+    for session in device.sessions.values():
+        if session.place != "device" or session.retry_s > now_s:
+            continue
+        if session.moving is not None and session.moving.kind != "store":
+            continue
+        kind = victim_kind(session, now_s, behind)
+        if kind is not None and (behind is not None or kind == IDLE):
+            yield session, kind
+
+
+def victim_kind(session: Session, now_s: float, behind: Segment | None) -> int | None:
+    """None: it may not leave."""
+    if session.busy:
+        later = behind is not None and all(
+            not segment.granted and segment.order > behind.order for segment in session.segments.values()
+        )
+        return HELD if later and behind is not None and behind.session != session.session else None
+    if session.phase is Phase.IO_WAIT:
+        leased_until_s = session.leased_until_s
+        if leased_until_s is None or now_s >= leased_until_s:
+            return IDLE
+        if behind is not None and session.idle_since_s is not None:
+            lease_s = leased_until_s - session.idle_since_s
+            if now_s - behind.since_s >= lease_s:
+                return IDLE
+        return LEASED
+    return IN_CELL if session.cell else SOON
+
+
+def _worth(victim: Victim, device: Device) -> float:
+    """How late it is expected, less what its own copy would take first."""
+    unstored_bytes = victim.session.unstored_bytes
+    if unstored_bytes == 0:
+        return victim.after_s
+    return victim.after_s - STORE_PENALTY * (device.seconds_for(unstored_bytes) or 0.0)
+
+
+def fewest(found: Iterable[Victim], needed_bytes: int, device: Device) -> list[Victim] | None:
+    """The first of them whose room is enough, without those that turn out not to be needed; None: not
+    enough."""
+    taken: list[Victim] = []
+    missing = needed_bytes
+    for victim in found:
+        if missing <= 0:
+            break
+        taken.append(victim)
+        missing -= device.session_bytes.get(victim.session.session, 0)
+    if missing > 0:
+        return None
+    spare = -missing
+    for victim in reversed(taken[:]):
+        size = device.session_bytes.get(victim.session.session, 0)
+        if size <= spare:
+            taken.remove(victim)
+            spare -= size
+    return taken
+
+
+def absent(device: Device, policy: MemoryPolicy, lore: WakeLore, now_s: float) -> list[Victim]:
+    """Sessions whose state could come back to the device, the earliest expected first."""
+    found = [
+        Victim(session, IDLE, expectation(session, policy, lore, now_s).after_s)
+        for session in device.sessions.values()
+        if session.away and session.moving is None and not session.busy and session.retry_s <= now_s
+    ]
+    found.sort(key=lambda one: (one.after_s, one.session.session))
+    return found

@@ -1,0 +1,199 @@
+"""What the machine knows at one moment: devices, sessions, segments and transfers, and sums over them.
+
+Only :mod:`djinn_lab.memory.accounts` and its parts change these; the rules read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from djinn_lab.memory.messages import TransferKind
+from djinn_lab.memory.states import Connection, Phase, Place
+
+
+@dataclass(slots=True)
+class Segment:
+    """Placed and not over. ``arrival`` orders equal ranks. ``base_bytes``: what its session held when it was
+    granted. ``told``: the kind of reason it was last held for."""
+
+    job: str
+    segment: int
+    session: str
+    device: str
+    peak_bytes: int
+    rank: int
+    arrival: int
+    since_s: float
+    node: int | None = None
+    op: str | None = None
+    granted: bool = False
+    base_bytes: int = 0
+    told: str = ""
+    reason: str = ""
+    estimate_s: float | None = None
+    admission: bool = False
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.rank, self.arrival
+
+
+@dataclass(slots=True)
+class Transfer:
+    """Under way. ``prefetch``: nobody waited for it when it began."""
+
+    number: int
+    kind: TransferKind
+    session: str
+    device: str
+    nbytes: int
+    begun_s: float
+    expedited: bool = False
+    prefetch: bool = False
+    discard: bool = False
+
+
+@dataclass(slots=True)
+class Session:
+    """``total_bytes``: its state, wherever it is. ``unstored_bytes``, ``ready_bytes``: as last reported, of a
+    session on the device. ``cell``: one is under way. ``wish_s``: since when it wants to compute, None once
+    it does. ``announced_s``, ``announced_at_s``: the last estimate and when it was given. ``prefetched``:
+    brought back unasked and not used since. ``retry_s``: no transfer before, after one failed."""
+
+    session: str
+    user: str
+    connection: Connection = Connection.CONNECTED
+    phase: Phase = Phase.COMPUTE
+    device: str | None = None
+    place: Place = "none"
+    moving: Transfer | None = None
+    total_bytes: int = 0
+    largest_bytes: int = 0
+    kv_bytes: int = 0
+    unstored_bytes: int = 0
+    ready_bytes: int = 0
+    cell: bool = False
+    cells: int = 0
+    segments: dict[str, Segment] = field(default_factory=dict)
+    opened_s: float = 0.0
+    idle_since_s: float | None = None
+    leased_until_s: float | None = None
+    announced_s: float | None = None
+    announced_at_s: float = 0.0
+    deferred: tuple[float, float | None] | None = None
+    rebuild_s: float | None = None
+    rebuild_bytes: int = 0
+    wish_s: float | None = None
+    wish_hit: bool = True
+    soon_s: float = 0.0
+    ready_s: float | None = None
+    prefetched: bool = False
+    admitted: bool = False
+    guess_bytes: int = 0
+    failures: int = 0
+    retry_s: float = 0.0
+    last_wake_s: float | None = None
+    last_floor_s: float | None = None
+
+    @property
+    def resident(self) -> bool:
+        """Its state can be used from the device, now."""
+        moving = self.moving.kind if self.moving else None
+        return self.place in ("device", "none") and moving != "evict"
+
+    @property
+    def away(self) -> bool:
+        return self.place in ("host", "disk")
+
+    @property
+    def busy(self) -> bool:
+        """A segment of it is placed, held or granted."""
+        return bool(self.segments)
+
+
+@dataclass(slots=True)
+class Device:
+    """``host_full``, ``disk_full``, ``device_full``: a transfer failed for it; nothing was freed since."""
+
+    device: str
+    memory_bytes: int
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    link_bytes_per_s: float | None = None
+    measured_bytes_per_s: float | None = None
+    used_bytes: int = 0
+    peak_bytes: int = 0
+    shared_bytes: int = 0
+    host_used_bytes: int = 0
+    disk_used_bytes: int = 0
+    session_bytes: dict[str, int] = field(default_factory=dict)
+    kv_bytes: dict[str, int] = field(default_factory=dict)
+    unstored_bytes: dict[str, int] = field(default_factory=dict)
+    ready_bytes: dict[str, int] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict)
+    granted: dict[str, Segment] = field(default_factory=dict)
+    waiting: list[Segment] = field(default_factory=list)
+    moving: dict[int, Transfer] = field(default_factory=dict)
+    host_full: bool = False
+    disk_full: bool = False
+    device_full: bool = False
+
+    @property
+    def tiers(self) -> bool:
+        """There is somewhere to move sessions to."""
+        return self.host_bytes > 0
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self.memory_bytes + self.host_bytes + self.disk_bytes
+
+    def reserved_bytes(self) -> int:
+        """Granted to segments and not yet taken."""
+        here = self.session_bytes
+        return sum(
+            max(0, segment.base_bytes + segment.peak_bytes - here.get(segment.session, 0))
+            for segment in self.granted.values()
+        )
+
+    def loading_bytes(self) -> int:
+        """Of restores under way, what has not arrived yet."""
+        here = self.session_bytes
+        return sum(
+            max(0, transfer.nbytes - here.get(transfer.session, 0))
+            for transfer in self.moving.values()
+            if transfer.kind == "restore"
+        )
+
+    def free_bytes(self) -> int:
+        """What may be given away; negative when more is promised than there is."""
+        free_bytes = self.memory_bytes - self.used_bytes - self.reserved_bytes() - self.loading_bytes()
+        return min(0, free_bytes) if self.device_full else free_bytes
+
+    def leaving_bytes(self) -> int:
+        """Under way to become free: evictions, and stores that an eviction waits for."""
+        return sum(
+            self.session_bytes.get(transfer.session, 0)
+            for transfer in self.moving.values()
+            if transfer.kind == "evict"
+        )
+
+    def host_free_bytes(self) -> int:
+        """Room on the host that no copy under way will take."""
+        if self.host_full:
+            return 0
+        coming = sum(transfer.nbytes for transfer in self.moving.values() if transfer.kind == "store")
+        return self.host_bytes - self.host_used_bytes - coming
+
+    def disk_free_bytes(self) -> int:
+        if self.disk_full:
+            return 0
+        coming = sum(transfer.nbytes for transfer in self.moving.values() if transfer.kind == "demote")
+        return self.disk_bytes - self.disk_used_bytes - coming
+
+    def copying(self, kind: TransferKind) -> int:
+        """Transfers of a kind under way."""
+        return sum(transfer.kind == kind for transfer in self.moving.values())
+
+    def seconds_for(self, nbytes: int) -> float | None:
+        """How long copying takes at least, None while the link's rate is unknown."""
+        rate = self.link_bytes_per_s or self.measured_bytes_per_s
+        return nbytes / rate if rate else None

@@ -1,0 +1,96 @@
+"""What workers say of their devices: memory reports, and deaths."""
+
+from __future__ import annotations
+
+from djinn_lab.memory import enacting, phases
+from djinn_lab.memory.messages import DeviceLost, FreeSession, MemoryReported
+from djinn_lab.memory.records import Device, Session
+from djinn_lab.memory.states import AFTER_LOSS, IllegalEvent
+from djinn_lab.memory.tables import Tables
+
+
+def take(tables: Tables, event: MemoryReported) -> Device:
+    """The accounts are what the worker counts. Raises IllegalEvent, with nothing changed."""
+    device = tables.device(event.device)
+    _check(event)
+    holding = {session: nbytes for session, nbytes in event.session_bytes.items() if nbytes}
+    if event.used_bytes < device.used_bytes or event.job is not None:
+        device.device_full = False
+    device.host_full &= event.host_bytes >= device.host_used_bytes
+    device.disk_full &= event.disk_bytes >= device.disk_used_bytes
+    device.used_bytes = event.used_bytes
+    device.peak_bytes = max(device.peak_bytes, event.peak_bytes, event.used_bytes)
+    device.session_bytes = holding
+    device.shared_bytes = event.shared_bytes
+    device.kv_bytes = event.kv_bytes
+    device.unstored_bytes = event.unstored_bytes
+    device.ready_bytes = event.ready_bytes
+    device.host_used_bytes, device.disk_used_bytes = event.host_bytes, event.disk_bytes
+    for session in device.sessions.values():
+        tables.sync(session, device)
+    if event.job is not None:
+        _end_segment(tables, event.job, device)
+    tables.out += [
+        FreeSession(name, device.device) for name in sorted(holding) if name not in tables.sessions
+    ]
+    return device
+
+
+def _check(event: MemoryReported) -> None:
+    parts = (event.session_bytes, event.kv_bytes, event.unstored_bytes, event.ready_bytes)
+    smallest = min((nbytes for part in parts for nbytes in part.values()), default=0)
+    if min(smallest, event.used_bytes, event.shared_bytes, event.host_bytes, event.disk_bytes) < 0:
+        raise IllegalEvent(f"{event.device} reports negative bytes")
+    held = sum(event.session_bytes.values())
+    if held > event.used_bytes:
+        raise IllegalEvent(f"{event.device} reports {event.used_bytes} bytes, its sessions {held}")
+
+
+def _end_segment(tables: Tables, job: str, device: Device) -> None:
+    segment = tables.segments.get(job)
+    if segment is None or segment.device != device.device or not segment.granted:
+        return
+    tables.drop(segment)
+    phases.segment_over(tables, tables.session(segment.session))
+
+
+def lose_device(tables: Tables, event: DeviceLost) -> None:
+    """Who is stored whole survives, bound to no device; the others are told what they lost."""
+    lost = tables.device(event.device)
+    del tables.devices[event.device]
+    bound = dict(lost.sessions)
+    ran = {segment.session for segment in lost.granted.values()}
+    for segment in [*lost.granted.values(), *lost.waiting]:
+        tables.drop(segment)
+    for name in sorted(bound):
+        session = bound[name]
+        _unbind(tables, session, lost, ran=name in ran)
+    for name in sorted(lost.session_bytes):
+        stray = tables.sessions.get(name)
+        if stray is not None and name not in bound:
+            enacting.lose(tables, stray, lost.device, lost.session_bytes[name], _how(lost, stored=False))
+
+
+def _unbind(tables: Tables, session: Session, lost: Device, ran: bool) -> None:
+    moving = session.moving
+    if moving is not None:
+        tables.end(moving)
+    session.device = None
+    session.cell = False
+    whole = lost.tiers and session.unstored_bytes == 0 and not ran
+    after = AFTER_LOSS[session.place, moving.kind if moving else None]
+    if session.away or (after != "none" and whole):
+        session.place = after
+    elif session.total_bytes > 0:
+        nbytes = lost.session_bytes.get(session.session, session.total_bytes)
+        enacting.lose(tables, session, lost.device, nbytes, _how(lost, stored=not ran and lost.tiers))
+    session.place = session.place if session.total_bytes else "none"
+    session.ready_s = None
+    session.wish_hit = False
+    session.prefetched = False
+
+
+def _how(lost: Device, stored: bool) -> str:
+    if stored:
+        return f"the process of {lost.device} died before all of it was copied to the host"
+    return f"the process of {lost.device} died"

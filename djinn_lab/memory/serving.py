@@ -1,0 +1,277 @@
+"""Making room for those who wait: grants, restores and evictions for the waiting segments of one device.
+
+Planned anew after every event. In the order of rank and arrival each waiting segment claims its bytes; what
+one cannot have, no later one takes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from djinn_lab.memory import admission
+from djinn_lab.memory.admission import AdmissionLore
+from djinn_lab.memory.expected_wake import WakeLore
+from djinn_lab.memory.policy import MemoryPolicy
+from djinn_lab.memory.ranking import IDLE, LEASED, Victim, fewest, victims
+from djinn_lab.memory.records import Device, Segment, Session
+from djinn_lab.memory.states import Phase
+from djinn_lab.memory.suggestions import Grant, Hold, Hurry, Refuse, Suggestion, Transport
+from djinn_lab.memory.tier_room import HostRoom, clear_host
+from djinn_lab.units import format_bytes
+
+FAILURES_MAX = 3
+"""Failed transfers of a session after which its segments are refused, and it is no victim any more."""
+LAST = 2**31
+
+
+@dataclass(slots=True)
+class Lore:
+    """All that was learned."""
+
+    wake: WakeLore = field(default_factory=WakeLore)
+    admission: AdmissionLore = field(default_factory=AdmissionLore)
+
+
+@dataclass(slots=True)
+class _Room:
+    """``free_bytes``: now, less what those before have claimed; ``coming_bytes``: with what is leaving, too.
+    ``host``: room for stores. ``taken``: victims of those before."""
+
+    free_bytes: int
+    coming_bytes: int
+    host: HostRoom
+    taken: set[str] = field(default_factory=set)
+
+
+def serve(device: Device, policy: MemoryPolicy, lore: Lore, now_s: float) -> Iterator[Suggestion]:
+    """For everybody who waits on the device; those who only announced COMPUTE come last."""
+    free_bytes = device.free_bytes()
+    room = _Room(free_bytes, free_bytes + device.leaving_bytes(), HostRoom.of(device))
+    ahead = 0
+    for segment in list(device.waiting):
+        session = device.sessions[segment.session]
+        if admission.is_new(session):
+            objection = admission.objection(
+                segment, device, policy.admission_share, lore.admission, ahead, now_s
+            )
+            if objection is not None:
+                ahead += 1
+                yield Hold(segment, f"admission {ahead}", *objection, admission=True)
+                continue
+        yield from _serve_one(segment, session, device, policy, lore, now_s, room)
+    if policy.moves:
+        for session in list(device.sessions.values()):
+            if wishes(session, policy, now_s):
+                wish = Segment("", 0, session.session, device.device, 0, LAST, LAST, session.wish_s or now_s)
+                yield from _serve_one(wish, session, device, policy, lore, now_s, room)
+
+
+def wishes(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
+    """It announced that it computes, is not there, and did not cry wolf for long."""
+    return (
+        session.phase is Phase.COMPUTE
+        and session.away
+        and not session.busy
+        and session.retry_s <= now_s
+        and session.wish_s is not None
+        and now_s - session.wish_s <= policy.wish_s
+    )
+
+
+def needed_bytes(session: Session, segment: Segment) -> int:
+    """Room that is still to be found for it; bytes of a restore under way are counted already."""
+    restoring = session.moving is not None and session.moving.kind == "restore"
+    absent = (session.away and not restoring) or not session.resident
+    if restoring:
+        absent = False
+    return segment.peak_bytes + session.rebuild_bytes + (session.total_bytes if absent else 0)
+
+
+def _serve_one(
+    segment: Segment,
+    session: Session,
+    device: Device,
+    policy: MemoryPolicy,
+    lore: Lore,
+    now_s: float,
+    room: _Room,
+) -> Iterator[Suggestion]:
+    if session.failures >= FAILURES_MAX and session.away and session.moving is None:
+        if segment.job:
+            yield _unrestorable(segment, session)
+        return
+    needed = needed_bytes(session, segment)
+    enough = needed <= room.free_bytes
+    room.free_bytes -= needed
+    room.coming_bytes -= needed
+    if enough:
+        yield from _proceed(segment, session, device, now_s)
+        return
+    if session.moving is not None and session.moving.kind == "restore":
+        yield from _hurry(session)
+    if room.coming_bytes >= 0:
+        yield from _hold(segment, "leaving", _short_of(device, needed, room, "others are being moved out"))
+        return
+    if not policy.moves:
+        if segment.job:
+            yield _out_of_memory(segment, device, needed, room.free_bytes + needed)
+        return
+    yield from _make_room(segment, session, device, policy, lore, now_s, room, needed)
+
+
+def _proceed(segment: Segment, session: Session, device: Device, now_s: float) -> Iterator[Suggestion]:
+    """There is room: run it, or bring its session back."""
+    if session.resident:
+        if segment.job:
+            yield Grant(segment)
+        return
+    moving = session.moving
+    if moving is None and session.away:
+        if session.retry_s > now_s:
+            yield from _hold(
+                segment, "retry", "bringing its state back failed; it is tried again in a moment"
+            )
+            return
+        yield Transport("restore", session, expedited=True, reason="its owner waits")
+    elif moving is not None and moving.kind == "restore":
+        yield from _hurry(session)
+    size = format_bytes(session.total_bytes)
+    yield from _hold(
+        segment, "restore", f"its {size} are being brought back", device.seconds_for(session.total_bytes)
+    )
+
+
+def _make_room(
+    segment: Segment,
+    session: Session,
+    device: Device,
+    policy: MemoryPolicy,
+    lore: Lore,
+    now_s: float,
+    room: _Room,
+    needed: int,
+) -> Iterator[Suggestion]:
+    found = [
+        victim
+        for victim in victims(device, policy, lore.wake, now_s, segment)
+        if victim.session.session not in room.taken
+        and victim.session is not session
+        and (segment.job or victim.kind <= LEASED)
+    ]
+    leased = [victim for victim in found if victim.kind == LEASED]
+    usable = [
+        victim for victim in found if victim.kind != LEASED and room.host.can_take(victim.session, policy)
+    ]
+    chosen = fewest(usable, -room.coming_bytes, device)
+    if chosen is None:
+        if leased:
+            yield from _hold(segment, "leased", _short_of(device, needed, room, "others only just finished"))
+            chosen = [victim for victim in usable if victim.kind == IDLE]
+        else:
+            chosen = usable
+    for victim in chosen:
+        room.taken.add(victim.session.session)
+        room.coming_bytes += device.session_bytes.get(victim.session.session, 0)
+        yield from send_off(victim, device, policy, lore, now_s, f"room for {segment.session}")
+    if chosen:
+        yield from _hold(segment, "leaving", _short_of(device, needed, room, "others are being moved out"))
+    elif not leased:
+        yield from _stuck(segment, session, device, now_s, room, needed)
+
+
+def send_off(
+    victim: Victim, device: Device, policy: MemoryPolicy, lore: Lore, now_s: float, reason: str
+) -> Iterator[Suggestion]:
+    """Move a session out: at once where it is stored whole, else by storing it first."""
+    session = victim.session
+    if session.moving is not None:
+        yield from _hurry(session)
+    elif policy.recompute == "always":
+        yield Transport("evict", session, discard=True, reason=reason)
+    elif session.unstored_bytes == 0:
+        yield Transport("evict", session, reason=reason)
+    elif device.host_free_bytes() >= session.unstored_bytes:
+        yield Transport("store", session, expedited=True, reason=reason)
+    elif policy.recompute == "when_cheaper" and session.rebuild_s is not None:
+        yield Transport("evict", session, discard=True, reason=reason)
+    else:
+        yield from clear_host(device, session.unstored_bytes, session, policy, lore.wake, now_s)
+
+
+def _stuck(
+    segment: Segment, session: Session, device: Device, now_s: float, room: _Room, needed: int
+) -> Iterator[Suggestion]:
+    """Nobody can leave. Somebody will end or arrive, or else it runs with what there is."""
+    if device.granted:
+        running = len(device.granted)
+        what = f"it waits for {running} running {'cell' if running == 1 else 'cells'} to end"
+        yield from _hold(segment, "running", _short_of(device, needed, room, what))
+        return
+    if device.moving:
+        yield from _hold(segment, "copies", _short_of(device, needed, room, "copies are under way"))
+        return
+    others = [
+        other
+        for other in device.sessions.values()
+        if other is not session and device.session_bytes.get(other.session, 0) > 0
+    ]
+    if any(other.retry_s > now_s and other.failures < FAILURES_MAX for other in others):
+        yield from _hold(
+            segment, "retry", _short_of(device, needed, room, "a copy failed and is tried again")
+        )
+        return
+    if others and device.tiers and segment.job:
+        what = f"{len(others)} sessions hold the rest, and the host is full; it waits for one to close"
+        yield Hold(segment, "full", _short_of(device, needed, room, what), admission=True)
+        return
+    yield from _anyway(segment, session, now_s)
+
+
+def _anyway(segment: Segment, session: Session, now_s: float) -> Iterator[Suggestion]:
+    """The prediction may be too high and a segment frees as it goes; the worker keeps the true limit."""
+    if session.resident and segment.job:
+        yield Grant(segment)
+    elif session.away and session.moving is None and session.retry_s <= now_s:
+        yield Transport(
+            "restore", session, expedited=True, reason="its owner waits, and nobody else is there"
+        )
+        yield from _hold(
+            segment, "restore", f"its {format_bytes(session.total_bytes)} are being brought back"
+        )
+    else:
+        yield from _hold(segment, "retry", "bringing its state back failed; it is tried again in a moment")
+
+
+def _hurry(session: Session) -> Iterator[Suggestion]:
+    if session.moving is not None and not session.moving.expedited:
+        yield Hurry(session)
+
+
+def _hold(segment: Segment, told: str, reason: str, estimate_s: float | None = None) -> Iterator[Suggestion]:
+    if segment.job:
+        yield Hold(segment, told, reason, estimate_s)
+
+
+def _short_of(device: Device, needed: int, room: _Room, what: str) -> str:
+    free = max(0, room.free_bytes + needed)
+    return f"it needs {format_bytes(needed)} and {device.device} has {format_bytes(free)} free; {what}"
+
+
+def _out_of_memory(segment: Segment, device: Device, needed: int, free: int) -> Refuse:
+    holding = sum(nbytes > 0 for nbytes in device.session_bytes.values())
+    return Refuse(
+        segment,
+        f"out of memory: the cell needs {format_bytes(needed)} and {device.device} has"
+        f" {format_bytes(max(0, free))} of {format_bytes(device.memory_bytes)} free; {holding} sessions hold"
+        " the rest",
+        "Close other sessions, or run the pool with a memory policy that moves idle ones.",
+    )
+
+
+def _unrestorable(segment: Segment, session: Session) -> Refuse:
+    return Refuse(
+        segment,
+        f"the session's {format_bytes(session.total_bytes)} could not be brought back to the device,"
+        f" {session.failures} times in a row",
+        "Run the cell again; if it fails again, close other sessions or look into the pool's log.",
+    )

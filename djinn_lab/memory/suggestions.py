@@ -1,0 +1,49 @@
+"""What a plan asks for. A plan yields these one at a time; each is carried out before the plan goes on, so
+that it sees what has changed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from djinn_lab.memory.messages import TransferKind
+from djinn_lab.memory.records import Segment, Session
+
+
+class Transport(NamedTuple):
+    """Begin a transfer of a session that has none under way."""
+
+    kind: TransferKind
+    session: Session
+    expedited: bool = False
+    prefetch: bool = False
+    discard: bool = False
+    reason: str = ""
+
+
+class Hurry(NamedTuple):
+    """Somebody waits for the transfer that the session has under way."""
+
+    session: Session
+
+
+class Grant(NamedTuple):
+    segment: Segment
+
+
+class Hold(NamedTuple):
+    """``told``: the kind of reason, so that the owner hears only of changes."""
+
+    segment: Segment
+    told: str
+    reason: str
+    estimate_s: float | None = None
+    admission: bool = False
+
+
+class Refuse(NamedTuple):
+    segment: Segment
+    message: str
+    advice: str
+
+
+Suggestion = Transport | Hurry | Grant | Hold | Refuse

@@ -1,0 +1,155 @@
+"""A worker without a device: obeys the commands of session memory, in any order, and refuses what breaks a
+limit. What it holds is the truth that the accounts are tested against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from djinn_lab.memory import (
+    Command,
+    DemoteSession,
+    EvictSession,
+    ExpediteTransfer,
+    ForgetStored,
+    FreeSession,
+    GrantSegment,
+    HoldSegment,
+    MemoryReported,
+    RefuseSegment,
+    RestoreSession,
+    StoreSession,
+    TransferDone,
+    TransferFailed,
+    ValuesLost,
+)
+
+KINDS = {
+    StoreSession: "store",
+    EvictSession: "evict",
+    RestoreSession: "restore",
+    DemoteSession: "demote",
+    ForgetStored: "forget",
+}
+Copying = StoreSession | EvictSession | RestoreSession | DemoteSession | ForgetStored
+
+
+@dataclass
+class Held:
+    """Bytes of one session: on the device, valid on the host, on the disk."""
+
+    device: int = 0
+    host: int = 0
+    disk: int = 0
+
+
+@dataclass
+class FakeEngine:
+    """One device with its tiers."""
+
+    device: str
+    memory_bytes: int
+    host_bytes: int
+    disk_bytes: int
+    sessions: dict[str, Held] = field(default_factory=dict)
+    under_way: dict[int, Copying] = field(default_factory=dict)
+    granted: set[str] = field(default_factory=set)
+    held: dict[str, HoldSegment] = field(default_factory=dict)
+    refused: list[RefuseSegment] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    numbers: set[int] = field(default_factory=set)
+    free_sessions: set[str] = field(default_factory=set)
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(held.device for held in self.sessions.values())
+
+    def used_below(self, tier: str) -> int:
+        return sum(getattr(held, tier) for held in self.sessions.values())
+
+    def obey(self, command: Command) -> None:
+        match command:
+            case StoreSession() | EvictSession() | RestoreSession() | DemoteSession() | ForgetStored():
+                assert command.transfer not in self.numbers, "a transfer's number twice"
+                assert all(other.session != command.session for other in self.under_way.values())
+                self.numbers.add(command.transfer)
+                self.under_way[command.transfer] = command
+            case ExpediteTransfer():
+                assert command.transfer in self.under_way
+            case FreeSession():
+                self.sessions.pop(command.session, None)
+                self.under_way = {n: c for n, c in self.under_way.items() if c.session != command.session}
+            case GrantSegment():
+                self.held.pop(command.job, None)
+                self.granted.add(command.job)
+            case HoldSegment():
+                self.held[command.job] = command
+            case RefuseSegment():
+                self.held.pop(command.job, None)
+                self.refused.append(command)
+            case ValuesLost():
+                self.lost.append(command.session)
+
+    def report(self, at_s: float, job: str | None = None) -> MemoryReported:
+        here = {name: held for name, held in self.sessions.items() if held.device}
+        return MemoryReported(
+            at_s,
+            self.device,
+            self.used_bytes,
+            self.used_bytes,
+            {name: held.device for name, held in here.items()},
+            unstored_bytes={name: held.device - held.host for name, held in here.items()},
+            host_bytes=self.used_below("host"),
+            disk_bytes=self.used_below("disk"),
+            job=job,
+        )
+
+    def finish(self, number: int, at_s: float) -> TransferDone | TransferFailed:
+        """Carry the transfer out, or refuse it for want of room."""
+        command = self.under_way.pop(number)
+        held = self.sessions[command.session]
+        kind = KINDS[type(command)]
+        copied = 0
+        match command:
+            case StoreSession():
+                copied = held.device - held.host
+                if self.used_below("host") + copied > self.host_bytes:
+                    return self.failed(command, at_s, "the host is full", "host")
+                held.host = held.device
+            case EvictSession():
+                if held.host < held.device and not command.discard:
+                    return self.failed(command, at_s, "not stored whole", None)
+                held.device = 0
+            case RestoreSession():
+                copied = held.host or held.disk
+                if self.used_bytes + copied > self.memory_bytes:
+                    return self.failed(command, at_s, "the device is full", "device")
+                held.device, held.host, held.disk = copied, copied if held.host else 0, 0
+            case DemoteSession():
+                copied = held.host
+                if self.used_below("disk") + copied > self.disk_bytes:
+                    return self.failed(command, at_s, "the disk is full", "disk")
+                held.host, held.disk = 0, copied
+            case ForgetStored():
+                held.host = 0
+        return TransferDone(at_s, number, command.session, self.device, kind, copied, 0.01, 0.0, copied // 64)
+
+    def failed(
+        self, command: Copying, at_s: float, reason: str, full: str | None, mismatch: bool = False
+    ) -> TransferFailed:
+        self.under_way.pop(command.transfer, None)
+        if mismatch:
+            self.sessions[command.session] = Held()
+        kind = KINDS[type(command)]
+        return TransferFailed(
+            at_s, command.transfer, command.session, self.device, kind, reason, full, mismatch
+        )
+
+    def die(self) -> set[str]:
+        """Sessions that lost something: what is on the host or the disk is still there."""
+        lost = {name for name, held in self.sessions.items() if held.device > held.host and not held.disk}
+        for held in self.sessions.values():
+            held.device = 0
+        self.under_way.clear()
+        self.granted.clear()
+        self.held.clear()
+        return lost

@@ -1,0 +1,298 @@
+"""Any order of events against a fake engine: limits hold, nothing is lost, nobody waits for nothing."""
+
+from __future__ import annotations
+
+from fake_engine import FakeEngine, Held
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from djinn_lab.memory import (
+    POLICIES,
+    CellEnded,
+    ClockTicked,
+    Command,
+    Connection,
+    DeviceAdded,
+    DeviceLost,
+    Event,
+    MemoryAccounts,
+    PhaseSignalled,
+    RefuseSegment,
+    RestoreSession,
+    SegmentPlaced,
+    SegmentWithdrawn,
+    SessionBound,
+    SessionClosed,
+    SessionDetached,
+    SessionOpened,
+    SessionResumed,
+    ValuesLost,
+)
+
+NAMES = [f"s{number}" for number in range(5)]
+SESSIONS = st.sampled_from(NAMES)
+DEVICE_BYTES = 1000
+ANY = st.integers(0, 2**16)
+
+
+class PolicyMachine(RuleBasedStateMachine):
+    """Two devices. A session's job is named after it, so it has one at a time."""
+
+    policy = "ours"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accounts = MemoryAccounts(POLICIES[self.policy])
+        self.replayed = MemoryAccounts(POLICIES[self.policy])
+        self.now_s = 0.0
+        self.engines: dict[str, FakeEngine] = {}
+        self.open: dict[str, str | None] = {}
+        self.detached: set[str] = set()
+        self.running: dict[str, tuple[str, int]] = {}
+        self.may_lose: set[str] = set()
+        self.overcommitted = False
+
+    @initialize(host=st.sampled_from([0, 600, 2000]), disk=st.sampled_from([0, 3000]))
+    def start(self, host: int, disk: int) -> None:
+        for name in ("cpu:0", "cpu:1"):
+            self.engines[name] = FakeEngine(name, DEVICE_BYTES, host, disk if host else 0)
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        engine = self.engines[name]
+        self.feed(
+            DeviceAdded(
+                self.now_s, name, engine.memory_bytes, engine.host_bytes, engine.disk_bytes, 100_000.0
+            )
+        )
+        self.feed(engine.report(self.now_s))
+
+    @rule(session=SESSIONS, second=st.booleans())
+    def open_session(self, session: str, second: bool) -> None:
+        if session in self.open:
+            return
+        self.open[session] = None
+        self.feed(SessionOpened(self.now_s, session, f"user{session[-1]}"))
+        self.bind(session, f"cpu:{int(second)}")
+
+    def bind(self, session: str, device: str) -> None:
+        self.open[session] = device
+        self.engines[device].sessions.setdefault(session, Held())
+        self.feed(SessionBound(self.now_s, session, device))
+
+    @rule(session=SESSIONS)
+    def close_session(self, session: str) -> None:
+        if session not in self.open:
+            return
+        device = self.open.pop(session)
+        self.detached.discard(session)
+        self.running.pop(session, None)
+        commands = self.feed(SessionClosed(self.now_s, session))
+        if device is not None:
+            engine = self.engines[device]
+            engine.held.pop(session, None)
+            engine.granted.discard(session)
+            assert session not in engine.sessions, commands
+            self.feed(engine.report(self.now_s))
+
+    @rule(session=SESSIONS, peak=st.integers(0, 700), rank=st.integers(0, 1))
+    def place(self, session: str, peak: int, rank: int) -> None:
+        device = self.open.get(session)
+        if device is None or session in self.running or session in self.detached:
+            return
+        self.running[session] = (device, peak)
+        self.feed(SegmentPlaced(self.now_s, session, 0, session, peak, rank))
+
+    @rule(which=ANY, share=st.integers(0, 100), whole_cell=st.booleans())
+    def finish_segment(self, which: int, share: int, whole_cell: bool) -> None:
+        """It keeps a share of its peak; what it wrote is not stored."""
+        ready = sorted(
+            name for name, (device, _) in self.running.items() if name in self.engines[device].granted
+        )
+        if not ready:
+            return
+        session = ready[which % len(ready)]
+        device, peak = self.running.pop(session)
+        engine = self.engines[device]
+        engine.granted.discard(session)
+        held = engine.sessions[session]
+        room = engine.memory_bytes - engine.used_bytes
+        held.device += min(peak * share // 100, room)
+        held.host = min(held.host, held.device // 2)
+        self.feed(engine.report(self.now_s, job=session))
+        if whole_cell:
+            self.feed(CellEnded(self.now_s, session))
+
+    @rule(session=SESSIONS)
+    def withdraw(self, session: str) -> None:
+        if session in self.running:
+            device, _ = self.running.pop(session)
+            self.engines[device].held.pop(session, None)
+            self.engines[device].granted.discard(session)
+        self.feed(SegmentWithdrawn(self.now_s, session))
+
+    @rule(session=SESSIONS, smaller=st.integers(0, 100))
+    def shrink(self, session: str, smaller: int) -> None:
+        """Values are released."""
+        device = self.open.get(session)
+        if device is None:
+            return
+        held = self.engines[device].sessions[session]
+        busy = any(c.session == session for c in self.engines[device].under_way.values())
+        if held.device and not busy:
+            held.device = held.device * smaller // 100
+            held.host = min(held.host, held.device)
+            self.feed(self.engines[device].report(self.now_s))
+
+    @precondition(lambda self: any(engine.under_way for engine in self.engines.values()))
+    @rule(which=ANY, how=st.sampled_from(["done", "done", "done", "fail", "mismatch"]))
+    def transfer_ends(self, which: int, how: str) -> None:
+        number, engine = self.some_transfer(which)
+        command = engine.under_way[number]
+        if how == "mismatch" and isinstance(command, RestoreSession):
+            self.may_lose.add(command.session)
+            result = engine.failed(command, self.now_s, "a piece differs", None, mismatch=True)
+        elif how == "done":
+            result = engine.finish(number, self.now_s)
+        else:
+            result = engine.failed(command, self.now_s, "the engine says no", None)
+        self.feed(engine.report(self.now_s))
+        self.feed(result)
+        self.feed(result)
+
+    def some_transfer(self, which: int) -> tuple[int, FakeEngine]:
+        pairs = [(n, engine) for _, engine in sorted(self.engines.items()) for n in sorted(engine.under_way)]
+        return pairs[which % len(pairs)]
+
+    @rule(
+        session=SESSIONS,
+        phase=st.sampled_from(["COMPUTE", "IO_WAIT", "SOON", "NAP"]),
+        wait=st.none() | st.floats(),
+    )
+    def signal(self, session: str, phase: str, wait: float | None) -> None:
+        if session in self.open:
+            self.feed(PhaseSignalled(self.now_s, session, phase, wait))
+
+    @rule(session=SESSIONS)
+    def end_cell(self, session: str) -> None:
+        if session in self.open:
+            self.feed(CellEnded(self.now_s, session))
+
+    @rule(session=SESSIONS)
+    def detach_or_resume(self, session: str) -> None:
+        if session not in self.open:
+            return
+        if session in self.detached:
+            self.detached.discard(session)
+            self.feed(SessionResumed(self.now_s, session))
+        else:
+            self.detached.add(session)
+            self.feed(SessionDetached(self.now_s, session))
+
+    @rule(second=st.booleans())
+    def device_dies(self, second: bool) -> None:
+        name = f"cpu:{int(second)}"
+        engine = self.engines[name]
+        running = {s for s, (device, _) in self.running.items() if device == name and s in engine.granted}
+        in_doubt = {c.session for c in engine.under_way.values()}
+        may_lose = engine.die() | running | in_doubt
+        self.may_lose |= may_lose
+        commands = self.feed(DeviceLost(self.now_s, name))
+        lost = {command.session for command in commands if isinstance(command, ValuesLost)}
+        assert lost <= may_lose
+        self.running = {s: at for s, at in self.running.items() if at[0] != name}
+        self.add(name)
+        for session, device in list(self.open.items()):
+            if device == name:
+                if session in lost:
+                    engine.sessions[session] = Held()
+                self.bind(session, name)
+        self.feed(engine.report(self.now_s))
+
+    @rule(seconds=st.sampled_from([0.001, 0.1, 1.0, 60.0, 10_000.0]))
+    def tick(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.feed(ClockTicked(self.now_s))
+
+    @invariant()
+    def valid(self) -> None:
+        self.accounts.validate()
+
+    @invariant()
+    def limits_hold(self) -> None:
+        for engine in self.engines.values():
+            assert engine.used_bytes <= engine.memory_bytes
+            assert engine.used_below("host") <= engine.host_bytes
+            assert engine.used_below("disk") <= engine.disk_bytes
+
+    @invariant()
+    def where_they_are(self) -> None:
+        for session, device in self.open.items():
+            if device is None:
+                continue
+            account = self.accounts.session(session)
+            held = self.engines[device].sessions[session]
+            assert account is not None
+            assert (account.connection is Connection.DETACHED) == (session in self.detached)
+            assert account.tier != "device" or held.device > 0 or account.moving, (account, held)
+            assert account.tier not in ("host", "disk") or getattr(held, account.tier), (account, held)
+            assert account.tier != "none" or held == Held() or not self.policy_keeps(held), (account, held)
+            if session in self.engines[device].granted:
+                assert account.tier in ("device", "none")
+
+    def policy_keeps(self, held: Held) -> bool:
+        return held.device > 0
+
+    @invariant()
+    def nobody_waits_for_nothing(self) -> None:
+        """Who is held while nothing is under way is told to wait for others to leave, or for a retry."""
+        for held in self.accounts.snapshot().held:
+            engine = self.engines[held.device]
+            assert held.session in engine.held, "held without a word"
+            if not engine.under_way and not engine.granted:
+                assert held.admission or "tried again" in held.reason or "just finished" in held.reason, held
+
+    def feed(self, event: Event) -> list[Command]:
+        commands = self.accounts.handle(event)
+        assert self.replayed.handle(event) == commands
+        for command in commands:
+            if isinstance(command, ValuesLost):
+                assert command.session in self.may_lose
+            self.engine_of(command).obey(command)
+            if isinstance(command, RefuseSegment):
+                self.running.pop(command.job, None)
+        return commands
+
+    def engine_of(self, command: Command) -> FakeEngine:
+        device = getattr(command, "device", None)
+        if device is None:
+            job = getattr(command, "job", None)
+            device = self.running[job][0] if job in self.running else None
+        return self.engines[device or "cpu:0"]
+
+
+class KeepAllMachine(PolicyMachine):
+    policy = "keep_all"
+
+
+class RecomputeMachine(PolicyMachine):
+    policy = "ours_recompute"
+
+
+class WriteBackMachine(PolicyMachine):
+    policy = "lru_write_back"
+
+
+class EagerMachine(PolicyMachine):
+    policy = "eager_jit"
+
+
+for machine in (PolicyMachine, KeepAllMachine, WriteBackMachine, EagerMachine, RecomputeMachine):
+    machine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+TestOurs = PolicyMachine.TestCase
+TestKeepAll = KeepAllMachine.TestCase
+TestWriteBack = WriteBackMachine.TestCase
+TestEager = EagerMachine.TestCase
+TestRecompute = RecomputeMachine.TestCase
