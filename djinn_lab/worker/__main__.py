@@ -15,6 +15,11 @@ def main() -> None:
     parser.add_argument("--memory-bytes", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--blob-directory", type=Path, required=True)
+    parser.add_argument("--host-bytes", type=int, default=0)
+    parser.add_argument("--host-directory", type=Path)
+    parser.add_argument("--disk-bytes", type=int, default=0)
+    parser.add_argument("--disk-directory", type=Path)
+    parser.add_argument("--link-bytes-per-second", type=float, default=0.0)
     arguments = parser.parse_args()
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
@@ -22,12 +27,22 @@ def main() -> None:
     import torch
 
     from djinn_lab.worker.process import WorkerProcess, limit_address_space
+    from djinn_lab.worker.tiers import TierLimits
 
     torch.set_num_threads(arguments.threads)
     if arguments.device.startswith("cpu"):
         limit_address_space(arguments.memory_bytes)
     connection = socket.socket(fileno=arguments.fd)
-    WorkerProcess(connection, arguments.device, arguments.memory_bytes, arguments.blob_directory).serve()
+    limits = TierLimits(
+        arguments.host_bytes,
+        arguments.host_directory,
+        arguments.disk_bytes,
+        arguments.disk_directory,
+        arguments.link_bytes_per_second,
+    )
+    WorkerProcess(
+        connection, arguments.device, arguments.memory_bytes, arguments.blob_directory, limits
+    ).serve()
 
 
 if __name__ == "__main__":

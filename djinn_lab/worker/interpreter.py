@@ -12,12 +12,15 @@ from typing import Any
 import torch
 
 from djinn_lab.errors import DeviceMemoryError, DjinnError, Refused, ValueLost
-from djinn_lab.srg.program import NodeRecord, Program, Template, TensorMeta, decode_program
+from djinn_lab.srg.program import NodeRecord, Program, Source, Template, TensorMeta, decode_program
+from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.messages import FetchedTensor, RemoteFailure, encode
+from djinn_lab.worker.parked import Layout
 from djinn_lab.worker.preparation import Expected, Preparation, Preparations, last_uses
 from djinn_lab.worker.templates import Call
-from djinn_lab.worker.transfer import load_source, store_result
-from djinn_lab.worker.values import MemoryAccount, SessionValues
+from djinn_lab.worker.tiers import Tiers
+from djinn_lab.worker.transfer import load_shared, load_source, store_result
+from djinn_lab.worker.values import SessionValues
 
 CALLS_KEPT_MAX = 50_000
 
@@ -40,12 +43,15 @@ class Outcome:
 
 
 class Interpreter:
-    def __init__(self, device: torch.device, memory_bytes: int, directory: Path) -> None:
+    def __init__(
+        self, device: torch.device, memory_bytes: int, directory: Path, tiers: Tiers | None = None
+    ) -> None:
         self._device = device
         self._directory = directory
         self._calls: dict[bytes, Call] = {}
         self._prepared = Preparations()
         self.memory = MemoryAccount(memory_bytes)
+        self.tiers = tiers or Tiers()
         self.sessions: dict[str, SessionValues] = {}
 
     def run(
@@ -61,11 +67,16 @@ class Interpreter:
         the outcome. ``key``: as in :class:`~djinn_lab.worker.messages.RunSegment`."""
         outcome = Outcome()
         program = decode_program(encoded)
-        values = self.sessions.setdefault(session, SessionValues(self.memory))
-        self.memory.peak_bytes = self.memory.used_bytes
+        values = self.values_of(session)
+        if not (program.nodes or program.sources or program.fetch or program.rng_state):
+            report(0, 0)
+            values.release(program.release)  # wherever the session is
+            return outcome
+        self.memory.start_peak()
         run = _Run(self, program, values, outcome, key)
         try:
             started = perf_counter()
+            values.start_running(session)
             run.load(blobs)
             outcome.load_s = perf_counter() - started
             run.execute(should_stop, report)
@@ -82,10 +93,17 @@ class Interpreter:
             run.finish()
         return outcome
 
+    def values_of(self, session: str) -> SessionValues:
+        with self.tiers.fences.lock:
+            found = self.sessions.get(session)
+            if found is None:
+                found = self.sessions[session] = SessionValues(self.memory, self.tiers)
+            return found
+
     def close(self, session: str) -> None:
         values = self.sessions.pop(session, None)
         if values is not None:
-            values.clear()
+            values.close()
 
     def prepare(self, program: Program, key: bytes | None) -> Preparation:
         """Calls, expectations and last uses; once for programs with equal keys."""
@@ -105,9 +123,39 @@ class Interpreter:
             found = self._calls[key] = Call(template, self._device)
         return found
 
-    def load(self, source: Any, meta: TensorMeta, blobs: Mapping[str, str]) -> torch.Tensor:
-        self.memory.require(meta.span_bytes, f"a tensor of {'x'.join(map(str, meta.shape))} {meta.dtype}")
-        return load_source(source, meta, blobs, self._device)
+    def load(self, values: SessionValues, source: Source, meta: TensorMeta, blobs: Mapping[str, str]) -> None:
+        """Make a source's value. Blobs are loaded once for all sessions, until one writes its own."""
+        what = f"a tensor of {'x'.join(map(str, meta.shape))} {meta.dtype}"
+        if source.blob is None or not meta.numel or meta.span_bytes > meta.nbytes:
+            self.memory.reserve(meta.span_bytes, what)
+            try:
+                added = values.place(source.value, load_source(source, meta, blobs, self._device))
+            except BaseException:
+                self.memory.release(meta.span_bytes)
+                raise
+            self.memory.settle(meta.span_bytes, added)
+            return
+        layout = Layout("tensor", meta.dtype, meta.shape, meta.stride)
+        weights, lock = self.tiers.weights, self.tiers.fences.lock
+        with lock:
+            weight = weights.find(source.blob)
+            if weight is not None and weight.nbytes == meta.blob_bytes:
+                values.put_shared(source.value, layout, weight)
+                return
+        self.memory.reserve(meta.blob_bytes, what)
+        try:
+            handle = load_shared(source, meta, blobs, self._device)
+        except BaseException:
+            self.memory.release(meta.blob_bytes)
+            raise
+        with lock:
+            weight = weights.find(source.blob)
+            if weight is not None:  # a restore brought it meanwhile
+                self.memory.release(meta.blob_bytes)
+            else:
+                weight = weights.add(source.blob, handle)
+            values.put_shared(source.value, layout, weight)
+        self.memory.mark_peak()
 
 
 class _Run:
@@ -127,13 +175,15 @@ class _Run:
         self._values = values
         self._outcome = outcome
         self._temporary: set[int] = set()
+        self._reserved = 0
         self.running = False
 
     def tensor(self, value: int) -> torch.Tensor:
         found = self._values.tensors.get(value)
         if found is None:
+            how = self._values.lost or "its process was restarted"
             raise ValueLost(
-                f"value {value} is not on this device any more (its process was restarted).",
+                f"value {value} is not on this device any more ({how}).",
                 "Run the cell that made it again.",
             )
         return found
@@ -144,8 +194,7 @@ class _Run:
             if source.blob is None and source.inline is None:
                 self.tensor(source.value)
                 continue
-            tensor = self._interpreter.load(source, program.metas[source.meta], blobs)
-            self._values.put(source.value, tensor)
+            self._interpreter.load(self._values, source, program.metas[source.meta], blobs)
             self._temporary.add(source.value)
         if program.rng_state is not None:
             torch.default_generator.set_state(
@@ -159,24 +208,39 @@ class _Run:
         report(0, total)
         origin = perf_counter()
         starts, ends = outcome.node_start_s, outcome.node_end_s
-        tensors = self._values.tensors
+        values, memory = self._values, self._interpreter.memory
+        tensors = values.tensors
         for index, node in enumerate(program.nodes):
             if should_stop():
                 outcome.stopped = True
                 return
             starts.append(perf_counter() - origin)
             self.running = True
-            self._require(node, calls[node.template], expected)
-            inputs = [tensors[value] for value in node.inputs if value is not None]
-            returned = calls[node.template](inputs, node.scalars)
-            self._store(node, calls[node.template], returned, expected)
+            call = calls[node.template]
+            needed = self._reserve(node, call, expected)
+            if call.writes:
+                written = values.begin_write(node.inputs, call.writes)
+                try:
+                    inputs = [tensors[value] for value in node.inputs if value is not None]
+                    returned = call(inputs, node.scalars)
+                finally:
+                    values.end_write(written, call.resizes)
+            else:
+                inputs = [tensors[value] for value in node.inputs if value is not None]
+                returned = call(inputs, node.scalars)
+            added = self._store(node, call, returned, expected)
+            if needed or added:
+                memory.settle(needed, added)
+                self._reserved = 0
+            if call.appends:
+                values.grow(node.inputs[0], node.outputs[0])
             del inputs, returned
             if frees[index]:
                 touched = (*node.inputs, *node.outputs)
                 for place in frees[index]:
                     dead = touched[place]
                     assert dead is not None
-                    self._values.drop(dead)
+                    values.drop(dead)
             self.running = False
             ends.append(perf_counter() - origin)
             outcome.executed = index + 1
@@ -184,7 +248,8 @@ class _Run:
         if program.rng_state is not None:
             outcome.rng_state = torch.default_generator.get_state().numpy().tobytes()
 
-    def _require(self, node: NodeRecord, call: Call, expected: Sequence[Expected]) -> None:
+    def _reserve(self, node: NodeRecord, call: Call, expected: Sequence[Expected]) -> int:
+        """Room for what the op makes, before it does; its bytes."""
         needed = 0
         for meta, value, fresh in zip(
             node.output_metas, node.outputs, _cycle(call.fresh, node), strict=False
@@ -192,10 +257,14 @@ class _Run:
             if fresh and meta is not None and value not in node.inputs:
                 needed += expected[meta].span_bytes
         if needed:
-            self._interpreter.memory.require(needed, call.op)
+            self._interpreter.memory.reserve(needed, call.op)
+            self._reserved = needed
+        return needed
 
-    def _store(self, node: NodeRecord, call: Call, returned: Any, expected: Sequence[Expected]) -> None:
+    def _store(self, node: NodeRecord, call: Call, returned: Any, expected: Sequence[Expected]) -> int:
+        """Keep what the op returned; the bytes that it takes."""
         items = returned if isinstance(returned, (list, tuple)) else (returned,)
+        added = 0
         if node.dynamic:
             for value, item in zip(node.outputs, items, strict=True):
                 assert value is not None
@@ -203,8 +272,8 @@ class _Run:
                 self._outcome.dynamic_metas.append(
                     TensorMeta(str(item.dtype).removeprefix("torch."), tuple(kept.shape), kept.stride())
                 )
-                self._keep(value, kept)
-            return
+                added += self._keep(value, kept)
+            return added
         for value, meta, item, fresh in zip(
             node.outputs, node.output_metas, items, _cycle(call.fresh, node), strict=False
         ):
@@ -212,20 +281,24 @@ class _Run:
                 continue
             assert meta is not None
             undefined = item is None  # some CPU kernels return no workspace where their shape rule says one
-            self._keep(value, None if undefined else expected[meta].check(item, fresh, call.op))
+            added += self._keep(value, None if undefined else expected[meta].check(item, fresh, call.op))
+        return added
 
-    def _keep(self, value: int, tensor: torch.Tensor | None) -> None:
-        self._values.put(value, tensor)
+    def _keep(self, value: int, tensor: torch.Tensor | None) -> int:
         self._temporary.add(value)
+        return self._values.place(value, tensor)
 
     def finish(self) -> None:
         """Free what the client does not hold."""
+        self._interpreter.memory.release(self._reserved)
+        if not self._values.running:
+            return
         keep = set(self._program.keep)
         for value in self._temporary:
             if value not in keep:
                 self._values.drop(value)
-        for value in self._program.release:
-            self._values.drop(value)
+        self._values.release(self._program.release)
+        self._values.end_segment(self._program.keep)
 
 
 def _cycle(fresh: tuple[bool, ...], node: NodeRecord) -> Sequence[bool]:

@@ -13,21 +13,48 @@ from time import perf_counter
 
 import torch
 
-from djinn_lab.worker import messages
+from djinn_lab.worker import messages, tier_service
 from djinn_lab.worker.calibration import measure
+from djinn_lab.worker.copying import Copies
+from djinn_lab.worker.cuda_link import CudaLink
 from djinn_lab.worker.framing import receive_frame, send_frame
+from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.interpreter import Interpreter, Outcome
+from djinn_lab.worker.link import CpuLink
+from djinn_lab.worker.pieces import PieceStore
+from djinn_lab.worker.tier_service import TierService
+from djinn_lab.worker.tiers import TierLimits, Tiers
 
 PROGRESS_INTERVAL_S = 0.2
 ADDRESS_SLACK_BYTES = 2**30
 
 
 class WorkerProcess:
-    def __init__(self, connection: socket.socket, device: str, memory_bytes: int, directory: Path) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        device: str,
+        memory_bytes: int,
+        directory: Path,
+        limits: TierLimits | None = None,
+    ) -> None:
         self._connection = connection
         self._name = device
         self._device = torch.device("cpu" if device.startswith("cpu") else device)
-        self._interpreter = Interpreter(self._device, memory_bytes, directory)
+        self._limits = limits = limits or TierLimits()
+        cuda = self._device.type == "cuda"
+        arena = HostArena(limits.host_bytes, limits.host_directory, device, pin=cuda)
+        tiers = Tiers(PieceStore(arena, limits.disk_bytes, limits.disk_directory))
+        self._interpreter = Interpreter(self._device, memory_bytes, directory, tiers)
+        link = CudaLink(self._device, arena) if cuda else CpuLink(limits.link_bytes_per_second)
+        self._link_bytes_per_s = link.bytes_per_second
+        self._sending = threading.Lock()
+        self._tiers = TierService(
+            Copies(tiers, link, self._interpreter.memory, self._device),
+            self._interpreter.values_of,
+            self._memory,
+            self._send,
+        )
         self._memory_bytes = memory_bytes
         self._inbox: queue.SimpleQueue[messages.ToWorker | None] = queue.SimpleQueue()
         self._cancelled: set[str] = set()
@@ -58,6 +85,8 @@ class WorkerProcess:
             message = messages.decode_to_worker(frame)
             if isinstance(message, messages.CancelSegment):
                 self._cancelled.add(message.job)
+            elif isinstance(message, tier_service.MESSAGES):
+                self._tiers.handle(message)
             else:
                 self._inbox.put(message)
 
@@ -102,9 +131,20 @@ class WorkerProcess:
         )
 
     def _memory(self) -> messages.WorkerMemory:
-        account = self._interpreter.memory
-        by_session = {name: values.nbytes for name, values in self._interpreter.sessions.items()}
-        return messages.WorkerMemory(account.used_bytes, account.peak_bytes, by_session)
+        """Called from several threads; sessions that are not on the device have none of the last three."""
+        account, tiers = self._interpreter.memory, self._interpreter.tiers
+        sessions = list(self._interpreter.sessions.items())
+        return messages.WorkerMemory(
+            used_bytes=account.used_bytes,
+            peak_bytes=account.peak_bytes,
+            session_bytes={name: values.nbytes for name, values in sessions},
+            shared_bytes=tiers.weights.shared_bytes,
+            kv_bytes={name: values.kv_bytes for name, values in sessions if values.kv_bytes},
+            unstored_bytes={name: left for name, values in sessions if (left := values.unstored_bytes)},
+            ready_bytes={name: values.ready_bytes for name, values in sessions if values.ready_bytes},
+            host_bytes=tiers.store.host_used_bytes,
+            disk_bytes=tiers.store.disk_used_bytes,
+        )
 
     def _ready(self) -> messages.WorkerReady:
         kind = self._device.type
@@ -117,10 +157,15 @@ class WorkerProcess:
             threads=torch.get_num_threads(),
             torch_version=str(torch.__version__),
             pid=os.getpid(),
+            host_bytes=self._limits.host_bytes,
+            disk_bytes=self._limits.disk_bytes,
+            link_bytes_per_s=self._link_bytes_per_s,
         )
 
     def _send(self, message: messages.FromWorker) -> None:
-        send_frame(self._connection, messages.encode(message))
+        body = messages.encode(message)
+        with self._sending:
+            send_frame(self._connection, body)
 
 
 def _processor_name() -> str:

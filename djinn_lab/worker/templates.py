@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from djinn_lab.errors import Refused
-from djinn_lab.srg.ops import allowed_ops
+from djinn_lab.srg.ops import allowed_ops, base_name, written_holes
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Scalar, ScalarHole, Template, TensorHole
 
 Build = Callable[[Iterator[torch.Tensor | None], Iterator[Scalar]], Any]
@@ -21,9 +21,22 @@ _UNINITIALISED = ("aten.empty", "aten.new_empty", "aten.resize_")
 
 
 class Call:
-    """A template made ready for one device. ``fresh[i]``: is the i-th return new memory?"""
+    """A template made ready for one device. ``fresh[i]``: is the i-th return new memory? ``writes``: the
+    inputs that it writes, by place; ``resizes``: it may change their size, too. ``appends``: it may be a
+    key-value cache's growth, two tensors put together along the last but one of four dimensions."""
 
-    __slots__ = ("_args", "_kwargs", "_plain", "_zeroed", "fresh", "func", "op")
+    __slots__ = (
+        "_args",
+        "_kwargs",
+        "_plain",
+        "_zeroed",
+        "appends",
+        "fresh",
+        "func",
+        "op",
+        "resizes",
+        "writes",
+    )
 
     def __init__(self, template: Template, device: torch.device) -> None:
         self.op = template.op
@@ -33,6 +46,9 @@ class Call:
         self._kwargs = {name: _builder(argument, device) for name, argument in template.kwargs.items()}
         self._zeroed = template.op.startswith(_UNINITIALISED)
         self.fresh = tuple(returned.alias_info is None for returned in self.func._schema.returns)
+        self.writes = written_holes(template)
+        self.resizes = bool(self.writes) and _may_resize(base_name(template.op))
+        self.appends = template.op == "aten.cat.default" and template.args in _APPENDING
         if template.op == "aten.mkldnn_rnn_layer.default":
             self.func = _in_grad_mode(self.func)
 
@@ -50,6 +66,14 @@ class Call:
         if not self._kwargs:
             return self.func(*args)
         return self.func(*args, **{name: build(inputs, numbers) for name, build in self._kwargs.items()})
+
+
+_APPENDING = tuple([[TensorHole(), TensorHole()], dimension] for dimension in (-2, 2))
+
+
+def _may_resize(name: str) -> bool:
+    """``out=`` arguments are made to fit, tensors of in-place ops stay as they are."""
+    return "resize" in name or name.startswith("set_") or not name.endswith("_")
 
 
 def _in_grad_mode(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -36,6 +36,14 @@ def load_source(
     return strided
 
 
+def load_shared(
+    source: Source, meta: TensorMeta, blobs: Mapping[str, str], device: torch.device
+) -> torch.UntypedStorage:
+    """A blob's bytes as they are, for sessions that read them. On the CPU they stay the file's pages."""
+    raw = _raw_bytes(source, meta.blob_bytes, blobs)
+    return raw.to(device).untyped_storage()
+
+
 def zeros_strided(
     shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:

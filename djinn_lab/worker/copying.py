@@ -1,0 +1,353 @@
+"""The three copies of session memory, as steps of one piece each: store, restore, demote.
+
+Every generator yields how long the link takes for the piece that it just copied, and looks again, after
+each, whether its session still exists.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+
+from djinn_lab.units import format_bytes
+from djinn_lab.worker.link import Link, digest
+from djinn_lab.worker.loading import Loading
+from djinn_lab.worker.memory_account import MemoryAccount
+from djinn_lab.worker.parked import ManifestWriter, Parked, write_parked
+from djinn_lab.worker.pieces import Piece, PieceFile
+from djinn_lab.worker.storages import Storage
+from djinn_lab.worker.tiers import Tiers
+from djinn_lab.worker.values import SessionValues
+
+
+class TransferProblem(Exception):
+    """``full`` and ``mismatch``: as in :class:`djinn_lab.worker.messages.TransferFailed`."""
+
+    def __init__(self, reason: str, full: str | None = None, mismatch: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.full = full
+        self.mismatch = mismatch
+
+
+class SessionGone(Exception):
+    """Closed while it was copied: nobody waits for an answer."""
+
+
+@dataclass
+class Copied:
+    """What a transfer has done so far."""
+
+    nbytes: int = 0
+    checked_pieces: int = 0
+    whole: bool = True
+    manifest: bytes | None = None
+
+
+@dataclass
+class Copies:
+    """The copies of one device."""
+
+    tiers: Tiers
+    link: Link
+    account: MemoryAccount
+    device: torch.device
+
+    # --- store
+
+    def store(self, name: str, values: SessionValues, copied: Copied) -> Iterator[float]:
+        """Device to host: the pieces without a valid copy there. When the host is full, those copied so
+        far stay stored."""
+        if values.state != "resident":
+            if values.state == "parked" and values.parked is not None:
+                with self.tiers.fences.lock:
+                    copied.manifest = self._parked_manifest(name, values.parked)
+                return
+            raise TransferProblem("it is not on the device yet")
+        again = True
+        while again:
+            again = False
+            for storage, index in self._unstored(values):
+                seconds = self._store_piece(values, storage, index, copied)
+                if values.closed:
+                    raise SessionGone
+                if seconds is None:
+                    again = again or not values.running
+                    continue
+                yield seconds
+                if values.running:  # what was to come next may have been replaced by now
+                    again = True
+                    break
+        with self.tiers.fences.lock:
+            copied.whole = not values.running and values.unstored_bytes == 0
+            if copied.whole:
+                copied.manifest = self._manifest(name, values)
+
+    def _unstored(self, values: SessionValues) -> Iterator[tuple[Storage, int]]:
+        """While the session runs only what is complete and likely to stay."""
+        for storage in list(values.storages.values()):
+            running = values.running
+            if running and not storage.ready_bytes:
+                continue
+            cut = storage.pieces()
+            for index in range(cut.complete if running else cut.count):
+                if storage.alive and storage.stored(index) is None:
+                    yield storage, index
+
+    def _store_piece(
+        self, values: SessionValues, storage: Storage, index: int, copied: Copied
+    ) -> float | None:
+        """None when an op is writing it, or it is gone."""
+        fences = self.tiers.fences
+        if not fences.begin_read(storage):
+            if storage.alive and not values.running:
+                fences.wait_for_writer(storage)
+            return None
+        try:
+            version = storage.version
+            view = storage.pieces().view(storage.memory(), index)
+            if view.dim() > 1:
+                view = view.contiguous()
+            fingerprint = self.link.fingerprint(view)
+            self.fingerprint_taken(storage, index)
+            piece, moved = self._to_host(view, fingerprint, self._stale(storage, index))
+            with fences.lock:
+                values.commit(storage, index, version, piece)
+        finally:
+            fences.end_read(storage)
+        copied.nbytes += moved
+        return self.link.seconds(moved) if moved else 0.0
+
+    def fingerprint_taken(self, storage: Storage, index: int) -> None:
+        """Between looking at a piece's bytes and copying them; tests put gates here."""
+
+    def _stale(self, storage: Storage, index: int) -> Piece | None:
+        with self.tiers.fences.lock:
+            chain = storage.chain
+            return chain.stale[index] if chain is not None and index < len(chain.stale) else None
+
+    def _to_host(self, view: torch.Tensor, fingerprint: bytes, stale: Piece | None) -> tuple[Piece, int]:
+        """The held piece with these bytes, and how many of them went over the link."""
+        fences, store = self.tiers.fences, self.tiers.store
+        nbytes = view.nbytes
+        known = self.link.digest_before_copy(fingerprint)
+        with fences.lock:
+            if known is not None:
+                found = store.find(known)
+                if found is not None:
+                    return found, 0
+            elif stale is not None and stale.references and stale.fingerprint == fingerprint:
+                return store.hold(stale), 0
+            offset = store.arena.take(nbytes)
+        if offset is None:
+            raise TransferProblem(
+                f"the host tier is full: {format_bytes(store.host_used_bytes)} of "
+                f"{format_bytes(store.arena.capacity_bytes)} are used, and a piece of "
+                f"{format_bytes(nbytes)} has no room",
+                full="host",
+            )
+        try:
+            host = store.arena.view(offset, nbytes)
+            self.link.copy_out(view, host)
+            content = known if known is not None else digest(host)
+        except BaseException:
+            with fences.lock:
+                store.arena.give_back(offset, nbytes)
+            raise
+        with fences.lock:
+            return store.add(content, fingerprint, nbytes, offset), nbytes
+
+    def _manifest(self, name: str, values: SessionValues) -> bytes:
+        writer = ManifestWriter(name, self.link.fingerprints, self.tiers.store)
+        numbers: dict[int, int] = {}
+        for key, storage in values.storages.items():
+            cut = storage.pieces()
+            pieces = [storage.stored(index) for index in range(cut.count)]
+            digest_of = storage.shared.digest if storage.shared is not None else None
+            held = [piece for piece in pieces if piece is not None]
+            numbers[key] = writer.storage(storage.nbytes, cut, digest_of, held)
+        for identifier in values.tensors:
+            found = values.storage_of(identifier)
+            number = None if found is None else numbers[found.key]
+            writer.value(identifier, values.layout(identifier), number)
+        return writer.encoded()
+
+    def _parked_manifest(self, name: str, parked: Parked) -> bytes:
+        return write_parked(name, self.link.fingerprints, parked, self.tiers.store)
+
+    # --- restore
+
+    def restore(self, values: SessionValues, copied: Copied) -> Iterator[float]:
+        """Host or disk to device. The session is there when every piece has been compared."""
+        loading = self._begin_loading(values)
+        try:
+            self._allocate(loading)
+            for item in loading.items:
+                handle = loading.handles.get(id(item))
+                if handle is None:
+                    continue
+                memory = torch.empty(0, dtype=torch.uint8, device=self.device).set_(handle)
+                for index, piece in enumerate(item.pieces):
+                    self._restore_piece(values, loading, item.cut.view(memory, index), piece)
+                    copied.nbytes += piece.nbytes
+                    copied.checked_pieces += 1
+                    yield self.link.seconds(piece.nbytes)
+        except SessionGone:
+            raise
+        except Exception as error:
+            self._undo(values, loading, error)
+            raise
+        with self.tiers.fences.lock:
+            if values.loading is not loading:
+                raise SessionGone
+            values.loading = None
+            values.unpark(loading.handles, loading.looked_at, self.device)
+
+    def _begin_loading(self, values: SessionValues) -> Loading:
+        with self.tiers.fences.lock:
+            if values.closed:
+                raise SessionGone
+            parked = values.parked
+            if values.state != "parked" or parked is None:
+                raise TransferProblem(
+                    "it is on the device already" if values.state == "resident" else "it is being restored"
+                )
+            here = {
+                id(item): weight
+                for item in parked.storages
+                if item.shared is not None and (weight := self.tiers.weights.find(item.shared)) is not None
+            }
+            needed = sum(item.nbytes for item in parked.storages if id(item) not in here)
+            if not self.account.reserve_other(needed):
+                used = self.account.used_bytes
+                raise TransferProblem(
+                    f"the device is full: it needs {format_bytes(needed)}, and {format_bytes(used)} of "
+                    f"{format_bytes(self.account.limit_bytes)} are used",
+                    full="device",
+                )
+            parked.loading = True
+            values.state = "loading"
+            loading = values.loading = Loading(list(parked.storages), needed)
+            for item in parked.storages:
+                if id(item) in here:
+                    loading.looked_at[id(item)] = values.look_at(here[id(item)])
+        return loading
+
+    def _allocate(self, loading: Loading) -> None:
+        try:
+            for item in loading.items:
+                if id(item) not in loading.looked_at:
+                    memory = torch.empty(item.nbytes, dtype=torch.uint8, device=self.device)
+                    loading.handles[id(item)] = memory.untyped_storage()
+        except (RuntimeError, MemoryError) as error:
+            raise TransferProblem(f"the device has no memory left: {error}", full="device") from error
+
+    def _restore_piece(
+        self, values: SessionValues, loading: Loading, view: torch.Tensor, piece: Piece
+    ) -> None:
+        with self.tiers.fences.lock:
+            if values.loading is not loading:
+                raise SessionGone
+            loading.busy = True
+        try:
+            try:
+                source = self.tiers.store.read(piece)
+            except OSError as error:
+                raise TransferProblem(f"a stored piece cannot be read: {error}", mismatch=True) from error
+            self.link.copy_in(source, view)
+            if self.link.fingerprint(view) != piece.fingerprint:
+                place, offset = self.tiers.store.place(piece)
+                raise TransferProblem(
+                    f"{format_bytes(piece.nbytes)} at byte {offset} of {place} are not what was stored",
+                    mismatch=True,
+                )
+        finally:
+            with self.tiers.fences.lock:
+                loading.busy = False
+                self.tiers.fences.changed.notify_all()
+
+    def _undo(self, values: SessionValues, loading: Loading, error: Exception) -> None:
+        """Parked as before; but when bytes are not what they were, nobody may use any of them."""
+        with self.tiers.fences.lock:
+            if values.loading is not loading:
+                return
+            values.stop_loading()
+            if isinstance(error, TransferProblem) and error.mismatch:
+                values.lose(error.reason)
+
+    # --- demote
+
+    def demote(self, name: str, values: SessionValues, copied: Copied, transfer: int) -> Iterator[float]:
+        """Host to disk, all of it in one file; the host's pieces are freed at its end. On a problem there
+        is no file and nothing changed."""
+        fences, store = self.tiers.fences, self.tiers.store
+        with fences.lock:
+            parked = values.parked
+            if values.state != "parked" or parked is None:
+                raise TransferProblem("only a session that is off the device can go to the disk")
+            held = {
+                id(piece): store.hold(piece)
+                for item in parked.storages
+                for piece in item.pieces
+                if piece.file is None
+            }
+            nbytes = sum(piece.nbytes for piece in held.values())
+            file = store.reserve_file(f"session-{os.getpid()}-{transfer}.pieces", nbytes) if held else None
+        try:
+            if held and file is None:
+                raise TransferProblem(
+                    f"the disk tier is full: it needs {format_bytes(nbytes)}, and "
+                    f"{format_bytes(store.disk_used_bytes)} of {format_bytes(store.disk_bytes_max)} are used",
+                    full="disk",
+                )
+            offsets: dict[int, int] = {}
+            if file is not None:
+                yield from self._write(values, list(held.values()), file, offsets, copied)
+            with fences.lock:
+                if values.closed or values.parked is not parked or values.state != "parked":
+                    raise SessionGone
+                self._now_in_file(parked, file, offsets)
+                copied.manifest = self._parked_manifest(name, parked)
+        finally:
+            with fences.lock:
+                if file is not None and not file.pieces:
+                    store.remove_file(file)
+                for piece in held.values():
+                    store.drop(piece)
+
+    def _write(
+        self,
+        values: SessionValues,
+        pieces: list[Piece],
+        file: PieceFile,
+        offsets: dict[int, int],
+        copied: Copied,
+    ) -> Iterator[float]:
+        try:
+            with file.path.open("xb", buffering=0) as out:
+                for piece in pieces:
+                    if values.closed:
+                        raise SessionGone
+                    offsets[id(piece)] = copied.nbytes
+                    content = memoryview(self.tiers.store.read(piece).numpy())  # type: ignore[arg-type]
+                    while len(content):
+                        content = content[out.write(content) :]
+                    copied.nbytes += piece.nbytes
+                    yield 0.0
+        except OSError as error:
+            with suppress(OSError):
+                file.path.unlink(missing_ok=True)
+            raise TransferProblem(f"{file.path} could not be written: {error}", full="disk") from error
+
+    def _now_in_file(self, parked: Parked, file: PieceFile | None, offsets: dict[int, int]) -> None:
+        store = self.tiers.store
+        for item in parked.storages:
+            for index, piece in enumerate(item.pieces):
+                if piece.file is None:
+                    assert file is not None
+                    item.pieces[index] = store.in_file(piece, file, offsets[id(piece)])
+                    store.drop(piece)

@@ -1,0 +1,51 @@
+"""Who may touch a storage's bytes: ops and copies never at once.
+
+Read after write: a copy begins to read no storage that an op is writing. Write after read: an op that
+writes a storage, and whoever frees it, waits until the copy has done with the piece it is reading. Both
+sides announce themselves before they look, so an op on a storage that no copy has ever seen takes no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from djinn_lab.worker.storages import Storage
+
+
+class Fences:
+    """``lock`` guards everything that is stored, parked or counted for the tiers. It is never held while
+    bytes are copied. ``changed`` is notified when a read or a write ends."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+
+    def begin_read(self, storage: Storage) -> bool:
+        """False when an op is writing it, another copy reads it, or it is gone."""
+        with self.lock:
+            storage.tracked = True
+            if storage.writing or storage.reading or not storage.alive:
+                return False
+            storage.reading = True
+            return True
+
+    def end_read(self, storage: Storage) -> None:
+        with self.lock:
+            storage.reading = False
+            self.changed.notify_all()
+
+    def wait_for_readers(self, storage: Storage) -> None:
+        """Called with the lock held, by who is about to write or free."""
+        while storage.reading:
+            self.changed.wait()
+
+    def end_write(self, storage: Storage) -> None:
+        with self.lock:
+            storage.writing = False
+            self.changed.notify_all()
+
+    def wait_for_writer(self, storage: Storage) -> None:
+        """Until no op writes it, or a moment has passed: whoever waits looks again at what it copies."""
+        with self.lock:
+            if storage.writing:
+                self.changed.wait(0.05)

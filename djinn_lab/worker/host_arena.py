@@ -1,0 +1,82 @@
+"""The memory of a device's host tier: one file of fixed size in shared memory, mapped once.
+
+It is a file so that what it holds outlives this process: another worker reads the pieces at the paths and
+offsets of a manifest. The pool deletes the files of dead workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import torch
+
+from djinn_lab.errors import PoolError
+from djinn_lab.units import format_bytes
+from djinn_lab.worker.extents import Extents
+from djinn_lab.worker.host_limit import largest_host_bytes
+
+PINNED_SLAB_BYTES = 8 * 2**30
+
+log = logging.getLogger(__name__)
+
+
+class HostArena:
+    """``capacity_bytes`` of host memory, sparse until written. ``pinned``: registered with CUDA, so that
+    copies run at the link's rate and beside the device's work. Not safe for threads."""
+
+    def __init__(self, capacity_bytes: int, directory: Path | None, device: str, pin: bool = False) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.pinned = False
+        self.path: Path | None = None
+        self._extents = Extents(capacity_bytes)
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+        if not capacity_bytes:
+            return
+        largest = largest_host_bytes()
+        if capacity_bytes > largest:
+            raise PoolError(
+                f"A host tier of {format_bytes(capacity_bytes)} was asked for {device}, and "
+                f"{format_bytes(largest)} of memory are available for it.",
+                "Ask for less host memory, or stop what else uses the machine's memory.",
+            )
+        if directory is None:
+            raise PoolError("A host tier needs a directory.", "Pass --host-directory, too.")
+        self.path = directory / f"host-{device.replace(':', '-')}-{os.getpid()}.arena"
+        self._bytes = torch.from_file(str(self.path), shared=True, size=capacity_bytes, dtype=torch.uint8)
+        if pin:
+            self.pinned = _pin(self._bytes)
+
+    @property
+    def used_bytes(self) -> int:
+        return self._extents.used_bytes
+
+    def take(self, nbytes: int) -> int | None:
+        """The offset of ``nbytes`` that are the caller's now, None when there is no room."""
+        return self._extents.take(nbytes)
+
+    def give_back(self, offset: int, nbytes: int) -> None:
+        self._extents.give_back(offset, nbytes)
+
+    def view(self, offset: int, nbytes: int) -> torch.Tensor:
+        """These bytes themselves, as uint8."""
+        return self._bytes.narrow(0, offset, nbytes)
+
+
+def _pin(memory: torch.Tensor) -> bool:
+    """Register all of ``memory`` with CUDA; False, and an error in the log, when a slab is refused."""
+    runtime = torch.cuda.cudart()
+    for offset in range(0, memory.nbytes, PINNED_SLAB_BYTES):
+        size = min(PINNED_SLAB_BYTES, memory.nbytes - offset)
+        result = runtime.cudaHostRegister(memory.data_ptr() + offset, size, 0)
+        if int(result) != 0:
+            log.error(
+                "cudaHostRegister refused %s of the host tier at %s (%s): copies to and from it will be "
+                "slow. Raise the limit of locked memory (ulimit -l) or make the host tier smaller.",
+                format_bytes(size),
+                format_bytes(offset),
+                result,
+            )
+            return False
+    return True

@@ -1,0 +1,67 @@
+"""The way between a device and its host, and the fingerprints of what goes over it.
+
+A fingerprint is of the device's own bytes: taken when a piece is stored and compared after it was restored.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import blake3
+import torch
+
+PIECE_OVERHEAD_S = 50e-6
+"""What a copy of any size costs on a throttled link: launching one on a GPU, and hearing that it ended."""
+
+
+class Link(Protocol):
+    """Copies return when their bytes are there."""
+
+    fingerprints: str
+    """Names the kind of fingerprint; manifests say which it was."""
+    bytes_per_second: float | None
+    """Of each direction; None for a CPU's own memory."""
+
+    def fingerprint(self, device: torch.Tensor) -> bytes: ...
+
+    def digest_before_copy(self, fingerprint: bytes) -> bytes | None:
+        """The BLAKE3 of the same bytes, where the fingerprint already is that."""
+
+    def copy_out(self, device: torch.Tensor, host: torch.Tensor) -> None: ...
+
+    def copy_in(self, host: torch.Tensor, device: torch.Tensor) -> None: ...
+
+    def seconds(self, nbytes: int) -> float:
+        """What a copy must not take less than."""
+
+
+class CpuLink:
+    """For devices that are processes: both ends are memory, and the throttle makes a link of them."""
+
+    fingerprints = "blake3"
+
+    def __init__(self, bytes_per_second: float = 0.0) -> None:
+        self.bytes_per_second: float | None = bytes_per_second or None
+
+    def fingerprint(self, device: torch.Tensor) -> bytes:
+        return digest(device)
+
+    def digest_before_copy(self, fingerprint: bytes) -> bytes | None:
+        return fingerprint
+
+    def copy_out(self, device: torch.Tensor, host: torch.Tensor) -> None:
+        host.view(device.shape).copy_(device)
+
+    def copy_in(self, host: torch.Tensor, device: torch.Tensor) -> None:
+        device.copy_(host.view(device.shape))
+
+    def seconds(self, nbytes: int) -> float:
+        if self.bytes_per_second is None:
+            return 0.0
+        return PIECE_OVERHEAD_S + nbytes / self.bytes_per_second
+
+
+def digest(memory: torch.Tensor) -> bytes:
+    """BLAKE3 of a tensor's bytes in row-major order, on the host."""
+    content = memoryview(memory.contiguous().view(-1).numpy())  # type: ignore[arg-type]
+    return blake3.blake3(content).digest()

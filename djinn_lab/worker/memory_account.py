@@ -1,0 +1,85 @@
+"""Live bytes on the device against an enforced limit, counted from several threads."""
+
+from __future__ import annotations
+
+import threading
+
+from djinn_lab.errors import DeviceMemoryError
+from djinn_lab.units import format_bytes
+
+
+class MemoryAccount:
+    """Room is reserved before it is allocated. The thread that runs programs counts for itself, without a
+    lock; all other threads use the methods named ``other``. Each side announces what it takes before it
+    looks at the other's count, so two takers never both get the last room."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._own_bytes = 0
+        self._other_bytes = 0
+        self._own_peak = 0
+        self._other_peak = 0
+        self._lock = threading.Lock()
+
+    @property
+    def used_bytes(self) -> int:
+        return self._own_bytes + self._other_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self._own_peak, self._other_peak)
+
+    def start_peak(self) -> None:
+        """The high-water mark begins at what is used now."""
+        self._own_peak = self._other_peak = self.used_bytes
+
+    def add(self, nbytes: int) -> None:
+        self._own_bytes += nbytes
+        self.mark_peak()
+
+    def mark_peak(self) -> None:
+        used = self._own_bytes + self._other_bytes
+        if used > self._own_peak:
+            self._own_peak = used
+
+    def reserve(self, nbytes: int, what: str) -> None:
+        """Take ``nbytes``, or raise DeviceMemoryError when they would not fit."""
+        self._own_bytes += nbytes
+        if self._own_bytes + self._other_bytes <= self.limit_bytes:
+            return
+        with self._lock:  # what another thread was about to take it has now, or has not
+            used = self._own_bytes + self._other_bytes - nbytes
+            if used + nbytes <= self.limit_bytes:
+                return
+            self._own_bytes -= nbytes
+        raise DeviceMemoryError(
+            f"{what} needs {format_bytes(nbytes)}, and {format_bytes(used)} of the device's "
+            f"{format_bytes(self.limit_bytes)} are in use.",
+            "Use a smaller batch, delete tensors you no longer need (del x), or ask for a device "
+            "with more memory.",
+        )
+
+    def settle(self, reserved: int, used: int) -> None:
+        """What was reserved is in use now, ``used`` of it or more."""
+        self._own_bytes += used - reserved
+        self.mark_peak()
+
+    def release(self, nbytes: int) -> None:
+        """Give back what was reserved and not used."""
+        self._own_bytes -= nbytes
+
+    def reserve_other(self, nbytes: int) -> bool:
+        """As :meth:`reserve`, from another thread; False when they would not fit."""
+        with self._lock:
+            self._other_bytes += nbytes
+            used = self._own_bytes + self._other_bytes
+            if used > self.limit_bytes:
+                self._other_bytes -= nbytes
+                return False
+            self._other_peak = max(self._other_peak, used)
+            return True
+
+    def add_other(self, nbytes: int) -> None:
+        with self._lock:
+            self._other_bytes += nbytes
+            self._other_peak = max(self._other_peak, self._own_bytes + self._other_bytes)

@@ -1,0 +1,119 @@
+"""The pieces of parked state on the host and the disk, counted, and found by content.
+
+Equal bytes of several sessions, weights or the KV of an equal prompt, are one piece. All methods but
+:meth:`PieceStore.read` are called with the fences' lock held.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from djinn_lab.worker.host_arena import HostArena
+
+
+@dataclass(eq=False)
+class PieceFile:
+    """Holds pieces on the disk, or those of another process. ``owned``: deleted with its last piece."""
+
+    path: Path
+    nbytes: int
+    owned: bool
+    pieces: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Piece:
+    """``digest``: BLAKE3 of its bytes. ``fingerprint``: of the device's bytes when it was stored, see
+    :mod:`djinn_lab.worker.link`. ``offset``: in the arena, or in ``file`` where that is given."""
+
+    digest: bytes
+    fingerprint: bytes
+    nbytes: int
+    offset: int
+    file: PieceFile | None = None
+    references: int = 1
+
+
+class PieceStore:
+    def __init__(self, arena: HostArena, disk_bytes: int = 0, disk_directory: Path | None = None) -> None:
+        self.arena = arena
+        self.disk_bytes_max = disk_bytes
+        self.disk_directory = disk_directory
+        self.disk_used_bytes = 0
+        self._by_digest: dict[bytes, Piece] = {}
+
+    @property
+    def host_used_bytes(self) -> int:
+        return self.arena.used_bytes
+
+    def find(self, digest: bytes) -> Piece | None:
+        """The host's piece with these bytes, held once more."""
+        piece = self._by_digest.get(digest)
+        if piece is not None:
+            piece.references += 1
+        return piece
+
+    def add(self, digest: bytes, fingerprint: bytes, nbytes: int, offset: int) -> Piece:
+        """The bytes were copied to ``offset``; when equal ones were there already, these are given
+        back."""
+        found = self.find(digest)
+        if found is not None:
+            self.arena.give_back(offset, nbytes)
+            return found
+        piece = self._by_digest[digest] = Piece(digest, fingerprint, nbytes, offset)
+        return piece
+
+    def reserve_file(self, name: str, nbytes: int) -> PieceFile | None:
+        """A new file on the disk, None when there is no room for it."""
+        if self.disk_directory is None or self.disk_used_bytes + nbytes > self.disk_bytes_max:
+            return None
+        self.disk_used_bytes += nbytes
+        return PieceFile(self.disk_directory / name, nbytes, owned=True)
+
+    def remove_file(self, file: PieceFile) -> None:
+        if file.owned:
+            self.disk_used_bytes -= file.nbytes
+            file.path.unlink(missing_ok=True)
+
+    def in_file(self, piece: Piece, file: PieceFile, offset: int) -> Piece:
+        """The same bytes, in a file."""
+        file.pieces += 1
+        return Piece(piece.digest, piece.fingerprint, piece.nbytes, offset, file)
+
+    def hold(self, piece: Piece) -> Piece:
+        piece.references += 1
+        return piece
+
+    def drop(self, piece: Piece) -> None:
+        piece.references -= 1
+        if piece.references:
+            return
+        if piece.file is not None:
+            piece.file.pieces -= 1
+            if not piece.file.pieces:
+                self.remove_file(piece.file)
+            return
+        del self._by_digest[piece.digest]
+        self.arena.give_back(piece.offset, piece.nbytes)
+
+    def place(self, piece: Piece) -> tuple[str, int]:
+        """Path and offset of its bytes, for other processes."""
+        if piece.file is not None:
+            return str(piece.file.path), piece.offset
+        return str(self.arena.path), piece.offset
+
+    def read(self, piece: Piece) -> torch.Tensor:
+        """The bytes of a held piece: those of the arena themselves, or read from its file. Raises OSError
+        when the file is gone or too short."""
+        if piece.file is None:
+            return self.arena.view(piece.offset, piece.nbytes)
+        content = bytearray(piece.nbytes)
+        with piece.file.path.open("rb", buffering=0) as file:
+            count = os.preadv(file.fileno(), [content], piece.offset)
+        if count != piece.nbytes:
+            raise OSError(f"{piece.file.path} ends at {piece.offset + count}, within a piece")
+        return torch.frombuffer(content, dtype=torch.uint8)

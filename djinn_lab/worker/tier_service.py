@@ -1,0 +1,154 @@
+"""Answers the messages about session memory: begins copies, and does what is bookkeeping at once.
+
+Called by the thread that reads the connection, never behind a running program.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from djinn_lab.units import format_bytes
+from djinn_lab.worker import messages
+from djinn_lab.worker.copying import Copied, Copies, SessionGone, TransferProblem
+from djinn_lab.worker.lanes import Job, Lane
+from djinn_lab.worker.messages import TransferDone, TransferFailed, WorkerMemory
+from djinn_lab.worker.parked import read_manifest
+from djinn_lab.worker.values import SessionValues
+
+Answer = TransferDone | TransferFailed
+Copying = messages.Store | messages.Restore | messages.Demote
+Message = Copying | messages.Evict | messages.Forget | messages.Expedite
+MESSAGES = (
+    messages.Store,
+    messages.Restore,
+    messages.Demote,
+    messages.Evict,
+    messages.Forget,
+    messages.Expedite,
+)
+
+log = logging.getLogger(__name__)
+
+
+class TierService:
+    """``find``: the values of a session, made where it has none yet."""
+
+    def __init__(
+        self,
+        copies: Copies,
+        find: Callable[[str], SessionValues],
+        memory: Callable[[], WorkerMemory],
+        send: Callable[[Answer], None],
+    ) -> None:
+        self._copies = copies
+        self._find = find
+        self._memory = memory
+        self._send = send
+        self._lanes = {"store": Lane("out"), "restore": Lane("in"), "demote": Lane("to disk")}
+
+    def handle(self, message: Message) -> None:
+        if isinstance(message, messages.Expedite):
+            for lane in self._lanes.values():
+                lane.expedite(message.transfer)
+            return
+        values = self._find(message.session)
+        if isinstance(message, messages.Evict):
+            self._at_once(message, "evict", lambda: self._evict(values, message.discard))
+        elif isinstance(message, messages.Forget):
+            self._at_once(message, "forget", lambda: self._forget(values))
+        else:
+            self._begin(message, values)
+
+    def stop(self) -> None:
+        for lane in self._lanes.values():
+            lane.stop()
+
+    def _begin(self, message: Copying, values: SessionValues) -> None:
+        copied = Copied()
+        copies, session = self._copies, message.session
+        steps: Iterator[float]
+        if isinstance(message, messages.Store):
+            kind, expedited = "store", message.expedited
+            steps = copies.store(session, values, copied)
+        elif isinstance(message, messages.Demote):
+            kind, expedited = "demote", False
+            steps = copies.demote(session, values, copied, message.transfer)
+        else:
+            kind, expedited = "restore", message.expedited
+            steps = self._restore(message, values, copied)
+
+        def finish(job: Job, problem: Exception | None) -> None:
+            if not isinstance(problem, SessionGone):
+                self._send(self._result(job, session, kind, copied, problem))
+
+        self._lanes[kind].add(Job(message.transfer, steps, finish, expedited))
+
+    def _restore(self, message: messages.Restore, values: SessionValues, copied: Copied) -> Iterator[float]:
+        if message.manifest is not None:
+            self._take_over(message.manifest, values)
+        yield from self._copies.restore(values, copied)
+
+    def _take_over(self, manifest: bytes, values: SessionValues) -> None:
+        tiers = self._copies.tiers
+        with tiers.fences.lock:
+            if values.closed:
+                raise SessionGone
+            if values.parked is not None:
+                return  # this process has it
+            if values.tensors:
+                raise TransferProblem("it is on the device already")
+            try:
+                values.arrive(read_manifest(manifest, self._copies.link.fingerprints, tiers.store))
+            except ValueError as error:
+                raise TransferProblem(str(error)) from error
+
+    def _evict(self, values: SessionValues, discard: bool) -> None:
+        if values.running:
+            raise TransferProblem("it runs")
+        if discard:
+            values.discard("its memory was given to other sessions")
+            return
+        if values.state != "resident":
+            raise TransferProblem("it is not on the device")
+        if values.unstored_bytes:
+            raise TransferProblem(f"{format_bytes(values.unstored_bytes)} of it are not stored")
+        values.park()
+
+    def _forget(self, values: SessionValues) -> None:
+        if values.state != "resident":
+            raise TransferProblem("it is not on the device, so its copy on the host is the only one")
+        values.forget_stored()
+
+    def _at_once(self, message: messages.Evict | messages.Forget, kind: str, act: Callable[[], None]) -> None:
+        job = Job(message.transfer, iter(()), lambda job, problem: None, expedited=True)
+        problem: Exception | None = None
+        with self._copies.tiers.fences.lock:
+            try:
+                act()
+            except TransferProblem as error:
+                problem = error
+        self._send(self._result(job, message.session, kind, Copied(), problem))
+
+    def _result(self, job: Job, session: str, kind: str, copied: Copied, problem: Exception | None) -> Answer:
+        memory = self._memory()
+        if problem is None:
+            return TransferDone(
+                job.transfer,
+                session,
+                kind,
+                memory,
+                copied.nbytes,
+                job.busy_s,
+                job.queued_s,
+                copied.checked_pieces,
+                copied.whole,
+                copied.manifest,
+            )
+        if isinstance(problem, TransferProblem):
+            return TransferFailed(
+                job.transfer, session, kind, problem.reason, memory, problem.full, problem.mismatch
+            )
+        log.error("%s of session %s failed", kind, session, exc_info=problem)
+        reason = f"{type(problem).__name__}: {problem}"
+        return TransferFailed(job.transfer, session, kind, reason, memory)
