@@ -33,8 +33,8 @@ from djinn_lab.dashboard.wake_chart import WakeChart, wake_sentence
 TABLES_EVERY_S = 0.9
 HAPPENINGS_SHOWN_MAX = 60
 WINDOWS = {"1 min": 60, "3 min": 180, "10 min": 600}
-_HALF: dict[str, Any] = {"styles": {"flex": "1 1 400px", "min-width": "0"}, "margin": 0}
-"""Half the width, or all of it on a narrow screen."""
+_STACKED = "@media (max-width: 900px) { :host { display: flex !important; flex-direction: column; } }"
+"""Side by side, but not on a narrow screen."""
 NO_SESSIONS = empty_state(
     "No session holds anything yet",
     "Paste this into a notebook. Its tensors stay on a device between cells, and are parked when others need "
@@ -90,9 +90,10 @@ class MemoryPage:
         self._lanes_heading = html_pane(margin=0)
         self._sessions_heading = html_pane(margin=(18, 0, 6, 0))
         self._no_sessions = html_pane(NO_SESSIONS, visible=False)
-        wakes = pn.Column(self._wakes_heading, self.wakes.view, **_HALF)
-        held = pn.Column(self._held_heading, self.held, **_HALF)
-        self._pair = pn.FlexBox(wakes, held, gap="16px", sizing_mode="stretch_width", margin=(14, 0, 0, 0))
+        beside: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (14, 16, 0, 0)}
+        wakes = pn.Column(self._wakes_heading, self.wakes.view, **beside)
+        held = pn.Column(self._held_heading, self.held, sizing_mode="stretch_width", margin=(14, 0, 0, 0))
+        self._pair = pn.GridBox(wakes, held, ncols=2, stylesheets=[_STACKED], **full)
         lanes_bar = pn.Row(
             self._lanes_heading, self.window, sizing_mode="stretch_width", margin=(18, 0, 0, 0)
         )

@@ -142,6 +142,9 @@ def test_the_memory_page_shows_a_session_and_keeps_it_in_the_address(
     page = visitor.open(f"{dashboard_url}?page=memory")
     page.wait_for_selector("[aria-label='Memory of cpu:0']")
     page.wait_for_selector("text=Wake-up, p50 / p99")
+    page.wait_for_function(_DRAWN_WIDTHS + ".every((width) => width > 300)")
+    before = page.evaluate("window.__djinnBeat")
+    page.wait_for_function(f"window.__djinnBeat > {before}")
     page.click(f"tr[data-id='{own}']")
     page.wait_for_selector(f"table.facts >> text={own}")
     page.wait_for_function(f"location.search.includes('session={own}')")
@@ -150,6 +153,10 @@ def test_the_memory_page_shows_a_session_and_keeps_it_in_the_address(
     with page.expect_download() as waiting:
         page.click("text=CSV of sessions")
     assert own in Path(waiting.value.path()).read_text()
+
+
+_DRAWN_WIDTHS = """[...Bokeh.documents[0]._all_models.values()]
+  .filter((model) => model.type === "Figure").map((model) => model.inner_width)"""
 
 
 def test_the_trace_can_be_taken_away(visitor: Any, dashboard_url: str, finished_job: str) -> None:
