@@ -38,6 +38,8 @@ def explain(job: Job, place: Place | None, lost_devices: Sequence[str]) -> str:
     match job.state:
         case JobState.SUBMITTED:
             return _explain_submitted(job, lost_devices)
+        case JobState.RESTORING:
+            return job.memory_reason or f"Waits for memory on {job.held_on}."
         case JobState.QUEUED:
             assert place is not None
             return _explain_queued(job, place)

@@ -41,8 +41,15 @@ def check_queue(
 
 
 def check_job(job: Job) -> None:
-    on_device = job.state in (JobState.QUEUED, JobState.RUNNING)
+    on_device = job.state in (JobState.RESTORING, JobState.QUEUED, JobState.RUNNING)
+    if job.state is JobState.RESTORING:
+        assert job.memory in ("ask", "held"), f"{job.job} waits for memory, which is {job.memory}"
+    if job.state in (JobState.QUEUED, JobState.RUNNING):
+        assert job.memory in ("free", "granted"), f"{job.job} is {job.state} with memory {job.memory}"
     assert (job.held_on is not None) == on_device, f"{job.job} is {job.state} and held on {job.held_on}"
     assert 0 <= job.ops_done <= job.ops_total, f"{job.job} did {job.ops_done} of {job.ops_total} ops"
     assert (job.ended_at_s is not None) == job.finished
-    assert not (job.cancelling and job.state in (JobState.SUBMITTED, JobState.QUEUED, JobState.WAITING))
+    assert not (
+        job.cancelling
+        and job.state in (JobState.SUBMITTED, JobState.RESTORING, JobState.QUEUED, JobState.WAITING)
+    )

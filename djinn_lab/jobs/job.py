@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 import msgspec
 
+from djinn_lab.jobs.messages import MemoryNeed
 from djinn_lab.jobs.states import FINISHED, RANKS, JobState
 
 
 class Job(msgspec.Struct, frozen=True):
     """``number``: arrival of the job; ``arrival``: arrival of its current segment. Both count from 0.
 
-    ``segment`` is the current segment, or the last one while WAITING. ``held_on``: the device it runs on or
-    queues for. Times are those of the events, in seconds.
-    """
+    ``segment`` is the current segment, or the last one while WAITING. ``held_on``: the device it runs on,
+    queues for or waits for memory of. Times are those of the events, in seconds."""
 
     job: str
     session: str
@@ -36,6 +36,9 @@ class Job(msgspec.Struct, frozen=True):
     ended_at_s: float | None = None
     cancelling: bool = False
     message: str = ""
+    memory: MemoryNeed = "free"
+    memory_reason: str = ""
+    memory_wait_s: float | None = None
 
     @property
     def finished(self) -> bool:

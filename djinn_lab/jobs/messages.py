@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from djinn_lab.jobs.states import JobState
+
+MemoryNeed = Literal["free", "ask", "held", "granted"]
+"""``free``: runs without asking session memory. ``ask``: once it is bound, a :class:`PlaceSegment` asks.
+``held``: was asked, and waits. ``granted``: may run on the device that its session is bound to."""
 
 
 class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
@@ -23,7 +29,8 @@ class DeviceLost(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
-    """``wish``: the device the user asked for. ``predicted_s``: expected run time, None when unknown."""
+    """``wish``: the device the user asked for. ``predicted_s``: expected run time, None when unknown. With
+    ``memory`` held: why, and for how long about."""
 
     at_s: float
     job: str
@@ -35,6 +42,9 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     final: bool
     wish: str | None = None
     predicted_s: float | None = None
+    memory: MemoryNeed = "free"
+    memory_reason: str = ""
+    memory_wait_s: float | None = None
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
@@ -48,6 +58,32 @@ class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
     priority: str
     ops_total: int
     final: bool
+    message: str
+
+
+class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
+    """The job's segment waits for its session's state, or for room, on its device; sent again when the reason
+    changes."""
+
+    at_s: float
+    job: str
+    reason: str
+    wait_s: float | None = None
+
+
+class MemoryGranted(msgspec.Struct, frozen=True, tag=True):
+    """The session's state is on its device, with room for the job's segment."""
+
+    at_s: float
+    job: str
+
+
+class MemoryRefused(msgspec.Struct, frozen=True, tag=True):
+    """The job's segment that waited for memory will never get it. The job may go on unless that was the
+    last."""
+
+    at_s: float
+    job: str
     message: str
 
 
@@ -105,6 +141,9 @@ Event = (
     | DeviceLost
     | SegmentSubmitted
     | SegmentRefused
+    | MemoryHeld
+    | MemoryGranted
+    | MemoryRefused
     | SegmentProgressed
     | SegmentFinished
     | JobFinished
@@ -112,6 +151,15 @@ Event = (
     | SessionDetached
     | SessionClosed
 )
+
+
+class PlaceSegment(msgspec.Struct, frozen=True, tag=True):
+    """The session is bound to ``device``: ask session memory to let the segment run there."""
+
+    job: str
+    segment: int
+    session: str
+    device: str
 
 
 class StartSegment(msgspec.Struct, frozen=True, tag=True):
@@ -130,8 +178,8 @@ class CancelSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class EndSegment(msgspec.Struct, frozen=True, tag=True):
-    """Answer the submit without a worker's result. ``outcome``: ``cancelled``, or ``lost`` with the
-    device."""
+    """Answer the submit without a worker's result. ``outcome``: ``cancelled``, ``lost`` with the
+    device, or ``refused`` by session memory."""
 
     job: str
     segment: int
@@ -153,4 +201,4 @@ class Notify(msgspec.Struct, frozen=True, tag=True):
     estimate_s: float | None
 
 
-Command = StartSegment | CancelSegment | EndSegment | Notify
+Command = PlaceSegment | StartSegment | CancelSegment | EndSegment | Notify

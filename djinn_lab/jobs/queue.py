@@ -19,7 +19,12 @@ from djinn_lab.jobs.messages import (
     EndSegment,
     Event,
     JobFinished,
+    MemoryGranted,
+    MemoryHeld,
+    MemoryNeed,
+    MemoryRefused,
     Notify,
+    PlaceSegment,
     SegmentFinished,
     SegmentProgressed,
     SegmentRefused,
@@ -66,6 +71,12 @@ class JobQueue:
                 self._submit(event)
             case SegmentRefused():
                 self._refuse(event)
+            case MemoryHeld():
+                self._hold(event)
+            case MemoryGranted():
+                self._grant(event)
+            case MemoryRefused():
+                self._refuse_memory(event)
             case SegmentProgressed():
                 self._progress(event)
             case SegmentFinished():
@@ -100,10 +111,10 @@ class JobQueue:
         return next(place for other, place in self._places(known.held_on) if other.job == job)
 
     def waiting(self) -> Iterator[tuple[Job, Place | None, str]]:
-        """Every SUBMITTED and QUEUED job with its place and reason."""
+        """Every SUBMITTED, RESTORING and QUEUED job with its place and reason."""
         lost, places = self._lost_devices(), self._all_places()
         for job in self._jobs.values():
-            if job.state in (JobState.SUBMITTED, JobState.QUEUED):
+            if job.state in (JobState.SUBMITTED, JobState.RESTORING, JobState.QUEUED):
                 place = places.get(job.job)
                 yield job, place, explain(job, place, lost)
 
@@ -142,12 +153,13 @@ class JobQueue:
     def _lose_device(self, event: DeviceLost) -> None:
         if not self._alive.get(event.device):
             raise IllegalEvent(f"{event.device} is not up", "pool")
-        queued = self._line(event.device)
+        queued = [*self._line(event.device), *self._restoring(event.device)]
         running = self._running.pop(event.device, None)
         self._alive[event.device] = False
         self._bound = {s: device for s, device in self._bound.items() if device != event.device}
         for job in queued:
-            self._put(replace(self._moved(job, Move.UNBIND), held_on=None))
+            memory: MemoryNeed = "free" if job.memory == "free" else "ask"
+            self._put(replace(self._moved(job, Move.UNBIND), held_on=None, memory=memory, memory_reason=""))
         if running is not None:
             job = self._jobs[running]
             outcome = "cancelled" if job.cancelling else "lost"
@@ -165,15 +177,30 @@ class JobQueue:
             raise IllegalEvent(
                 f"the session's values live on {bound}, so it cannot run on {event.wish}", "client"
             )
-        self._put(
-            self._arrived(event, old, self._next_state(old, Move.SUBMIT), event.wish, event.predicted_s)
-        )
+        if bound is None and event.memory in ("held", "granted"):
+            raise IllegalEvent(f"memory is {event.memory} for a session without a device", "pool")
+        job = self._arrived(event, old, self._next_state(old, Move.SUBMIT), event.wish, event.predicted_s)
+        wait_s = event.memory_wait_s
+        self._put(replace(job, memory=event.memory, memory_reason=event.memory_reason, memory_wait_s=wait_s))
 
     def _refuse(self, event: SegmentRefused) -> None:
         old = self._expect_next(event)
         state = self._next_state(old, Move.FAIL if event.final else Move.MORE)
         job = replace(self._arrived(event, old, state, None, None), message=event.message)
         self._put(replace(job, ended_at_s=event.at_s) if job.finished else job)
+
+    def _hold(self, event: MemoryHeld) -> None:
+        job = self._waiting_for_memory(event.job)
+        self._put(replace(job, memory="held", memory_reason=event.reason, memory_wait_s=event.wait_s))
+
+    def _grant(self, event: MemoryGranted) -> None:
+        job = self._moved(self._waiting_for_memory(event.job), Move.GRANT)
+        self._put(replace(job, memory="granted", memory_reason="", memory_wait_s=None))
+
+    def _refuse_memory(self, event: MemoryRefused) -> None:
+        job = self._waiting_for_memory(event.job)
+        self._out.append(EndSegment(job.job, job.segment, "refused", 0, job.held_on, event.message))
+        self._settle(job, "failed", event.at_s, event.message)
 
     def _progress(self, event: SegmentProgressed) -> None:
         job = self._running_segment(event.job, event.segment)
@@ -218,6 +245,12 @@ class JobQueue:
             what = f"is already {finished.state}" if finished else "is unknown"
             raise IllegalEvent(f"job {job} {what}", fault)
         return self._jobs[job]
+
+    def _waiting_for_memory(self, job: str) -> Job:
+        known = self._active(job, "pool")
+        if known.state is not JobState.RESTORING:
+            raise IllegalEvent(f"job {job} does not wait for memory ({known.state})", "pool")
+        return known
 
     def _running_segment(self, job: str, segment: int) -> Job:
         known = self._active(job, "pool")
@@ -324,7 +357,7 @@ class JobQueue:
             device = self._bound.get(job.session) or self._choose_device(job)
             if device is not None:
                 self._bound[job.session] = device
-                self._put(replace(self._moved(job, Move.BIND), held_on=device))
+                self._bind(job, device)
         for device, alive in sorted(self._alive.items()):
             line = self._line(device) if alive and device not in self._running else []
             if line:
@@ -334,12 +367,20 @@ class JobQueue:
                 self._put(replace(self._moved(job, Move.START), started_at_s=started))
                 self._out.append(StartSegment(job.job, job.segment, device))
 
+    def _bind(self, job: Job, device: str) -> None:
+        bound = replace(self._moved(job, Move.BIND), held_on=device)
+        if bound.memory in ("ask", "held"):
+            bound = self._moved(bound, Move.HOLD)
+        if bound.memory == "ask":
+            self._out.append(PlaceSegment(job.job, job.segment, job.session, device))
+        self._put(bound)
+
     def _choose_device(self, job: Job) -> str | None:
         """The wished device if it is up, else the least loaded one, ties by name."""
         alive = [device for device, up in self._alive.items() if up and job.wish in (None, device)]
         load = dict.fromkeys(alive, 0)
-        held = (other.held_on for other in self._in_state(JobState.QUEUED))
-        for device in (*self._bound.values(), *held):
+        waiting = [*self._in_state(JobState.QUEUED), *self._in_state(JobState.RESTORING)]
+        for device in (*self._bound.values(), *(other.held_on for other in waiting)):
             if device in load:
                 load[device] += 1
         return min(alive, key=lambda device: (load[device], device), default=None)
@@ -349,6 +390,9 @@ class JobQueue:
 
     def _line(self, device: str) -> list[Job]:
         return line_order(job for job in self._in_state(JobState.QUEUED) if job.held_on == device)
+
+    def _restoring(self, device: str) -> list[Job]:
+        return line_order(job for job in self._in_state(JobState.RESTORING) if job.held_on == device)
 
     def _places(self, device: str) -> Iterator[tuple[Job, Place]]:
         running = self._running.get(device)
@@ -372,13 +416,13 @@ class JobQueue:
                 continue
             place = places.get(name)
             position = place.position if place else None
-            told = (job.state, job.held_on, job.segment, position, job.cancelling)
+            told = (job.state, job.held_on, job.segment, position, job.cancelling, job.memory_reason)
             if self._told.get(name) == told:
                 continue
             self._told[name] = told
             if job.finished:
                 del self._told[name]
-            reason, wait_s = explain(job, place, lost), place.wait_s if place else None
+            reason, wait_s = explain(job, place, lost), place.wait_s if place else job.memory_wait_s
             yield Notify(name, job.state, reason, position, job.held_on, wait_s)
 
     def _remember(self, event: Event) -> None:

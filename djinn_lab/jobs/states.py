@@ -12,19 +12,24 @@ A device runs one segment at a time. Its line is ordered by priority, then by th
 of the segment, so that a cell with many cuts keeps its place); within a session segments run in the order
 they came, whatever their priorities, since later ones read what earlier ones made.
 
+A segment may have to wait for session memory (:mod:`djinn_lab.memory`): its session's state lies on the
+host, or the device has no room. It is RESTORING then, outside the line, and others pass it.
+
 Nothing here knows a clock: every event carries its own time. An event that the table does not allow raises
 :class:`IllegalEvent` and changes nothing.
 
 ::
 
-                    submit            bind            start
+                                           RESTORING
+                                         hold ▲ │ grant
+                    submit            bind    │ ▼          start
       (new) ───────────────► SUBMITTED ─────► QUEUED ──────► RUNNING
                                  ▲  ◄──────────┘                │
                         submit   │    unbind                    │ more
                                  └────────── WAITING ◄──────────┘
       every state but the last three ── finish, fail, cancel ──► DONE, FAILED, CANCELLED
 
-RESTORING and PREEMPTED join the table with the features that reach them.
+PREEMPTED joins the table with the feature that reaches it.
 """
 
 from __future__ import annotations
@@ -36,6 +41,8 @@ from enum import StrEnum
 class JobState(StrEnum):
     SUBMITTED = "SUBMITTED"
     """Accepted; no device can take it yet."""
+    RESTORING = "RESTORING"
+    """Its session's state is brought to the device, or it waits for room there."""
     QUEUED = "QUEUED"
     """In a device's line."""
     RUNNING = "RUNNING"
@@ -62,6 +69,8 @@ class Move(StrEnum):
     SUBMIT = "submit"
     BIND = "bind"
     UNBIND = "unbind"
+    HOLD = "hold"
+    GRANT = "grant"
     START = "start"
     MORE = "more"
     ASK_CANCEL = "ask_cancel"
@@ -77,6 +86,12 @@ TRANSITIONS: Mapping[tuple[JobState | None, Move], JobState] = {
     (JobState.SUBMITTED, Move.BIND): JobState.QUEUED,
     (JobState.SUBMITTED, Move.FAIL): JobState.FAILED,
     (JobState.SUBMITTED, Move.CANCEL): JobState.CANCELLED,
+    (JobState.QUEUED, Move.HOLD): JobState.RESTORING,
+    (JobState.RESTORING, Move.GRANT): JobState.QUEUED,
+    (JobState.RESTORING, Move.UNBIND): JobState.SUBMITTED,
+    (JobState.RESTORING, Move.MORE): JobState.WAITING,
+    (JobState.RESTORING, Move.FAIL): JobState.FAILED,
+    (JobState.RESTORING, Move.CANCEL): JobState.CANCELLED,
     (JobState.QUEUED, Move.START): JobState.RUNNING,
     (JobState.QUEUED, Move.UNBIND): JobState.SUBMITTED,
     (JobState.QUEUED, Move.FAIL): JobState.FAILED,

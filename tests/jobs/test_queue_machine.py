@@ -21,7 +21,11 @@ from djinn_lab.jobs import (
     JobFinished,
     JobQueue,
     JobState,
+    MemoryGranted,
+    MemoryHeld,
+    MemoryRefused,
     Notify,
+    PlaceSegment,
     Priority,
     SegmentFinished,
     SegmentProgressed,
@@ -31,6 +35,7 @@ from djinn_lab.jobs import (
     SessionDetached,
     StartSegment,
 )
+from djinn_lab.jobs.messages import MemoryNeed
 
 DEVICES = st.sampled_from(["cpu:0", "cpu:1", "cpu:2"])
 JOBS = st.sampled_from([f"job{n}" for n in range(8)])
@@ -38,6 +43,7 @@ SESSIONS = st.sampled_from(["s0", "s1", "s2", "s3"])
 OUTCOMES = st.sampled_from(["done", "failed", "cancelled", "bad"])
 PRIORITIES = st.sampled_from([*Priority, "URGENT"])
 SMALL = st.integers(-1, 4)
+MEMORY = st.sampled_from(["free", "ask", "held", "granted"])
 REACHABLE = {(before, after) for (before, _), after in TRANSITIONS.items()}
 
 
@@ -69,13 +75,34 @@ class QueueMachine(RuleBasedStateMachine):
         ops=SMALL,
         final=st.booleans(),
         wish=st.none() | DEVICES,
+        memory=MEMORY,
     )
     def submit(
-        self, job: str, segment: int, session: str, priority: str, ops: int, final: bool, wish: str | None
+        self,
+        job: str,
+        segment: int,
+        session: str,
+        priority: str,
+        ops: int,
+        final: bool,
+        wish: str | None,
+        memory: MemoryNeed,
     ) -> None:
         known = self.queue.job(job)
         at_s = self.tick()
-        event = SegmentSubmitted(at_s, job, segment, session, session, priority, ops, final, wish)
+        event = SegmentSubmitted(
+            at_s,
+            job,
+            segment,
+            session,
+            session,
+            priority,
+            ops,
+            final,
+            wish,
+            memory=memory,
+            memory_reason="Full.",
+        )
         if known is not None and ops >= 0:
             right = msgspec.structs.replace(event, segment=known.segment + 1, session=known.session)
             event = right if segment >= 0 else event
@@ -86,6 +113,31 @@ class QueueMachine(RuleBasedStateMachine):
         known = self.queue.job(job)
         segment = 0 if known is None else known.segment + 1
         self.feed(SegmentRefused(self.tick(), job, segment, session, session, "NORMAL", 1, final, "no"))
+
+    @rule(job=JOBS, reason=st.sampled_from(["Room.", "Copy."]))
+    def hold(self, job: str, reason: str) -> None:
+        waits = self.waits_for_memory(job)
+        assert (self.feed(MemoryHeld(self.tick(), job, reason)) is not None) == waits
+        if waits:
+            assert self.queue.explain(job) == reason
+
+    @rule(job=JOBS)
+    def grant(self, job: str) -> None:
+        waits = self.waits_for_memory(job)
+        assert (self.feed(MemoryGranted(self.tick(), job)) is not None) == waits
+        if waits:
+            known = self.queue.job(job)
+            assert known is not None
+            assert known.state in (JobState.QUEUED, JobState.RUNNING)
+
+    @rule(job=JOBS)
+    def refuse_memory(self, job: str) -> None:
+        waits = self.waits_for_memory(job)
+        assert (self.feed(MemoryRefused(self.tick(), job, "never")) is not None) == waits
+
+    def waits_for_memory(self, job: str) -> bool:
+        known = self.queue.job(job)
+        return known is not None and known.state is JobState.RESTORING
 
     @rule(device=DEVICES, ops=SMALL)
     def progress(self, device: str, ops: int) -> None:
@@ -164,6 +216,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     def obey(self, command: Command) -> None:
         match command:
+            case PlaceSegment():
+                assert self.queue.device_of(command.session) == command.device
+                assert self.waits_for_memory(command.job)
             case StartSegment():
                 assert command.device not in self.on_device
                 assert self.unanswered[command.job] == command.segment
