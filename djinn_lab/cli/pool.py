@@ -25,6 +25,16 @@ def start(
     devices: Annotated[str | None, typer.Option(help="auto, cuda, or cpu:N. Default: the profile's.")] = None,
     memory: Annotated[str | None, typer.Option(help="Limit of each device, e.g. 2GiB.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each device's worker.")] = None,
+    host_memory: Annotated[
+        str | None, typer.Option(help="Host memory for parked sessions, each device; 0 for none.")
+    ] = None,
+    disk: Annotated[str | None, typer.Option(help="Disk for parked sessions, each device.")] = None,
+    link_rate: Annotated[
+        str | None, typer.Option(help="Bytes a second of CPU devices' parking, e.g. 1GiB; 0: unlimited.")
+    ] = None,
+    memory_policy: Annotated[
+        str | None, typer.Option(help="What session memory keeps and moves; see the docs.")
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 0,
     profile: Annotated[
         str | None, typer.Option("--profile", "-p", help="Whose pool settings to use.")
@@ -39,8 +49,12 @@ def start(
     before = read_runtime()
     info = start_pool(
         devices=devices or settings.devices,
-        memory_bytes=settings.memory_bytes if memory is None else _bytes(memory),
+        memory_bytes=settings.memory_bytes if memory is None else _bytes("--memory", memory),
         threads=threads or settings.threads,
+        host_bytes=settings.host_bytes if host_memory is None else _bytes("--host-memory", host_memory),
+        disk_bytes=settings.disk_bytes if disk is None else _bytes("--disk", disk),
+        link_bytes_per_s=settings.link_bytes_per_s if link_rate is None else _bytes("--link-rate", link_rate),
+        memory_policy=memory_policy,
         port=port,
         wait_s=wait_s,
     )
@@ -92,8 +106,8 @@ def _device_row(device: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _bytes(text: str) -> int:
+def _bytes(option: str, text: str) -> int:
     try:
         return parse_bytes(text)
     except ValueError as error:
-        raise OptionError(f"--memory: {error}.") from None
+        raise OptionError(f"{option}: {error}.") from None

@@ -78,6 +78,9 @@ def start_pool(profile: Profile) -> RuntimeInfo:
         command += ["--memory", str(profile.pool.memory_bytes)]
     if profile.pool.threads is not None:
         command += ["--threads", str(profile.pool.threads)]
+    if profile.pool.host_bytes is not None:
+        command += ["--host-memory", str(profile.pool.host_bytes)]
+    command += ["--disk", str(profile.pool.disk_bytes), "--link-rate", str(profile.pool.link_bytes_per_s)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
     info = read_runtime()
     if done.returncode != 0 or info is None:

@@ -6,6 +6,7 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,6 +21,7 @@ from djinn_lab.protocol.version import VERSION
 
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 1.0
+Answer = TypeVar("Answer", messages.BlobsMissing, messages.PhaseAnswered)
 START_AGAIN = "Start one with `djinn-lab pool start`, then run the cell again."
 
 
@@ -54,6 +56,11 @@ class Connection:
         """Does the pool understand programs sent as differences?"""
         return self.welcome.protocol_version >= 2
 
+    @property
+    def answers_signals(self) -> bool:
+        """Does the pool say what it made of a signal?"""
+        return self.welcome.protocol_version >= 3
+
     def send(self, message: messages.ToPool) -> None:
         data = messages.encode(message)
         self.bytes_sent += len(data)
@@ -77,9 +84,18 @@ class Connection:
 
     def receive_missing(self) -> messages.BlobsMissing:
         """The answer to QueryBlobs; what comes before it is kept for :meth:`receive`."""
+        return self._receive_a(messages.BlobsMissing)
+
+    def receive_phase(self) -> messages.PhaseAnswered:
+        """The answer to SignalPhase; what comes before it is kept for :meth:`receive`."""
+        if not self.answers_signals:
+            return messages.PhaseAnswered("accepted", "this pool does not say")
+        return self._receive_a(messages.PhaseAnswered)
+
+    def _receive_a(self, kind: type[Answer]) -> Answer:
         while True:
             message = self._next(None)
-            if isinstance(message, messages.BlobsMissing):
+            if isinstance(message, kind):
                 return message
             self._backlog.append(message)
 

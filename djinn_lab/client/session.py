@@ -18,10 +18,10 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.config import Profile
 from djinn_lab.errors import UserError
 from djinn_lab.protocol.devices import device_profile
-from djinn_lab.protocol.messages import SignalPhase, Welcome
+from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase, Welcome
 from djinn_lab.scheduler import DeviceProfile
 
-PHASES = ("COMPUTE", "IO_WAIT")
+PHASES = ("COMPUTE", "IO_WAIT", "SOON")
 EXPECTED_S_MAX = 30 * 86400.0
 
 
@@ -114,16 +114,20 @@ class Session:
     def _bring(self, lazies: list[Any]) -> None:
         self.recorder.fetch([lazy._value for lazy in lazies], "fetch")
 
-    def signal_phase(self, phase: str, *, expected_s: float | None = None) -> None:
-        """A hint: ``IO_WAIT`` (nothing to compute for about ``expected_s`` seconds) or ``COMPUTE``. It
-        never changes a result."""
+    def signal_phase(self, phase: str, expected_s: float | None = None) -> PhaseAnswered:
+        """A hint that never changes a result: ``IO_WAIT`` (nothing to compute for about ``expected_s``
+        seconds), ``SOON`` or ``COMPUTE``. The answer has ``answer`` (``accepted``, ``clipped``,
+        ``deferred`` or ``rejected``) and ``message``. Raises UserError for what is no phase or no
+        duration."""
         if phase not in PHASES:
             raise UserError(f"{phase!r} is not a phase.", f"Use one of {', '.join(PHASES)}.")
         if expected_s is not None and not 0 <= expected_s <= EXPECTED_S_MAX:
             raise UserError(
                 f"expected_s={expected_s} is not a duration.", "Give seconds from now, 0 to 30 days."
             )
-        self.executor.connection.send(SignalPhase(phase, expected_s))
+        connection = self.executor.connection
+        connection.send(SignalPhase(phase, expected_s))
+        return connection.receive_phase()
 
     def device_profiles(self, device: str | None) -> list[DeviceProfile]:
         """What the scheduler knows of the pool's devices, or of ``device`` alone."""

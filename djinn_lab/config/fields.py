@@ -60,6 +60,24 @@ def _read_memory(raw: object) -> Value:
     return count
 
 
+def _read_size(none: bool) -> Callable[[object], Value]:
+    """``none``: is "auto" a value?"""
+
+    def read(raw: object) -> Value:
+        if raw is None or raw == "auto":
+            if none:
+                return None
+            raise ValueError(f"found {raw!r}")
+        if isinstance(raw, bool) or not isinstance(raw, int | str):
+            raise ValueError(f"found {raw!r}")
+        try:
+            return parse_bytes(str(raw))
+        except ValueError:
+            raise ValueError(f"found {raw!r}") from None
+
+    return read
+
+
 def _read_threads(raw: object) -> Value:
     if raw is None or raw == "auto":
         return None
@@ -118,6 +136,27 @@ FIELDS: tuple[Field, ...] = (
         _read_threads,
     ),
     Field(
+        "pool.host_bytes",
+        "Host memory for parked sessions",
+        "how much state of idle sessions each device may keep in the host's memory",
+        "auto, or a size such as 8GiB (0 for none)",
+        _read_size(none=True),
+    ),
+    Field(
+        "pool.disk_bytes",
+        "Disk for parked sessions",
+        "how much state of idle sessions each device may keep on disk when the host's share is full",
+        "a size such as 50GiB (0 for none)",
+        _read_size(none=False),
+    ),
+    Field(
+        "pool.link_bytes_per_s",
+        "Copy rate of CPU devices",
+        "CPU devices park and restore no faster than this a second, as a GPU's link would",
+        "a size such as 1GiB (0 for as fast as memory)",
+        _read_size(none=False),
+    ),
+    Field(
         "session.priority",
         "Priority",
         "which of the waiting cells runs first; equal priorities run in order of arrival",
@@ -156,6 +195,8 @@ FIELDS: tuple[Field, ...] = (
         _read_number(0.0, 0.9),
     ),
 )
+SIZES = frozenset(("pool.memory_bytes", "pool.host_bytes", "pool.disk_bytes", "pool.link_bytes_per_s"))
+"""Shown and written as sizes (``2GiB``)."""
 FIELD_BY_PATH: dict[str, Field] = {field.path: field for field in FIELDS}
 
 
@@ -178,12 +219,14 @@ def text_of(path: str, value: Value) -> str:
         return "auto"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if path == "pool.memory_bytes" and isinstance(value, int):
+    if path in SIZES and isinstance(value, int):
         return _size_text(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _size_text(count: int) -> str:
+    if count == 0:
+        return "0"
     for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
         if count % size == 0:
             return f"{count // size}{unit}"

@@ -23,11 +23,15 @@ NAME_ACCEPTED = "a letter, then up to 63 letters, digits, '_' or '-'"
 
 
 class PoolSettings(msgspec.Struct, frozen=True):
-    """``memory_bytes`` and ``threads`` are per device; None leaves the choice to the pool."""
+    """All but ``devices`` are per device; None leaves the choice to the pool. ``host_bytes``, ``disk_bytes``:
+    for state of idle sessions. ``link_bytes_per_s``: of CPU devices, 0 for as fast as memory."""
 
     devices: str = "auto"
     memory_bytes: int | None = None
     threads: int | None = None
+    host_bytes: int | None = None
+    disk_bytes: int = 0
+    link_bytes_per_s: int = 2**30
 
 
 class SessionSettings(msgspec.Struct, frozen=True):

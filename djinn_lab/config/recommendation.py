@@ -145,6 +145,9 @@ def _workload_reasons(base: Profile) -> dict[str, str]:
         else "Interactive cells wait in order of arrival",
         "session.progress_after_s": f"{base.session.progress_after_s:g} s suits "
         + ("text that is read as it appears" if llm else "long loops" if training else "short cells"),
+        "pool.host_bytes": "Left to the pool: a share of what is free, at most twice a CPU device's memory",
+        "pool.disk_bytes": "Idle sessions stay in memory until you give them disk space",
+        "pool.link_bytes_per_s": "CPU devices park and restore at a rate that leaves memory to running cells",
         "session.quiet": "Progress and the report line are shown until you switch them off",
         "scheduler.memory_reserve_fraction": f"{reserve} is kept free "
         + ("for a KV cache that grows with every token" if llm else "for buffers that are not in the plan"),

@@ -13,7 +13,7 @@ import msgspec
 import platformdirs
 import tomli_w
 
-from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, did_you_mean
+from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, SIZES, did_you_mean
 from djinn_lab.config.issue import Issue
 from djinn_lab.config.profiles import (
     BUILT_IN,
@@ -170,9 +170,7 @@ def _profile_table(profile: Profile) -> dict[str, object]:
             continue
         section = table.setdefault(field.section, {})
         assert isinstance(section, dict)
-        section[field.key] = (
-            profile.text(field.path) if value is None or field.key == "memory_bytes" else value
-        )
+        section[field.key] = profile.text(field.path) if value is None or field.path in SIZES else value
     return table
 
 

@@ -26,10 +26,11 @@ from djinn_lab.jobs.messages import (
     StartSegment,
 )
 from djinn_lab.jobs.queue import JobQueue
-from djinn_lab.jobs.states import FINISHED, TRANSITIONS, IllegalEvent, JobState, Move, Priority
+from djinn_lab.jobs.states import FINISHED, RANKS, TRANSITIONS, IllegalEvent, JobState, Move, Priority
 
 __all__ = [
     "FINISHED",
+    "RANKS",
     "TRANSITIONS",
     "CancelRequested",
     "CancelSegment",

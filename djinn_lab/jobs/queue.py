@@ -122,6 +122,10 @@ class JobQueue:
         """The device that the session is bound to."""
         return self._bound.get(session)
 
+    def has_unfinished(self, session: str) -> bool:
+        """Does a job of the session run or wait?"""
+        return any(job.session == session for job in self._jobs.values())
+
     def story(self, job: str) -> tuple[Event, ...]:
         """Every event that touched a remembered job, oldest first."""
         return tuple(self._stories.get(job, ()))
@@ -412,8 +416,8 @@ class JobQueue:
         lost, places = self._lost_devices(), self._all_places()
         for name in dict.fromkeys([*self._touched, *places]):
             job = self._jobs.get(name) or self._finished.get(name)
-            if job is None:
-                continue
+            if job is None or (job.state is JobState.RESTORING and job.memory == "ask"):
+                continue  # memory answers at once, most of the time
             place = places.get(name)
             position = place.position if place else None
             told = (job.state, job.held_on, job.segment, position, job.cancelling, job.memory_reason)

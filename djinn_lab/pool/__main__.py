@@ -9,6 +9,7 @@ import shlex
 import sys
 
 from djinn_lab.errors import DjinnError
+from djinn_lab.memory import POLICIES
 from djinn_lab.pool.devices import plan_devices
 from djinn_lab.pool.launcher import WORKER_COMMAND
 from djinn_lab.pool.server import PoolOptions, run_pool
@@ -22,9 +23,19 @@ def main() -> int:
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:
-        plans = plan_devices(arguments.devices, arguments.memory_bytes, arguments.threads)
+        plans = plan_devices(
+            arguments.devices,
+            arguments.memory_bytes,
+            arguments.threads,
+            host_bytes=arguments.host_bytes,
+            disk_bytes=arguments.disk_bytes,
+            link_bytes_per_s=arguments.link_bytes_per_s,
+        )
         command = shlex.split(arguments.worker_command) if arguments.worker_command else WORKER_COMMAND
-        run_pool(PoolOptions(plans, command, arguments.port, arguments.blob_bytes_max))
+        options = PoolOptions(
+            plans, command, arguments.port, arguments.blob_bytes_max, arguments.memory_policy
+        )
+        run_pool(options)
     except DjinnError as error:
         logging.getLogger(__name__).critical("the pool cannot start: %s", error)
         return 1
@@ -40,6 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--blob-bytes-max", type=int, help="of uploaded tensors; default half of the shared memory"
     )
+    parser.add_argument("--host-bytes", type=int, help="of parked sessions, for each device")
+    parser.add_argument("--disk-bytes", type=int, default=0, help="of parked sessions, for each device")
+    parser.add_argument("--link-bytes-per-s", type=int, help="of a CPU device's copies; 0: unlimited")
+    parser.add_argument("--memory-policy", default="ours", choices=sorted(POLICIES))
     parser.add_argument("--worker-command", help="the worker's command line, before its own options")
     return parser
 

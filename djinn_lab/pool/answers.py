@@ -80,7 +80,10 @@ def stages(flight: RunningSegment, seconds: Mapping[str, float], now_s: float) -
         return {"queued": now_s - flight.received_s}
     rest_s = max(0.0, now_s - flight.started_s - sum(seconds.values()))
     rest = "dispatch" if seconds else "run"
-    return {"queued": flight.started_s - flight.received_s, **seconds, rest: rest_s}
+    waited_s = flight.started_s - flight.received_s
+    restoring_s = min(waited_s, flight.restoring_s)
+    restoring = {"restoring": restoring_s} if restoring_s else {}
+    return {"queued": waited_s - restoring_s, **restoring, **seconds, rest: rest_s}
 
 
 def fetched(done: SegmentDone | None, outcome: str, session: str, blobs: BlobStore) -> list[Fetched]:

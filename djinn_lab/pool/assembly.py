@@ -8,6 +8,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from djinn_lab.errors import PoolError
+from djinn_lab.memory import MemoryPolicy
 from djinn_lab.pool import history
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs import BlobStore
@@ -30,6 +31,7 @@ def assemble(
     blobs: BlobStore,
     database: Path,
     stop: Callable[[], None],
+    policy: MemoryPolicy,
 ) -> PoolContext:
     """Reads what the database knows, so it blocks; call it before serving. Raises PoolError without one."""
     clock = Clock()
@@ -49,7 +51,7 @@ def assemble(
         authentication.add(name, role, digest)
     metrics = Metrics()
     fleet = Fleet(launcher.plans, measurements)
-    ledger = Ledger(pool, clock, store.journal, last_seq)
+    ledger = Ledger(pool, clock, store.journal, last_seq, policy)
     books = Bookkeeper(ledger, blobs, store, SessionRegistry(), metrics.observe_segment)
     driver = Driver(ledger, launcher, fleet, blobs, books)
     heartbeat = Heartbeat(driver, store)

@@ -38,6 +38,7 @@ class Heartbeat:
             await asyncio.sleep(TICK_S)
             self._lags = [*self._lags[1 - LAG_TICKS :], max(0.0, loop.time() - due_s)]
             ticks += 1
+            self._driver.tick()
             self._driver.calibrate_idle()
             self.save()
             if ticks % REFRESH_EVERY_TICKS == 0:

@@ -12,25 +12,77 @@ from pathlib import Path
 import msgspec
 
 from djinn_lab.errors import OptionError
+from djinn_lab.units import format_bytes
+from djinn_lab.worker.host_limit import largest_host_bytes
 
 CPU_DEVICES_DEFAULT = 2
 CPU_BYTES_MAX = 4 * 2**30
 CPU_SHARE_OF_AVAILABLE = 0.4
 CUDA_SHARE_OF_MEMORY = 0.92
 """The rest is the CUDA context's and the libraries' own."""
+CPU_HOST_FACTOR = 2
+"""Host tier of a CPU device, in units of its memory."""
+CPU_SHARE_FOR_HOST = 0.2
+CUDA_SHARE_FOR_HOST = 0.8
+"""Of available memory, for all host tiers together: on CPU devices the rest is what they compute in."""
+CPU_LINK_BYTES_PER_S = 2**30
+"""A CPU device's copies between its tiers are slowed down to this, so that a restore costs something, as on a
+GPU."""
 
 
 class DevicePlan(msgspec.Struct, frozen=True):
-    """One worker to start. ``memory_bytes`` is the limit it enforces."""
+    """One worker to start. ``memory_bytes`` is the limit it enforces. ``host_bytes``, ``disk_bytes``: of its
+    sessions' parked state, 0 for none. ``link_bytes_per_s``: of a CPU device, 0 for as fast as memory."""
 
     device: str
     kind: str
     memory_bytes: int
     threads: int
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    link_bytes_per_s: int = 0
 
 
-def plan_devices(devices: str | None, memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
-    """``devices``: ``"auto"`` (or None), ``"cpu:N"``, ``"cpu"`` or ``"cuda"``. Raises OptionError."""
+def plan_devices(
+    devices: str | None,
+    memory_bytes: int | None,
+    threads: int | None,
+    *,
+    host_bytes: int | None = None,
+    disk_bytes: int = 0,
+    link_bytes_per_s: int | None = None,
+) -> list[DevicePlan]:
+    """``devices``: ``"auto"`` (or None), ``"cpu:N"``, ``"cpu"`` or ``"cuda"``. The sizes are per device; None
+    takes a share of what this machine has. Raises OptionError."""
+    plans = _computing(devices, memory_bytes, threads)
+    rate = CPU_LINK_BYTES_PER_S if link_bytes_per_s is None else link_bytes_per_s
+    return [
+        msgspec.structs.replace(
+            plan,
+            host_bytes=_host_bytes(plan, len(plans), host_bytes),
+            disk_bytes=disk_bytes,
+            link_bytes_per_s=rate if plan.kind == "cpu" else 0,
+        )
+        for plan in plans
+    ]
+
+
+def _host_bytes(plan: DevicePlan, count: int, wanted: int | None) -> int:
+    available = largest_host_bytes()
+    if wanted is not None:
+        if wanted * count > available:
+            raise OptionError(
+                f"{count} x {format_bytes(wanted)} of host memory for parked sessions are more than the "
+                f"{format_bytes(available)} that this machine has left.",
+                f"Give each device at most {format_bytes(int(available * CUDA_SHARE_FOR_HOST / count))}.",
+            )
+        return wanted
+    if plan.kind == "cuda":
+        return int(available * CUDA_SHARE_FOR_HOST / count)
+    return min(CPU_HOST_FACTOR * plan.memory_bytes, int(available * CPU_SHARE_FOR_HOST / count))
+
+
+def _computing(devices: str | None, memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
     wanted = devices or "auto"
     if wanted in ("auto", "cuda"):
         cuda_bytes = _cuda_memory_bytes()

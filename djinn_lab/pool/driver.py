@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
+
+import msgspec
 
 from djinn_lab import jobs, memory
 from djinn_lab.errors import Refused
@@ -19,19 +22,19 @@ from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
+from djinn_lab.pool.placement import Placement
 from djinn_lab.pool.records import RunningSegment
 from djinn_lab.pool.registry import Session
+from djinn_lab.pool.residence import RELEASE_JOB, Residence
 from djinn_lab.protocol.messages import (
     ErrorInfo,
     FinishJob,
     SignalPhase,
     SubmitSegment,
 )
-from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker.messages import (
     Calibrate,
     CancelSegment,
-    CloseSession,
     FromWorker,
     RunSegment,
     SegmentCancelled,
@@ -40,14 +43,11 @@ from djinn_lab.worker.messages import (
     SegmentProgress,
     SegmentStarted,
     SessionClosed,
-    WorkerMemory,
+    TransferDone,
+    TransferFailed,
 )
 
-RECORDS_MAX = 1000
-HISTORY_MAX = 10_000
 PROGRESS_INTERVAL_S = 0.2
-RELEASE_JOB = "release"
-"""Job name of segments that only drop values; the queue does not know them."""
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,11 @@ class Driver:
         self.books = books
         self.registry = books.registry
         self.plans = PlanCache()
+        self.residence = Residence(
+            ledger, launcher, self.registry, self._memory_granted, self._memory_held, self._memory_refused
+        )
+        self._commands: deque[jobs.Command] = deque()
+        self._performing = False
 
     # -- from sessions -------------------------------------------------------------------------------------
 
@@ -84,11 +89,13 @@ class Driver:
         if missing:
             session.send(answers.blobs_missing(submit, missing, session.rejected))
             return
-        verdict = self._propose(session, submit, inspected)
+        placement = _placement(session, submit, inspected)
+        verdict, others = self._ask_memory(placement)
         if isinstance(verdict, memory.RefuseSegment):
             self._refuse(session, submit, inspected.ops, answers.never_fits(verdict))
-            return
-        self._enqueue(session, submit, inspected, received_s)
+        else:
+            self._enqueue(session, submit, inspected, received_s, placement, verdict)
+        self.residence.perform(others)
 
     def finish(self, session: Session, finish: FinishJob) -> None:
         """The cell is over. A job that never came here, or is finished, needs nothing."""
@@ -105,17 +112,14 @@ class Driver:
     def signal(self, session: Session, signal: SignalPhase) -> memory.AnswerPhase:
         now_s = self.ledger.clock.now_s()
         event = memory.PhaseSignalled(now_s, session.session, signal.phase[:40], signal.expected_s)
-        (answer,) = self.ledger.memory(event)
+        answer, *others = self.ledger.memory(event)
         assert isinstance(answer, memory.AnswerPhase)
+        self.residence.perform(others)
         return answer
 
     def release(self, session: Session, values: list[int]) -> None:
         """Nobody holds these values any more."""
-        device = self.ledger.queue.device_of(session.session)
-        if device is None:
-            return
-        program = Program(metas=(), templates=(), scopes=(), sources=(), nodes=(), release=values)
-        self.launcher.send(device, RunSegment(RELEASE_JOB, 0, session.session, encode_program(program)))
+        self.residence.release(session.session, values)
 
     def detach(self, session: Session) -> None:
         """The client vanished; its values stay."""
@@ -124,14 +128,14 @@ class Driver:
         session.last_seen = now_s
         self._unpin_query(session)
         self._jobs(jobs.SessionDetached(now_s, session.session))
-        self.ledger.memory(memory.SessionDetached(now_s, session.session))
+        self.residence.handle(memory.SessionDetached(now_s, session.session))
 
     def close(self, session: Session) -> None:
         """Free everything that the session holds."""
         now_s = self.ledger.clock.now_s()
         self._unpin_query(session)
         self._jobs(jobs.SessionClosed(now_s, session.session))
-        self._memory(memory.SessionClosed(now_s, session.session))
+        self.residence.handle(memory.SessionClosed(now_s, session.session))
         self.registry.remove(session.session)
         self.blobs.close_session(session.session)
         if session.link is not None:
@@ -147,10 +151,14 @@ class Driver:
             case SegmentProgress():
                 self._progress(message)
             case SegmentDone() | SegmentFailed() | SegmentCancelled():
-                self._report_memory(device, message.memory)
+                self.residence.report(device, message.memory, message.job)
                 self._segment_over(device, message)
             case SessionClosed():
-                self._report_memory(device, message.memory)
+                self.residence.report(device, message.memory)
+            case TransferDone():
+                self.residence.transferred(device, message)
+            case TransferFailed():
+                self.residence.not_transferred(device, message)
             case _:
                 if self.fleet.worker_said(device, message):
                     self._device_ready(device)
@@ -158,13 +166,17 @@ class Driver:
     def worker_died(self, device: str, how: str) -> None:
         now_s = self.ledger.clock.now_s()
         self.fleet.worker_died(device)
-        self._memory(memory.DeviceLost(now_s, device))
+        self.residence.handle(memory.DeviceLost(now_s, device))
         self._jobs(jobs.DeviceLost(now_s, device, f"the process of {device} {how}"))
 
     def worker_failed(self, device: str, how: str) -> None:
         self.fleet.worker_failed(device, how)
 
     # -- by the clock --------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Session memory looks ahead."""
+        self.residence.handle(memory.ClockTicked(self.ledger.clock.now_s()))
 
     def calibrate_idle(self) -> None:
         """Measure a device that nobody uses and that was never measured."""
@@ -175,21 +187,33 @@ class Driver:
 
     # -- parts ---------------------------------------------------------------------------------------------
 
-    def _propose(self, session: Session, submit: SubmitSegment, inspected: Inspected) -> memory.Command:
-        event = memory.SegmentProposed(
-            at_s=self.ledger.clock.now_s(),
-            job=submit.job,
-            segment=submit.segment,
-            session=session.session,
-            peak_bytes=inspected.footprint.peak_bytes,
-            node=inspected.footprint.node,
-            op=inspected.peak_op,
-        )
-        (verdict,) = self.ledger.memory(event)
-        return verdict
+    def _ask_memory(self, placement: Placement) -> tuple[memory.Command, list[memory.Command]]:
+        """The answer for this segment, and what else follows."""
+        account = self.ledger.accounts.session(placement.session)
+        if account is not None and account.device is not None:
+            commands = self.residence.place(placement)
+        else:
+            event = memory.SegmentProposed(
+                at_s=self.ledger.clock.now_s(),
+                job=placement.job,
+                segment=placement.segment,
+                session=placement.session,
+                peak_bytes=placement.peak_bytes,
+                node=placement.node,
+                op=placement.op,
+            )
+            commands = self.ledger.memory(event)
+        answer = next(command for command in commands if _answers(command, placement.job))
+        return answer, [command for command in commands if command is not answer]
 
     def _enqueue(
-        self, session: Session, submit: SubmitSegment, inspected: Inspected, received_s: float
+        self,
+        session: Session,
+        submit: SubmitSegment,
+        inspected: Inspected,
+        received_s: float,
+        placement: Placement,
+        verdict: memory.Command,
     ) -> None:
         predicted_s = self.books.predicted_s(session, submit, inspected.ops)
         event = jobs.SegmentSubmitted(
@@ -203,10 +227,16 @@ class Driver:
             final=submit.final,
             wish=submit.target,
             predicted_s=predicted_s,
+            memory="granted" if isinstance(verdict, memory.GrantSegment) else "ask",
         )
+        if isinstance(verdict, memory.HoldSegment):
+            event = msgspec.structs.replace(
+                event, memory="held", memory_reason=verdict.reason, memory_wait_s=verdict.estimate_s
+            )
         try:
             commands = self.ledger.jobs(event)
         except jobs.IllegalEvent as error:
+            self.residence.handle(memory.SegmentWithdrawn(self.ledger.clock.now_s(), submit.job))
             session.send(
                 answers.failed(submit, answers.refused(Refused(f"The pool refuses this cell: {error}.")))
             )
@@ -221,6 +251,7 @@ class Driver:
             submit.program,
             inspected.blobs,
             received_s,
+            placement,
             key=inspected.key,
             plan_cached=inspected.cached,
         )
@@ -254,28 +285,63 @@ class Driver:
         self._perform(self.ledger.jobs(event))
 
     def _perform(self, commands: list[jobs.Command]) -> None:
-        for command in commands:
-            match command:
-                case jobs.StartSegment():
-                    self._start(command)
-                case jobs.CancelSegment():
-                    self.launcher.send(command.device, CancelSegment(command.job))
-                case jobs.EndSegment():
-                    self._end(command)
-                case jobs.Notify():
-                    self.books.note(command)
+        """In the order in which the queue gave them, even where performing one leads to more."""
+        self._commands.extend(commands)
+        if self._performing:
+            return
+        self._performing = True
+        try:
+            while self._commands:
+                self._perform_one(self._commands.popleft())
+        finally:
+            self._performing = False
 
-    def _memory(self, event: memory.Event) -> None:
-        for command in self.ledger.memory(event):
-            match command:
-                case memory.FreeSession():
-                    self.launcher.send(command.device, CloseSession(command.session))
-                case memory.ValuesLost():
-                    session = self.registry.get(command.session)
-                    if session is not None:
-                        session.lost = f"{command.device}'s process died and this session's values with it."
-                case _:
-                    raise AssertionError(command)
+    def _perform_one(self, command: jobs.Command) -> None:
+        match command:
+            case jobs.PlaceSegment():
+                self._place(command)
+            case jobs.StartSegment():
+                self._start(command)
+            case jobs.CancelSegment():
+                self.launcher.send(command.device, CancelSegment(command.job))
+            case jobs.EndSegment():
+                self._end(command)
+            case jobs.Notify():
+                self.books.note(command)
+                if command.state in jobs.FINISHED:
+                    self._cell_over(command.job)
+
+    def _place(self, command: jobs.PlaceSegment) -> None:
+        """The queue bound the segment's session: memory decides when it may start."""
+        job = self.ledger.queue.job(command.job)
+        flight = self.books.records[command.job].flight
+        if job is None or job.state is not jobs.JobState.RESTORING or flight is None:
+            return
+        self.residence.bind(command.session, command.device)
+        self.residence.perform(self.residence.place(flight.placement))
+
+    def _cell_over(self, job: str) -> None:
+        """Between cells a session waits for its user."""
+        session = self.books.records[job].session
+        if self.ledger.accounts.session(session) is None or self.ledger.queue.has_unfinished(session):
+            return
+        self.residence.handle(memory.CellEnded(self.ledger.clock.now_s(), session))
+
+    def _memory_granted(self, grant: memory.GrantSegment) -> None:
+        flight = self.books.records[grant.job].flight
+        assert flight is not None
+        flight.restoring_s = grant.waited_s
+        self._jobs(jobs.MemoryGranted(self.ledger.clock.now_s(), grant.job))
+
+    def _memory_held(self, hold: memory.HoldSegment) -> None:
+        self._jobs(jobs.MemoryHeld(self.ledger.clock.now_s(), hold.job, hold.reason, hold.estimate_s))
+
+    def _memory_refused(self, verdict: memory.RefuseSegment) -> None:
+        """Of a segment that was held."""
+        record = self.books.records[verdict.job]
+        assert record.flight is not None
+        record.error = answers.never_fits(verdict)
+        self._jobs(jobs.MemoryRefused(self.ledger.clock.now_s(), verdict.job, record.error.message))
 
     def _start(self, command: jobs.StartSegment) -> None:
         record = self.books.records[command.job]
@@ -285,14 +351,18 @@ class Driver:
         blobs = {digest: str(self.blobs.path(digest)) for digest in flight.blobs}
         run = RunSegment(command.job, command.segment, record.session, flight.program, blobs, flight.key)
         self.launcher.send(command.device, run)
-        account = self.ledger.accounts.session(record.session)
-        if account is not None and account.device != command.device:
-            self.ledger.memory(memory.SessionBound(flight.started_s, record.session, command.device))
 
     def _end(self, command: jobs.EndSegment) -> None:
         """The pool answers for the worker."""
-        error = answers.lost(command) if command.outcome == "lost" else answers.cancelled(command.message)
-        outcome = "failed" if command.outcome == "lost" else "cancelled"
+        self.residence.handle(memory.SegmentWithdrawn(self.ledger.clock.now_s(), command.job))
+        match command.outcome:
+            case "lost":
+                error: ErrorInfo | None = answers.lost(command)
+            case "refused":
+                error = self.books.records[command.job].error
+            case _:
+                error = answers.cancelled(command.message)
+        outcome = "cancelled" if command.outcome == "cancelled" else "failed"
         self.books.answer(command.job, outcome, command.ops_done, {}, error=error)
 
     def _progress(self, message: SegmentProgress) -> None:
@@ -361,24 +431,39 @@ class Driver:
     def _settle(self, job: str, segment: int, outcome: str, executed: int, message: str) -> None:
         self._jobs(jobs.SegmentFinished(self.ledger.clock.now_s(), job, segment, outcome, executed, message))
 
-    def _report_memory(self, device: str, report: WorkerMemory) -> None:
-        now_s = self.ledger.clock.now_s()
-        try:
-            self._memory(
-                memory.MemoryReported(
-                    now_s, device, report.used_bytes, report.peak_bytes, report.session_bytes
-                )
-            )
-        except memory.IllegalEvent as error:
-            log.error("%s: the worker's memory report makes no sense: %s", device, error)
-
     def _device_ready(self, device: str) -> None:
         now_s = self.ledger.clock.now_s()
         ready = self.fleet.status(device).ready
         assert ready is not None
-        self.ledger.memory(memory.DeviceAdded(now_s, device, ready.memory_bytes))
+        self.residence.handle(
+            memory.DeviceAdded(
+                at_s=now_s,
+                device=device,
+                memory_bytes=ready.memory_bytes,
+                host_bytes=ready.host_bytes,
+                disk_bytes=ready.disk_bytes,
+                link_bytes_per_s=ready.link_bytes_per_s,
+            )
+        )
         self._jobs(jobs.DeviceAdded(now_s, device))
 
     def _unpin_query(self, session: Session) -> None:
         self.blobs.unpin(session.pins)
         session.pins.clear()
+
+
+def _placement(session: Session, submit: SubmitSegment, inspected: Inspected) -> Placement:
+    return Placement(
+        job=submit.job,
+        segment=submit.segment,
+        session=session.session,
+        peak_bytes=inspected.footprint.peak_bytes,
+        rank=jobs.RANKS.get(submit.priority, len(jobs.RANKS)),
+        node=inspected.footprint.node,
+        op=inspected.peak_op,
+    )
+
+
+def _answers(command: memory.Command, job: str) -> bool:
+    kinds = (memory.AdmitSegment, memory.GrantSegment, memory.HoldSegment, memory.RefuseSegment)
+    return isinstance(command, kinds) and command.job == job

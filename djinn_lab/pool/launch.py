@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from djinn_lab.errors import PoolError
+from djinn_lab.errors import OptionError, PoolError
+from djinn_lab.memory import POLICIES
 from djinn_lab.pool.devices import plan_devices
 from djinn_lab.protocol.runtime_file import (
     RuntimeInfo,
@@ -43,10 +44,16 @@ def start_pool(
     wait_s: float = 30,
     worker_command: Sequence[str] | None = None,
     blob_bytes_max: int | None = None,
+    host_bytes: int | None = None,
+    disk_bytes: int = 0,
+    link_bytes_per_s: int | None = None,
+    memory_policy: str | None = None,
 ) -> RuntimeInfo:
     """The running pool, or a new one once it is ready. It outlives the caller.
 
-    ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Raises OptionError, or PoolError with the end of
+    ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Sizes are per device; see
+    :func:`djinn_lab.pool.devices.plan_devices`. ``memory_policy``: a name in
+    :data:`djinn_lab.memory.POLICIES`. Raises OptionError, or PoolError with the end of
     the server's log when it does not become ready within ``wait_s``.
     """
     deadline_s = time.monotonic() + wait_s
@@ -54,7 +61,12 @@ def start_pool(
         running = running_pool()
         if running is not None:
             return running
-        plan_devices(devices, memory_bytes, threads)
+        sizes = {"host_bytes": host_bytes, "link_bytes_per_s": link_bytes_per_s}
+        plan_devices(devices, memory_bytes, threads, disk_bytes=disk_bytes, **sizes)
+        if memory_policy is not None and memory_policy not in POLICIES:
+            raise OptionError(
+                f"{memory_policy!r} is no policy of session memory.", f"Use one of {', '.join(POLICIES)}."
+            )
         arguments = {
             "--devices": devices,
             "--memory-bytes": memory_bytes,
@@ -62,6 +74,10 @@ def start_pool(
             "--port": port,
             "--worker-command": shlex.join(worker_command) if worker_command else None,
             "--blob-bytes-max": blob_bytes_max,
+            "--host-bytes": host_bytes,
+            "--disk-bytes": disk_bytes,
+            "--link-bytes-per-s": link_bytes_per_s,
+            "--memory-policy": memory_policy,
         }
         process = _spawn([f"{name}={value}" for name, value in arguments.items() if value is not None])
         return _wait_until_ready(process, deadline_s, wait_s)

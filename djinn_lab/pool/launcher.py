@@ -70,15 +70,21 @@ class Worker:
 
 
 class LocalLauncher:
-    """``spawn`` may be called before the event loop runs, so that workers load while the server does."""
+    """``spawn`` may be called before the event loop runs, so that workers load while the server does.
+    ``host_directory``, ``disk_directory``: where workers park sessions; None where no plan has such a
+    tier."""
 
     def __init__(
         self,
         plans: Sequence[DevicePlan],
         blob_directory: Path,
         worker_command: Sequence[str] = WORKER_COMMAND,
+        host_directory: Path | None = None,
+        disk_directory: Path | None = None,
     ) -> None:
         self._blob_directory = blob_directory
+        self._host_directory = host_directory
+        self._disk_directory = disk_directory
         self._command = tuple(worker_command)
         self._workers = {plan.device: Worker(plan) for plan in plans}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -146,6 +152,11 @@ class LocalLauncher:
         arguments = ["--fd", str(theirs.fileno()), "--device", plan.device]
         arguments += ["--memory-bytes", str(plan.memory_bytes), "--threads", str(plan.threads)]
         arguments += ["--blob-directory", str(self._blob_directory)]
+        arguments += ["--link-bytes-per-second", str(plan.link_bytes_per_s)]
+        if self._host_directory is not None and plan.host_bytes:
+            arguments += ["--host-bytes", str(plan.host_bytes), "--host-directory", str(self._host_directory)]
+        if self._disk_directory is not None and plan.disk_bytes:
+            arguments += ["--disk-bytes", str(plan.disk_bytes), "--disk-directory", str(self._disk_directory)]
         with theirs:
             worker.process = subprocess.Popen(
                 [*self._command, *arguments],

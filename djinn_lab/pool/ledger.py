@@ -12,11 +12,18 @@ from djinn_lab.pool.clock import Clock
 class Ledger:
     """``write`` takes every journal record in order, without blocking."""
 
-    def __init__(self, pool: str, clock: Clock, write: Callable[[Record], None], last_seq: int = 0) -> None:
+    def __init__(
+        self,
+        pool: str,
+        clock: Clock,
+        write: Callable[[Record], None],
+        last_seq: int = 0,
+        policy: memory.MemoryPolicy | None = None,
+    ) -> None:
         self.pool = pool
         self.clock = clock
         self.queue = jobs.JobQueue()
-        self.accounts = memory.MemoryAccounts()
+        self.accounts = memory.MemoryAccounts(policy or memory.POLICIES["ours"])
         self._write = write
         self._seq = last_seq
 
@@ -30,6 +37,8 @@ class Ledger:
     def memory(self, event: memory.Event) -> list[memory.Command]:
         """Raises memory.IllegalEvent, with nothing changed or journaled."""
         commands = self.accounts.handle(event)
+        if isinstance(event, memory.ClockTicked) and not commands:
+            return []  # nothing happened, several times a second
         self._seq += 1
         self._write(record(self._seq, self.pool, event, commands))
         return commands

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from djinn_lab.errors import PoolError
+from djinn_lab.memory import POLICIES
 from djinn_lab.pool.blobs import BlobStore, default_bytes_max, open_blob_directory, remove_directory
 from djinn_lab.pool.devices import DevicePlan
 from djinn_lab.pool.launcher import LocalLauncher
@@ -44,12 +45,14 @@ log = logging.getLogger(__name__)
 
 
 class PoolOptions(msgspec.Struct, frozen=True):
-    """``port`` 0: any free one. ``blob_bytes_max`` None: half of the free shared memory."""
+    """``port`` 0: any free one. ``blob_bytes_max`` None: half of the free shared memory. ``memory_policy``:
+    its name in :data:`djinn_lab.memory.POLICIES`."""
 
     plans: Sequence[DevicePlan]
     worker_command: Sequence[str]
     port: int = 0
     blob_bytes_max: int | None = None
+    memory_policy: str = "ours"
 
 
 def run_pool(options: PoolOptions) -> None:
@@ -57,8 +60,12 @@ def run_pool(options: PoolOptions) -> None:
     signal.signal(signal.SIGTERM, _leave)
     pool = uuid.uuid4().hex[:12]
     directory = open_blob_directory(pool, runtime_directory())
-    launcher = LocalLauncher(options.plans, directory / "results", options.worker_command)
+    host, disk = directory / "parked", data_directory() / "parked" / pool
+    host.mkdir(mode=0o700)
+    launcher = LocalLauncher(options.plans, directory / "results", options.worker_command, host, disk)
     try:
+        if any(plan.disk_bytes for plan in options.plans):
+            disk.mkdir(mode=0o700, parents=True)
         launcher.spawn()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         asyncio.run(_serve(options, pool, directory, launcher))
@@ -66,6 +73,7 @@ def run_pool(options: PoolOptions) -> None:
         launcher.kill()
         remove_runtime(os.getpid())
         remove_directory(directory)
+        remove_directory(disk)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
@@ -83,7 +91,9 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
     token = new_token()
     blobs = BlobStore(directory, options.blob_bytes_max or default_bytes_max(directory))
     stopped = asyncio.Event()
-    context = assemble(pool, token, launcher, blobs, data_directory() / DATABASE_FILE, stopped.set)
+    database = data_directory() / DATABASE_FILE
+    policy = POLICIES[options.memory_policy]
+    context = assemble(pool, token, launcher, blobs, database, stopped.set, policy)
     listener = _listen(options.port)
     server = WebServer(create_app(context), GRACE_S)
     loop = asyncio.get_running_loop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 
 import msgspec
@@ -27,8 +26,6 @@ HELLO_TIMEOUT_S = 10.0
 CLOSE_GRACE_S = 5.0
 CLOSE_REFUSED = 4400
 """WebSocket close code after a Refused message."""
-
-log = logging.getLogger(__name__)
 
 
 class RefusedByPool(Exception):
@@ -178,7 +175,8 @@ class SessionEndpoint:
                 if message.expected_s is not None and not math.isfinite(message.expected_s):
                     raise Refused(f"expected_s is {message.expected_s}, which is no number of seconds.")
                 answer = self._driver.signal(session, message)
-                log.info("session %s signals %s: %s", session.session, message.phase[:40], answer.answer)
+                if link.protocol_version >= 3:
+                    session.send(protocol.PhaseAnswered(answer.answer, answer.message))
             case protocol.ReleaseValues():
                 self._driver.release(session, message.values)
             case protocol.Hello():

@@ -13,9 +13,9 @@ import msgspec
 
 from djinn_lab.srg.program import TensorMeta
 
-PROTOCOL_VERSION = 2
-"""2 added :attr:`SubmitSegment.delta` and :attr:`SubmitSegment.code_number`."""
-PROTOCOL_VERSIONS = (1, 2)
+PROTOCOL_VERSION = 3
+"""2 added :attr:`SubmitSegment.delta` and :attr:`SubmitSegment.code_number`, 3 :class:`PhaseAnswered`."""
+PROTOCOL_VERSIONS = (1, 2, 3)
 """What a pool understands, and what a client tries, newest first."""
 MESSAGE_BYTES_MAX = 256 * 2**20
 """A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""
@@ -127,6 +127,9 @@ class CancelJob(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class SignalPhase(msgspec.Struct, frozen=True, tag="signal"):
+    """A hint, answered by :class:`PhaseAnswered` from protocol 3 on. ``phase``: ``COMPUTE``, ``IO_WAIT`` or
+    ``SOON``; ``expected_s``: until the session will want to compute."""
+
     phase: str
     expected_s: float | None = None
 
@@ -175,6 +178,13 @@ class Fetched(msgspec.Struct, frozen=True):
     blob: str | None = None
 
 
+class PhaseAnswered(msgspec.Struct, frozen=True, tag="phase"):
+    """``answer``: ``accepted``, ``clipped``, ``deferred`` or ``rejected``; ``message`` says why."""
+
+    answer: str
+    message: str
+
+
 class SegmentResult(msgspec.Struct, frozen=True, tag="result"):
     """``outcome``: ``done``, ``failed`` or ``cancelled``; the first ``executed`` nodes ran.
 
@@ -210,7 +220,7 @@ ToPool = (
     | ReleaseValues
     | CloseSession
 )
-FromPool = Welcome | Refused | BlobsMissing | JobUpdate | SegmentResult
+FromPool = Welcome | Refused | BlobsMissing | JobUpdate | PhaseAnswered | SegmentResult
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_pool: Callable[[bytes], ToPool] = msgspec.msgpack.Decoder(ToPool).decode

@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--memory-bytes", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--blob-directory", required=True)
-    StandIn(parser.parse_args()).run()
+    StandIn(parser.parse_known_args()[0]).run()
 
 
 if __name__ == "__main__":

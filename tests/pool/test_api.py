@@ -69,7 +69,11 @@ def test_a_job_in_full(client: Client, shared_pool: RuntimeInfo) -> None:
     )
     assert view["stages"] == pytest.approx(result.stages)
     assert view["submitted_at"] <= view["started_at"] <= view["finished_at"]
-    assert [event["event"] for event in view["events"]] == ["SegmentSubmitted", "SegmentFinished"]
+    assert [event["event"] for event in view["events"]] == [
+        "SegmentSubmitted",
+        "MemoryGranted",
+        "SegmentFinished",
+    ]
     assert rest(shared_pool).job(result.job[:12])["job"] == result.job
 
 

@@ -1,0 +1,260 @@
+"""Carries out what session memory decides: transfers at the workers, grants at the queue, news to sessions.
+
+Holds no policy. What a stored session looks like (its manifest) is kept here, so that another worker can
+restore it after the one that stored it died.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from djinn_lab import memory
+from djinn_lab.pool.launcher import LocalLauncher
+from djinn_lab.pool.ledger import Ledger
+from djinn_lab.pool.placement import Placement
+from djinn_lab.pool.registry import SessionRegistry
+from djinn_lab.srg.program import Program, encode_program
+from djinn_lab.worker import messages as worker
+
+RELEASE_JOB = "release"
+"""Job name of segments that only drop values; the queue does not know them."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Stored:
+    """``by``: the process that stored it, and knows it without the manifest. ``released``: values that nobody
+    holds any more, of a session that no process has now."""
+
+    manifest: bytes
+    by: tuple[str, int]
+    released: list[int] = field(default_factory=list)
+
+
+class Residence:
+    """``granted``, ``held`` and ``refused`` hear what becomes of segments that were placed."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        launcher: LocalLauncher,
+        registry: SessionRegistry,
+        granted: Callable[[memory.GrantSegment], None],
+        held: Callable[[memory.HoldSegment], None],
+        refused: Callable[[memory.RefuseSegment], None],
+    ) -> None:
+        self._ledger = ledger
+        self._launcher = launcher
+        self._registry = registry
+        self._granted = granted
+        self._held = held
+        self._refused = refused
+        self._stored: dict[str, Stored] = {}
+
+    def place(self, placement: Placement) -> list[memory.Command]:
+        """Ask for a segment of a session that is bound. The commands are for :meth:`perform`, but for the
+        answer, which the caller may take out."""
+        return self._ledger.memory(
+            memory.SegmentPlaced(
+                at_s=self._now_s(),
+                job=placement.job,
+                segment=placement.segment,
+                session=placement.session,
+                peak_bytes=placement.peak_bytes,
+                rank=placement.rank,
+                node=placement.node,
+                op=placement.op,
+            )
+        )
+
+    def bind(self, session: str, device: str) -> None:
+        """The queue chose a device for the session."""
+        account = self._ledger.accounts.session(session)
+        if account is not None and account.device != device:
+            self.handle(memory.SessionBound(self._now_s(), session, device))
+
+    def handle(self, event: memory.Event) -> None:
+        """Feed the core and do what it says."""
+        self.perform(self._ledger.memory(event))
+
+    def perform(self, commands: Sequence[memory.Command]) -> None:
+        for command in commands:
+            self._perform(command)
+
+    def _perform(self, command: memory.Command) -> None:
+        match command:
+            case memory.GrantSegment():
+                self._granted(command)
+            case memory.HoldSegment():
+                self._held(command)
+            case memory.RefuseSegment():
+                self._refused(command)
+            case memory.FreeSession():
+                self._stored.pop(command.session, None)
+                self._send(command.device, worker.CloseSession(command.session))
+            case memory.ValuesLost():
+                self._lost(command)
+            case memory.AnswerPhase() | memory.AdmitSegment():
+                raise AssertionError(command)
+            case _:
+                self._transfer(command)
+
+    def _transfer(
+        self,
+        command: memory.StoreSession
+        | memory.EvictSession
+        | memory.RestoreSession
+        | memory.DemoteSession
+        | memory.ForgetStored
+        | memory.ExpediteTransfer,
+    ) -> None:
+        match command:
+            case memory.StoreSession():
+                order: worker.ToWorker = worker.Store(command.transfer, command.session, command.expedited)
+            case memory.EvictSession():
+                order = worker.Evict(command.transfer, command.session, command.discard)
+            case memory.RestoreSession():
+                manifest = self._manifest_for(command.session, command.device)
+                order = worker.Restore(command.transfer, command.session, command.expedited, manifest)
+            case memory.DemoteSession():
+                order = worker.Demote(command.transfer, command.session)
+            case memory.ForgetStored():
+                self._stored.pop(command.session, None)
+                order = worker.Forget(command.transfer, command.session)
+            case memory.ExpediteTransfer():
+                order = worker.Expedite(command.transfer)
+        self._send(command.device, order)
+
+    # -- from workers --------------------------------------------------------------------------------------
+
+    def report(self, device: str, report: worker.WorkerMemory, job: str | None = None) -> None:
+        """A worker's count, at the end of ``job``'s segment if given."""
+        event = memory.MemoryReported(
+            at_s=self._now_s(),
+            device=device,
+            used_bytes=report.used_bytes,
+            peak_bytes=report.peak_bytes,
+            session_bytes=report.session_bytes,
+            shared_bytes=report.shared_bytes,
+            kv_bytes=report.kv_bytes,
+            unstored_bytes=report.unstored_bytes,
+            ready_bytes=report.ready_bytes,
+            host_bytes=report.host_bytes,
+            disk_bytes=report.disk_bytes,
+            job=job,
+        )
+        try:
+            self.handle(event)
+        except memory.IllegalEvent as error:
+            log.error("%s: the worker's memory report makes no sense: %s", device, error)
+
+    def transferred(self, device: str, done: worker.TransferDone) -> None:
+        if done.manifest is not None:
+            self._stored[done.session] = Stored(done.manifest, self._process(device))
+        self.report(device, done.memory)
+        self._ended(
+            memory.TransferDone(
+                at_s=self._now_s(),
+                transfer=done.transfer,
+                session=done.session,
+                device=device,
+                kind=_kind(done.kind),
+                copied_bytes=done.copied_bytes,
+                copy_s=done.copy_s,
+                queued_s=done.queued_s,
+                checked_pieces=done.checked_pieces,
+                whole=done.whole,
+            )
+        )
+        if done.kind == "restore":
+            self._restored(device, done.session)
+
+    def not_transferred(self, device: str, failed: worker.TransferFailed) -> None:
+        log.warning("%s: %s of session %s failed: %s", device, failed.kind, failed.session, failed.reason)
+        if failed.mismatch:
+            self._stored.pop(failed.session, None)
+        self.report(device, failed.memory)
+        self._ended(
+            memory.TransferFailed(
+                at_s=self._now_s(),
+                transfer=failed.transfer,
+                session=failed.session,
+                device=device,
+                kind=_kind(failed.kind),
+                reason=failed.reason,
+                full=failed.full,
+                mismatch=failed.mismatch,
+            )
+        )
+
+    # -- from sessions -------------------------------------------------------------------------------------
+
+    def release(self, session: str, values: list[int]) -> None:
+        """Nobody holds these values any more."""
+        account = self._ledger.accounts.session(session)
+        stored = self._stored.get(session)
+        if account is None:
+            return
+        known = account.device is not None and (
+            account.tier == "device" or stored is None or stored.by == self._process(account.device)
+        )
+        if known:
+            assert account.device is not None
+            self._send_release(account.device, session, values)
+        elif stored is not None:
+            stored.released += values
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    def _ended(self, event: memory.TransferDone | memory.TransferFailed) -> None:
+        try:
+            self.handle(event)
+        except memory.IllegalEvent as error:
+            log.error("%s: the worker's transfer makes no sense: %s", event.device, error)
+
+    def _restored(self, device: str, session: str) -> None:
+        stored = self._stored.get(session)
+        if stored is not None:
+            stored.by = self._process(device)
+            released, stored.released = stored.released, []
+            if released:
+                self._send_release(device, session, released)
+
+    def _send_release(self, device: str, session: str, values: list[int]) -> None:
+        program = Program(metas=(), templates=(), scopes=(), sources=(), nodes=(), release=values)
+        self._send(device, worker.RunSegment(RELEASE_JOB, 0, session, encode_program(program)))
+
+    def _manifest_for(self, session: str, device: str) -> bytes | None:
+        stored = self._stored.get(session)
+        return stored.manifest if stored is not None and stored.by != self._process(device) else None
+
+    def _process(self, device: str) -> tuple[str, int]:
+        return device, self._launcher.restarts(device)
+
+    def _lost(self, command: memory.ValuesLost) -> None:
+        self._stored.pop(command.session, None)
+        session = self._registry.get(command.session)
+        if session is not None:
+            session.lost = command.reason or (
+                f"{command.device}'s process died and this session's values with it."
+            )
+
+    def _send(self, device: str, message: worker.ToWorker) -> None:
+        self._launcher.send(device, message)
+
+    def _now_s(self) -> float:
+        return self._ledger.clock.now_s()
+
+
+def _kind(kind: str) -> memory.TransferKind:
+    found: dict[str, memory.TransferKind] = {
+        "store": "store",
+        "evict": "evict",
+        "restore": "restore",
+        "demote": "demote",
+        "forget": "forget",
+    }
+    return found[kind]
