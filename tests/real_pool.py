@@ -21,12 +21,16 @@ DEADLINE_S = 30.0
 
 
 class PoolUnderTest:
-    """Use in a ``with`` statement. ``environment`` is what a child process needs to find it."""
+    """Use in a ``with`` statement. ``environment`` is what a child process needs to find it. ``options``: of
+    :func:`~djinn_lab.pool.launch.start_pool`."""
 
-    def __init__(self, directory: Path, devices: str = "cpu:2", memory_bytes: int = 2**30) -> None:
+    def __init__(
+        self, directory: Path, devices: str = "cpu:2", memory_bytes: int = 2**30, **options: Any
+    ) -> None:
         self.directory = directory
         directory.chmod(0o700)
         self._options: dict[str, Any] = {"devices": devices, "memory_bytes": memory_bytes, "threads": 1}
+        self._options |= options
         self._before: str | None = None
 
     @property
@@ -78,6 +82,18 @@ class PoolUnderTest:
                 None,
             )
         )
+
+
+def kill_worker(pool: PoolUnderTest, device: str = "cpu:0") -> None:
+    """``kill -9`` of a device's process; returns when its successor is up."""
+
+    def row() -> dict[str, Any]:
+        devices: list[dict[str, Any]] = pool.rest.status()["devices"]
+        return next(found for found in devices if found["device"] == device)
+
+    before = row()["pid"]
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: row()["pid"] not in (None, before) and row()["state"] in ("idle", "busy"))
 
 
 def wait_for(look: Any) -> Any:

@@ -1,0 +1,357 @@
+"""Session memory on a live pool: real workers, real copies, sessions that hold more than the devices."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from real_pool import PoolUnderTest, kill_worker, wait_for
+from torch import nn
+
+from djinn_lab.client.session import Session
+from djinn_lab.errors import DeviceMemoryError, OptionError, ValueLost
+from djinn_lab.pool.launch import start_pool
+
+pytestmark = pytest.mark.processes
+
+MIB = 2**20
+DEVICE_BYTES = 64 * MIB
+STATE_BYTES = 20 * MIB
+"""Three of these fit a device."""
+SLOW_LINK = 40 * MIB
+"""Half a second for a session."""
+ROOMY = {"host_bytes": 4 * DEVICE_BYTES, "link_bytes_per_s": 0}
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
+    """One device that holds three sessions, a host that holds twelve more."""
+    directory = tmp_path_factory.mktemp("memory")
+    with PoolUnderTest(
+        directory, "cpu:1", DEVICE_BYTES, host_bytes=4 * DEVICE_BYTES, link_bytes_per_s=0
+    ) as pool:
+        yield pool
+
+
+def state_of(number: int) -> torch.Tensor:
+    return torch.arange(STATE_BYTES // 4, dtype=torch.int32).mul_(2 * number + 1)
+
+
+def hold(session: Session, number: int) -> torch.Tensor:
+    """Twenty MiB that only the pool has."""
+    with session.capture():
+        return state_of(number)
+
+
+def memory_of(pool: PoolUnderTest, session: Session) -> dict[str, Any]:
+    own = session.welcome.session
+    found: dict[str, Any] = next(row for row in pool.rest.memory()["sessions"] if row["session"] == own)
+    return found
+
+
+def counters(pool: PoolUnderTest) -> dict[str, int]:
+    found: dict[str, int] = pool.rest.memory()["counters"]
+    return found
+
+
+def grown(before: dict[str, int], after: dict[str, int], name: str) -> int:
+    return after[name] - before[name]
+
+
+def sessions(pool: PoolUnderTest, count: int, stack: ExitStack) -> list[Session]:
+    return [stack.enter_context(pool.session()) for _ in range(count)]
+
+
+def test_eight_sessions_live_where_three_fit_and_find_everything_again(pool: PoolUnderTest) -> None:
+    before = counters(pool)
+    with ExitStack() as stack:
+        opened = sessions(pool, 8, stack)
+        held = [hold(session, number) for number, session in enumerate(opened)]
+        tiers = {memory_of(pool, session)["tier"] for session in opened}
+        for number in (0, 5, 2, 7, 1, 6, 3, 4):
+            assert torch.equal(opened[number].fetch(held[number]), state_of(number))
+    after = counters(pool)
+    assert tiers == {"device", "host"}
+    assert grown(before, after, "evictions") >= 5
+    assert grown(before, after, "restores") >= 5
+    assert grown(before, after, "hash_checks") > 0
+    assert grown(before, after, "mismatches") == 0
+    assert grown(before, after, "values_lost") == 0
+
+
+def test_models_and_optimizers_train_on_after_being_parked_bit_for_bit(pool: PoolUnderTest) -> None:
+    """Three models with AdamW: parameters, gradients and moments of one fill half of the device."""
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(700, 1200), nn.ReLU(), nn.Linear(1200, 700)) for _ in range(3)]
+    data = torch.randn(3, 4, 700)
+    expected = [copy.deepcopy(model) for model in models]
+    for model, x in zip(expected, data, strict=True):
+        train(model, torch.optim.AdamW(model.parameters()), x, 4)
+    before = counters(pool)
+    with ExitStack() as stack:
+        opened = sessions(pool, 3, stack)
+        optimizers = [torch.optim.AdamW(model.parameters()) for model in models]
+        for _ in range(2):
+            for session, model, optimizer, x in zip(opened, models, optimizers, data, strict=True):
+                with session.capture():
+                    train(model, optimizer, x, 2)
+        for session, model, wanted in zip(opened, models, expected, strict=True):
+            found = session.fetch(model)
+            for mine, theirs in zip(found.parameters(), wanted.parameters(), strict=True):
+                assert torch.equal(mine, theirs)
+    assert grown(before, counters(pool), "restores") >= 2
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, steps: int) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), x).backward()
+        optimizer.step()
+
+
+def test_generation_goes_on_from_a_parked_cache(tmp_path: Path) -> None:
+    """The caches are found by the graph's structure; nobody says which tensors they are."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_embd=64, n_head=4, n_layer=2, vocab_size=300, n_positions=2048, bos_token_id=0, eos_token_id=0
+    )
+    plain = transformers.GPT2LMHeadModel(config).eval()
+    prompts = torch.randint(1, 300, (6, 1, 1200))
+    expected = [continued(plain, prompt, None, 3)[0] for prompt in prompts]
+    with (
+        PoolUnderTest(tmp_path, "cpu:1", 16 * MIB, host_bytes=64 * MIB, link_bytes_per_s=0) as pool,
+        ExitStack() as stack,
+    ):
+        opened = sessions(pool, 6, stack)
+        models = [copy.deepcopy(plain) for _ in opened]
+        found: list[list[torch.Tensor]] = [[] for _ in opened]
+        caches: list[Any] = [None] * 6
+        inputs = list(prompts)
+        for _ in range(3):
+            for number, session in enumerate(opened):
+                with session.capture():
+                    tokens, caches[number] = continued(models[number], inputs[number], caches[number], 1)
+                found[number] += tokens
+                inputs[number] = tokens[-1]
+        kv_bytes = memory_of(pool, opened[-1])["kv_bytes"]
+        for number, session in enumerate(opened):
+            mine = [session.fetch(token) for token in found[number]]
+            assert [token.tolist() for token in mine] == [token.tolist() for token in expected[number]]
+        assert counters(pool)["restores"] > 0
+        assert kv_bytes >= 2 * 2 * 1200 * 64 * 4
+
+
+def continued(model: Any, tokens: torch.Tensor, cache: Any, steps: int) -> tuple[list[torch.Tensor], Any]:
+    """``steps`` greedy tokens after ``tokens``."""
+    found = []
+    with torch.no_grad():
+        for _ in range(steps):
+            output = model(input_ids=tokens, past_key_values=cache, use_cache=True)
+            tokens, cache = output.logits[:, -1:].argmax(-1), output.past_key_values
+            found.append(tokens)
+    return found, cache
+
+
+def test_equal_weights_of_two_users_lie_on_the_device_once(pool: PoolUnderTest) -> None:
+    weights = torch.randn(STATE_BYTES // 4)
+    with pool.session() as ann, pool.session("bob-of-the-weights") as bob:
+        mine, theirs = weights.clone(), weights.clone()
+        with ann.capture():
+            a = mine.sum()
+        used = wait_for(lambda: pool.rest.memory()["devices"][0]["used_bytes"])
+        with bob.capture():
+            b = theirs.sum()
+        assert float(ann.fetch(a)) == float(bob.fetch(b)) == float(weights.sum())
+        assert pool.rest.memory()["devices"][0]["used_bytes"] - used < STATE_BYTES / 2
+        with bob.capture():
+            theirs += 1
+        assert torch.equal(bob.fetch(theirs), weights + 1)
+        assert torch.equal(ann.fetch(mine), weights)
+
+
+def test_values_dropped_while_parked_free_the_host(pool: PoolUnderTest) -> None:
+    with ExitStack() as stack:
+        opened = sessions(pool, 5, stack)
+        held: list[torch.Tensor | None] = [hold(session, number) for number, session in enumerate(opened)]
+        parked = next(n for n, session in enumerate(opened) if memory_of(pool, session)["tier"] == "host")
+        used = pool.rest.memory()["devices"][0]["host_used_bytes"]
+        held[parked] = None
+        with opened[parked].capture():
+            small = torch.ones(3) + 1
+        assert opened[parked].fetch(small).tolist() == [2.0, 2.0, 2.0]
+        wait_for(lambda: memory_of(pool, opened[parked])["total_bytes"] < MIB)
+        wait_for(lambda: pool.rest.memory()["devices"][0]["host_used_bytes"] <= used)
+
+
+def test_a_parked_session_survives_its_device(tmp_path: Path) -> None:
+    with (
+        PoolUnderTest(
+            tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=4 * DEVICE_BYTES, link_bytes_per_s=0
+        ) as pool,
+        ExitStack() as stack,
+    ):
+        opened = sessions(pool, 5, stack)
+        held = [hold(session, number) for number, session in enumerate(opened)]
+        wait_for(
+            lambda: all(row["stored_bytes"] == row["total_bytes"] for row in pool.rest.memory()["sessions"])
+        )
+        kill_worker(pool)
+        for number, session in enumerate(opened):
+            with session.capture():
+                held[number] += 1
+            assert torch.equal(session.fetch(held[number]), state_of(number) + 1)
+
+
+def test_bytes_that_changed_while_parked_are_never_handed_out(tmp_path: Path) -> None:
+    """Negative control: a flipped byte on the host costs its own session, and nobody else."""
+    with (
+        PoolUnderTest(
+            tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=4 * DEVICE_BYTES, link_bytes_per_s=0
+        ) as pool,
+        ExitStack() as stack,
+    ):
+        opened = sessions(pool, 5, stack)
+        held = [hold(session, number) for number, session in enumerate(opened)]
+        victim = next(n for n, session in enumerate(opened) if memory_of(pool, session)["tier"] == "host")
+        flip_a_byte(pool, state_of(victim).numpy().tobytes()[:4096])
+        with pytest.raises(ValueLost, match="not what was stored"):
+            opened[victim].fetch(held[victim])
+        for number, session in enumerate(opened):
+            if number != victim:
+                assert torch.equal(session.fetch(held[number]), state_of(number))
+        assert counters(pool)["mismatches"] == 1
+        again = hold(opened[victim], 9)
+        assert torch.equal(opened[victim].fetch(again), state_of(9))
+
+
+def flip_a_byte(pool: PoolUnderTest, start: bytes) -> None:
+    """In the host's copy of what begins with ``start``."""
+    (directory,) = Path("/dev/shm").glob(f"djinn-*{pool.info.pool}*/parked")
+    for path in directory.iterdir():
+        at = path.read_bytes().find(start)
+        if at >= 0:
+            with path.open("r+b") as file:
+                file.seek(at + 1000)
+                (byte,) = file.read(1)
+                file.seek(at + 1000)
+                file.write(bytes([byte ^ 1]))
+            return
+    raise AssertionError("the host holds no such bytes")
+
+
+def test_past_device_and_host_a_new_session_waits_and_says_why(tmp_path: Path) -> None:
+    with (
+        PoolUnderTest(tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=DEVICE_BYTES, link_bytes_per_s=0) as pool,
+        ExitStack() as stack,
+    ):
+        opened = sessions(pool, 5, stack)
+        held = [hold(session, number) for number, session in enumerate(opened)]
+        late = stack.enter_context(pool.session())
+        done: list[torch.Tensor] = []
+        thread = threading.Thread(target=lambda: done.append(late.fetch(hold(late, 9))))
+        thread.start()
+        job = pool.wait_for_job(session=late.welcome.session, state="RESTORING")
+        assert "full" in job["reason"]
+        (waiting,) = pool.rest.memory()["held"]
+        assert waiting["admission"]
+        assert torch.equal(opened[0].fetch(held[0]), state_of(0))
+        assert not done
+        opened[1].close()
+        opened[2].close()
+        thread.join(30)
+        assert torch.equal(done[0], state_of(9))
+        assert torch.equal(opened[4].fetch(held[4]), state_of(4))
+
+
+def test_the_disk_takes_what_the_host_cannot(tmp_path: Path) -> None:
+    with (
+        PoolUnderTest(
+            tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=DEVICE_BYTES, disk_bytes=2**30, link_bytes_per_s=0
+        ) as pool,
+        ExitStack() as stack,
+    ):
+        opened = sessions(pool, 9, stack)
+        held = [hold(session, number) for number, session in enumerate(opened)]
+        assert {row["tier"] for row in pool.rest.memory()["sessions"]} >= {"device", "host", "disk"}
+        for number, session in enumerate(opened):
+            assert torch.equal(session.fetch(held[number]), state_of(number))
+        assert counters(pool)["demotions"] > 0
+        assert counters(pool)["mismatches"] == 0
+
+
+def test_a_session_closed_while_its_copy_is_under_way_disturbs_nobody(tmp_path: Path) -> None:
+    with PoolUnderTest(
+        tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=4 * DEVICE_BYTES, link_bytes_per_s=SLOW_LINK
+    ) as pool:
+        with ExitStack() as stack:
+            opened = sessions(pool, 5, stack)
+            held = [hold(session, number) for number, session in enumerate(opened)]
+            parked = [n for n, session in enumerate(opened) if memory_of(pool, session)["tier"] == "host"]
+            assert opened[parked[0]].signal_phase("SOON").answer == "accepted"
+            wait_for(lambda: any(row["moving"] for row in pool.rest.memory()["sessions"]))
+            for number in parked:
+                opened[number].close()
+            left = next(n for n in range(5) if n not in parked)
+            assert torch.equal(opened[left].fetch(held[left]), state_of(left))
+        wait_for(lambda: pool.rest.memory()["devices"][0]["used_bytes"] == 0)
+        wait_for(lambda: pool.rest.memory()["devices"][0]["host_used_bytes"] == 0)
+
+
+def test_an_early_wish_to_compute_joins_the_copy_under_way(tmp_path: Path) -> None:
+    with (
+        PoolUnderTest(
+            tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=4 * DEVICE_BYTES, link_bytes_per_s=SLOW_LINK
+        ) as pool,
+        ExitStack() as stack,
+    ):
+        opened = sessions(pool, 4, stack)
+        held = [hold(session, number) for number, session in enumerate(opened)]
+        parked = next(n for n, session in enumerate(opened) if memory_of(pool, session)["tier"] == "host")
+        opened[(parked + 1) % 4].close()
+        before = counters(pool)
+        opened[parked].signal_phase("SOON")
+        assert torch.equal(opened[parked].fetch(held[parked]), state_of(parked))
+        after = counters(pool)
+        assert grown(before, after, "restores") == 1
+        assert grown(before, after, "prefetches_late") == 1
+
+
+def test_signals_are_answered_and_change_no_result(pool: PoolUnderTest) -> None:
+    with pool.session() as session:
+        held = hold(session, 3)
+        assert session.signal_phase("IO_WAIT", expected_s=5).answer == "accepted"
+        row = memory_of(pool, session)
+        assert row["phase"] == "IO_WAIT"
+        assert row["wake_at_s"] is not None
+        assert session.signal_phase("IO_WAIT", expected_s=10 * 86400).answer == "clipped"
+        assert session.signal_phase("SOON").answer == "accepted"
+        assert session.signal_phase("COMPUTE").answer == "accepted"
+        assert session.signal_phase("COMPUTE").answer == "accepted"
+        assert torch.equal(session.fetch(held), state_of(3))
+
+
+def test_a_finished_cell_waits_and_a_running_one_computes(pool: PoolUnderTest) -> None:
+    with pool.session() as session:
+        hold(session, 1)
+        wait_for(lambda: memory_of(pool, session)["phase"] == "IO_WAIT")
+
+
+def test_what_fits_no_device_is_still_refused_at_its_line(pool: PoolUnderTest) -> None:
+    with pool.session() as session, pytest.raises(DeviceMemoryError, match="needs"), session.capture():
+        torch.ones(DEVICE_BYTES, dtype=torch.int32) + 1
+
+
+def test_a_host_tier_larger_than_the_machine_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("DJINN_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(OptionError, match="that this machine has left"):
+        start_pool(devices="cpu:1", host_bytes=2**50)
