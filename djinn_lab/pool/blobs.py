@@ -2,6 +2,7 @@
 
 ``<directory>/store/<digest>``    what was verified; shared by all who uploaded it
 ``<directory>/results/``          where workers put fetched values
+``<directory>/parked/``           where workers keep the state of idle sessions
 ``<directory>/<session>/``        one session's own: it writes uploads here and finds its results here
 
 A user is told that a tensor is here only when that same user uploaded it. Another user's upload of equal
@@ -28,6 +29,7 @@ from djinn_lab.units import format_bytes
 
 DIRECTORY_PREFIX = "djinn-"
 OWNER_FILE = "owner.pid"
+PARKED = "parked"
 INLINE_VERIFY_BYTES_MAX = 256 * 2**10
 """Hashed on the event loop (about 0.1 ms); more goes to a thread."""
 SHARE_OF_FREE_SPACE = 0.5
@@ -209,12 +211,18 @@ def checked_result_name(name: str) -> str:
 def open_blob_directory(pool: str, fallback: Path) -> Path:
     """Make this pool's directory in shared memory (or below ``fallback``), and remove those of dead pools."""
     base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else fallback
+    directory = own_directory(base, pool)
+    for name in ("store", "results", PARKED):
+        (directory / name).mkdir(mode=0o700)
+    return directory
+
+
+def own_directory(base: Path, pool: str) -> Path:
+    """Make a directory of this pool's, and remove those of dead pools."""
     remove_dead_directories(base)
     directory = base / f"{DIRECTORY_PREFIX}{pool}"
-    directory.mkdir(mode=0o700)
+    directory.mkdir(mode=0o700, parents=True)
     (directory / OWNER_FILE).write_text(str(os.getpid()))
-    for name in ("store", "results"):
-        (directory / name).mkdir(mode=0o700)
     return directory
 
 

@@ -7,23 +7,17 @@ workers, messages to clients, writes queued at the store.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
 
-import msgspec
-
 from djinn_lab import jobs, memory
-from djinn_lab.errors import Refused
 from djinn_lab.pool import answers
-from djinn_lab.pool.admission import Inspected, PlanCache, inspect_program
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
+from djinn_lab.pool.intake import Intake
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
-from djinn_lab.pool.placement import Placement
-from djinn_lab.pool.records import RunningSegment
 from djinn_lab.pool.registry import Session
 from djinn_lab.pool.residence import RELEASE_JOB, Residence
 from djinn_lab.protocol.messages import (
@@ -64,10 +58,10 @@ class Driver:
         self.blobs = blobs
         self.books = books
         self.registry = books.registry
-        self.plans = PlanCache()
         self.residence = Residence(
             ledger, launcher, self.registry, self._memory_granted, self._memory_held, self._memory_refused
         )
+        self.intake = Intake(ledger, blobs, books, self.residence, self._perform)
         self._commands: deque[jobs.Command] = deque()
         self._performing = False
 
@@ -75,27 +69,7 @@ class Driver:
 
     async def submit(self, session: Session, submit: SubmitSegment) -> None:
         """Take in a segment, or answer why not."""
-        received_s = self.ledger.clock.now_s()
-        known = self.ledger.queue.job(submit.job)
-        if known is not None and known.finished and known.session == session.session:
-            session.send(answers.already_finished(submit, known))
-            return
-        try:
-            inspected = await inspect_program(submit.program, self.plans)
-        except Refused as error:
-            self._refuse(session, submit, 0, answers.refused(error))
-            return
-        missing = [digest for digest in inspected.blobs if not self.blobs.has(session.user, digest)]
-        if missing:
-            session.send(answers.blobs_missing(submit, missing, session.rejected))
-            return
-        placement = _placement(session, submit, inspected)
-        verdict, others = self._ask_memory(placement)
-        if isinstance(verdict, memory.RefuseSegment):
-            self._refuse(session, submit, inspected.ops, answers.never_fits(verdict))
-        else:
-            self._enqueue(session, submit, inspected, received_s, placement, verdict)
-        self.residence.perform(others)
+        await self.intake.submit(session, submit)
 
     def finish(self, session: Session, finish: FinishJob) -> None:
         """The cell is over. A job that never came here, or is finished, needs nothing."""
@@ -126,14 +100,14 @@ class Driver:
         now_s = self.ledger.clock.now_s()
         session.link = None
         session.last_seen = now_s
-        self._unpin_query(session)
+        self.intake.unpin_query(session)
         self._jobs(jobs.SessionDetached(now_s, session.session))
         self.residence.handle(memory.SessionDetached(now_s, session.session))
 
     def close(self, session: Session) -> None:
         """Free everything that the session holds."""
         now_s = self.ledger.clock.now_s()
-        self._unpin_query(session)
+        self.intake.unpin_query(session)
         self._jobs(jobs.SessionClosed(now_s, session.session))
         self.residence.handle(memory.SessionClosed(now_s, session.session))
         self.registry.remove(session.session)
@@ -186,100 +160,6 @@ class Driver:
             self.launcher.send(device, Calibrate())
 
     # -- parts ---------------------------------------------------------------------------------------------
-
-    def _ask_memory(self, placement: Placement) -> tuple[memory.Command, list[memory.Command]]:
-        """The answer for this segment, and what else follows."""
-        account = self.ledger.accounts.session(placement.session)
-        if account is not None and account.device is not None:
-            commands = self.residence.place(placement)
-        else:
-            event = memory.SegmentProposed(
-                at_s=self.ledger.clock.now_s(),
-                job=placement.job,
-                segment=placement.segment,
-                session=placement.session,
-                peak_bytes=placement.peak_bytes,
-                node=placement.node,
-                op=placement.op,
-            )
-            commands = self.ledger.memory(event)
-        answer = next(command for command in commands if _answers(command, placement.job))
-        return answer, [command for command in commands if command is not answer]
-
-    def _enqueue(
-        self,
-        session: Session,
-        submit: SubmitSegment,
-        inspected: Inspected,
-        received_s: float,
-        placement: Placement,
-        verdict: memory.Command,
-    ) -> None:
-        predicted_s = self.books.predicted_s(session, submit, inspected.ops)
-        event = jobs.SegmentSubmitted(
-            at_s=self.ledger.clock.now_s(),
-            job=submit.job,
-            segment=submit.segment,
-            session=session.session,
-            user=session.user,
-            priority=submit.priority,
-            ops_total=inspected.ops,
-            final=submit.final,
-            wish=submit.target,
-            predicted_s=predicted_s,
-            memory="granted" if isinstance(verdict, memory.GrantSegment) else "ask",
-        )
-        if isinstance(verdict, memory.HoldSegment):
-            event = msgspec.structs.replace(
-                event, memory="held", memory_reason=verdict.reason, memory_wait_s=verdict.estimate_s
-            )
-        try:
-            commands = self.ledger.jobs(event)
-        except jobs.IllegalEvent as error:
-            self.residence.handle(memory.SegmentWithdrawn(self.ledger.clock.now_s(), submit.job))
-            session.send(
-                answers.failed(submit, answers.refused(Refused(f"The pool refuses this cell: {error}.")))
-            )
-            return
-        record = self.books.record_of(session, submit)
-        record.ops_total = record.ops_before + inspected.ops
-        record.predicted_s = predicted_s
-        for digest in inspected.blobs:
-            self.blobs.pin(digest)
-        record.flight = RunningSegment(
-            submit.segment,
-            submit.program,
-            inspected.blobs,
-            received_s,
-            placement,
-            key=inspected.key,
-            plan_cached=inspected.cached,
-        )
-        self._unpin_query(session)
-        self._perform(commands)
-        self.books.keep_program(submit)
-
-    def _refuse(self, session: Session, submit: SubmitSegment, ops: int, error: ErrorInfo) -> None:
-        event = jobs.SegmentRefused(
-            at_s=self.ledger.clock.now_s(),
-            job=submit.job,
-            segment=submit.segment,
-            session=session.session,
-            user=session.user,
-            priority=submit.priority,
-            ops_total=ops,
-            final=submit.final,
-            message=error.message,
-        )
-        with contextlib.suppress(jobs.IllegalEvent):
-            commands = self.ledger.jobs(event)
-            record = self.books.record_of(session, submit)
-            record.ops_total += ops
-            record.ops_before += ops
-            record.error = error
-            self._perform(commands)
-        self._unpin_query(session)
-        session.send(answers.failed(submit, error))
 
     def _jobs(self, event: jobs.Event) -> None:
         self._perform(self.ledger.jobs(event))
@@ -446,24 +326,3 @@ class Driver:
             )
         )
         self._jobs(jobs.DeviceAdded(now_s, device))
-
-    def _unpin_query(self, session: Session) -> None:
-        self.blobs.unpin(session.pins)
-        session.pins.clear()
-
-
-def _placement(session: Session, submit: SubmitSegment, inspected: Inspected) -> Placement:
-    return Placement(
-        job=submit.job,
-        segment=submit.segment,
-        session=session.session,
-        peak_bytes=inspected.footprint.peak_bytes,
-        rank=jobs.RANKS.get(submit.priority, len(jobs.RANKS)),
-        node=inspected.footprint.node,
-        op=inspected.peak_op,
-    )
-
-
-def _answers(command: memory.Command, job: str) -> bool:
-    kinds = (memory.AdmitSegment, memory.GrantSegment, memory.HoldSegment, memory.RefuseSegment)
-    return isinstance(command, kinds) and command.job == job

@@ -51,8 +51,8 @@ class Metrics:
             self._used.labels(account.device).set(account.used_bytes)
             self._limit.labels(account.device).set(account.memory_bytes)
         self._sessions.set(len(driver.registry))
-        self._plans.labels("hit").set(driver.plans.hits)
-        self._plans.labels("miss").set(driver.plans.misses)
+        self._plans.labels("hit").set(driver.intake.plans.hits)
+        self._plans.labels("miss").set(driver.intake.plans.misses)
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     def observe_segment(self, seconds: float) -> None:

@@ -18,7 +18,14 @@ import msgspec
 
 from djinn_lab.errors import PoolError
 from djinn_lab.memory import POLICIES
-from djinn_lab.pool.blobs import BlobStore, default_bytes_max, open_blob_directory, remove_directory
+from djinn_lab.pool.blobs import (
+    PARKED,
+    BlobStore,
+    default_bytes_max,
+    open_blob_directory,
+    own_directory,
+    remove_directory,
+)
 from djinn_lab.pool.devices import DevicePlan
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.protocol.host import host_id
@@ -60,12 +67,11 @@ def run_pool(options: PoolOptions) -> None:
     signal.signal(signal.SIGTERM, _leave)
     pool = uuid.uuid4().hex[:12]
     directory = open_blob_directory(pool, runtime_directory())
-    host, disk = directory / "parked", data_directory() / "parked" / pool
-    host.mkdir(mode=0o700)
-    launcher = LocalLauncher(options.plans, directory / "results", options.worker_command, host, disk)
+    disk = own_directory(data_directory() / PARKED, pool)
+    launcher = LocalLauncher(
+        options.plans, directory / "results", options.worker_command, directory / PARKED, disk
+    )
     try:
-        if any(plan.disk_bytes for plan in options.plans):
-            disk.mkdir(mode=0o700, parents=True)
         launcher.spawn()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         asyncio.run(_serve(options, pool, directory, launcher))

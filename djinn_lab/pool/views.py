@@ -74,6 +74,7 @@ def status_report(driver: Driver, user: User, started_at: float, ready: bool, la
     counts = dict.fromkeys((state.value for state in JobState), 0)
     for record in driver.books.records.values():
         counts[record.state] += 1
+    plans = driver.intake.plans
     return StatusReport(
         pool=driver.ledger.pool,
         version=VERSION,
@@ -88,7 +89,7 @@ def status_report(driver: Driver, user: User, started_at: float, ready: bool, la
         sessions=len(driver.registry),
         jobs=counts,
         blobs=BlobsReport(driver.blobs.count, driver.blobs.nbytes),
-        plan_cache=PlanCacheReport(driver.plans.hits, driver.plans.misses, driver.plans.entries),
+        plan_cache=PlanCacheReport(plans.hits, plans.misses, plans.entries),
         event_loop_lag_s=lag_s,
     )
 

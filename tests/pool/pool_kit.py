@@ -178,6 +178,12 @@ class Client(Wire):
     def run(self, program: Program | bytes, **options: object) -> messages.SegmentResult:
         return self.result(self.submit(program, **options))  # type: ignore[arg-type]
 
+    def signal(self, phase: str, expected_s: float | None = None) -> messages.PhaseAnswered:
+        self.send(messages.SignalPhase(phase, expected_s))
+        answer = self.receive()
+        assert isinstance(answer, messages.PhaseAnswered), answer
+        return answer
+
     def until(self, job: str, state: str) -> messages.JobUpdate:
         """Wait for an update of ``job`` with ``state``."""
         while True:

@@ -237,19 +237,24 @@ def test_a_closed_session_frees_everything(shared_pool: RuntimeInfo) -> None:
         assert time.monotonic() < deadline
 
 
-def test_phases_are_told(client: Client, shared_pool: RuntimeInfo) -> None:
+def test_phases_are_told_and_guessed(client: Client, shared_pool: RuntimeInfo) -> None:
     def phase() -> str:
-        client.run(act(""))
         views = {view["session"]: view["phase"] for view in rest(shared_pool).sessions()}
         return str(views[client.session])
 
+    job = client.submit(act("", ""), final=False)
+    client.result(job)
     assert phase() == "COMPUTE"
-    client.send(messages.SignalPhase("IO_WAIT", 2.0))
+    client.result(client.submit(act(""), job, segment=1))
     assert phase() == "IO_WAIT"
-    client.send(messages.SignalPhase("LUNCH"))
-    assert phase() == "IO_WAIT"
-    client.send(messages.SignalPhase("COMPUTE"))
+    assert client.signal("COMPUTE").answer == "accepted"
     assert phase() == "COMPUTE"
+    assert client.signal("IO_WAIT", 2.0).answer == "accepted"
+    assert phase() == "IO_WAIT"
+    refused = client.signal("LUNCH")
+    assert (refused.answer, phase()) == ("rejected", "IO_WAIT")
+    assert "LUNCH" in refused.message
+    assert client.signal("IO_WAIT", -1.0).answer == "rejected"
 
 
 def test_a_device_can_be_asked_for(shared_pool: RuntimeInfo) -> None:
