@@ -238,9 +238,8 @@ class Residence:
         self._stored.pop(command.session, None)
         session = self._registry.get(command.session)
         if session is not None:
-            session.lost = command.reason or (
-                f"{command.device}'s process died and this session's values with it."
-            )
+            reason = command.reason[:1].upper() + command.reason[1:]
+            session.lost = f"{reason}, and this session's values are lost."
 
     def _send(self, device: str, message: worker.ToWorker) -> None:
         self._launcher.send(device, message)

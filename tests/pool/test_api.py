@@ -119,7 +119,7 @@ def test_sessions_are_listed_and_closed(shared_pool: RuntimeInfo) -> None:
         (view,) = [view for view in api.sessions() if view["session"] == client.session]
         assert (view["state"], view["phase"], view["jobs"], view["name"]) == (
             "connected",
-            "COMPUTE",
+            "IO_WAIT",
             1,
             "a test",
         )
