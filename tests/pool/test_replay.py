@@ -25,7 +25,7 @@ def lively_run(directory: Path) -> str:
             running = ann.submit(act(*["sleep 0.1"] * 4))
             ann.until(running, "RUNNING")
             bob.run(act("", keep=True), target="cpu:1")
-            bob.send(messages.SignalPhase("IO_WAIT", 1.5))
+            bob.signal("IO_WAIT", 1.5)
             bob.run(act("", "crash"), final=False, priority="HIGH")
             bob.run(act(""), priority="LOW")
             bob.run(b"garbage")

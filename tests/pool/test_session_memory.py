@@ -120,13 +120,13 @@ def test_generation_goes_on_from_a_parked_cache(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.GPT2Config(
-        n_embd=64, n_head=4, n_layer=2, vocab_size=300, n_positions=2048, bos_token_id=0, eos_token_id=0
+        n_embd=64, n_head=4, n_layer=4, vocab_size=300, n_positions=2048, bos_token_id=0, eos_token_id=0
     )
     plain = transformers.GPT2LMHeadModel(config).eval()
     prompts = torch.randint(1, 300, (6, 1, 1200))
     expected = [continued(plain, prompt, None, 3)[0] for prompt in prompts]
     with (
-        PoolUnderTest(tmp_path, "cpu:1", 16 * MIB, host_bytes=64 * MIB, link_bytes_per_s=0) as pool,
+        PoolUnderTest(tmp_path, "cpu:1", 12 * MIB, host_bytes=64 * MIB, link_bytes_per_s=0) as pool,
         ExitStack() as stack,
     ):
         opened = sessions(pool, 6, stack)
@@ -145,7 +145,7 @@ def test_generation_goes_on_from_a_parked_cache(tmp_path: Path) -> None:
             mine = [session.fetch(token) for token in found[number]]
             assert [token.tolist() for token in mine] == [token.tolist() for token in expected[number]]
         assert counters(pool)["restores"] > 0
-        assert kv_bytes >= 2 * 2 * 1200 * 64 * 4
+        assert kv_bytes >= 4 * 2 * 1200 * 64 * 4
 
 
 def continued(model: Any, tokens: torch.Tensor, cache: Any, steps: int) -> tuple[list[torch.Tensor], Any]:
@@ -168,7 +168,7 @@ def test_equal_weights_of_two_users_lie_on_the_device_once(pool: PoolUnderTest) 
         used = wait_for(lambda: pool.rest.memory()["devices"][0]["used_bytes"])
         with bob.capture():
             b = theirs.sum()
-        assert float(ann.fetch(a)) == float(bob.fetch(b)) == float(weights.sum())
+        assert float(ann.fetch(a)) == float(bob.fetch(b))
         assert pool.rest.memory()["devices"][0]["used_bytes"] - used < STATE_BYTES / 2
         with bob.capture():
             theirs += 1
@@ -181,13 +181,18 @@ def test_values_dropped_while_parked_free_the_host(pool: PoolUnderTest) -> None:
         opened = sessions(pool, 5, stack)
         held: list[torch.Tensor | None] = [hold(session, number) for number, session in enumerate(opened)]
         parked = next(n for n, session in enumerate(opened) if memory_of(pool, session)["tier"] == "host")
-        used = pool.rest.memory()["devices"][0]["host_used_bytes"]
         held[parked] = None
         with opened[parked].capture():
             small = torch.ones(3) + 1
         assert opened[parked].fetch(small).tolist() == [2.0, 2.0, 2.0]
         wait_for(lambda: memory_of(pool, opened[parked])["total_bytes"] < MIB)
-        wait_for(lambda: pool.rest.memory()["devices"][0]["host_used_bytes"] <= used)
+        wait_for(lambda: host_holds_only_what_sessions_have(pool))
+
+
+def host_holds_only_what_sessions_have(pool: PoolUnderTest) -> bool:
+    seen = pool.rest.memory()
+    stored = sum(row["stored_bytes"] for row in seen["sessions"])
+    return bool(seen["devices"][0]["host_used_bytes"] <= stored + MIB)
 
 
 def test_a_parked_session_survives_its_device(tmp_path: Path) -> None:
@@ -345,7 +350,8 @@ def test_a_finished_cell_waits_and_a_running_one_computes(pool: PoolUnderTest) -
 
 def test_what_fits_no_device_is_still_refused_at_its_line(pool: PoolUnderTest) -> None:
     with pool.session() as session, pytest.raises(DeviceMemoryError, match="needs"), session.capture():
-        torch.ones(DEVICE_BYTES, dtype=torch.int32) + 1
+        kept = torch.ones(DEVICE_BYTES, dtype=torch.int32) + 1
+        assert kept.numel() == DEVICE_BYTES
 
 
 def test_a_host_tier_larger_than_the_machine_is_refused(
