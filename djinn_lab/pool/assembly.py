@@ -8,7 +8,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from djinn_lab.errors import PoolError
-from djinn_lab.memory import MemoryPolicy
+from djinn_lab.memory import POLICIES, MemoryPolicy
 from djinn_lab.pool import history
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs import BlobStore
@@ -31,7 +31,7 @@ def assemble(
     blobs: BlobStore,
     database: Path,
     stop: Callable[[], None],
-    policy: MemoryPolicy,
+    policy: MemoryPolicy = POLICIES["ours"],
 ) -> PoolContext:
     """Reads what the database knows, so it blocks; call it before serving. Raises PoolError without one."""
     clock = Clock()
