@@ -1,13 +1,13 @@
 """The three copies of session memory, as steps of one piece each: store, restore, demote.
 
-Every generator yields how long the link takes for the piece that it just copied, and looks again, after
-each, whether its session still exists.
+Every generator yields the bytes that went over the link for the piece that it just saw to, and looks again,
+after each, whether its session still exists.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -56,10 +56,11 @@ class Copies:
     link: Link
     account: MemoryAccount
     device: torch.device
+    sessions: Mapping[str, SessionValues]
 
     # --- store
 
-    def store(self, name: str, values: SessionValues, copied: Copied) -> Iterator[float]:
+    def store(self, name: str, values: SessionValues, copied: Copied) -> Iterator[int]:
         """Device to host: the pieces without a valid copy there. When the host is full, those copied so
         far stay stored."""
         if values.state != "resident":
@@ -72,13 +73,13 @@ class Copies:
         while again:
             again = False
             for storage, index in self._unstored(values):
-                seconds = self._store_piece(values, storage, index, copied)
+                moved = self._store_piece(values, storage, index, copied)
                 if values.closed:
                     raise SessionGone
-                if seconds is None:
+                if moved is None:
                     again = again or not values.running
                     continue
-                yield seconds
+                yield moved
                 if values.running:  # what was to come next may have been replaced by now
                     again = True
                     break
@@ -98,10 +99,8 @@ class Copies:
                 if storage.alive and storage.stored(index) is None:
                     yield storage, index
 
-    def _store_piece(
-        self, values: SessionValues, storage: Storage, index: int, copied: Copied
-    ) -> float | None:
-        """None when an op is writing it, or it is gone."""
+    def _store_piece(self, values: SessionValues, storage: Storage, index: int, copied: Copied) -> int | None:
+        """The bytes that went over the link; None when an op is writing it, or it is gone."""
         fences = self.tiers.fences
         if not fences.begin_read(storage):
             if storage.alive and not values.running:
@@ -110,27 +109,21 @@ class Copies:
         try:
             version = storage.version
             view = storage.pieces().view(storage.memory(), index)
-            if view.dim() > 1:
-                view = view.contiguous()
+            view = self.link.gather(view)
             fingerprint = self.link.fingerprint(view)
             self.fingerprint_taken(storage, index)
-            piece, moved = self._to_host(view, fingerprint, self._stale(storage, index))
+            piece, moved = self._to_host(view, fingerprint)
             with fences.lock:
                 values.commit(storage, index, version, piece)
         finally:
             fences.end_read(storage)
         copied.nbytes += moved
-        return self.link.seconds(moved) if moved else 0.0
+        return moved
 
     def fingerprint_taken(self, storage: Storage, index: int) -> None:
         """Between looking at a piece's bytes and copying them; tests put gates here."""
 
-    def _stale(self, storage: Storage, index: int) -> Piece | None:
-        with self.tiers.fences.lock:
-            chain = storage.chain
-            return chain.stale[index] if chain is not None and index < len(chain.stale) else None
-
-    def _to_host(self, view: torch.Tensor, fingerprint: bytes, stale: Piece | None) -> tuple[Piece, int]:
+    def _to_host(self, view: torch.Tensor, fingerprint: bytes) -> tuple[Piece, int]:
         """The held piece with these bytes, and how many of them went over the link."""
         fences, store = self.tiers.fences, self.tiers.store
         nbytes = view.nbytes
@@ -140,9 +133,7 @@ class Copies:
                 found = store.find(known)
                 if found is not None:
                     return found, 0
-            elif stale is not None and stale.references and stale.fingerprint == fingerprint:
-                return store.hold(stale), 0
-            offset = store.arena.take(nbytes)
+            offset = store.take(nbytes)
         if offset is None:
             raise TransferProblem(
                 f"the host tier is full: {format_bytes(store.host_used_bytes)} of "
@@ -181,7 +172,7 @@ class Copies:
 
     # --- restore
 
-    def restore(self, values: SessionValues, copied: Copied) -> Iterator[float]:
+    def restore(self, values: SessionValues, copied: Copied) -> Iterator[int]:
         """Host or disk to device. The session is there when every piece has been compared."""
         loading = self._begin_loading(values)
         try:
@@ -195,7 +186,7 @@ class Copies:
                     self._restore_piece(values, loading, item.cut.view(memory, index), piece)
                     copied.nbytes += piece.nbytes
                     copied.checked_pieces += 1
-                    yield self.link.seconds(piece.nbytes)
+                    yield piece.nbytes
         except SessionGone:
             raise
         except Exception as error:
@@ -261,6 +252,7 @@ class Copies:
             self.link.copy_in(source, view)
             if self.link.fingerprint(view) != piece.fingerprint:
                 place, offset = self.tiers.store.place(piece)
+                self.distrust(piece)
                 raise TransferProblem(
                     f"{format_bytes(piece.nbytes)} at byte {offset} of {place} are not what was stored",
                     mismatch=True,
@@ -279,9 +271,16 @@ class Copies:
             if isinstance(error, TransferProblem) and error.mismatch:
                 values.lose(error.reason)
 
+    def distrust(self, piece: Piece) -> None:
+        """Other sessions may have counted on the same bytes; those on the device store them again."""
+        with self.tiers.fences.lock:
+            self.tiers.store.condemn(piece)
+            for values in list(self.sessions.values()):
+                values.distrust(piece)
+
     # --- demote
 
-    def demote(self, name: str, values: SessionValues, copied: Copied, transfer: int) -> Iterator[float]:
+    def demote(self, name: str, values: SessionValues, copied: Copied, transfer: int) -> Iterator[int]:
         """Host to disk, all of it in one file; the host's pieces are freed at its end. On a problem there
         is no file and nothing changed."""
         fences, store = self.tiers.fences, self.tiers.store
@@ -326,7 +325,7 @@ class Copies:
         file: PieceFile,
         offsets: dict[int, int],
         copied: Copied,
-    ) -> Iterator[float]:
+    ) -> Iterator[int]:
         try:
             with file.path.open("xb", buffering=0) as out:
                 for piece in pieces:
@@ -337,7 +336,7 @@ class Copies:
                     while len(content):
                         content = content[out.write(content) :]
                     copied.nbytes += piece.nbytes
-                    yield 0.0
+                    yield piece.nbytes
         except OSError as error:
             with suppress(OSError):
                 file.path.unlink(missing_ok=True)

@@ -29,6 +29,11 @@ class CudaLink:
         self.pinned = arena.pinned
         self.bytes_per_second: float | None = self._measure()
 
+    def gather(self, device: torch.Tensor) -> torch.Tensor:
+        with torch.cuda.stream(self._out):
+            self._out.wait_stream(self._compute)
+            return device.contiguous()
+
     def fingerprint(self, device: torch.Tensor) -> bytes:
         """Two weighted wrap-around sums over the bytes as int64, taken on the device."""
         with torch.cuda.stream(self._out):

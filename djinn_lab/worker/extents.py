@@ -17,7 +17,7 @@ class Extents:
 
     def take(self, nbytes: int) -> int | None:
         """The offset of a range of ``nbytes``, None when no free range is as long."""
-        size = _rounded(nbytes)
+        size = rounded(nbytes)
         for place, free in enumerate(self._sizes):
             if free >= size:
                 offset = self._starts[place]
@@ -31,7 +31,7 @@ class Extents:
         return None
 
     def give_back(self, offset: int, nbytes: int) -> None:
-        size = _rounded(nbytes)
+        size = rounded(nbytes)
         self.used_bytes -= size
         place = bisect_left(self._starts, offset)
         joins_next = place < len(self._starts) and offset + size == self._starts[place]
@@ -54,5 +54,6 @@ class Extents:
         return list(zip(self._starts, self._sizes, strict=True))
 
 
-def _rounded(nbytes: int) -> int:
+def rounded(nbytes: int) -> int:
+    """What ``nbytes`` take in an arena."""
     return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -16,7 +16,7 @@ from djinn_lab.srg.program import NodeRecord, Program, Source, Template, TensorM
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.messages import FetchedTensor, RemoteFailure, encode
 from djinn_lab.worker.parked import Layout
-from djinn_lab.worker.preparation import Expected, Preparation, Preparations, last_uses
+from djinn_lab.worker.preparation import Expected, Preparation, Preparations, last_uses, products_of
 from djinn_lab.worker.templates import Call
 from djinn_lab.worker.tiers import Tiers
 from djinn_lab.worker.transfer import load_shared, load_source, store_result
@@ -110,7 +110,8 @@ class Interpreter:
         found = self._prepared.find(key)
         if found is None:
             calls = [self._call(template) for template in program.templates]
-            found = Preparation(calls, [Expected(meta) for meta in program.metas], last_uses(program))
+            expected = [Expected(meta) for meta in program.metas]
+            found = Preparation(calls, products_of(program, calls, expected), last_uses(program))
             self._prepared.keep(key, found)
         return found
 
@@ -204,7 +205,7 @@ class _Run:
     def execute(self, should_stop: Callable[[], bool], report: Callable[[int, int], None]) -> None:
         program, outcome = self._program, self._outcome
         total = len(program.nodes)
-        calls, expected, frees = self._interpreter.prepare(program, self._key)
+        calls, products, frees = self._interpreter.prepare(program, self._key)
         report(0, total)
         origin = perf_counter()
         starts, ends = outcome.node_start_s, outcome.node_end_s
@@ -217,7 +218,10 @@ class _Run:
             starts.append(perf_counter() - origin)
             self.running = True
             call = calls[node.template]
-            needed = self._reserve(node, call, expected)
+            needed, made = products[index]
+            if needed:
+                memory.reserve(needed, call.op)
+                self._reserved = needed
             if call.writes:
                 written = values.begin_write(node.inputs, call.writes)
                 try:
@@ -228,7 +232,7 @@ class _Run:
             else:
                 inputs = [tensors[value] for value in node.inputs if value is not None]
                 returned = call(inputs, node.scalars)
-            added = self._store(node, call, returned, expected)
+            added = self._store(node, call, returned, made) if made or node.dynamic else 0
             if needed or added:
                 memory.settle(needed, added)
                 self._reserved = 0
@@ -248,20 +252,9 @@ class _Run:
         if program.rng_state is not None:
             outcome.rng_state = torch.default_generator.get_state().numpy().tobytes()
 
-    def _reserve(self, node: NodeRecord, call: Call, expected: Sequence[Expected]) -> int:
-        """Room for what the op makes, before it does; its bytes."""
-        needed = 0
-        for meta, value, fresh in zip(
-            node.output_metas, node.outputs, _cycle(call.fresh, node), strict=False
-        ):
-            if fresh and meta is not None and value not in node.inputs:
-                needed += expected[meta].span_bytes
-        if needed:
-            self._interpreter.memory.reserve(needed, call.op)
-            self._reserved = needed
-        return needed
-
-    def _store(self, node: NodeRecord, call: Call, returned: Any, expected: Sequence[Expected]) -> int:
+    def _store(
+        self, node: NodeRecord, call: Call, returned: Any, made: Sequence[tuple[int, Expected, bool]]
+    ) -> int:
         """Keep what the op returned; the bytes that it takes."""
         items = returned if isinstance(returned, (list, tuple)) else (returned,)
         added = 0
@@ -274,14 +267,13 @@ class _Run:
                 )
                 added += self._keep(value, kept)
             return added
-        for value, meta, item, fresh in zip(
-            node.outputs, node.output_metas, items, _cycle(call.fresh, node), strict=False
-        ):
-            if value is None or value in node.inputs:
-                continue
-            assert meta is not None
-            undefined = item is None  # some CPU kernels return no workspace where their shape rule says one
-            added += self._keep(value, None if undefined else expected[meta].check(item, fresh, call.op))
+        for place, expected, fresh in made:
+            if place >= len(items):
+                break
+            item, value = items[place], node.outputs[place]
+            assert value is not None
+            # some CPU kernels return no workspace where their shape rule says one
+            added += self._keep(value, None if item is None else expected.check(item, fresh, call.op))
         return added
 
     def _keep(self, value: int, tensor: torch.Tensor | None) -> int:
@@ -299,11 +291,6 @@ class _Run:
                 self._values.drop(value)
         self._values.release(self._program.release)
         self._values.end_segment(self._program.keep)
-
-
-def _cycle(fresh: tuple[bool, ...], node: NodeRecord) -> Sequence[bool]:
-    """One flag per output: an op that returns a list has one return in its schema."""
-    return fresh if len(fresh) == len(node.outputs) else (fresh[0] if fresh else True,) * len(node.outputs)
 
 
 def _describe(error: Exception, program: Program, executed: int, running: bool) -> RemoteFailure:

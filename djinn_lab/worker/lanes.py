@@ -12,13 +12,14 @@ BEHIND_S = 0.002
 
 
 class Job:
-    """``steps`` copies one piece between two of its yields, which say how long the link takes for it.
-    ``finish`` is called once, with what went wrong or None, on the lane's thread."""
+    """``steps`` copies one piece between two of its yields, which say how many bytes went over the link.
+    ``busy_s``: while some did. ``finish`` is called once, with what went wrong or None, on the lane's
+    thread."""
 
     def __init__(
         self,
         transfer: int,
-        steps: Iterator[float],
+        steps: Iterator[int],
         finish: Callable[[Job, Exception | None], None],
         expedited: bool,
     ) -> None:
@@ -37,9 +38,10 @@ class Job:
 
 class Lane:
     """First come, first served in each of two classes; an expedited job passes the others between two
-    pieces."""
+    pieces. ``link_s``: what the link takes for so many bytes."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, link_s: Callable[[int], float]) -> None:
+        self._link_s = link_s
         self._changed = threading.Condition()
         self._expedited: deque[Job] = deque()
         self._others: deque[Job] = deque()
@@ -81,14 +83,15 @@ class Lane:
                 job.began_at = began
             problem: Exception | None = None
             try:
-                self._pace(began, next(job.steps))
-                job.busy_s += perf_counter() - began
+                moved = next(job.steps)
+                if moved:
+                    self._pace(began, self._link_s(moved))
+                    job.busy_s += perf_counter() - began
                 continue
             except StopIteration:
                 pass
             except Exception as error:  # noqa: BLE001 - whatever a copy raises is its result
                 problem = error
-            job.busy_s += perf_counter() - began
             with self._changed:
                 (self._expedited if job.expedited else self._others).remove(job)
             job.finish(job, problem)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import blake3
+import numpy as np
 import torch
 
 PIECE_OVERHEAD_S = 50e-6
@@ -21,6 +22,9 @@ class Link(Protocol):
     """Names the kind of fingerprint; manifests say which it was."""
     bytes_per_second: float | None
     """Of each direction; None for a CPU's own memory."""
+
+    def gather(self, device: torch.Tensor) -> torch.Tensor:
+        """The same bytes in one run, still on the device."""
 
     def fingerprint(self, device: torch.Tensor) -> bytes: ...
 
@@ -36,12 +40,16 @@ class Link(Protocol):
 
 
 class CpuLink:
-    """For devices that are processes: both ends are memory, and the throttle makes a link of them."""
+    """For devices that are processes: both ends are memory, and the throttle makes a link of them. Copies by
+    numpy, which lets other threads run and takes no threads of torch's."""
 
     fingerprints = "blake3"
 
     def __init__(self, bytes_per_second: float = 0.0) -> None:
         self.bytes_per_second: float | None = bytes_per_second or None
+
+    def gather(self, device: torch.Tensor) -> torch.Tensor:
+        return device if device.is_contiguous() else torch.from_numpy(np.ascontiguousarray(device.numpy()))
 
     def fingerprint(self, device: torch.Tensor) -> bytes:
         return digest(device)
@@ -50,10 +58,10 @@ class CpuLink:
         return fingerprint
 
     def copy_out(self, device: torch.Tensor, host: torch.Tensor) -> None:
-        host.view(device.shape).copy_(device)
+        np.copyto(host.numpy().reshape(device.shape), device.numpy())
 
     def copy_in(self, host: torch.Tensor, device: torch.Tensor) -> None:
-        device.copy_(host.view(device.shape))
+        np.copyto(device.numpy(), host.numpy().reshape(device.shape))
 
     def seconds(self, nbytes: int) -> float:
         if self.bytes_per_second is None:
@@ -63,5 +71,5 @@ class CpuLink:
 
 def digest(memory: torch.Tensor) -> bytes:
     """BLAKE3 of a tensor's bytes in row-major order, on the host."""
-    content = memoryview(memory.contiguous().view(-1).numpy())  # type: ignore[arg-type]
+    content = memoryview(np.ascontiguousarray(memory.numpy()).reshape(-1))  # type: ignore[arg-type]
     return blake3.blake3(content).digest()

@@ -1,7 +1,8 @@
 """The pieces of parked state on the host and the disk, counted, and found by content.
 
-Equal bytes of several sessions, weights or the KV of an equal prompt, are one piece. All methods but
-:meth:`PieceStore.read` are called with the fences' lock held.
+Equal bytes of several sessions, weights or the KV of an equal prompt, are one piece. A piece that nobody
+holds any more stays until its room is needed: most often the next state of the same tensor has most of its
+pieces. All methods but :meth:`PieceStore.read` are called with the fences' lock held.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from djinn_lab.worker.extents import rounded
 from djinn_lab.worker.host_arena import HostArena
 
 
@@ -45,17 +47,41 @@ class PieceStore:
         self.disk_directory = disk_directory
         self.disk_used_bytes = 0
         self._by_digest: dict[bytes, Piece] = {}
+        self._idle: dict[bytes, Piece] = {}
+        self._idle_bytes = 0
 
     @property
     def host_used_bytes(self) -> int:
-        return self.arena.used_bytes
+        """Of pieces that somebody holds."""
+        return self.arena.used_bytes - self._idle_bytes
 
     def find(self, digest: bytes) -> Piece | None:
         """The host's piece with these bytes, held once more."""
         piece = self._by_digest.get(digest)
-        if piece is not None:
-            piece.references += 1
+        if piece is None:
+            return None
+        if not piece.references:
+            del self._idle[digest]
+            self._idle_bytes -= rounded(piece.nbytes)
+        piece.references += 1
         return piece
+
+    def take(self, nbytes: int) -> int | None:
+        """Room in the arena, made by giving up idle pieces, the oldest first; None when there is none."""
+        offset = self.arena.take(nbytes)
+        while offset is None and self._idle:
+            digest = next(iter(self._idle))
+            idle = self._idle.pop(digest)
+            self._idle_bytes -= rounded(idle.nbytes)
+            del self._by_digest[digest]
+            self.arena.give_back(idle.offset, idle.nbytes)
+            offset = self.arena.take(nbytes)
+        return offset
+
+    def condemn(self, piece: Piece) -> None:
+        """Its bytes are not what they were: nobody else is to find it."""
+        if self._by_digest.get(piece.digest) is piece:
+            del self._by_digest[piece.digest]
 
     def add(self, digest: bytes, fingerprint: bytes, nbytes: int, offset: int) -> Piece:
         """The bytes were copied to ``offset``; when equal ones were there already, these are given
@@ -97,8 +123,11 @@ class PieceStore:
             if not piece.file.pieces:
                 self.remove_file(piece.file)
             return
-        del self._by_digest[piece.digest]
-        self.arena.give_back(piece.offset, piece.nbytes)
+        if self._by_digest.get(piece.digest) is piece:
+            self._idle[piece.digest] = piece
+            self._idle_bytes += rounded(piece.nbytes)
+        else:
+            self.arena.give_back(piece.offset, piece.nbytes)
 
     def place(self, piece: Piece) -> tuple[str, int]:
         """Path and offset of its bytes, for other processes."""

@@ -41,12 +41,38 @@ class Expected:
         return zeros_strided(self.shape, self.stride, self.dtype, tensor.device).copy_(tensor)
 
 
+class Products(NamedTuple):
+    """What a node adds to the session's values: ``made`` has place among its outputs, expectation, and
+    whether it is new memory, of which ``nbytes`` are reserved."""
+
+    nbytes: int
+    made: Sequence[tuple[int, Expected, bool]]
+
+
 class Preparation(NamedTuple):
-    """``frees``: per node, the places among its inputs and outputs of values that nobody needs after it."""
+    """Per node: what it makes, and the places among its inputs and outputs of values that nobody needs after
+    it (``frees``)."""
 
     calls: Sequence[Call]
-    expected: Sequence[Expected]
+    products: Sequence[Products]
     frees: Sequence[Sequence[int]]
+
+
+def products_of(program: Program, calls: Sequence[Call], expected: Sequence[Expected]) -> list[Products]:
+    """Of every node, in order; of one whose shapes depend on data, nothing."""
+    found = []
+    for node in program.nodes:
+        fresh = calls[node.template].fresh
+        flags = (
+            fresh if len(fresh) == len(node.outputs) else (fresh[0] if fresh else True,) * len(node.outputs)
+        )
+        made: list[tuple[int, Expected, bool]] = []
+        for place, (value, meta) in enumerate(zip(node.outputs, node.output_metas, strict=False)):
+            if value is not None and value not in node.inputs:
+                assert meta is not None
+                made.append((place, expected[meta], flags[place]))
+        found.append(Products(sum(item.span_bytes for _, item, is_new in made if is_new), made))
+    return found
 
 
 class Preparations:

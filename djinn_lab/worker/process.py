@@ -50,7 +50,7 @@ class WorkerProcess:
         self._link_bytes_per_s = link.bytes_per_second
         self._sending = threading.Lock()
         self._tiers = TierService(
-            Copies(tiers, link, self._interpreter.memory, self._device),
+            Copies(tiers, link, self._interpreter.memory, self._device, self._interpreter.sessions),
             self._interpreter.values_of,
             self._memory,
             self._send,
@@ -67,6 +67,7 @@ class WorkerProcess:
         while True:
             message = self._inbox.get()
             if message is None or isinstance(message, messages.Shutdown):
+                self._tiers.stop()
                 return
             if isinstance(message, messages.RunSegment):
                 self._run(message)
@@ -134,10 +135,13 @@ class WorkerProcess:
         """Called from several threads; sessions that are not on the device have none of the last three."""
         account, tiers = self._interpreter.memory, self._interpreter.tiers
         sessions = list(self._interpreter.sessions.items())
+        by_session = {name: values.nbytes for name, values in sessions}
+        held = sum(by_session.values()) + tiers.weights.shared_bytes  # a program may run on meanwhile
+        used = max(account.used_bytes, held)
         return messages.WorkerMemory(
-            used_bytes=account.used_bytes,
-            peak_bytes=account.peak_bytes,
-            session_bytes={name: values.nbytes for name, values in sessions},
+            used_bytes=used,
+            peak_bytes=max(account.peak_bytes, used),
+            session_bytes=by_session,
             shared_bytes=tiers.weights.shared_bytes,
             kv_bytes={name: values.kv_bytes for name, values in sessions if values.kv_bytes},
             unstored_bytes={name: left for name, values in sessions if (left := values.unstored_bytes)},

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 @dataclass(eq=False)
 class SharedWeight:
     """Memory that nobody writes: an op that would gets its session a copy first. Every session looks at it
-    through a torch storage of its own. ``holders``: with the storages through which they do."""
+    through a torch storage of its own. ``holders``: with the storages through which they do. ``taken``: the
+    last of them has the memory for itself now."""
 
     digest: str
     handle: torch.UntypedStorage
     nbytes: int
     chain: Chain
+    taken: bool = False
     holders: list[tuple[SessionValues, Storage]] = field(default_factory=list)
 
     def alias(self) -> torch.UntypedStorage:
@@ -63,6 +65,15 @@ class SharedWeights:
         self._count(weight, 1)
         if weight.holders:
             return False
+        if self._weights.get(weight.digest) is weight:
+            del self._weights[weight.digest]
+        return True
+
+    def take_over(self, weight: SharedWeight) -> bool:
+        """The only storage that looks at it is about to have its memory; False when there are others."""
+        if len(weight.holders) > 1:
+            return False
+        weight.taken = True
         del self._weights[weight.digest]
         return True
 

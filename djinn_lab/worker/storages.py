@@ -67,43 +67,21 @@ class Storage:
 class Chain:
     """Stored pieces that several storages have in common: sessions with the same weight, or a KV cache and
     what it grew into, which has its complete pieces. ``owner``: the storage that may grow further without
-    a chain of its own. ``stale``: pieces from before the last write, kept since most often many of them
-    are the same again."""
+    a chain of its own."""
 
     owner: Storage | None
     pieces: list[Piece | None] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
-    stale: list[Piece | None] = field(default_factory=list)
 
     @property
     def stored_bytes(self) -> int:
         return sum(piece.nbytes for piece in self.pieces if piece is not None)
 
-    def put(self, index: int, piece: Piece, store: PieceStore) -> None:
+    def put(self, index: int, piece: Piece) -> None:
         while len(self.pieces) <= index:
             self.pieces.append(None)
         assert self.pieces[index] is None
         self.pieces[index] = piece
-        if index < len(self.stale) and (old := self.stale[index]) is not None:
-            self.stale[index] = None
-            store.drop(old)
-
-    def expire(self) -> None:
-        """The storage was written."""
-        if any(piece is not None for piece in self.pieces):
-            old = [*self.stale, *[None] * (len(self.pieces) - len(self.stale))]
-            for index, piece in enumerate(self.pieces):
-                if piece is not None:
-                    assert old[index] is None
-                    old[index] = piece
-            self.stale = old
-        self.pieces = []
-
-    def drop_stale(self, store: PieceStore) -> None:
-        for piece in self.stale:
-            if piece is not None:
-                store.drop(piece)
-        self.stale = []
 
     def leave(self, storage: Storage, store: PieceStore) -> None:
         """The last one to leave drops the pieces."""
@@ -115,7 +93,6 @@ class Chain:
                 if piece is not None:
                     store.drop(piece)
             self.pieces = []
-            self.drop_stale(store)
 
     def grow(self, past: Storage, grown: Storage, store: PieceStore) -> Chain:
         """The chain of ``grown``, which has the complete pieces of ``past``: this one where ``past`` was

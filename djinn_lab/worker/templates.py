@@ -22,8 +22,8 @@ _UNINITIALISED = ("aten.empty", "aten.new_empty", "aten.resize_")
 
 class Call:
     """A template made ready for one device. ``fresh[i]``: is the i-th return new memory? ``writes``: the
-    inputs that it writes, by place; ``resizes``: it may change their size, too. ``appends``: it may be a
-    key-value cache's growth, two tensors put together along the last but one of four dimensions."""
+    inputs that it writes, by place; ``resizes``: it may change their size or layout, too. ``appends``: it
+    may be a key-value cache's growth, two tensors put together along the last but one of four dimensions."""
 
     __slots__ = (
         "_args",
@@ -47,7 +47,9 @@ class Call:
         self._zeroed = template.op.startswith(_UNINITIALISED)
         self.fresh = tuple(returned.alias_info is None for returned in self.func._schema.returns)
         self.writes = written_holes(template)
-        self.resizes = bool(self.writes) and _may_resize(base_name(template.op))
+        self.resizes = bool(self.writes) and (
+            torch.Tag.inplace_view in self.func.tags or _may_resize(base_name(template.op))
+        )
         self.appends = template.op == "aten.cat.default" and template.args in _APPENDING
         if template.op == "aten.mkldnn_rnn_layer.default":
             self.func = _in_grad_mode(self.func)

@@ -45,7 +45,12 @@ class TierService:
         self._find = find
         self._memory = memory
         self._send = send
-        self._lanes = {"store": Lane("out"), "restore": Lane("in"), "demote": Lane("to disk")}
+        seconds = copies.link.seconds
+        self._lanes = {
+            "store": Lane("out", seconds),
+            "restore": Lane("in", seconds),
+            "demote": Lane("to disk", lambda nbytes: 0.0),
+        }
 
     def handle(self, message: Message) -> None:
         if isinstance(message, messages.Expedite):
@@ -67,7 +72,7 @@ class TierService:
     def _begin(self, message: Copying, values: SessionValues) -> None:
         copied = Copied()
         copies, session = self._copies, message.session
-        steps: Iterator[float]
+        steps: Iterator[int]
         if isinstance(message, messages.Store):
             kind, expedited = "store", message.expedited
             steps = copies.store(session, values, copied)
@@ -84,7 +89,7 @@ class TierService:
 
         self._lanes[kind].add(Job(message.transfer, steps, finish, expedited))
 
-    def _restore(self, message: messages.Restore, values: SessionValues, copied: Copied) -> Iterator[float]:
+    def _restore(self, message: messages.Restore, values: SessionValues, copied: Copied) -> Iterator[int]:
         if message.manifest is not None:
             self._take_over(message.manifest, values)
         yield from self._copies.restore(values, copied)

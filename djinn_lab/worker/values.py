@@ -12,6 +12,7 @@ from typing import Literal
 
 import torch
 
+from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.worker.cuts import KvCut
 from djinn_lab.worker.loading import Loading
 from djinn_lab.worker.memory_account import MemoryAccount
@@ -60,7 +61,7 @@ class SessionValues:
     @property
     def unstored_bytes(self) -> int:
         """Without a valid copy on host or disk; of shared weights, too."""
-        return self._own_bytes + self._looked_at_bytes - self.stored_bytes
+        return max(0, self._own_bytes + self._looked_at_bytes - self.stored_bytes)
 
     def put(self, identifier: int, tensor: torch.Tensor | None) -> None:
         self._account.add(self.place(identifier, tensor))
@@ -114,6 +115,7 @@ class SessionValues:
                 if not self.tensors and self.parked is None:
                     self._released_unseen.add(identifier)  # it may come with a manifest
                 self.drop(identifier)
+                self._layouts.pop(identifier, None)
 
     def close(self) -> None:
         """Drop everything on device, host and disk. Copies under way end after their piece."""
@@ -135,13 +137,17 @@ class SessionValues:
     def begin_write(self, inputs: Sequence[int | None], places: Sequence[int]) -> list[Storage]:
         """An op is about to write these of its inputs: no copy reads them from here to
         :meth:`end_write`."""
-        written = []
+        written: list[Storage] = []
         for place in places:
             storage = self._storage_of.get(inputs[place])  # type: ignore[arg-type]
             if storage is None:
                 continue
             if storage.shared is not None:
-                storage = self._own_copy(storage)
+                try:
+                    storage = self._own_copy(storage)
+                except DeviceMemoryError:
+                    self.end_write(written, False)
+                    raise
             storage.writing = True
             storage.version += 1
             if storage.tracked:
@@ -155,12 +161,13 @@ class SessionValues:
             if storage.tracked:
                 self._tiers.fences.end_write(storage)
             if resizes and storage.alive:
+                self._layouts.clear()
                 self._resized(storage)
 
     def _announce_write(self, storage: Storage) -> None:
         with self._tiers.fences.lock:
             self._tiers.fences.wait_for_readers(storage)
-            self._expire(storage)
+            self._leave_chain(storage)
             if storage.settled:
                 storage.settled = False
                 self._recent.append((storage, storage.version))
@@ -178,15 +185,20 @@ class SessionValues:
             storage.nbytes += grown
             self._own_bytes += grown
             self._recount(storage)
-            self._layouts.clear()
         self._account.add(grown)
 
     def _own_copy(self, shared: Storage) -> Storage:
-        """Move all the session's values on a shared weight to memory of its own."""
+        """Move all the session's values on a shared weight to memory of its own: the weight's, when nobody
+        else looks at it."""
         weight = shared.shared
         assert weight is not None
-        self._account.reserve(weight.nbytes, "writing to a weight that other sessions share")
-        handle = shared.memory().clone().untyped_storage()
+        with self._tiers.fences.lock:
+            alone = self._tiers.weights.take_over(weight)
+        if alone:
+            handle = weight.handle
+        else:
+            self._account.reserve(weight.nbytes, "writing to a weight that other sessions share")
+            handle = shared.memory().clone().untyped_storage()
         storage = Storage(handle, handle._cdata, weight.nbytes)
         for identifier in [item for item, found in self._storage_of.items() if found is shared]:
             tensor = self.tensors[identifier]
@@ -280,7 +292,7 @@ class SessionValues:
             return True
         if chain is None:
             chain = storage.chain = Chain(storage, storages=[storage])
-        chain.put(index, piece, store)
+        chain.put(index, piece)
         for sharer in chain.storages:
             assert sharer.session is not None
             sharer.session._add_stored(sharer, piece.nbytes)
@@ -353,6 +365,13 @@ class SessionValues:
         """Drop the copies of what is on the device. With the lock held."""
         for storage in list(self.storages.values()):
             if storage.tracked:
+                self._leave_chain(storage)
+                self._recount(storage)
+
+    def distrust(self, piece: Piece) -> None:
+        """This copy is not what was stored: whoever is on the device stores again. With the lock held."""
+        for storage in list(self.storages.values()):
+            if storage.tail is piece or (storage.chain is not None and piece in storage.chain.pieces):
                 self._leave_chain(storage)
                 self._recount(storage)
 
@@ -453,17 +472,8 @@ class SessionValues:
             weight = storage.shared
             if weight is not None:
                 self._looked_at_bytes -= weight.nbytes
-                if self._tiers.weights.leave(weight, self, storage):
+                if self._tiers.weights.leave(weight, self, storage) and not weight.taken:
                     self._account.add_other(-weight.nbytes)
-
-    def _expire(self, storage: Storage) -> None:
-        """Its copies are of an older version now."""
-        chain = storage.chain
-        if chain is None or len(chain.storages) > 1 or storage.tail is not None:
-            self._leave_chain(storage)
-            return
-        chain.expire()
-        self._add_stored(storage, -storage.stored_bytes)
 
     def _leave_chain(self, storage: Storage) -> None:
         if storage.chain is not None:
