@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from djinn_lab.units import format_bytes
+from djinn_lab.worker import parking
 from djinn_lab.worker.link import Link, digest
 from djinn_lab.worker.loading import Loading
 from djinn_lab.worker.memory_account import MemoryAccount
@@ -162,7 +163,7 @@ class Copies:
             held = [piece for piece in pieces if piece is not None]
             numbers[key] = writer.storage(storage.nbytes, cut, digest_of, held)
         for identifier in values.tensors:
-            found = values.storage_of(identifier)
+            found = values.storage_of.get(identifier)
             number = None if found is None else numbers[found.key]
             writer.value(identifier, values.layout(identifier), number)
         return writer.encoded()
@@ -196,7 +197,7 @@ class Copies:
             if values.loading is not loading:
                 raise SessionGone
             values.loading = None
-            values.unpark(loading.handles, loading.looked_at, self.device)
+            parking.unpark(values, loading.handles, loading.looked_at, self.device)
 
     def _begin_loading(self, values: SessionValues) -> Loading:
         with self.tiers.fences.lock:
@@ -267,16 +268,16 @@ class Copies:
         with self.tiers.fences.lock:
             if values.loading is not loading:
                 return
-            values.stop_loading()
+            parking.stop_loading(values)
             if isinstance(error, TransferProblem) and error.mismatch:
-                values.lose(error.reason)
+                parking.lose(values, error.reason)
 
     def distrust(self, piece: Piece) -> None:
         """Other sessions may have counted on the same bytes; those on the device store them again."""
         with self.tiers.fences.lock:
             self.tiers.store.condemn(piece)
             for values in list(self.sessions.values()):
-                values.distrust(piece)
+                parking.distrust(values, piece)
 
     # --- demote
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from djinn_lab.units import format_bytes
-from djinn_lab.worker import messages
+from djinn_lab.worker import messages, parking
 from djinn_lab.worker.copying import Copied, Copies, SessionGone, TransferProblem
 from djinn_lab.worker.lanes import Job, Lane
 from djinn_lab.worker.messages import TransferDone, TransferFailed, WorkerMemory
@@ -104,26 +104,29 @@ class TierService:
             if values.tensors:
                 raise TransferProblem("it is on the device already")
             try:
-                values.arrive(read_manifest(manifest, self._copies.link.fingerprints, tiers.store))
+                parking.arrive(values, read_manifest(manifest, self._copies.link.fingerprints, tiers.store))
             except ValueError as error:
                 raise TransferProblem(str(error)) from error
 
     def _evict(self, values: SessionValues, discard: bool) -> None:
         if values.running:
             raise TransferProblem("it runs")
+        fences = self._copies.tiers.fences
+        for storage in list(values.storages.values()):
+            fences.wait_for_readers(storage)
         if discard:
-            values.discard("its memory was given to other sessions")
+            parking.discard(values, "its memory was given to other sessions")
             return
         if values.state != "resident":
             raise TransferProblem("it is not on the device")
         if values.unstored_bytes:
             raise TransferProblem(f"{format_bytes(values.unstored_bytes)} of it are not stored")
-        values.park()
+        parking.park(values)
 
     def _forget(self, values: SessionValues) -> None:
         if values.state != "resident":
             raise TransferProblem("it is not on the device, so its copy on the host is the only one")
-        values.forget_stored()
+        parking.forget_stored(values)
 
     def _at_once(self, message: messages.Evict | messages.Forget, kind: str, act: Callable[[], None]) -> None:
         job = Job(message.transfer, iter(()), lambda job, problem: None, expedited=True)
