@@ -178,6 +178,7 @@ class MemoryAccounts:
             event.at_s,
             event.node,
             event.op,
+            kept_bytes=event.kept_bytes,
         )
         phases.wake(tables, session)
         session.cell = True

@@ -49,7 +49,8 @@ def is_new(session: Session) -> bool:
 
 def guess_bytes(segment: Segment, lore: AdmissionLore) -> int:
     """How large a new session becomes, as far as anybody knows."""
-    return max(segment.peak_bytes, lore.usual_bytes())
+    first = segment.peak_bytes if segment.kept_bytes is None else segment.kept_bytes
+    return max(first, lore.usual_bytes())
 
 
 def committed_bytes(device: Device) -> int:

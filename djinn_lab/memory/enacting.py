@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from djinn_lab.memory.admission import guess_bytes
 from djinn_lab.memory.messages import (
     Command,
     DemoteSession,
@@ -57,7 +58,7 @@ def grant(tables: Tables, segment: Segment) -> None:
     device.granted[segment.job] = segment
     if not session.admitted:
         session.admitted = True
-        session.guess_bytes = max(segment.peak_bytes, tables.lore.admission.usual_bytes())
+        session.guess_bytes = guess_bytes(segment, tables.lore.admission)
     waited_s = tables.now_s - segment.since_s
     statistics = tables.statistics
     statistics.took(session.session, device.device, segment.peak_bytes, free_bytes)

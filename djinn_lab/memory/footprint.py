@@ -3,7 +3,7 @@ worker frees."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -12,10 +12,12 @@ from djinn_lab.srg.program import Program
 
 class Footprint(msgspec.Struct, frozen=True):
     """``peak_bytes`` of storages that the program itself makes or loads, reached at ``node`` (None: while
-    loading)."""
+    loading). ``kept_bytes``: of those that outlive it, but for tensors that came as blobs, which sessions
+    share."""
 
     peak_bytes: int
     node: int | None
+    kept_bytes: int = 0
 
 
 def predict_peak_bytes(program: Program) -> Footprint:
@@ -44,7 +46,16 @@ def predict_peak_bytes(program: Program) -> Footprint:
         if live > peak:
             peak, peak_node = live, index
         live -= sum(size_of.get(dead, 0) for dead in dying.get(index, ()))
-    return Footprint(peak, peak_node)
+    return Footprint(peak, peak_node, _kept_bytes(program, size_of))
+
+
+def _kept_bytes(program: Program, size_of: Mapping[int, int]) -> int:
+    storage_of = {source.value: source.storage for source in program.sources}
+    for node in program.nodes:
+        storage_of.update(_made(node.outputs, node.storages))
+    blobs = {source.storage for source in program.sources if source.blob is not None}
+    kept = {storage_of[value] for value in program.keep if value in storage_of} - blobs
+    return sum(size_of.get(storage, 0) for storage in kept)
 
 
 def _last_uses(program: Program) -> dict[int, int]:

@@ -85,8 +85,9 @@ class SegmentProposed(msgspec.Struct, frozen=True, tag=True):
 class SegmentPlaced(msgspec.Struct, frozen=True, tag=True):
     """It wants to run on the device that its session is bound to, which makes the session COMPUTE.
     Answered, at once or later, by exactly one GrantSegment or RefuseSegment, with HoldSegment before where
-    it waits. ``rank``: of its priority, 0 first; equal ranks in order of arrival. The granted bytes are
-    reserved until the :class:`MemoryReported` that names the job, or :class:`SegmentWithdrawn`."""
+    it waits. ``rank``: of its priority, 0 first; equal ranks in order of arrival. ``kept_bytes``: what it
+    leaves behind, but for shared weights; None: unknown. The granted bytes are reserved until the
+    :class:`MemoryReported` that names the job, or :class:`SegmentWithdrawn`."""
 
     at_s: float
     job: str
@@ -96,6 +97,7 @@ class SegmentPlaced(msgspec.Struct, frozen=True, tag=True):
     rank: int = 0
     node: int | None = None
     op: str | None = None
+    kept_bytes: int | None = None
 
 
 class SegmentWithdrawn(msgspec.Struct, frozen=True, tag=True):

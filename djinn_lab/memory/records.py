@@ -31,6 +31,7 @@ class Segment:
     reason: str = ""
     estimate_s: float | None = None
     admission: bool = False
+    kept_bytes: int | None = None
 
     @property
     def order(self) -> tuple[int, int]:

@@ -171,6 +171,7 @@ def _placement(session: Session, submit: SubmitSegment, inspected: Inspected) ->
         rank=jobs.RANKS.get(submit.priority, len(jobs.RANKS)),
         node=inspected.footprint.node,
         op=inspected.peak_op,
+        kept_bytes=inspected.footprint.kept_bytes,
     )
 
 

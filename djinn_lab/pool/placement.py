@@ -16,3 +16,4 @@ class Placement:
     rank: int
     node: int | None
     op: str | None
+    kept_bytes: int | None = None

@@ -67,6 +67,7 @@ class Residence:
                 rank=placement.rank,
                 node=placement.node,
                 op=placement.op,
+                kept_bytes=placement.kept_bytes,
             )
         )
 
