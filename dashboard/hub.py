@@ -16,8 +16,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from djinn_lab.client.session_memory import Memory, read_memory
 from djinn_lab.dashboard.memory_history import MemoryHistory
-from djinn_lab.dashboard.memory_records import Memory, read_memory
 from djinn_lab.dashboard.records import Job, Session, Status, read_jobs, read_sessions, read_status
 from djinn_lab.errors import AuthenticationError, DjinnError, PoolNotFound
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from djinn_lab.dashboard.memory_records import Memory
-from djinn_lab.dashboard.theme import BAD_COLOUR, MEMORY_STATES, SHARED_COLOUR
+from djinn_lab.client.session_memory import STATES, Memory, format_rate
+from djinn_lab.dashboard.theme import BAD_COLOUR, MEMORY_COLOURS, SHARED_COLOUR
 from djinn_lab.memory.snapshot import DeviceAccount
 from djinn_lab.units import format_bytes, format_seconds
 
@@ -25,7 +25,7 @@ def device_cards(memory: Memory, stale: bool) -> str:
 
 def _card(device: DeviceAccount, memory: Memory) -> str:
     here = [session for session in memory.sessions if session.device == device.device]
-    counts = {state: sum(session.state == state for session in here) for state in MEMORY_STATES}
+    counts = {state: sum(session.state == state for session in here) for state in STATES}
     on_device = counts["busy"] + counts["idle"]
     parked = counts["host"] + counts["disk"]
     summary = f"{on_device} resident, {counts['loading']} loading, {parked} parked"
@@ -108,14 +108,6 @@ def _link(device: DeviceAccount) -> str:
             f"<span class='muted'>{format_rate(moved)} of {format_rate(rate)}</span></span></div>"
         )
     return rows
-
-
-def format_rate(bytes_per_s: float) -> str:
-    """Decimal units, as links are sold: ``1.2 GB/s``."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if bytes_per_s >= size:
-            return f"{bytes_per_s / size:.1f} {unit}/s"
-    return f"{bytes_per_s:.0f} B/s"
 
 
 def figures(memory: Memory) -> str:
@@ -207,7 +199,7 @@ def _admission(memory: Memory) -> str:
 def sentence(memory: Memory) -> str:
     """All of it in one sentence."""
     states = [session.state for session in memory.sessions]
-    count = {state: states.count(state) for state in MEMORY_STATES}
+    count = {state: states.count(state) for state in STATES}
     live = sum(session.total_bytes for session in memory.sessions)
     room = sum(device.memory_bytes for device in memory.devices)
     kv = sum(session.kv_bytes for session in memory.sessions)
@@ -226,4 +218,4 @@ def sentence(memory: Memory) -> str:
 
 
 def _colour(state: str) -> str:
-    return MEMORY_STATES[state][1]
+    return MEMORY_COLOURS[state]

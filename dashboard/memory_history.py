@@ -7,10 +7,14 @@ import threading
 from collections import deque
 from typing import NamedTuple
 
-from djinn_lab.dashboard.memory_records import Memory
+import msgspec
+
+from djinn_lab.client.session_memory import Memory
 from djinn_lab.memory.snapshot import Happening
 
 KEPT_S = 900.0
+COPIES = ("store", "evict", "restore", "demote", "forget")
+"""What has a beginning and an end."""
 HAPPENINGS_MAX = 20_000
 SPANS_MAX = 2_000
 """For one session."""
@@ -32,6 +36,9 @@ class MemoryHistory:
         self._lock = threading.Lock()
         self._spans: dict[str, deque[Span]] = {}
         self._happenings: deque[Happening] = deque(maxlen=HAPPENINGS_MAX)
+        self._begun: dict[str, str] = {}
+        self._last_s = float("-inf")
+        self._at_last: set[Happening] = set()
         self._pool = ""
         self.watched_since_s: float | None = None
         """When the running pool was first looked at, by its own clock."""
@@ -46,6 +53,8 @@ class MemoryHistory:
                 self.watched_since_s = memory.now
                 self._spans.clear()
                 self._happenings.clear()
+                self._begun.clear()
+                self._last_s = float("-inf")
                 self.version += 1
             changed = self._note_happenings(memory)
             changed |= self._note_states(memory)
@@ -53,21 +62,28 @@ class MemoryHistory:
 
     def _note_happenings(self, memory: Memory) -> bool:
         """They come in order of time, and each answer repeats the last ones."""
-        last_s = self._happenings[-1].at_s if self._happenings else float("-inf")
-        at_last = set(self._happenings_at(last_s))
-        fresh = [one for one in memory.happenings if one.at_s >= last_s and one not in at_last]
-        self._happenings.extend(fresh)
+        fresh = [one for one in memory.happenings if one.at_s >= self._last_s and one not in self._at_last]
+        for happening in fresh:
+            if happening.at_s > self._last_s:
+                self._last_s = happening.at_s
+                self._at_last.clear()
+            self._at_last.add(happening)
+            self._take(happening)
         while self._happenings and self._happenings[0].at_s < memory.now - KEPT_S:
             self._happenings.popleft()
         return bool(fresh)
 
-    def _happenings_at(self, at_s: float) -> list[Happening]:
-        found = []
-        for happening in reversed(self._happenings):
-            if happening.at_s != at_s:
-                break
-            found.append(happening)
-        return found
+    def _take(self, happening: Happening) -> None:
+        """The pool tells the beginning of a copy with its reason, and its end with how long it took; kept is
+        the end, with the reason."""
+        begins = happening.seconds is None and happening.what in (*COPIES, "prefetch")
+        if begins:
+            self._begun[happening.session] = happening.reason
+        elif happening.what in COPIES:
+            reason = self._begun.pop(happening.session, happening.reason)
+            happening = msgspec.structs.replace(happening, reason=reason)
+        if not begins or happening.what == "prefetch":
+            self._happenings.append(happening)
 
     def _note_states(self, memory: Memory) -> bool:
         changed = False
@@ -109,3 +125,8 @@ class MemoryHistory:
                 for one in self._happenings
                 if one.at_s >= since_s and (session is None or one.session == session)
             ]
+
+    def reason(self, session: str) -> str:
+        """Why the copy under way of this session's state was begun."""
+        with self._lock:
+            return self._begun.get(session, "")

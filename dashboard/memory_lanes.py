@@ -7,11 +7,11 @@ from typing import Any
 import panel as pn
 from bokeh.models import ColumnDataSource, DatetimeTickFormatter, FactorRange, HoverTool, Range1d
 
+from djinn_lab.client.session_memory import STATES, Memory, MemorySession
 from djinn_lab.dashboard.bars import bars_in, make_lane
 from djinn_lab.dashboard.memory_history import MemoryHistory, Span
-from djinn_lab.dashboard.memory_records import Memory, MemorySession
 from djinn_lab.dashboard.memory_tables import WHAT
-from djinn_lab.dashboard.theme import BAD_COLOUR, MEMORY_STATES, SHARED_COLOUR, Look, new_figure
+from djinn_lab.dashboard.theme import BAD_COLOUR, MEMORY_COLOURS, SHARED_COLOUR, Look, new_figure
 from djinn_lab.memory.snapshot import Happening
 from djinn_lab.units import format_bytes, format_seconds
 
@@ -31,7 +31,7 @@ MARKS = {
 }
 """Moments are marks of these shapes and colours."""
 _GLYPHS = {"inverted_triangle": "▼", "diamond": "◆", "circle": "●", "square": "■", "x": "✕"}
-_STATES = list(MEMORY_STATES)
+_STATES = list(STATES)
 _OPEN_S = 86_400.0
 """How far into the future a state that lasts is drawn, so that it need not be sent again as time goes on."""
 Columns = dict[str, list[Any]]
@@ -63,7 +63,8 @@ def span_columns(spans: dict[str, list[Span]], low_s: float, high_s: float) -> C
         starts = [max(span.start, low_s) for span in shown]
         drawn = make_lane(starts, ends, kinds, range(len(shown)))
         for bar in bars_in(drawn, low_s * 1e3, (high_s + _OPEN_S) * 1e3, most):
-            words, colour = MEMORY_STATES[_STATES[bar.kind]]
+            state = _STATES[bar.kind]
+            words, colour = STATES[state], MEMORY_COLOURS[state]
             lasts = bar.right > high_s * 1e3
             since = shown[int(drawn.node[bar.first])].start
             took = "still" if lasts else f"for {format_seconds(bar.right / 1e3 - since)}"
@@ -98,7 +99,8 @@ def _append(columns: Columns, values: tuple[Any, ...]) -> None:
 
 def lanes_legend() -> str:
     """States, copies and marks with their colours and shapes."""
-    keys = [(f"<i style='background:{colour}'></i>", words) for words, colour in MEMORY_STATES.values()][:-1]
+    shown = [state for state in STATES if state != "none"]
+    keys = [(f"<i style='background:{MEMORY_COLOURS[state]}'></i>", STATES[state]) for state in shown]
     keys += [
         (f"<i style='background:{colour};height:5px'></i>", WHAT[what]) for what, colour in COPIES.items()
     ]

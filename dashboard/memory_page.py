@@ -8,6 +8,7 @@ from typing import Any
 
 import panel as pn
 
+from djinn_lab.client.session_memory import Memory
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.components import LiveTable
 from djinn_lab.dashboard.controls import choice_bar, download
@@ -15,7 +16,6 @@ from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.memory_cards import device_cards, figures, sentence
 from djinn_lab.dashboard.memory_history import KEPT_S
 from djinn_lab.dashboard.memory_lanes import LANES_MAX, MemoryLanes, lanes_legend
-from djinn_lab.dashboard.memory_records import Memory
 from djinn_lab.dashboard.memory_tables import (
     HAPPENING_COLUMNS,
     HELD_COLUMNS,
@@ -191,8 +191,9 @@ class MemoryPage:
             gone = notice(f"There is no session {chosen[:12]} any more") if chosen else ""
             show_html(self.facts, gone)
             return
-        show_html(self.facts, session_facts(session, memory.now))
-        happenings = self._board.hub.session_memory.happenings(memory.now - KEPT_S, session.session)
+        history = self._board.hub.session_memory
+        show_html(self.facts, session_facts(session, memory.now, history.reason(session.session)))
+        happenings = history.happenings(memory.now - KEPT_S, session.session)
         left_out = len(happenings) - HAPPENINGS_SHOWN_MAX
         note = f"{left_out} earlier ones are left out" if left_out > 0 else ""
         self.story.empty = "Nothing happened to it in the last quarter of an hour"

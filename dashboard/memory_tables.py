@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from djinn_lab.dashboard.memory_records import Memory, MemorySession, expected_wake
-from djinn_lab.dashboard.theme import MEMORY_STATES
+from djinn_lab.client.session_memory import STATES, Memory, MemorySession, expected_wake
+from djinn_lab.dashboard.theme import MEMORY_COLOURS
 from djinn_lab.memory.snapshot import Happening, HeldSegment
 from djinn_lab.units import format_bytes, format_seconds
 
@@ -62,12 +62,11 @@ WHAT = {
 }
 """Each kind of happening in plain words."""
 SESSIONS_SHOWN_MAX = 200
-_ORDER = list(MEMORY_STATES)
+_ORDER = list(STATES)
 
 
 def session_row(session: MemorySession, now: float) -> dict[str, Any]:
     """A session as a row of the table; ``now`` is the pool's clock."""
-    words, colour = MEMORY_STATES[session.state]
     share = min(1.0, session.stored_bytes / session.total_bytes) if session.total_bytes else None
     lease_s = None if session.leased_until_s is None else session.leased_until_s - now
     connection = "" if session.connection == "connected" else f" ({session.connection})"
@@ -75,7 +74,7 @@ def session_row(session: MemorySession, now: float) -> dict[str, Any]:
         "id": session.session,
         "name": {"text": session.label + connection, "title": session.session},
         "user": session.user,
-        "state": {"text": words, "colour": colour},
+        "state": {"text": STATES[session.state], "colour": MEMORY_COLOURS[session.state]},
         "phase": session.phase.lower().replace("_", " "),
         "moving": session.moving,
         "device": session.device,
@@ -159,9 +158,10 @@ def happening_rows(happenings: Sequence[Happening], most: int) -> list[dict[str,
     ]
 
 
-def session_facts(session: MemorySession, now: float) -> str:
-    """Everything known about one session, as a table."""
-    state = MEMORY_STATES[session.state][0]
+def session_facts(session: MemorySession, now: float, why_moving: str = "") -> str:
+    """Everything known about one session, as a table. ``why_moving``: the reason of the copy under way."""
+    state = STATES[session.state]
+    moving = f"{session.moving}: {why_moving}" if why_moving else str(session.moving)
     waking = "–"
     if session.last_wake_s is not None:
         waking = format_seconds(session.last_wake_s)
@@ -177,7 +177,7 @@ def session_facts(session: MemorySession, now: float) -> str:
             f"<code>{escape(session.session)}</code> of {escape(session.user)}, {session.jobs} cells",
         ),
         ("Its state is", escape(state) + (f" ({escape(session.device)})" if session.device else "")),
-        ("Under way", escape(session.moving) if session.moving else "nothing"),
+        ("Under way", escape(moving) if session.moving else "–"),
         ("Phase", escape(f"{session.phase}, {session.connection}")),
         (
             "Holds",

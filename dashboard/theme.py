@@ -28,15 +28,15 @@ STATE_COLOURS: dict[str, str] = {
     "FAILED": "#D55E00",
     "CANCELLED": "#7F8C99",
 }
-MEMORY_STATES: dict[str, tuple[str, str]] = {
-    "busy": ("on a device, computing", "#009E73"),
-    "idle": ("on a device, idle", "#E69F00"),
-    "loading": ("on its way to a device", "#56B4E9"),
-    "host": ("parked on the host", "#CC79A7"),
-    "disk": ("parked on disk", "#7F8C99"),
-    "none": ("holds nothing", "#7F8C99"),
+MEMORY_COLOURS: dict[str, str] = {
+    "busy": "#009E73",
+    "idle": "#E69F00",
+    "loading": "#56B4E9",
+    "host": "#CC79A7",
+    "disk": "#7F8C99",
+    "none": "#7F8C99",
 }
-"""What a session's state is called, and its colour, the same on every chart."""
+"""Of the states of a session's memory (:data:`djinn_lab.client.session_memory.STATES`)."""
 SHARED_COLOUR = "#0072B2"
 BAD_COLOUR = "#D55E00"
 

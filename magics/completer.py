@@ -7,7 +7,7 @@ from typing import Any
 
 from IPython.core.completer import SimpleCompletion, context_matcher
 
-from djinn_lab.magics.line_commands import COMMANDS
+from djinn_lab.magics.line_commands import COMMANDS, SIGNALS
 from djinn_lab.magics.options import make_parser
 
 
@@ -29,6 +29,9 @@ def djinn_matcher(context: Any) -> dict[str, Any]:
         found = _option_words(make_parser(words[0]), words, fragment)
     elif len(words) == 2 and words[0] == "%djinn":
         found = [name for name in COMMANDS if name.startswith(fragment)]
+    elif len(words) > 2 and words[:2] == ["%djinn", "signal"]:
+        choices = SIGNALS if len(words) == 3 else ("--resume-in",) if len(words) == 4 else ()
+        found = [choice for choice in choices if choice.lower().startswith(fragment.lower())]
     return {
         "completions": [SimpleCompletion(text) for text in found],
         "suppress": bool(found),

@@ -11,14 +11,17 @@ import torch
 
 from djinn_lab.capture.tensor import LazyTensor
 from djinn_lab.client.cell import Cell
+from djinn_lab.client.session_memory import read_memory
 from djinn_lab.errors import OptionError
 from djinn_lab.magics.dashboard_process import URL
+from djinn_lab.magics.memory_command import describe_memory
 from djinn_lab.magics.notebook import Notebook
 from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import format_bytes, format_seconds
 
 Command = Callable[[Notebook, list[str]], Any]
+SIGNALS = ("IO_WAIT", "SOON", "COMPUTE")
 
 
 def status(notebook: Notebook, words: list[str]) -> str:
@@ -143,10 +146,16 @@ def pull(notebook: Notebook, words: list[str]) -> str:
     return f"pulled {', '.join(done)}"
 
 
+def memory(notebook: Notebook, words: list[str]) -> str:
+    """Where this notebook's state is (device, host, disk), who else holds what, wake-ups."""
+    session = notebook.session
+    return describe_memory(read_memory(session.pool.memory()), session.welcome.session)
+
+
 def signal(notebook: Notebook, words: list[str]) -> str:
-    """``%djinn signal IO_WAIT [--resume-in SECONDS]`` or ``COMPUTE``."""
+    """``signal IO_WAIT [--resume-in SECONDS]``, ``SOON`` or ``COMPUTE``; prints the pool's answer."""
     if not words:
-        raise OptionError("%djinn signal needs a phase.", "IO_WAIT or COMPUTE")
+        raise OptionError("%djinn signal needs a phase.", f"One of {', '.join(SIGNALS)}.")
     expected_s = None
     if "--resume-in" in words:
         text = words[words.index("--resume-in") + 1 :]
@@ -154,8 +163,8 @@ def signal(notebook: Notebook, words: list[str]) -> str:
             expected_s = float(text[0])
         except (IndexError, ValueError):
             raise OptionError("--resume-in needs seconds.", "For instance: --resume-in 30") from None
-    notebook.session.signal_phase(words[0].upper(), expected_s=expected_s)
-    return f"signalled {words[0].upper()}"
+    answered = notebook.session.signal_phase(words[0].upper(), expected_s)
+    return f"{answered.answer}: {answered.message}"
 
 
 def dashboard(notebook: Notebook, words: list[str]) -> str:
@@ -192,6 +201,7 @@ COMMANDS: Mapping[str, Command] = {
     "last": last,
     "device": device,
     "pull": pull,
+    "memory": memory,
     "signal": signal,
     "dashboard": dashboard,
     "wizard": wizard,

@@ -77,6 +77,16 @@ class PoolClient:
         """Devices, sessions, cells that wait for memory, wake-ups, counters and what happened lately."""
         return self._dict("GET", "/v1/memory")
 
+    def signal_phase(self, session: str, phase: str, expected_s: float | None = None) -> Json:
+        """As :meth:`djinn_lab.client.session.Session.signal_phase`, from any thread or process: the answer's
+        ``answer`` and ``message``."""
+        response = self._send(
+            "POST", f"/v1/sessions/{_part(session)}/phase", body={"phase": phase, "expected_s": expected_s}
+        )
+        self._check(response)
+        answer: Json = response.json()
+        return answer
+
     def close_session(self, session: str) -> None:
         """Free everything that a session holds."""
         self._request("DELETE", f"/v1/sessions/{_part(session)}")

@@ -21,6 +21,7 @@ from djinn_lab.pool.registry import SessionView
 from djinn_lab.pool.sessions import SessionEndpoint
 from djinn_lab.pool.store import delete_user, write_user
 from djinn_lab.pool.web import admin, answer, documented, reader, runner
+from djinn_lab.protocol.messages import SignalPhase
 from djinn_lab.protocol.version import VERSION
 
 EVENTS_MAX = 1000
@@ -38,6 +39,20 @@ class UserToken(msgspec.Struct, frozen=True):
     name: str
     role: str
     token: str
+
+
+class PhaseSignal(msgspec.Struct, frozen=True):
+    """``phase``: ``COMPUTE``, ``IO_WAIT`` or ``SOON``; ``expected_s``: until it wants to compute again."""
+
+    phase: str
+    expected_s: float | None = None
+
+
+class PhaseAnswer(msgspec.Struct, frozen=True):
+    """``answer``: ``accepted``, ``clipped``, ``deferred`` or ``rejected``; ``message``: why."""
+
+    answer: str
+    message: str
 
 
 class UserView(msgspec.Struct, frozen=True):
@@ -115,6 +130,24 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
     @app.get("/v1/memory", responses=documented(MemoryReport), summary="Where all sessions are held")
     async def session_memory(_user: Annotated[User, Depends(reader)]) -> Response:
         return answer(memory_report(driver))
+
+    @app.post(
+        "/v1/sessions/{session}/phase", responses=documented(PhaseAnswer), summary="Say what a session does"
+    )
+    async def signal_phase(
+        session: str, request: Request, user: Annotated[User, Depends(runner)]
+    ) -> Response:
+        known = driver.registry.get(session)
+        if known is None:
+            raise HTTPException(404, f"There is no session {session!r}.")
+        if known.user != user.name and user.role < Role.OPERATOR:
+            raise HTTPException(403, f"Session {session} belongs to another user.")
+        try:
+            signal = msgspec.json.decode(await request.body(), type=PhaseSignal)
+        except msgspec.DecodeError as error:
+            raise HTTPException(422, str(error)) from None
+        answered = driver.signal(known, SignalPhase(signal.phase, signal.expected_s))
+        return answer(PhaseAnswer(answered.answer, answered.message))
 
     @app.delete("/v1/sessions/{session}", status_code=204, summary="Free all that a session holds")
     async def delete_session(session: str, user: Annotated[User, Depends(runner)]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from djinn_lab.dashboard.memory_records import Memory, read_memory
+from djinn_lab.client.session_memory import Memory, read_memory
 from djinn_lab.memory.snapshot import (
     Counters,
     DeviceAccount,

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_snapshots import ADA, BO, CY, DEE, HAPPENINGS, MIB, NOW_S, account, counters, device, memory
 
-from djinn_lab.dashboard.memory_cards import device_cards, figures, format_rate, sentence
+from djinn_lab.client.session_memory import STATES, expected_wake, format_rate
+from djinn_lab.dashboard.memory_cards import device_cards, figures, sentence
 from djinn_lab.dashboard.memory_history import SPANS_MAX, MemoryHistory
 from djinn_lab.dashboard.memory_lanes import (
     LANES_MAX,
@@ -23,7 +24,6 @@ from djinn_lab.dashboard.memory_lanes import (
     lane_sessions,
     span_columns,
 )
-from djinn_lab.dashboard.memory_records import expected_wake
 from djinn_lab.dashboard.memory_tables import (
     SESSION_COLUMNS,
     WHAT,
@@ -34,7 +34,7 @@ from djinn_lab.dashboard.memory_tables import (
     session_rows,
     sessions_csv,
 )
-from djinn_lab.dashboard.theme import DARK, LIGHT, MEMORY_STATES
+from djinn_lab.dashboard.theme import DARK, LIGHT, MEMORY_COLOURS
 from djinn_lab.dashboard.wake_chart import LABELS, WakeChart, ratio_counts, wake_sentence
 from djinn_lab.memory.snapshot import Happening, WakeUps
 
@@ -168,13 +168,13 @@ def test_the_sentence_adds_it_all_up() -> None:
 def test_a_session_is_a_row_with_its_state_and_expectation() -> None:
     rows = {row["id"]: row for row in session_rows(memory(), "all")[0]}
     assert list(rows) == [ADA, BO, DEE, CY]
-    assert rows[ADA]["state"]["text"] == MEMORY_STATES["busy"][0]
+    assert rows[ADA]["state"]["text"] == STATES["busy"]
     assert rows[ADA]["stored"]["text"] == "50%"
-    assert rows[BO]["state"]["text"] == MEMORY_STATES["idle"][0]
+    assert rows[BO]["state"]["text"] == STATES["idle"]
     assert rows[BO]["wake"] == "in 20 s (10 s to 1 min)"
     assert rows[BO]["lease"]["text"] == "3 s"
     assert rows[BO]["kv"]["text"] == "50.0 MiB"
-    assert rows[DEE]["state"]["text"] == MEMORY_STATES["loading"][0]
+    assert rows[DEE]["state"]["text"] == STATES["loading"]
     assert rows[DEE]["moving"] == "restore"
     assert rows[CY]["ratio"]["text"] == "1.50"
     assert rows[CY]["last"]["text"] == "300.0 ms"
@@ -253,7 +253,7 @@ def test_history_keeps_states_and_takes_each_happening_once() -> None:
     later = msgspec.structs.replace(
         memory(NOW_S + 2),
         sessions=moved,
-        happenings=(*HAPPENINGS, Happening(NOW_S - 10, "evict", BO, "cuda:0")),
+        happenings=(*HAPPENINGS, Happening(NOW_S - 10, "evict", BO, "cuda:0", 9, 0.001)),
     )
     history.note("pool", later)
     assert history.version > before
@@ -285,9 +285,7 @@ def test_lanes_show_states_copies_and_moments_and_send_only_what_changed() -> No
     history.note("pool", memory())
     lanes.update(memory(), history, 180.0, "")
     assert len(lanes.figure.y_range.factors) == 4
-    assert set(lanes.spans.data["state"]) == {
-        MEMORY_STATES[name][0] for name in ("busy", "idle", "loading", "host")
-    }
+    assert set(lanes.spans.data["state"]) == {STATES[name] for name in ("busy", "idle", "loading", "host")}
     [copied, _] = sorted(zip(lanes.copies.data["left"], lanes.copies.data["right"], strict=True))
     assert copied == ((NOW_S - 52) * 1e3, (NOW_S - 50) * 1e3)
     assert sorted(lanes.marks.data["what"]) == sorted([WHAT["evict"], WHAT["wake"]])
@@ -344,6 +342,31 @@ def test_the_histogram_has_every_wake_up_and_its_own_bar_for_those_without_a_cop
         chart.update(wakes)
         assert sum(chart.source.data["count"]) == 10
         assert chart.figure.y_range.end > 2
+
+
+def test_every_state_has_words_and_a_colour() -> None:
+    assert set(STATES) == set(MEMORY_COLOURS)
+
+
+def test_a_copy_has_the_reason_that_it_began_with() -> None:
+    history = MemoryHistory()
+    began = Happening(NOW_S - 3, "restore", CY, "cuda:0", 500, None, "it runs a cell")
+    ahead = Happening(NOW_S - 3, "prefetch", BO, "cuda:0", 200, None, "expected back in 2 s")
+    history.note("pool", memory(happenings=(began, ahead)))
+    assert [one.what for one in history.happenings(0)] == ["prefetch"]
+    assert history.reason(CY) == "it runs a cell"
+    ended = (
+        Happening(NOW_S - 1, "restore", CY, "cuda:0", 480, 2.0, "done"),
+        Happening(NOW_S - 1, "restore", BO, "cuda:0", 200, 2.0, "done"),
+    )
+    history.note("pool", memory(NOW_S + 1, happenings=(began, ahead, *ended)))
+    history.note("pool", memory(NOW_S + 2, happenings=(began, ahead, *ended)))
+    assert [(one.what, one.session, one.reason) for one in history.happenings(0)] == [
+        ("prefetch", BO, "expected back in 2 s"),
+        ("restore", CY, "it runs a cell"),
+        ("restore", BO, "expected back in 2 s"),
+    ]
+    assert history.reason(CY) == ""
 
 
 def test_rates_are_in_the_units_of_links() -> None:

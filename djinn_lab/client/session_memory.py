@@ -1,5 +1,5 @@
-"""The pool's answer about session memory, as frozen records, and what a session's state is called and
-coloured."""
+"""The pool's answer about session memory, as frozen records, and what a session's state is called. For the
+notebook and the dashboard."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from djinn_lab.memory.snapshot import Counters, DeviceAccount, Happening, HeldSe
 from djinn_lab.units import format_seconds
 
 LABEL_CHARS_MAX = 28
+STATES: dict[str, str] = {
+    "busy": "on a device, computing",
+    "idle": "on a device, idle",
+    "loading": "on its way to a device",
+    "host": "parked on the host",
+    "disk": "parked on disk",
+    "none": "holds nothing",
+}
+"""What the state of a session is called, busiest first."""
 
 
 class MemorySession(msgspec.Struct, frozen=True):
@@ -49,7 +58,7 @@ class MemorySession(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> str:
-        """A key of :data:`djinn_lab.dashboard.theme.MEMORY_STATES`."""
+        """A key of :data:`STATES`."""
         if self.moving == "restore":
             return "loading"
         if self.tier == "device":
@@ -107,3 +116,11 @@ def _rounded(seconds: float) -> str:
     step = 1 if seconds < 10 else 5 if seconds < 60 else 60
     whole = int(seconds / step) * step
     return f"{whole} s" if whole < 60 else format_seconds(whole).removesuffix(" 0 s")
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """Decimal units, as links are sold: ``1.2 GB/s``."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if bytes_per_s >= size:
+            return f"{bytes_per_s / size:.1f} {unit}/s"
+    return f"{bytes_per_s:.0f} B/s"

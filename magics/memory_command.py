@@ -1,0 +1,123 @@
+"""``%djinn memory`` in words: where this notebook's state is, and who else holds what."""
+
+from __future__ import annotations
+
+from djinn_lab.client.session_memory import STATES, Memory, MemorySession, expected_wake, format_rate
+from djinn_lab.memory.snapshot import DeviceAccount
+from djinn_lab.units import format_bytes, format_seconds
+
+OTHERS_SHOWN = 12
+
+
+def describe_memory(memory: Memory, own: str) -> str:
+    """``own``: the id of this notebook's session."""
+    lines = _own_lines(memory, own)
+    for device in memory.devices:
+        lines += _device_lines(device)
+    lines += _others(memory, own)
+    lines += _wake_lines(memory)
+    lines += [_held_line(memory, index) for index in range(min(len(memory.held), OTHERS_SHOWN))]
+    return "\n".join(lines)
+
+
+def _own_lines(memory: Memory, own: str) -> list[str]:
+    session = next((one for one in memory.sessions if one.session == own), None)
+    if session is None:
+        return ["this notebook: its session is not known to the pool any more"]
+    if session.state == "none":
+        return [f"this notebook ({session.label}) holds nothing on the pool yet"]
+    kv = f", {format_bytes(session.kv_bytes)} of it key-value caches" if session.kv_bytes else ""
+    state = STATES[session.state].replace("a device", str(session.device))
+    of = "" if str(session.device) in state else f" of {session.device}"
+    lines = [f"this notebook ({session.label}): {state}{of}, {format_bytes(session.total_bytes)}{kv}"]
+    if session.total_bytes:
+        share = session.stored_bytes / session.total_bytes
+        lines.append(f"  {share:.0%} of it has a copy outside the device, so that making room is free")
+    waking = expected_wake(session, memory.now)
+    if waking:
+        lines.append(f"  expected to compute again {waking}")
+    if session.last_wake_s is not None:
+        ratio = "" if session.last_ratio is None else f", {session.last_ratio:.2f} times what copying takes"
+        lines.append(f"  last wake-up {format_seconds(session.last_wake_s)}{ratio}")
+    return lines
+
+
+def _device_lines(device: DeviceAccount) -> list[str]:
+    parts = {
+        "busy": device.busy_bytes,
+        "idle": device.idle_bytes,
+        "loading": device.loading_bytes,
+        "shared weights": device.shared_bytes,
+        "reserved": device.reserved_bytes,
+    }
+    told = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)
+    used = f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)}"
+    below = [
+        f"{name} {format_bytes(held)} of {format_bytes(limit)}"
+        for name, held, limit in (
+            ("host", device.host_used_bytes, device.host_bytes),
+            ("disk", device.disk_used_bytes, device.disk_bytes),
+        )
+        if limit
+    ]
+    lines = [
+        f"{device.device}: {used} used{f' ({told})' if told else ''}{''.join(f'; {one}' for one in below)}"
+    ]
+    if device.link_bytes_per_s is not None:
+        lines.append(
+            f"  link {format_rate(device.link_bytes_per_s)}; over the last ten seconds "
+            f"{format_rate(device.out_bytes_per_s)} out, {format_rate(device.in_bytes_per_s)} in"
+        )
+    return lines
+
+
+def _others(memory: Memory, own: str) -> list[str]:
+    holding = [one for one in memory.sessions if one.session != own and one.state != "none"]
+    holding.sort(key=lambda session: (-session.total_bytes, session.session))
+    if not holding:
+        return ["nobody else holds anything"]
+    rows = [("session", "user", "device", "state", "holds", "of it KV", "expected back")]
+    rows += [_other(session, memory.now) for session in holding[:OTHERS_SHOWN]]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    if len(holding) > OTHERS_SHOWN:
+        left = holding[OTHERS_SHOWN:]
+        lines.append(f"and {len(left)} more with {format_bytes(sum(one.total_bytes for one in left))}")
+    return lines
+
+
+def _other(session: MemorySession, now: float) -> tuple[str, ...]:
+    return (
+        session.label,
+        session.user,
+        session.device or "-",
+        STATES[session.state],
+        format_bytes(session.total_bytes),
+        format_bytes(session.kv_bytes) if session.kv_bytes else "-",
+        expected_wake(session, now) or "-",
+    )
+
+
+def _wake_lines(memory: Memory) -> list[str]:
+    wakes = memory.wake_ups
+    if not wakes.count or wakes.p50_s is None or wakes.p99_s is None:
+        return ["wake-ups: none yet"]
+    ratio = (
+        "" if wakes.p99_ratio is None else f"; with a copy p99 {wakes.p99_ratio:.2f} times what copying takes"
+    )
+    return [
+        f"wake-ups: {wakes.count}, {wakes.hits / wakes.count:.0%} without a wait for a copy, "
+        f"p50 {format_seconds(wakes.p50_s)}, p99 {format_seconds(wakes.p99_s)}{ratio}"
+    ]
+
+
+def _held_line(memory: Memory, index: int) -> str:
+    held = memory.held[index]
+    names = {session.session: session.label for session in memory.sessions}
+    estimate = "" if held.estimate_s is None else f", about {format_seconds(held.estimate_s)} to go"
+    since = format_seconds(max(0.0, memory.now - held.since_s))
+    return (
+        f"waits for memory: {names.get(held.session, held.session[:8])} for {since}{estimate}: {held.reason}"
+    )
