@@ -10,7 +10,7 @@ from djinn_lab.memory.snapshot import DeviceAccount
 from djinn_lab.units import format_bytes, format_seconds
 
 Part = tuple[str, str, int]
-"""Name, CSS classes and colour of a bar's part, and its bytes."""
+"""Name of a bar's part, its colour or the CSS class of its hatching, and its bytes."""
 USED_BAD_RATIO = 2.0
 """Wake-ups that take longer than this many times what copying takes are marked."""
 
@@ -30,8 +30,14 @@ def _card(device: DeviceAccount, memory: Memory) -> str:
     parked = counts["host"] + counts["disk"]
     summary = f"{on_device} resident, {counts['loading']} loading, {parked} parked"
     tiers = _tier("Device", _device_parts(device), device.memory_bytes, device.peak_bytes)
-    tiers += _lower_tier("Host", device.host_used_bytes, device.host_bytes, "host")
-    tiers += _lower_tier("Disk", device.disk_used_bytes, device.disk_bytes, "disk")
+    for name, tier, used, limit in (
+        ("Host", "host", device.host_used_bytes, device.host_bytes),
+        ("Disk", "disk", device.disk_used_bytes, device.disk_bytes),
+    ):
+        parked = min(used, sum(session.total_bytes for session in here if session.tier == tier))
+        tiers += _lower_tier(
+            name, [("parked", _colour(tier), parked), ("copies", "copies", used - parked)], limit
+        )
     return (
         f"<section class='card' aria-label='Memory of {escape(device.device)}'><div class='head'>"
         f"<b>{escape(device.device)}</b><span class='name'>{summary}</span></div>"
@@ -53,12 +59,13 @@ def _device_parts(device: DeviceAccount) -> list[Part]:
     ]
 
 
-def _lower_tier(name: str, used: int, limit: int, state: str) -> str:
+def _lower_tier(name: str, parts: list[Part], limit: int) -> str:
+    """*Copies* are of sessions whose state is higher up, made in advance: those can leave at once."""
     if not limit:
         return (
             f"<div class='row'><span>{name}</span><span class='muted'>none is set aside for it</span></div>"
         )
-    return _tier(name, [("parked", _colour(state), used)], limit)
+    return _tier(name, parts, limit)
 
 
 def _tier(name: str, parts: list[Part], limit: int, peak: int | None = None) -> str:
@@ -78,8 +85,8 @@ def _tier(name: str, parts: list[Part], limit: int, peak: int | None = None) -> 
 
 def _bar(part: Part, limit: int) -> str:
     name, colour, nbytes = part
-    look = "class='reserved'" if colour == "reserved" else ""
-    fill = "" if colour == "reserved" else f";background:{colour}"
+    look = "" if colour.startswith("#") else f"class='{colour}'"
+    fill = f";background:{colour}" if colour.startswith("#") else ""
     return (
         f"<i {look} style='width:{min(1.0, nbytes / limit):.2%}{fill}' "
         f"title='{name}: {format_bytes(nbytes)}'></i>"
@@ -88,7 +95,7 @@ def _bar(part: Part, limit: int) -> str:
 
 def _words(part: Part) -> str:
     name, colour, nbytes = part
-    mark = "<i class='reserved'></i>" if colour == "reserved" else f"<i style='background:{colour}'></i>"
+    mark = f"<i style='background:{colour}'></i>" if colour.startswith("#") else f"<i class='{colour}'></i>"
     return f"<span class='key'>{mark}{name} {format_bytes(nbytes)}</span>"
 
 
@@ -124,10 +131,13 @@ def _wakes(memory: Memory) -> str:
     wakes = memory.wake_ups
     if not wakes.count or wakes.p50_s is None:
         return _tile("Wake-up, p50 / p99", "–", "nobody has woken up yet")
-    p99 = format_seconds(wakes.p99_s or 0.0)
-    most = format_seconds(wakes.max_s or 0.0)
+    p50, p99, most = map(_seconds, (wakes.p50_s, wakes.p99_s or 0.0, wakes.max_s or 0.0))
     sub = f"n = {wakes.count:,}; at most {most}; {wakes.hits / wakes.count:.0%} without a wait for a copy"
-    return _tile("Wake-up, p50 / p99", f"{format_seconds(wakes.p50_s)} / {p99}", sub)
+    return _tile("Wake-up, p50 / p99", f"{p50} / {p99}", sub)
+
+
+def _seconds(seconds: float) -> str:
+    return "< 1 ms" if seconds < 0.001 else format_seconds(seconds)
 
 
 def _ratio(memory: Memory) -> str:

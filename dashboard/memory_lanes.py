@@ -102,7 +102,7 @@ def lanes_legend() -> str:
     shown = [state for state in STATES if state != "none"]
     keys = [(f"<i style='background:{MEMORY_COLOURS[state]}'></i>", STATES[state]) for state in shown]
     keys += [
-        (f"<i style='background:{colour};height:5px'></i>", WHAT[what]) for what, colour in COPIES.items()
+        (f"<i style='background:{colour};width:3px'></i>", WHAT[what]) for what, colour in COPIES.items()
     ]
     marks = {**MARKS, "lost": MARKS["lost"]}
     keys += [
@@ -122,7 +122,8 @@ class MemoryLanes:
         )
         self.copies = ColumnDataSource(event_columns([], {})[0])
         self.marks = ColumnDataSource(event_columns([], {})[1])
-        self.shown = 0
+        self.left_out = 0
+        """Happenings of the window that are not drawn, since there are too many."""
         self._drawn: tuple[int, float, tuple[str, ...]] | None = None
         self.figure = self._new_figure(look)
         self.view = pn.pane.Bokeh(self.figure, sizing_mode="stretch_width", margin=0)
@@ -143,14 +144,14 @@ class MemoryLanes:
         plot.yaxis.major_tick_line_color = None
         common = {"y": "lane", "left": "left", "right": "right", "fill_color": "colour"}
         spans = plot.hbar(**common, height=0.72, source=self.spans, line_color=None, fill_alpha=0.6)
-        copies = plot.hbar(**common, height=0.34, source=self.copies, line_color="colour", line_width=1.5)
+        copies = plot.hbar(**common, height=0.72, source=self.copies, line_color="colour", line_width=1.5)
         marks = plot.scatter(
             "at",
             "lane",
             source=self.marks,
             marker="shape",
             color="colour",
-            size=8,
+            size=7,
             line_color=look.surface,
             line_width=0.7,
         )
@@ -169,7 +170,6 @@ class MemoryLanes:
         self.figure.x_range.update(start=low_s * 1e3, end=memory.now * 1e3)
         happenings = history.happenings(low_s)
         sessions = lane_sessions(memory, chosen, {happening.session for happening in happenings})
-        self.shown = len(sessions)
         key = (history.version, window_s, tuple(session.session for session in sessions))
         if key == self._drawn:
             return
@@ -182,3 +182,4 @@ class MemoryLanes:
         spans = {lane: history.spans(session, low_s) for session, lane in lanes.items()}
         self.spans.data = span_columns(spans, low_s, memory.now)
         self.copies.data, self.marks.data = event_columns(happenings, lanes)
+        self.left_out = max(0, sum(one.session in lanes for one in happenings) - EVENTS_DRAWN_MAX)

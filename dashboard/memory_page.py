@@ -161,7 +161,8 @@ class MemoryPage:
         watched = ""
         if since is not None and since > memory.now - self.window.value:
             watched = f"; watched since {time.strftime('%H:%M:%S', time.localtime(since))}"
-        text = f"Where each session’s state was, newest at the right{watched}{part}."
+        older = f"; {self.lanes.left_out:,} older moments are left out" if self.lanes.left_out else ""
+        text = f"Where each session’s state was, newest at the right{watched}{part}{older}."
         show_html(self._lanes_heading, heading("What happened", text))
 
     def _fill_tables(self, memory: Memory) -> None:

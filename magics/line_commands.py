@@ -11,6 +11,7 @@ import torch
 
 from djinn_lab.capture.tensor import LazyTensor
 from djinn_lab.client.cell import Cell
+from djinn_lab.client.session import Session
 from djinn_lab.client.session_memory import read_memory
 from djinn_lab.errors import OptionError
 from djinn_lab.magics.dashboard_process import URL
@@ -146,6 +147,11 @@ def pull(notebook: Notebook, words: list[str]) -> str:
     return f"pulled {', '.join(done)}"
 
 
+def the_session(notebook: Notebook, words: list[str]) -> Session:
+    """The session itself, for djinn_lab.client.agents and code of your own."""
+    return notebook.session
+
+
 def memory(notebook: Notebook, words: list[str]) -> str:
     """Where this notebook's state is (device, host, disk), who else holds what, wake-ups."""
     session = notebook.session
@@ -202,6 +208,7 @@ COMMANDS: Mapping[str, Command] = {
     "device": device,
     "pull": pull,
     "memory": memory,
+    "session": the_session,
     "signal": signal,
     "dashboard": dashboard,
     "wizard": wizard,

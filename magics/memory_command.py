@@ -37,8 +37,10 @@ def _own_lines(memory: Memory, own: str) -> list[str]:
     if waking:
         lines.append(f"  expected to compute again {waking}")
     if session.last_wake_s is not None:
-        ratio = "" if session.last_ratio is None else f", {session.last_ratio:.2f} times what copying takes"
-        lines.append(f"  last wake-up {format_seconds(session.last_wake_s)}{ratio}")
+        took = "it was on the device"
+        if session.last_ratio is not None:
+            took = f"{format_seconds(session.last_wake_s)}, {session.last_ratio:.2f} times what copying takes"
+        lines.append(f"  last wake-up: {took}")
     return lines
 
 
@@ -76,7 +78,9 @@ def _others(memory: Memory, own: str) -> list[str]:
     holding.sort(key=lambda session: (-session.total_bytes, session.session))
     if not holding:
         return ["nobody else holds anything"]
-    rows = [("session", "user", "device", "state", "holds", "of it KV", "expected back")]
+    rows: list[tuple[str, ...]] = [
+        ("session", "user", "device", "state", "holds", "of it KV", "expected back")
+    ]
     rows += [_other(session, memory.now) for session in holding[:OTHERS_SHOWN]]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [

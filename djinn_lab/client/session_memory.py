@@ -9,6 +9,8 @@ from djinn_lab.memory.snapshot import Counters, DeviceAccount, Happening, HeldSe
 from djinn_lab.units import format_seconds
 
 LABEL_CHARS_MAX = 28
+HIT_MAX = 0.1
+"""Who woke up in less than this part of what copying takes had nothing to copy."""
 STATES: dict[str, str] = {
     "busy": "on a device, computing",
     "idle": "on a device, idle",
@@ -70,7 +72,8 @@ class MemorySession(msgspec.Struct, frozen=True):
         """Its last wake-up over the time that copying alone takes; None where nothing had to be copied."""
         if not self.last_floor_s or self.last_wake_s is None:
             return None
-        return self.last_wake_s / self.last_floor_s
+        ratio = self.last_wake_s / self.last_floor_s
+        return ratio if ratio >= HIT_MAX else None
 
 
 class Memory(msgspec.Struct, frozen=True):

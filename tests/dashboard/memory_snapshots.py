@@ -36,7 +36,7 @@ def device(name: str = "cuda:0", **changes: Any) -> DeviceAccount:
         shared_bytes=100 * MIB,
         reserved_bytes=50 * MIB,
         host_bytes=2000 * MIB,
-        host_used_bytes=500 * MIB,
+        host_used_bytes=600 * MIB,
         disk_bytes=4000 * MIB,
         disk_used_bytes=400 * MIB,
         link_bytes_per_s=10e9,
@@ -66,7 +66,7 @@ def four_sessions() -> tuple[SessionAccount, ...]:
             leased_until_s=NOW_S + 3,
         ),
         account(CY, tier="host", total_bytes=500 * MIB, last_wake_s=0.3, last_floor_s=0.2, user="cyd"),
-        account(DEE, tier="host", moving="restore", total_bytes=100 * MIB),
+        account(DEE, tier="none", moving="restore", total_bytes=100 * MIB),
     )
 
 

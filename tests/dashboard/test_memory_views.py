@@ -60,13 +60,14 @@ def test_a_device_is_split_into_what_its_bytes_are_for() -> None:
         "750.0 MiB of 1000.0 MiB (75%)",
         "at most 900.0 MiB so far",
         "parked 500.0 MiB",
-        "1.5 GiB free",
+        "copies 100.0 MiB",
+        "1.4 GiB free",
         "2.5 GB/s of 10.0 GB/s",
         "5.0 GB/s of 10.0 GB/s",
         "2 resident, 1 loading, 1 parked",
     ):
         assert words in html
-    assert widths(html) == [30, 20, 10, 10, 5, 25, 10, 25, 50]
+    assert widths(html) == [30, 20, 10, 10, 5, 25, 5, 10, 25, 50]
 
 
 def test_a_tier_without_room_and_a_link_without_rate_say_so() -> None:

@@ -58,9 +58,11 @@ def test_it_begins_with_where_this_notebooks_state_is() -> None:
     )
     assert second.startswith("  100% of it has a copy")
     assert third == "  expected to compute again in 30 s (10 s to 2 min)"
-    assert fourth == "  last wake-up 45.0 ms, 1.50 times what copying takes"
+    assert fourth == "  last wake-up: 45.0 ms, 1.50 times what copying takes"
     on_device = msgspec.structs.replace(OWN, tier="device")
     assert said(on_device).startswith("this notebook (ann · own0): on cpu:0, idle, 120.0 MiB")
+    quick = msgspec.structs.replace(OWN, last_wake_s=0.0001)
+    assert "last wake-up: it was on the device" in said(quick)
     assert "holds nothing on the pool yet" in said(msgspec.structs.replace(OWN, tier="none"))
     assert "not known to the pool" in said(sessions=())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -185,3 +186,29 @@ def test_stop_works_at_any_moment(notebook: NotebookKernel, pool: PoolUnderTest)
         assert notebook.result(message).error in ("CellCancelled", "KeyboardInterrupt")
     assert wait_for(lambda: all(device["job"] is None for device in pool.rest.status()["devices"]))
     assert notebook.run("%%djinn\n(torch.ones(2) + 1).tolist()").values == ["[2.0, 2.0]"]
+
+
+def test_memory_says_where_this_notebooks_state_is(notebook: NotebookKernel) -> None:
+    before = notebook.run("%djinn memory").text
+    assert "holds nothing on the pool yet" in before
+    assert notebook.run("%%djinn\nheld = torch.ones(2**20) * 2").status == "ok"
+    text = notebook.run("%djinn memory").text
+    assert re.search(r"this notebook \(.+\): on cpu:\d, (idle|computing), 4\.0 MiB", text)
+    assert "cpu:0: " in text
+    assert "wake-ups: " in text
+
+
+def test_a_signal_is_answered_and_its_words_complete(notebook: NotebookKernel) -> None:
+    assert notebook.run("%%djinn\nheld = torch.ones(4) * 2").status == "ok"
+    assert notebook.run("%djinn signal io_wait --resume-in 20").text.startswith("accepted: ")
+    assert "in 20 s" in notebook.run("%djinn memory").text or "in 15 s" in notebook.run("%djinn memory").text
+    assert notebook.run("%djinn signal IO_WAIT --resume-in 9999999999").error == "UserError"
+    assert notebook.run("%djinn signal SLEEP").error == "UserError"
+    assert notebook.run("%djinn signal IO_WAIT --resume-in soon").error == "OptionError"
+    assert notebook.run("%djinn signal").error == "OptionError"
+    assert notebook.run("%djinn signal COMPUTE").text.startswith("accepted: ")
+    assert {"IO_WAIT", "SOON", "COMPUTE"} <= set(notebook.complete("%djinn signal "))
+    assert "IO_WAIT" in notebook.complete("%djinn signal io")
+    assert "--resume-in" in notebook.complete("%djinn signal IO_WAIT --r")
+    assert "memory" in notebook.complete("%djinn mem")
+    assert "Where this notebook's state is" in notebook.run("%djinn?").pager
