@@ -180,8 +180,7 @@ class MemoryAccounts:
             event.op,
             kept_bytes=event.kept_bytes,
         )
-        phases.wake(tables, session)
-        session.cell = True
+        phases.placed(tables, session)
         tables.segments[event.job] = session.segments[event.job] = segment
         at_once = (
             session.resident

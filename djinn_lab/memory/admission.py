@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import deque
 
 from djinn_lab.memory.records import Device, Segment, Session
+from djinn_lab.memory.suggestions import Hold
 from djinn_lab.units import format_bytes
 
 LEARNED_FROM = 5
@@ -73,27 +74,45 @@ def holders(device: Device) -> list[Session]:
     return [session for session in device.sessions.values() if _commitment(session) > 0]
 
 
-def objection(
-    segment: Segment, device: Device, share: float | None, lore: AdmissionLore, ahead: int, now_s: float
-) -> tuple[str, float | None] | None:
-    """Why this new session must wait, and for how long; None: it may come in. ``ahead``: new sessions that
-    wait before it."""
-    if share is None:
-        return None
-    inside = holders(device)
-    if not inside:
-        return None
-    limit_bytes = int(share * device.capacity_bytes)
-    committed = committed_bytes(device)
-    wanted = guess_bytes(segment, lore)
-    if not ahead and committed + wanted <= limit_bytes:
-        return None
-    every_s = lore.closing_every_s(now_s)
-    estimate_s = None if every_s is None else every_s * (ahead + 1)
+class Gate:
+    """At one moment: may the next new session come in? In the order of arrival; who comes after one that
+    waits, waits too."""
+
+    def __init__(self, device: Device, share: float | None, lore: AdmissionLore, now_s: float) -> None:
+        self._device = device
+        self._share = share
+        self._lore = lore
+        self._now_s = now_s
+        self._ahead = 0
+
+    def hold(self, segment: Segment) -> Hold | None:
+        """Why this new session must wait, and for how long; None: it may come in."""
+        if self._share is None:
+            return None
+        told = f"admission {self._ahead + 1}"
+        if self._ahead and segment.told == told:
+            self._ahead += 1
+            return Hold(segment, told, segment.reason, segment.estimate_s, True)
+        inside = holders(self._device)
+        if not inside:
+            return None
+        limit_bytes = int(self._share * self._device.capacity_bytes)
+        committed = committed_bytes(self._device)
+        wanted = guess_bytes(segment, self._lore)
+        if not self._ahead and committed + wanted <= limit_bytes:
+            return None
+        self._ahead += 1
+        every_s = self._lore.closing_every_s(self._now_s)
+        estimate_s = None if every_s is None else every_s * self._ahead
+        return Hold(
+            segment, told, _full(inside, committed, limit_bytes, wanted, self._device), estimate_s, True
+        )
+
+
+def _full(inside: list[Session], committed: int, limit_bytes: int, wanted: int, device: Device) -> str:
     where = "on the device and the host" if device.host_bytes else "on the device"
     return (
         f"memory is full: {len(inside)} sessions hold or expect {format_bytes(committed)} of the"
         f" {format_bytes(limit_bytes)} that may be given away {where}, and this one needs"
-        f" {format_bytes(wanted)}; it waits for one to close",
-        estimate_s,
+        f" {format_bytes(wanted)}; it waits for one to close"
     )

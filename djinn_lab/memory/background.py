@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from djinn_lab.memory.policy import MemoryPolicy
-from djinn_lab.memory.ranking import Victim, absent, expectation, fewest, gap_of, victims
+from djinn_lab.memory.ranking import Victim, absent, after_s, fewest, gap_of, victims
 from djinn_lab.memory.records import Device, Session
 from djinn_lab.memory.serving import Lore, send_off
 from djinn_lab.memory.states import Connection, Phase
@@ -15,7 +15,8 @@ from djinn_lab.memory.suggestions import Suggestion, Transport
 from djinn_lab.memory.tier_room import clear_host
 
 CONSIDERED = 4
-"""Absent sessions that are tried for a prefetch, the earliest expected first."""
+"""Absent sessions that are tried for a prefetch: the earliest expected, and where there is no room for it
+and nobody to displace, the next ones."""
 MARGIN_RESTORES = 4.0
 """A prefetch displaces only who is expected this many restores later, on top of the policy's factor."""
 FORGET_FACTOR = 2.0
@@ -55,7 +56,7 @@ def _write_through(device: Device, policy: MemoryPolicy, lore: Lore, now_s: floa
     if not unstored:
         return
     due = {
-        session.session: (not _running(session), expectation(session, policy, lore.wake, now_s).after_s)
+        session.session: (not _running(session), after_s(session, policy, lore.wake, now_s))
         for session in unstored
     }
     first = max(unstored, key=lambda session: (due[session.session], session.session))
@@ -68,13 +69,13 @@ def _write_through(device: Device, policy: MemoryPolicy, lore: Lore, now_s: floa
 
 
 def _trade_host(
-    first: Session, after_s: float, device: Device, policy: MemoryPolicy, lore: Lore, now_s: float
+    first: Session, due_s: float, device: Device, policy: MemoryPolicy, lore: Lore, now_s: float
 ) -> Iterator[Suggestion]:
     """Give the host's room to the next victim, from somebody who needs it clearly less."""
     sooner = {
         session.session
         for session in device.sessions.values()
-        if expectation(session, policy, lore.wake, now_s).after_s * FORGET_FACTOR < after_s
+        if after_s(session, policy, lore.wake, now_s) * FORGET_FACTOR < due_s
     }
     spare = sum(
         max(0, device.session_bytes.get(name, 0) - device.sessions[name].unstored_bytes)
@@ -84,7 +85,7 @@ def _trade_host(
     if device.host_free_bytes() + spare < first.unstored_bytes and not device.disk_bytes:
         return
     for suggestion in clear_host(
-        device, first.unstored_bytes, first, policy, lore.wake, now_s, FORGET_FACTOR * after_s
+        device, first.unstored_bytes, first, policy, lore.wake, now_s, FORGET_FACTOR * due_s
     ):
         assert isinstance(suggestion, Transport)
         if suggestion.kind == "forget" and suggestion.session.session not in sooner:
@@ -104,21 +105,19 @@ def _prefetch_into_room(
         return
     headroom = int(policy.headroom * device.memory_bytes)
     free = device.free_bytes() - headroom
-    coming = free + device.leaving_bytes()
-    for candidate in waiting[:CONSIDERED]:
-        size = candidate.session.total_bytes
-        if size <= free:
-            yield Transport("restore", candidate.session, prefetch=True, reason=_why(candidate))
-            return
-        if size <= coming:
-            return
-        displaced = _displaced(candidate, size - coming, device, policy, lore, now_s)
-        if displaced:
-            for victim in displaced:
-                yield from send_off(
-                    victim, device, policy, lore, now_s, f"{candidate.session.session} is due sooner"
-                )
-            return
+    first, others = waiting[0], waiting[1:CONSIDERED]
+    if first.session.total_bytes <= free:
+        yield Transport("restore", first.session, prefetch=True, reason=_why(first))
+        return
+    missing = first.session.total_bytes - free - device.leaving_bytes()
+    if missing <= 0:
+        return
+    displaced = _displaced(first, missing, device, policy, lore, now_s)
+    for victim in displaced or ():
+        yield Transport("evict", victim.session, reason=f"{first.session.session} is due sooner")
+    smaller = [other for other in others if other.session.total_bytes <= free]
+    if not displaced and smaller:
+        yield Transport("restore", smaller[0].session, prefetch=True, reason=_why(smaller[0]))
 
 
 def _why(candidate: Victim) -> str:
@@ -163,6 +162,6 @@ def _leave_eagerly(device: Device, policy: MemoryPolicy, lore: Lore, now_s: floa
         if session.moving is not None or session.prefetched:
             continue
         idle_s = now_s - (session.idle_since_s if session.idle_since_s is not None else session.opened_s)
-        gap = gap_of(session, policy, lore.wake)
+        gap = gap_of(session, policy, lore.wake, now_s)
         if idle_s >= policy.eager_after_s and (not gap.known or gap.median_s > policy.eager_after_s):
             yield from send_off(victim, device, policy, lore, now_s, "it is idle")

@@ -54,7 +54,7 @@ def grant(tables: Tables, segment: Segment) -> None:
     if segment in device.waiting:
         device.waiting.remove(segment)
     segment.granted = True
-    segment.base_bytes = device.session_bytes.get(session.session, 0)
+    segment.base_bytes = device.session_bytes.get(session.session, 0) + session.rebuild_bytes
     device.granted[segment.job] = segment
     if not session.admitted:
         session.admitted = True
@@ -65,7 +65,7 @@ def grant(tables: Tables, segment: Segment) -> None:
     statistics.came_back(session.session)
     if segment.told:
         statistics.note(tables.now_s, "grant", session.session, device.device, segment.peak_bytes, waited_s)
-    if session.wish_s is not None and not segment.admission:
+    if session.wish_s is not None:
         _woke(tables, session, segment, device)
     session.wish_s = session.ready_s = None
     session.prefetched = False
@@ -100,7 +100,9 @@ def _hold(tables: Tables, hold: Hold) -> None:
         tables.statistics.note(
             tables.now_s, "hold", segment.session, segment.device, segment.peak_bytes, reason=hold.reason
         )
-        tables.out.append(HoldSegment(segment.job, segment.segment, hold.reason, hold.estimate_s))
+        tables.out.append(
+            HoldSegment(segment.job, segment.segment, hold.reason, hold.estimate_s, hold.admission)
+        )
 
 
 def refuse(tables: Tables, segment: Segment, message: str, advice: str) -> None:

@@ -13,6 +13,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 _NORMAL = NormalDist()
+_ROOT_HALF = math.sqrt(0.5)
 SIGMA_UNKNOWN = 1.5
 """Spread of ln(actual / expected) before anything was learned."""
 SIGMA_MIN = 0.1
@@ -49,18 +50,18 @@ NEVER = Expectation(math.inf, math.inf, math.inf, known=False)
 
 def expect(gap: Gap, now_s: float) -> Expectation:
     """The median of what remains, and its bounds."""
-    elapsed_s = max(0.0, now_s - gap.since_s)
     low, high = WITHIN
     return Expectation(
-        remaining_s(gap, elapsed_s, 0.5),
-        remaining_s(gap, elapsed_s, low),
-        remaining_s(gap, elapsed_s, high),
+        remaining_s(gap, now_s, 0.5),
+        remaining_s(gap, now_s, low),
+        remaining_s(gap, now_s, high),
         gap.known,
     )
 
 
-def remaining_s(gap: Gap, elapsed_s: float, share: float) -> float:
+def remaining_s(gap: Gap, now_s: float, share: float) -> float:
     """After how many more seconds is it over, in this share of the cases that last until now?"""
+    elapsed_s = now_s - gap.since_s
     median_s = max(gap.median_s, GAP_S_MIN)
     if gap.sigma < SIGMA_MIN:
         return max(0.0, median_s - elapsed_s)
@@ -69,8 +70,8 @@ def remaining_s(gap: Gap, elapsed_s: float, share: float) -> float:
     passed = math.log(elapsed_s / median_s) / gap.sigma
     if passed > _FAR:
         return elapsed_s * math.expm1(-gap.sigma * math.log1p(-share) / passed)
-    left = (1.0 - _NORMAL.cdf(passed)) * (1.0 - share)
-    return max(0.0, median_s * math.exp(gap.sigma * _NORMAL.inv_cdf(1.0 - left)) - elapsed_s)
+    left = 0.5 * math.erfc(passed * _ROOT_HALF) * (1.0 - share)
+    return max(0.0, median_s * math.exp(-gap.sigma * _NORMAL.inv_cdf(left)) - elapsed_s)
 
 
 class Spread:
@@ -130,12 +131,27 @@ class WakeLore:
             return math.exp(everybody.mean)
         return math.exp((own.count * own.mean + 2.0 * everybody.mean) / (own.count + 2.0))
 
-    def announced(self, user: str, expected_s: float, at_s: float) -> Gap:
+    def gap(self, session: str, user: str, since_s: float, announced: tuple[float, float] | None) -> Gap:
+        """What to expect. ``announced``: the estimate and when it was given. Where there is one, it and the
+        session's past are each believed by how closely they were met before."""
+        past = self._past(session, since_s)
+        if announced is None:
+            return past
+        expected_s, at_s = announced
         own = self._errors.get(user)
         sigma = self._all_errors.sigma() if own is None else own.sigma(self._all_errors.sigma())
-        return Gap(expected_s * self.bias(user), sigma, at_s)
+        told_s = max(expected_s * self.bias(user), GAP_S_MIN)
+        if not past.known:
+            return Gap(told_s, sigma, at_s)
+        told_weight, past_weight = sigma**-2, past.sigma**-2
+        weight = told_weight + past_weight
+        lead_s = at_s - since_s
+        mean = (
+            told_weight * math.log(max(told_s + lead_s, GAP_S_MIN)) + past_weight * math.log(past.median_s)
+        ) / weight
+        return Gap(math.exp(mean), max(SIGMA_MIN, weight**-0.5), since_s)
 
-    def unannounced(self, session: str, since_s: float) -> Gap:
+    def _past(self, session: str, since_s: float) -> Gap:
         own = self._gaps.get(session)
         if own is not None:
             return Gap(math.exp(own.mean), own.sigma(self._all_gaps.sigma()), since_s)

@@ -232,12 +232,14 @@ class GrantSegment(msgspec.Struct, frozen=True, tag=True):
 
 class HoldSegment(msgspec.Struct, frozen=True, tag=True):
     """It waits; ``reason`` is one sentence with numbers, for its owner. Sent again when that changes.
-    ``estimate_s``: of the wait, None when unknown."""
+    ``estimate_s``: of the wait, None when unknown. ``admission``: it waits for others to leave, not for a
+    copy."""
 
     job: str
     segment: int
     reason: str
     estimate_s: float | None = None
+    admission: bool = False
 
 
 class StoreSession(msgspec.Struct, frozen=True, tag=True):

@@ -26,7 +26,7 @@ def signal(tables: Tables, event: PhaseSignalled) -> AnswerPhase:
         session.rebuild_s = event.rebuild_s
     if phase is Phase.COMPUTE:
         session.deferred = None
-        wake(tables, session)
+        wish(tables, session)
         return AnswerPhase(event.session, "accepted", f"{before} -> {phase}")
     if phase is Phase.SOON:
         if session.busy or session.cell:
@@ -57,22 +57,26 @@ def _objection(event: PhaseSignalled, session: Session) -> str | None:
     return None
 
 
-def wake(tables: Tables, session: Session) -> None:
-    """It wants to compute: what was expected of it is compared with what came."""
+def placed(tables: Tables, session: Session) -> None:
+    """A segment of it wants to run: what was expected of it is compared with what came."""
+    wish(tables, session)
     if session.idle_since_s is not None:
-        gap_s = tables.now_s - session.idle_since_s
+        ended_s = tables.now_s if session.wish_s is None else session.wish_s
         announced = None
         if session.announced_s is not None:
-            announced = (session.announced_s, tables.now_s - session.announced_at_s)
+            announced = (session.announced_s, ended_s - session.announced_at_s)
+        gap_s = ended_s - session.idle_since_s
         tables.lore.wake.ended(session.session, session.user, gap_s, announced)
-    if session.idle_since_s is not None or not session.resident:
-        _wish(tables, session)
+    session.idle_since_s = session.announced_s = None
+    session.cell = True
+
+
+def wish(tables: Tables, session: Session) -> None:
+    """It says that it computes. Only a segment proves it: until then nothing is learned from it."""
+    was_idle = session.phase is not Phase.COMPUTE
     session.phase = Phase.COMPUTE
-    session.idle_since_s = session.leased_until_s = session.announced_s = None
-
-
-def _wish(tables: Tables, session: Session) -> None:
-    if session.total_bytes == 0 or session.wish_s is not None:
+    session.leased_until_s = None
+    if (not was_idle and session.resident) or session.total_bytes == 0 or session.wish_s is not None:
         return
     session.wish_s = tables.now_s
     moving = session.moving.kind if session.moving else None
@@ -87,20 +91,22 @@ def _wish(tables: Tables, session: Session) -> None:
 
 
 def rest(tables: Tables, session: Session, at_s: float, expected_s: float | None) -> None:
-    """It waits for somebody, since ``at_s`` at the latest."""
+    """It waits for somebody or something. ``at_s``: when that was said. A lease is earned by computing."""
     if session.idle_since_s is None:
-        session.idle_since_s = at_s
-        session.leased_until_s = _lease_end_s(session, tables.device_of(session), tables.policy, at_s)
+        session.idle_since_s = tables.now_s
+        device = tables.device_of(session)
+        session.leased_until_s = _lease_end_s(session, device, tables.policy, tables.now_s)
     session.phase = Phase.IO_WAIT
     session.wish_s = session.ready_s = None
     session.announced_s, session.announced_at_s = expected_s, at_s
+    session.gap = None
 
 
-def _lease_end_s(session: Session, device: Device | None, policy: MemoryPolicy, at_s: float) -> float | None:
+def _lease_end_s(session: Session, device: Device | None, policy: MemoryPolicy, now_s: float) -> float | None:
     if device is None or policy.lease_restores <= 0:
         return None
     restore_s = device.seconds_for(session.total_bytes) or 0.0
-    return at_s + min(policy.lease_s_max, max(policy.lease_s_min, policy.lease_restores * restore_s))
+    return now_s + min(policy.lease_s_max, max(policy.lease_s_min, policy.lease_restores * restore_s))
 
 
 def segment_over(tables: Tables, session: Session) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from djinn_lab.memory.expected_wake import NEVER, NOW, Expectation, Gap, WakeLore, expect
+from djinn_lab.memory.expected_wake import NEVER, NOW, Expectation, Gap, WakeLore, expect, remaining_s
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.records import Device, Segment, Session
 from djinn_lab.memory.states import Connection, Phase
@@ -13,6 +14,11 @@ from djinn_lab.memory.states import Connection, Phase
 STORE_PENALTY = 10.0
 """A victim that is not stored must be expected this many times its own copying time later to be worth the
 wait for that copy."""
+
+DUE_STALE = 0.02
+"""An expected moment is computed anew once this part of the time to it is over."""
+GAP_STALE_S = 5.0
+"""What is expected of a gap is computed anew this often, as others teach."""
 
 IDLE, LEASED, SOON, IN_CELL, HELD = range(5)
 """Classes of victims, the first first: idle; idle and leased; about to compute; between two segments of a
@@ -25,26 +31,46 @@ class Victim(NamedTuple):
     after_s: float
 
 
+def after_s(session: Session, policy: MemoryPolicy, lore: WakeLore, now_s: float) -> float:
+    """Seconds until the session is expected to compute: what sessions are ranked by. Computed anew where
+    time has changed it by more than a little."""
+    if session.connection is not Connection.CONNECTED:
+        return math.inf
+    if session.phase is not Phase.IO_WAIT or session.busy:
+        return 0.0
+    if policy.ranking == "recency":
+        return now_s - (session.idle_since_s if session.idle_since_s is not None else session.opened_s)
+    left_s = session.due_s - now_s
+    if session.gap is None or now_s - session.due_at_s > DUE_STALE * left_s:
+        left_s = remaining_s(gap_of(session, policy, lore, now_s), now_s, 0.5)
+        session.due_s, session.due_at_s = now_s + left_s, now_s
+    return left_s
+
+
 def expectation(session: Session, policy: MemoryPolicy, lore: WakeLore, now_s: float) -> Expectation:
-    """When the session will compute again, as far as anybody knows."""
+    """When the session will compute again, as far as anybody knows, for people. Changes nothing."""
     if session.connection is not Connection.CONNECTED:
         return NEVER
     if session.phase is not Phase.IO_WAIT or session.busy:
         return NOW
-    if policy.ranking == "recency":
-        since_s = session.idle_since_s if session.idle_since_s is not None else session.opened_s
-        waited_s = now_s - since_s
-        return Expectation(waited_s, waited_s, waited_s, known=False)
-    return expect(gap_of(session, policy, lore), now_s)
+    return expect(session.gap or _gap_of(session, policy, lore), now_s)
 
 
-def gap_of(session: Session, policy: MemoryPolicy, lore: WakeLore) -> Gap:
+def gap_of(session: Session, policy: MemoryPolicy, lore: WakeLore, now_s: float) -> Gap:
+    """What is expected of the gap that the session is in."""
+    if session.gap is None or now_s - session.gap_at_s > GAP_STALE_S:
+        session.gap, session.gap_at_s = _gap_of(session, policy, lore), now_s
+    return session.gap
+
+
+def _gap_of(session: Session, policy: MemoryPolicy, lore: WakeLore) -> Gap:
+    announced = None
     if session.announced_s is not None:
+        announced = (session.announced_s, session.announced_at_s)
         if policy.trust_estimates:
             return Gap(session.announced_s, 0.0, session.announced_at_s)
-        return lore.announced(session.user, session.announced_s, session.announced_at_s)
     since_s = session.idle_since_s if session.idle_since_s is not None else session.opened_s
-    return lore.unannounced(session.session, since_s)
+    return lore.gap(session.session, session.user, since_s, announced)
 
 
 def victims(
@@ -53,7 +79,7 @@ def victims(
     """Sessions on the device that may leave it, first first. ``behind``: the segment that needs the room;
     None when only idle sessions without a lease may."""
     found = [
-        Victim(session, kind, expectation(session, policy, lore, now_s).after_s)
+        Victim(session, kind, after_s(session, policy, lore, now_s))
         for session, kind in _candidates(device, now_s, behind)
     ]
     found.sort(key=lambda victim: (victim.kind, -_worth(victim, device), victim.session.session))
@@ -122,7 +148,7 @@ def fewest(found: Iterable[Victim], needed_bytes: int, device: Device) -> list[V
 def absent(device: Device, policy: MemoryPolicy, lore: WakeLore, now_s: float) -> list[Victim]:
     """Sessions whose state could come back to the device, the earliest expected first."""
     found = [
-        Victim(session, IDLE, expectation(session, policy, lore, now_s).after_s)
+        Victim(session, IDLE, after_s(session, policy, lore, now_s))
         for session in device.sessions.values()
         if session.away and session.moving is None and not session.busy and session.retry_s <= now_s
     ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from djinn_lab.memory.expected_wake import Gap
 from djinn_lab.memory.messages import TransferKind
 from djinn_lab.memory.states import Connection, Phase, Place
 
@@ -58,7 +59,8 @@ class Session:
     """``total_bytes``: its state, wherever it is. ``unstored_bytes``, ``ready_bytes``: as last reported, of a
     session on the device. ``cell``: one is under way. ``wish_s``: since when it wants to compute, None once
     it does. ``announced_s``, ``announced_at_s``: the last estimate and when it was given. ``prefetched``:
-    brought back unasked and not used since. ``retry_s``: no transfer before, after one failed."""
+    brought back unasked and not used since. ``retry_s``: no transfer before, after one failed. ``gap``,
+    ``due_s``: what is expected of its gap, and for when, as computed at ``gap_at_s`` and ``due_at_s``."""
 
     session: str
     user: str
@@ -94,6 +96,10 @@ class Session:
     retry_s: float = 0.0
     last_wake_s: float | None = None
     last_floor_s: float | None = None
+    gap: Gap | None = None
+    gap_at_s: float = 0.0
+    due_s: float = 0.0
+    due_at_s: float = -1.0
 
     @property
     def resident(self) -> bool:

@@ -20,14 +20,17 @@ def take(tables: Tables, event: MemoryReported) -> Device:
     device.disk_full &= event.disk_bytes >= device.disk_used_bytes
     device.used_bytes = event.used_bytes
     device.peak_bytes = max(device.peak_bytes, event.peak_bytes, event.used_bytes)
+    before = (device.session_bytes, device.kv_bytes, device.unstored_bytes, device.ready_bytes)
     device.session_bytes = holding
     device.shared_bytes = event.shared_bytes
     device.kv_bytes = event.kv_bytes
     device.unstored_bytes = event.unstored_bytes
     device.ready_bytes = event.ready_bytes
     device.host_used_bytes, device.disk_used_bytes = event.host_bytes, event.disk_bytes
-    for session in device.sessions.values():
-        tables.sync(session, device)
+    for name in _changed(before, (holding, event.kv_bytes, event.unstored_bytes, event.ready_bytes)):
+        session = device.sessions.get(name)
+        if session is not None:
+            tables.sync(session, device)
     if event.job is not None:
         _end_segment(tables, event.job, device)
     tables.out += [
@@ -44,6 +47,11 @@ def _check(event: MemoryReported) -> None:
     held = sum(event.session_bytes.values())
     if held > event.used_bytes:
         raise IllegalEvent(f"{event.device} reports {event.used_bytes} bytes, its sessions {held}")
+
+
+def _changed(before: tuple[dict[str, int], ...], after: tuple[dict[str, int], ...]) -> set[str]:
+    """Sessions of which another number was reported than before."""
+    return {name for old, new in zip(before, after, strict=True) for name, _ in old.items() ^ new.items()}
 
 
 def _end_segment(tables: Tables, job: str, device: Device) -> None:

@@ -39,24 +39,21 @@ class _Room:
 
     free_bytes: int
     coming_bytes: int
-    host: HostRoom
+    host: HostRoom | None = None
     taken: set[str] = field(default_factory=set)
 
 
 def serve(device: Device, policy: MemoryPolicy, lore: Lore, now_s: float) -> Iterator[Suggestion]:
     """For everybody who waits on the device; those who only announced COMPUTE come last."""
     free_bytes = device.free_bytes()
-    room = _Room(free_bytes, free_bytes + device.leaving_bytes(), HostRoom.of(device))
-    ahead = 0
+    room = _Room(free_bytes, free_bytes + device.leaving_bytes())
+    gate = admission.Gate(device, policy.admission_share, lore.admission, now_s)
     for segment in list(device.waiting):
         session = device.sessions[segment.session]
         if admission.is_new(session):
-            objection = admission.objection(
-                segment, device, policy.admission_share, lore.admission, ahead, now_s
-            )
-            if objection is not None:
-                ahead += 1
-                yield Hold(segment, f"admission {ahead}", *objection, admission=True)
+            hold = gate.hold(segment)
+            if hold is not None:
+                yield hold
                 continue
         yield from _serve_one(segment, session, device, policy, lore, now_s, room)
     if policy.moves:
@@ -151,6 +148,7 @@ def _make_room(
     room: _Room,
     needed: int,
 ) -> Iterator[Suggestion]:
+    host = room.host = room.host or HostRoom.of(device)
     found = [
         victim
         for victim in victims(device, policy, lore.wake, now_s, segment)
@@ -159,9 +157,7 @@ def _make_room(
         and (segment.job or victim.kind <= LEASED)
     ]
     leased = [victim for victim in found if victim.kind == LEASED]
-    usable = [
-        victim for victim in found if victim.kind != LEASED and room.host.can_take(victim.session, policy)
-    ]
+    usable = [victim for victim in found if victim.kind != LEASED and host.can_take(victim.session, policy)]
     chosen = fewest(usable, -room.coming_bytes, device)
     if chosen is None:
         if leased:
@@ -186,7 +182,7 @@ def send_off(
     session = victim.session
     if session.moving is not None:
         yield from _hurry(session)
-    elif policy.recompute == "always":
+    elif policy.recompute == "always" and session.rebuild_s is not None:
         yield Transport("evict", session, discard=True, reason=reason)
     elif session.unstored_bytes == 0:
         yield Transport("evict", session, reason=reason)

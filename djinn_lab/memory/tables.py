@@ -142,6 +142,6 @@ class Tables:
         assert (session.total_bytes > 0) == (session.place != "none") or moving is not None, session
         assert 0 <= session.ready_bytes <= session.unstored_bytes <= session.total_bytes
         assert session.connection is Connection.CONNECTED or session.phase is Phase.IO_WAIT or session.busy
-        assert session.announced_s is None or session.phase is not Phase.COMPUTE
+        assert not session.busy or session.announced_s is None
         for segment in session.segments.values():
             assert session.resident or not segment.granted, "a session runs that is not on the device"

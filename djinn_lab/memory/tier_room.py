@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from djinn_lab.memory.expected_wake import WakeLore
 from djinn_lab.memory.policy import MemoryPolicy
-from djinn_lab.memory.ranking import expectation
+from djinn_lab.memory.ranking import after_s
 from djinn_lab.memory.records import Device, Session
 from djinn_lab.memory.suggestions import Suggestion, Transport
 
@@ -29,11 +29,11 @@ class HostRoom:
 
     def can_take(self, session: Session, policy: MemoryPolicy) -> bool:
         """Whether the session could leave the device; claims what that takes."""
-        if policy.recompute == "always" or session.unstored_bytes == 0:
+        if session.unstored_bytes == 0:
             return True
         if session.moving is not None:
             return True
-        if policy.recompute == "when_cheaper" and session.rebuild_s is not None:
+        if policy.recompute != "never" and session.rebuild_s is not None:
             return True
         if self.bytes_left < session.total_bytes:
             return False
@@ -74,9 +74,7 @@ def clear_host(
         for transfer in device.moving.values()
         if transfer.kind in ("forget", "demote") and transfer.session in device.sessions
     )
-    due = {
-        name: expectation(session, policy, lore, now_s).after_s for name, session in device.sessions.items()
-    }
+    due = {name: after_s(session, policy, lore, now_s) for name, session in device.sessions.items()}
     redundant = [
         session
         for session in device.sessions.values()

@@ -1,0 +1,32 @@
+"""Simulated time: what happens next, in a fixed order."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+Happen = Callable[[], None]
+
+
+class Clock:
+    """A heap of moments; equal ones in the order they were set."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._due: list[tuple[float, int, Happen]] = []
+        self._numbers = count()
+
+    def at(self, when_s: float, happen: Happen) -> None:
+        heapq.heappush(self._due, (max(when_s, self.now_s), next(self._numbers), happen))
+
+    def after(self, seconds: float, happen: Happen) -> None:
+        self.at(self.now_s + seconds, happen)
+
+    def step(self) -> bool:
+        """Let the next thing happen; False when nothing is left."""
+        if not self._due:
+            return False
+        self.now_s, _, happen = heapq.heappop(self._due)
+        happen()
+        return True

@@ -1,0 +1,88 @@
+"""Links between memories: one lane a direction, where what somebody waits for passes the rest."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from djinn_lab.simulator.events import Clock
+
+
+@dataclass(slots=True)
+class Copy:
+    """``left_s``: of copying, were it alone."""
+
+    number: int
+    left_s: float
+    finish: Callable[[float, float], None]
+    asked_s: float
+    took_s: float = 0.0
+    expedited: bool = False
+
+
+class Lane:
+    """Serves one copy at a time; an expedited one interrupts the others, which go on later."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lines: dict[bool, deque[Copy]] = {True: deque(), False: deque()}
+        self._serving: Copy | None = None
+        self._since_s = 0.0
+        self._turn = 0
+
+    def add(self, copy: Copy) -> None:
+        self._lines[copy.expedited].append(copy)
+        self._choose()
+
+    def expedite(self, number: int) -> None:
+        for copy in list(self._lines[False]):
+            if copy.number == number:
+                self._lines[False].remove(copy)
+                copy.expedited = True
+                self._lines[True].append(copy)
+        if self._serving is not None and self._serving.number == number:
+            self._serving.expedited = True
+        self._choose()
+
+    def remove(self, number: int) -> None:
+        """Given up."""
+        for line in self._lines.values():
+            for copy in [copy for copy in line if copy.number == number]:
+                line.remove(copy)
+        if self._serving is not None and self._serving.number == number:
+            self._serving = None
+            self._turn += 1
+            self._choose()
+
+    def _choose(self) -> None:
+        serving = self._serving
+        if serving is not None:
+            if serving.expedited or not self._lines[True]:
+                return
+            self._pause(serving)
+        line = self._lines[True] or self._lines[False]
+        if not line:
+            self._serving = None
+            return
+        self._serving = copy = line.popleft()
+        self._since_s = self._clock.now_s
+        self._turn += 1
+        turn = self._turn
+        self._clock.after(copy.left_s, lambda: self._finish(copy, turn))
+
+    def _pause(self, copy: Copy) -> None:
+        passed_s = self._clock.now_s - self._since_s
+        copy.left_s = max(0.0, copy.left_s - passed_s)
+        copy.took_s += passed_s
+        self._lines[False].appendleft(copy)
+        self._serving = None
+
+    def _finish(self, copy: Copy, turn: int) -> None:
+        if turn != self._turn or self._serving is not copy:
+            return
+        copy.took_s += copy.left_s
+        self._serving = None
+        queued_s = self._clock.now_s - copy.asked_s - copy.took_s
+        copy.finish(copy.took_s, max(0.0, queued_s))
+        self._choose()
