@@ -216,7 +216,9 @@ def _stuck(
             segment, "retry", _short_of(device, needed, room, "a copy failed and is tried again")
         )
         return
-    if others and device.tiers and segment.job:
+    if others and not segment.job:
+        return
+    if others and device.tiers:
         what = f"{len(others)} sessions hold the rest, and the host is full; it waits for one to close"
         yield Hold(segment, "full", _short_of(device, needed, room, what), admission=True)
         return

@@ -34,8 +34,8 @@ class Tally:
 
 class RunFigures(msgspec.Struct, frozen=True):
     """``n``: wake-ups of sessions that hold state, without those that waited for admission. ``wake_*``: in
-    seconds, infinite (None in JSON) where sessions were killed. ``p99_floor_s``: of the session at the 99th percentile
-    of sizes, the physical limit; ``p99_ratio``: over it. ``hit_rate``: without a copy to wait for.
+    seconds, infinite where sessions were killed. ``p99_floor_s``: of the session at the 99th percentile of
+    sizes, the physical limit; ``p99_ratio``: over it. ``hit_rate``: without a copy to wait for.
     ``useful_swaps``: share of evictions whose room was used and whose owner came back or still will; None
     without evictions. ``live_max``: sessions that held state at once, ``live_bytes_max`` their bytes."""
 

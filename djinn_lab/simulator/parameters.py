@@ -1,4 +1,5 @@
-"""How fast and how large a simulated device is. Read from JSON, so that a probe of a real one can write it."""
+"""How fast and how large a simulated device is. Read from JSON, so that a probe of a real one can write
+it."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ FOLDER = Path(__file__).parent
 class DeviceParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``source``: where the numbers come from. ``memory_bytes``: for sessions, without weights. Copies take
     ``copy_latency_s`` and then ``link_bytes_per_s``, to and from the disk ``disk_bytes_per_s``. A turn
-    computes ``prefill_s_per_token`` for each new token (and as much for each token it rebuilds, plus
-    ``prefill_s_per_token_squared`` for the square) and ``decode_s_per_token`` for each it says; ``slots`` turns run
-    at once. ``bookkeeping_s``: dropping a copy. ``bytes_per_token``: of a session's state."""
+    computes ``prefill_s_per_token`` for each new token and each it rebuilds, plus
+    ``prefill_s_per_token_squared`` for the square of their number, and ``decode_s_per_token`` for each it
+    says; ``slots`` turns run at once. ``bookkeeping_s``: dropping a copy. ``bytes_per_token``: of a session's
+    state."""
 
     name: str
     source: str

@@ -194,7 +194,7 @@ class Simulation:
         self.tally.rebuilt_tokens += rebuilt
         prefill_s = parameters.prefill_s(rebuilt + turn.new_tokens)
         first_s = self.clock.now_s - agent.placed_s + prefill_s + parameters.decode_s_per_token
-        if rebuilt or held is not None and held.device:
+        if rebuilt or (held is not None and held.device):
             self.tally.first_tokens_s.append(first_s)
         self.tally.said_tokens += turn.said_tokens
         return prefill_s + turn.said_tokens * parameters.decode_s_per_token

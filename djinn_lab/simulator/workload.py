@@ -42,12 +42,12 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class Agents(msgspec.Struct, frozen=True, kw_only=True):
-    """Agents that think and call tools. ``shape``: ``open`` (Poisson arrivals at ``per_s``), ``closed`` (``live`` at
-    once, the next when one closes) or ``burst`` (all within ``within_s``). Sessions end with ``tokens`` tokens,
-    ``first_share`` of them in the first turn;
-    a gap is uniform in ``gap_s``. Estimates are the gap times ``estimate_bias``, with a lognormal error of
-    ``estimate_sigma``, and given with probability ``announced``. ``together_s``: every gap ends at a multiple of
-    this, so that all wake at once."""
+    """Agents that think and call tools. ``shape``: ``open`` (Poisson arrivals at ``per_s``), ``closed``
+    (``live`` at once, the next when one closes) or ``burst`` (all within ``within_s``). Sessions end with
+    ``tokens`` tokens, ``first_share`` of them in the first turn; a gap is uniform in ``gap_s``. Estimates are
+    the gap times ``estimate_bias``, with a lognormal error of ``estimate_sigma``, and given with probability
+    ``announced``. ``together_s``: every gap ends at a multiple of this, so that all wake at once. ``chaos``:
+    signals come twice and in the wrong order. ``dying``: the share closed while their state is loaded."""
 
     name: str
     sessions: int = 80

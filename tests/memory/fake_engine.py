@@ -119,6 +119,8 @@ class FakeEngine:
                 if held.host < held.device and not command.discard:
                     return self.failed(command, at_s, "not stored whole", None)
                 held.device = 0
+                if command.discard:
+                    held.host = held.disk = 0
             case RestoreSession():
                 copied = held.host or held.disk
                 if self.used_bytes + copied > self.memory_bytes:

@@ -16,6 +16,7 @@ from djinn_lab.memory import (
     DeviceAdded,
     DeviceLost,
     Event,
+    GrantSegment,
     MemoryAccounts,
     PhaseSignalled,
     RefuseSegment,
@@ -40,6 +41,7 @@ class PolicyMachine(RuleBasedStateMachine):
     """Two devices. A session's job is named after it, so it has one at a time."""
 
     policy = "ours"
+    rebuilding = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +174,8 @@ class PolicyMachine(RuleBasedStateMachine):
     )
     def signal(self, session: str, phase: str, wait: float | None) -> None:
         if session in self.open:
-            self.feed(PhaseSignalled(self.now_s, session, phase, wait))
+            rebuild_s = 0.5 if self.rebuilding else None
+            self.feed(PhaseSignalled(self.now_s, session, phase, wait, rebuild_s))
 
     @rule(session=SESSIONS)
     def end_cell(self, session: str) -> None:
@@ -259,10 +262,27 @@ class PolicyMachine(RuleBasedStateMachine):
         for command in commands:
             if isinstance(command, ValuesLost):
                 assert command.session in self.may_lose
-            self.engine_of(command).obey(command)
+            engine = self.engine_of(command)
+            engine.obey(command)
+            if isinstance(command, (GrantSegment, RestoreSession)):
+                self.check_promises(engine, command)
             if isinstance(command, RefuseSegment):
                 self.running.pop(command.job, None)
         return commands
+
+    def check_promises(self, engine: FakeEngine, latest: GrantSegment | RestoreSession) -> None:
+        """What is used, granted and on its way fits the device, but for somebody who is alone there."""
+        coming = [c for c in engine.under_way.values() if isinstance(c, RestoreSession)]
+        stored = [engine.sessions[command.session] for command in coming]
+        promised = engine.used_bytes + sum(held.host or held.disk for held in stored)
+        promised += sum(self.running[job][1] for job in engine.granted if job in self.running)
+        if promised <= engine.memory_bytes:
+            return
+        mine = latest.job if isinstance(latest, GrantSegment) else latest.session
+        others = {name for name, held in engine.sessions.items() if held.device and name != mine}
+        assert not (others and engine.host_bytes), "more is promised than there is"
+        assert engine.granted <= {mine}
+        assert len(coming) <= isinstance(latest, RestoreSession)
 
     def engine_of(self, command: Command) -> FakeEngine:
         device = getattr(command, "device", None)
@@ -278,6 +298,7 @@ class KeepAllMachine(PolicyMachine):
 
 class RecomputeMachine(PolicyMachine):
     policy = "ours_recompute"
+    rebuilding = True
 
 
 class WriteBackMachine(PolicyMachine):
