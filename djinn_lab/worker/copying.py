@@ -64,6 +64,8 @@ class Copies:
     def store(self, name: str, values: SessionValues, copied: Copied) -> Iterator[int]:
         """Device to host: the pieces without a valid copy there. When the host is full, those copied so
         far stay stored."""
+        if values.closed:
+            raise SessionGone
         if values.state != "resident":
             if values.state == "parked" and values.parked is not None:
                 with self.tiers.fences.lock:
@@ -85,6 +87,8 @@ class Copies:
                     again = True
                     break
         with self.tiers.fences.lock:
+            if values.closed:
+                raise SessionGone
             copied.whole = not values.running and values.unstored_bytes == 0
             if copied.whole:
                 copied.manifest = self._manifest(name, values)
@@ -286,15 +290,15 @@ class Copies:
         is no file and nothing changed."""
         fences, store = self.tiers.fences, self.tiers.store
         with fences.lock:
+            if values.closed:
+                raise SessionGone
             parked = values.parked
             if values.state != "parked" or parked is None:
                 raise TransferProblem("only a session that is off the device can go to the disk")
-            held = {
-                id(piece): store.hold(piece)
-                for item in parked.storages
-                for piece in item.pieces
-                if piece.file is None
-            }
+            pieces = [piece for item in parked.storages for piece in item.pieces if piece.file is None]
+            held = {id(piece): piece for piece in pieces}  # one may occur often
+            for piece in held.values():
+                store.hold(piece)
             nbytes = sum(piece.nbytes for piece in held.values())
             file = store.reserve_file(f"session-{os.getpid()}-{transfer}.pieces", nbytes) if held else None
         try:

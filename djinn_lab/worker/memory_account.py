@@ -10,13 +10,14 @@ from djinn_lab.units import format_bytes
 
 class MemoryAccount:
     """Room is reserved before it is allocated. The thread that runs programs counts for itself, without a
-    lock; all other threads use the methods named ``other``. Each side announces what it takes before it
-    looks at the other's count, so two takers never both get the last room."""
+    lock; all other threads use the methods named ``other``. Each side announces what it takes (the others as
+    a claim) before it looks at the other's count, so two takers never both get the last room."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self._own_bytes = 0
         self._other_bytes = 0
+        self._claimed_bytes = 0
         self._own_peak = 0
         self._other_peak = 0
         self._lock = threading.Lock()
@@ -45,7 +46,8 @@ class MemoryAccount:
     def reserve(self, nbytes: int, what: str) -> None:
         """Take ``nbytes``, or raise DeviceMemoryError when they would not fit."""
         self._own_bytes += nbytes
-        if self._own_bytes + self._other_bytes <= self.limit_bytes:
+        claimed = self._claimed_bytes  # looked at first: a claim is counted among the others before it ends
+        if claimed + self._own_bytes + self._other_bytes <= self.limit_bytes:
             return
         with self._lock:  # what another thread was about to take it has now, or has not
             used = self._own_bytes + self._other_bytes - nbytes
@@ -71,13 +73,14 @@ class MemoryAccount:
     def reserve_other(self, nbytes: int) -> bool:
         """As :meth:`reserve`, from another thread; False when they would not fit."""
         with self._lock:
-            self._other_bytes += nbytes
-            used = self._own_bytes + self._other_bytes
-            if used > self.limit_bytes:
-                self._other_bytes -= nbytes
-                return False
-            self._other_peak = max(self._other_peak, used)
-            return True
+            self._claimed_bytes = nbytes
+            used = self._own_bytes + self._other_bytes + nbytes
+            fits = used <= self.limit_bytes
+            if fits:
+                self._other_bytes += nbytes
+                self._other_peak = max(self._other_peak, used)
+            self._claimed_bytes = 0
+            return fits
 
     def add_other(self, nbytes: int) -> None:
         with self._lock:

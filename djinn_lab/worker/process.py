@@ -132,23 +132,7 @@ class WorkerProcess:
         )
 
     def _memory(self) -> messages.WorkerMemory:
-        """Called from several threads; sessions that are not on the device have none of the last three."""
-        account, tiers = self._interpreter.memory, self._interpreter.tiers
-        sessions = list(self._interpreter.sessions.items())
-        by_session = {name: values.nbytes for name, values in sessions}
-        held = sum(by_session.values()) + tiers.weights.shared_bytes  # a program may run on meanwhile
-        used = max(account.used_bytes, held)
-        return messages.WorkerMemory(
-            used_bytes=used,
-            peak_bytes=max(account.peak_bytes, used),
-            session_bytes=by_session,
-            shared_bytes=tiers.weights.shared_bytes,
-            kv_bytes={name: values.kv_bytes for name, values in sessions if values.kv_bytes},
-            unstored_bytes={name: left for name, values in sessions if (left := values.unstored_bytes)},
-            ready_bytes={name: values.ready_bytes for name, values in sessions if values.ready_bytes},
-            host_bytes=tiers.store.host_used_bytes,
-            disk_bytes=tiers.store.disk_used_bytes,
-        )
+        return memory_report(self._interpreter)
 
     def _ready(self) -> messages.WorkerReady:
         kind = self._device.type
@@ -185,3 +169,23 @@ def limit_address_space(memory_bytes: int) -> None:
     data = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData"))
     limit = data + memory_bytes + memory_bytes // 4 + ADDRESS_SLACK_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def memory_report(interpreter: Interpreter) -> messages.WorkerMemory:
+    """Called from several threads; sessions that are not on the device have none of the last three."""
+    account, tiers = interpreter.memory, interpreter.tiers
+    sessions = list(interpreter.sessions.items())
+    by_session = {name: values.nbytes for name, values in sessions}
+    held = sum(by_session.values()) + tiers.weights.shared_bytes  # a program may run on meanwhile
+    used = max(account.used_bytes, held)
+    return messages.WorkerMemory(
+        used_bytes=used,
+        peak_bytes=max(account.peak_bytes, used),
+        session_bytes=by_session,
+        shared_bytes=tiers.weights.shared_bytes,
+        kv_bytes={name: values.kv_bytes for name, values in sessions if values.kv_bytes},
+        unstored_bytes={name: left for name, values in sessions if (left := values.unstored_bytes)},
+        ready_bytes={name: values.ready_bytes for name, values in sessions if values.ready_bytes},
+        host_bytes=tiers.store.host_used_bytes,
+        disk_bytes=tiers.store.disk_used_bytes,
+    )

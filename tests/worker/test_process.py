@@ -1,0 +1,145 @@
+"""A real worker process and its messages: copies beside a running program, and the state after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from programs import Script
+from worker_kit import MIB, WorkerUnderTest, read_fetched
+
+from djinn_lab.srg.program import Program, encode_program
+from djinn_lab.worker import messages
+
+pytestmark = pytest.mark.processes
+
+Start = Callable[..., WorkerUnderTest]
+
+
+@pytest.fixture
+def start(shared_memory: Path) -> Iterator[Start]:
+    started: list[WorkerUnderTest] = []
+
+    def begin(rate: float = 0.0) -> WorkerUnderTest:
+        directory = ["--host-directory", str(shared_memory), "--disk-directory", str(shared_memory)]
+        sizes = ["--host-bytes", str(64 * MIB), "--disk-bytes", str(64 * MIB)]
+        worker = WorkerUnderTest.start(
+            shared_memory, [*directory, *sizes, "--link-bytes-per-second", str(rate)]
+        )
+        started.append(worker)
+        return worker
+
+    yield begin
+    for worker in started:
+        if worker.process.poll() is None:
+            worker.stop()
+
+
+def ask(worker: WorkerUnderTest, message: messages.ToWorker) -> messages.TransferDone:
+    worker.send(message)
+    while True:
+        answer = worker.receive()
+        assert not isinstance(answer, messages.TransferFailed), answer
+        if isinstance(answer, messages.TransferDone):
+            return answer
+
+
+def fetched(worker: WorkerUnderTest, session: str, program: Program) -> list[torch.Tensor]:
+    return [read_fetched(item) for item in worker.run(session, program).fetched]
+
+
+def test_ready_says_what_the_tiers_hold(start: Start) -> None:
+    worker = start(200e6)
+    assert worker.ready.host_bytes == worker.ready.disk_bytes == 64 * MIB
+    assert worker.ready.link_bytes_per_s == 200e6
+    assert start().ready.link_bytes_per_s is None
+
+
+def test_copies_of_one_session_while_another_runs(start: Start) -> None:
+    worker = start()
+    script, busy = Script(), Script()
+    tensor = torch.randn(4 * MIB)
+    value = script.load(tensor)
+    worker.run("idle", script.program(keep=(value,)))
+    matrix = busy.load(torch.randn(512, 512))
+    for _ in range(3000):  # many seconds: all that follows happens meanwhile
+        busy.op("aten.mm.default", matrix, matrix)
+    worker.send(messages.RunSegment("long", 0, "busy", encode_program(busy.program())))
+    worker.wait_for(messages.SegmentStarted)
+    waiting: list[messages.ToWorker] = [
+        messages.Store(1, "idle"),
+        messages.Evict(2, "idle"),
+        messages.Demote(3, "idle"),
+        messages.Restore(4, "idle", expedited=True),
+        messages.Forget(5, "idle"),
+        messages.Store(6, "idle"),
+        messages.Evict(7, "idle"),
+    ]
+    for message in waiting:
+        worker.send(message)
+        answer = worker.receive()
+        while isinstance(answer, messages.SegmentProgress):
+            answer = worker.receive()
+        assert isinstance(answer, messages.TransferDone), answer
+    worker.send(messages.CancelSegment("long"))
+    worker.wait_for(messages.SegmentCancelled)
+    ask(worker, messages.Restore(8, "idle"))
+    assert torch.equal(fetched(worker, "idle", script.program(fetch=(value,)))[0], tensor)
+
+
+@pytest.mark.parametrize("tier", ["host", "disk"])
+def test_a_killed_workers_sessions_go_on_in_another(start: Start, tier: str) -> None:
+    first = start()
+    script = Script()
+    tensor = torch.randn(MIB)
+    value = script.load(tensor)
+    view = script.op("aten.view.default", value, meta=script.metas[value], args=_view(MIB), view=True)
+    first.run("ann", script.program(keep=(value, view)))
+    answer = ask(first, messages.Store(1, "ann"))
+    if tier == "disk":
+        ask(first, messages.Evict(2, "ann"))
+        answer = ask(first, messages.Demote(3, "ann"))
+    assert answer.manifest is not None
+    first.kill()
+    second = start()
+    restored = ask(second, messages.Restore(1, "ann", manifest=answer.manifest))
+    assert (restored.checked_pieces, restored.copied_bytes) == (4, tensor.nbytes)
+    script.write("aten.add_.Tensor", view, scalars=(1,))
+    found = fetched(second, "ann", script.program(fetch=(value,)))
+    assert torch.equal(found[0], tensor + 1)
+    assert second.run("ann", script.program()).memory.unstored_bytes == {"ann": tensor.nbytes}
+
+
+def _view(size: int) -> list[object]:
+    from djinn_lab.srg.program import TensorHole
+
+    return [TensorHole(), [size]]
+
+
+def test_close_while_a_slow_copy_is_under_way(start: Start) -> None:
+    worker = start(1e6)  # seconds for the tensor
+    script = Script()
+    value = script.load(torch.randn(4 * MIB))
+    worker.run("ann", script.program(keep=(value,)))
+    worker.send(messages.Store(1, "ann"))
+    worker.send(messages.CloseSession("ann"))
+    assert worker.wait_for(messages.SessionClosed).memory.used_bytes == 0
+    other = Script()
+    kept = other.load(torch.randn(10))
+    memory = worker.run("bob", other.program(keep=(kept,))).memory
+    assert (memory.used_bytes, memory.host_bytes) == (40, 0)
+    assert ask(worker, messages.Store(2, "bob")).transfer == 2  # none for the closed session's
+
+
+def test_a_release_reaches_a_session_that_is_parked(start: Start) -> None:
+    worker = start()
+    script = Script()
+    kept, gone = script.load(torch.ones(1000)), script.load(torch.randn(1000))
+    worker.run("ann", script.program(keep=(kept, gone)))
+    ask(worker, messages.Store(1, "ann"))
+    ask(worker, messages.Evict(2, "ann"))
+    assert worker.run("ann", script.program(release=(gone,))).memory.host_bytes < 5000
+    assert ask(worker, messages.Restore(3, "ann")).copied_bytes == 4000
+    assert fetched(worker, "ann", script.program(fetch=(kept,)))[0].sum() == 1000

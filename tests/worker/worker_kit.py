@@ -1,0 +1,218 @@
+"""A device in this process, with its tiers, and a worker process at the other end of a socket pair."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from djinn_lab.srg.program import Program, encode_program
+from djinn_lab.worker import messages
+from djinn_lab.worker.copying import Copies
+from djinn_lab.worker.fences import Fences
+from djinn_lab.worker.framing import receive_frame, send_frame
+from djinn_lab.worker.host_arena import HostArena
+from djinn_lab.worker.interpreter import Interpreter, Outcome
+from djinn_lab.worker.link import CpuLink
+from djinn_lab.worker.messages import FetchedTensor, TransferDone, TransferFailed
+from djinn_lab.worker.pieces import PieceStore
+from djinn_lab.worker.process import memory_report
+from djinn_lab.worker.tier_service import Message, TierService
+from djinn_lab.worker.tiers import Tiers
+
+MIB = 2**20
+Answer = TransferDone | TransferFailed
+Kind = TypeVar("Kind")
+
+
+def read_fetched(item: FetchedTensor) -> torch.Tensor:
+    if item.data is not None:
+        data = item.data
+    else:
+        assert item.path is not None
+        data = Path(item.path).read_bytes()
+        Path(item.path).unlink()
+    dtype: torch.dtype = getattr(torch, item.meta.dtype)
+    if not data:
+        return torch.empty(item.meta.shape, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=dtype).view(item.meta.shape)
+
+
+def run_undisturbed(
+    interpreter: Interpreter, session: str, program: Program, blobs: Path = Path()
+) -> list[torch.Tensor]:
+    """What is fetched, from an interpreter without copies."""
+    paths = {source.blob: str(blobs / source.blob) for source in program.sources if source.blob is not None}
+    encoded = encode_program(program)
+    outcome = interpreter.run(session, encoded, paths, lambda: False, lambda done, total: None)
+    assert outcome.failure is None, outcome.failure
+    return [read_fetched(item) for item in outcome.fetched]
+
+
+class Device:
+    """The worker's parts without its process: ``run`` runs at once, transfers go over its lanes."""
+
+    def __init__(
+        self,
+        directory: Path,
+        memory_bytes: int = 64 * MIB,
+        host_bytes: int = 64 * MIB,
+        disk_bytes: int = 0,
+        link_bytes_per_second: float = 0.0,
+        name: str = "cpu:0",
+        fences: Fences | None = None,
+    ) -> None:
+        self.directory = directory
+        directory.mkdir(exist_ok=True)
+        self.arena = HostArena(host_bytes, directory, name)
+        self.store = PieceStore(self.arena, disk_bytes, directory)
+        self.tiers = Tiers(self.store, fences or Fences())
+        device = torch.device("cpu")
+        self.interpreter = Interpreter(device, memory_bytes, directory, self.tiers)
+        self.copies = Copies(
+            self.tiers,
+            CpuLink(link_bytes_per_second),
+            self.interpreter.memory,
+            device,
+            self.interpreter.sessions,
+        )
+        self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self.service = TierService(self.copies, self.interpreter.values_of, self.memory, self.answers.put)
+        self._number = 0
+
+    def close(self) -> None:
+        self.service.stop()
+        for session in list(self.interpreter.sessions):
+            self.interpreter.close(session)
+
+    def memory(self) -> messages.WorkerMemory:
+        return memory_report(self.interpreter)
+
+    def blob(self, tensor: torch.Tensor, name: str) -> str:
+        (self.directory / name).write_bytes(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return name
+
+    def run(self, session: str, program: Program) -> Outcome:
+        outcome = self.try_run(session, program)
+        assert outcome.failure is None, outcome.failure
+        return outcome
+
+    def try_run(self, session: str, program: Program) -> Outcome:
+        blobs = {
+            source.blob: str(self.directory / source.blob)
+            for source in program.sources
+            if source.blob is not None
+        }
+        encoded = encode_program(program)
+        return self.interpreter.run(session, encoded, blobs, lambda: False, lambda done, total: None)
+
+    def fetch(self, session: str, program: Program) -> list[torch.Tensor]:
+        return [read_fetched(item) for item in self.run(session, program).fetched]
+
+    def send(self, message: Message) -> None:
+        self.service.handle(message)
+
+    def ask(self, message: Message) -> Answer:
+        self.send(message)
+        answer = self.answers.get(timeout=30)
+        assert not isinstance(message, messages.Expedite)
+        assert answer.transfer == message.transfer
+        return answer
+
+    def number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def store_whole(self, session: str) -> TransferDone:
+        return done(self.ask(messages.Store(self.number(), session)))
+
+    def evict(self, session: str, discard: bool = False) -> TransferDone:
+        return done(self.ask(messages.Evict(self.number(), session, discard)))
+
+    def restore(self, session: str, manifest: bytes | None = None) -> TransferDone:
+        return done(self.ask(messages.Restore(self.number(), session, manifest=manifest)))
+
+    def park(self, session: str) -> TransferDone:
+        """Store and evict; the answer to the store."""
+        stored = self.store_whole(session)
+        assert stored.whole
+        self.evict(session)
+        return stored
+
+    def demote(self, session: str) -> TransferDone:
+        return done(self.ask(messages.Demote(self.number(), session)))
+
+
+def done(answer: Answer) -> TransferDone:
+    assert isinstance(answer, TransferDone), answer
+    return answer
+
+
+def failed(answer: Answer) -> TransferFailed:
+    assert isinstance(answer, TransferFailed), answer
+    return answer
+
+
+@dataclass
+class WorkerUnderTest:
+    """A real worker process; use :meth:`start`."""
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    directory: Path
+    ready: messages.WorkerReady
+
+    @classmethod
+    def start(
+        cls, directory: Path, options: Iterable[str] = (), memory_bytes: int = 64 * MIB
+    ) -> WorkerUnderTest:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "djinn_lab.worker", "--fd", str(theirs.fileno())]
+        command += ["--device", "cpu:0", "--memory-bytes", str(memory_bytes), "--threads", "1"]
+        command += ["--blob-directory", str(directory), *options]
+        with theirs:
+            process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        ours.settimeout(60)
+        ready = _receive(ours)
+        assert isinstance(ready, messages.WorkerReady)
+        return cls(process, ours, directory, ready)
+
+    def send(self, message: messages.ToWorker) -> None:
+        send_frame(self.connection, messages.encode(message))
+
+    def receive(self) -> messages.FromWorker:
+        return _receive(self.connection)
+
+    def wait_for(self, kind: type[Kind]) -> Kind:
+        """The next message of a kind; those before it are not looked at."""
+        while True:
+            message = self.receive()
+            if isinstance(message, kind):
+                return message
+
+    def run(self, session: str, program: Program, job: str = "job") -> messages.SegmentDone:
+        self.send(messages.RunSegment(job, 0, session, encode_program(program)))
+        return self.wait_for(messages.SegmentDone)
+
+    def stop(self) -> None:
+        self.send(messages.Shutdown())
+        assert self.process.wait(timeout=30) == 0
+        self.connection.close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=30)
+        self.connection.close()
+
+
+def _receive(connection: socket.socket) -> messages.FromWorker:
+    frame = receive_frame(connection)
+    assert frame is not None, "the worker closed the connection"
+    return messages.decode_from_worker(frame)
