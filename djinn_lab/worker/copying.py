@@ -87,6 +87,8 @@ class Copies:
                     again = True
                     break
         with self.tiers.fences.lock:
+            while values.leaving:
+                self.tiers.fences.changed.wait()
             if values.closed:
                 raise SessionGone
             copied.whole = not values.running and values.unstored_bytes == 0

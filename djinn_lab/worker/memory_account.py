@@ -82,7 +82,6 @@ class MemoryAccount:
             self._claimed_bytes = 0
             return fits
 
-    def add_other(self, nbytes: int) -> None:
+    def release_other(self, nbytes: int) -> None:
         with self._lock:
-            self._other_bytes += nbytes
-            self._other_peak = max(self._other_peak, self._own_bytes + self._other_bytes)
+            self._other_bytes -= nbytes

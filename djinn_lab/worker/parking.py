@@ -41,7 +41,7 @@ def abandon(values: SessionValues) -> None:
     for storage in values.storages.values():
         storage.alive = False
         values.forget(storage)
-    values.account.add_other(-values.own_bytes)
+    values.account.release_other(values.own_bytes)
     values.own_bytes = 0
     values.storages.clear()
     values.storage_of.clear()
@@ -97,7 +97,7 @@ def stop_loading(values: SessionValues) -> None:
         return
     assert values.parked is not None
     loading.handles.clear()
-    values.account.add_other(-loading.reserved_bytes)
+    values.account.release_other(loading.reserved_bytes)
     for storage in loading.looked_at.values():
         values.end(storage)
     values.parked.end_loading()
@@ -144,7 +144,7 @@ def _storage_on(values: SessionValues, handle: torch.UntypedStorage, item: Parke
     if item.shared is not None:
         weight = values.tiers.weights.find(item.shared)
         if weight is not None:
-            values.account.add_other(-item.nbytes)
+            values.account.release_other(item.nbytes)
         else:
             weight = values.tiers.weights.add(item.shared, handle)
         return values.look_at(weight)

@@ -29,6 +29,7 @@ State = Literal["resident", "loading", "parked"]
 class SessionValues:
     """Tensors by id (None where torch returned an undefined one). Sessions never see each other's.
 
+    ``leaving``: storages that are dropped and wait for a copy to let go, counted until then.
     ``sole_bytes``: of shared weights that no other session looks at now. ``running``: a program with nodes
     is under way. ``lost``: why values that were here are gone. ``recent``: storages, with their versions,
     that no segment has left alone yet."""
@@ -42,6 +43,7 @@ class SessionValues:
         self.running = False
         self.closed = False
         self.lost = ""
+        self.leaving = 0
         self.sole_bytes = 0
         self.stored_bytes = 0
         self.ready_bytes = 0
@@ -326,12 +328,16 @@ class SessionValues:
         self.forget(storage)
         if storage.shared is None:
             self.own_bytes -= storage.nbytes
-            self.account.add_other(-storage.nbytes)
+            self.account.release_other(storage.nbytes)
 
     def forget(self, storage: Storage) -> None:
         """It leaves every count but that of its own bytes."""
         with self.tiers.fences.lock:
-            self.tiers.fences.wait_for_readers(storage)
+            if storage.reading:
+                self.leaving += 1
+                self.tiers.fences.wait_for_readers(storage)
+                self.leaving -= 1
+                self.tiers.fences.changed.notify_all()
             self.leave_chain(storage)
             self.kv_bytes -= storage.kv_bytes
             self.ready_bytes -= storage.ready_bytes
@@ -340,7 +346,7 @@ class SessionValues:
             if weight is not None:
                 self.looked_at_bytes -= weight.nbytes
                 if self.tiers.weights.leave(weight, self, storage) and not weight.taken:
-                    self.account.add_other(-weight.nbytes)
+                    self.account.release_other(weight.nbytes)
 
     def leave_chain(self, storage: Storage) -> None:
         if storage.chain is not None:

@@ -97,7 +97,7 @@ def test_two_threads_never_take_more_than_there_is() -> None:
         for _ in range(20_000):
             nbytes = chance.randrange(1, 80)
             if account.reserve_other(nbytes):
-                account.add_other(-nbytes)
+                account.release_other(nbytes)
         over.set()
 
     thread = threading.Thread(target=other)
