@@ -42,6 +42,7 @@ class Extension:
         shell.register_magic_function(self._local_magic(), "cell", "local")
         shell.register_magic_function(self._line_magic(), "line", "djinn")
         shell.register_magic_function(self._config_magic(), "line", "djinn_config")
+        notebook.watch_typing()
         if notebook.source.every_cell:
             print(
                 "Djinn Lab: every cell of this kernel is captured and runs on the pool; %%local opts "
@@ -99,7 +100,7 @@ class Extension:
         @no_var_expand
         def djinn_config(line: str) -> None:
             if line.strip():
-                self.notebook.defaults = self.notebook.options(line, "%djinn_config")
+                self.notebook.configure(line)
             print(self.notebook.options("", "%djinn_config"))
 
         djinn_config.__doc__ = (

@@ -7,10 +7,12 @@ from typing import Any
 from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
+from djinn_lab.magics.anticipation import Anticipation
 from djinn_lab.magics.dashboard_process import DashboardProcess
 from djinn_lab.magics.notebook_cell import NotebookCell
 from djinn_lab.magics.options import CellOptions, default_options, parse_options
 from djinn_lab.magics.source import CellSource
+from djinn_lab.magics.typing_watch import TypingWatch
 
 
 class Notebook:
@@ -22,6 +24,8 @@ class Notebook:
         self.defaults: CellOptions | None = None
         self.dashboard = DashboardProcess()
         self._session: Session | None = None
+        self._anticipation = Anticipation()
+        self._typing = TypingWatch(self.typed)
         self._user_cell_runs = False
 
     @property
@@ -48,11 +52,36 @@ class Notebook:
     def before_cell(self, info: Any = None) -> None:
         """IPython's pre_run_cell: not called for silent requests, which is how variable inspectors ask."""
         self._user_cell_runs = True
+        if self._session is not None:
+            self._anticipation.soon(self._session)
 
     def after_cell(self, result: Any = None) -> None:
         self._user_cell_runs = False
+        if self._session is not None:
+            self._anticipation.computed()
+
+    def watch_typing(self) -> None:
+        """From now on, in a front end that can. It needs the output of a user's cell, so this does nothing
+        while a kernel starts."""
+        kernel = getattr(self.shell, "kernel", None)
+        if kernel is not None and kernel.get_parent("shell").get("msg_type") == "execute_request":
+            self._typing.show()
+
+    def configure(self, line: str) -> None:
+        """Set the defaults of this notebook's cells, and whether typing in it is watched."""
+        self.defaults = self.options(line, "%djinn_config")
+        if not self.defaults.typing:
+            self._typing.close()
+        elif "--typing" in line.split():
+            self.watch_typing()
+
+    def typed(self) -> None:
+        """The owner types in a cell. Opens no session."""
+        if self._session is not None:
+            self._anticipation.soon(self._session)
 
     def close(self) -> None:
+        self._typing.close()
         self.dashboard.close()
         if self._session is not None:
             self._session.close()

@@ -26,7 +26,8 @@ _SWITCHES = {
 
 @dataclass(frozen=True)
 class CellOptions:
-    """``progress_after_s``: seconds before a line of progress is shown; negative: never."""
+    """``progress_after_s``: seconds before a line of progress is shown; negative: never. ``typing``: of the
+    notebook, not of a cell."""
 
     priority: str
     progress_after_s: float
@@ -36,6 +37,7 @@ class CellOptions:
     verify: bool = False
     dry_run: bool = False
     explain: bool = False
+    typing: bool = True
 
 
 class _Parser(argparse.ArgumentParser):
@@ -61,6 +63,12 @@ def make_parser(program: str) -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="show progress when the cell takes longer (default 2; 0: at once, negative: never)",
     )
+    if program == "%djinn_config":
+        parser.add_argument(
+            "--typing",
+            action=argparse.BooleanOptionalAction,
+            help="let the pool bring back what it parked when you type in this notebook (JupyterLab)",
+        )
     for name, text in _SWITCHES.items():
         parser.add_argument(name, action=argparse.BooleanOptionalAction, help=text)
     return parser

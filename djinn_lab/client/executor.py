@@ -111,6 +111,11 @@ class PoolExecutor:
     # ---------------------------------------------------------------- connection
 
     @property
+    def connected(self) -> bool:
+        """Without opening a connection."""
+        return self._connection is not None
+
+    @property
     def connection(self) -> Connection:
         if self._connection is None:
             self._connection, token = self._open()

@@ -50,6 +50,11 @@ class Session:
         return self._url, self._token
 
     @property
+    def connected(self) -> bool:
+        """Is there a connection now? Asking opens none."""
+        return self.executor.connected
+
+    @property
     def welcome(self) -> Welcome:
         return self.executor.connection.welcome
 
