@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+MEMORY_TOPICS := memory-live memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test lint unit bench sweep sweep-ops sweep-models sweep-tutorials install browser clean help
+.PHONY: demo test lint unit bench bench-memory sweep sweep-ops sweep-models sweep-tutorials install browser clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -40,6 +41,9 @@ test: lint browser ## everything
 
 bench: install ## figures, each beside its baseline, into benchmarks/results
 	@$(BIN)/python -m benchmarks
+
+bench-memory: install ## of those, session memory: many agents on little memory, live and simulated
+	@$(BIN)/python -m benchmarks $(MEMORY_TOPICS)
 
 sweep-ops: install ## torch's operator database, captured beside eager (a quarter of an hour)
 	@PYTHONPATH=tests:tests/capture OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.operators --out benchmarks/results

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 from benchmarks.agent_client import Agent, AgentFailed, Turn, upload
 from benchmarks.agent_tape import TOKEN_BYTES, Shape, Tape, record_tape
 from benchmarks.agent_workloads import EIGHTY, TURNS, WORKLOADS, Plan, Workload, oracle
 from benchmarks.bench import START_TIMEOUT_S, Bench, own_runtime
-from benchmarks.figures import OURS, Figure, figure
+from benchmarks.figures import OURS, Figure, Goal, figure
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.pool.launch import start_pool, stop_pool
 from djinn_lab.protocol.runtime_file import RuntimeInfo
@@ -30,14 +31,17 @@ HELD = 40
 WEIGHTS_BYTES = 16 * 2**20
 WORKING_BYTES = 12 * 2**20
 HOST_FACTOR = 2
-BASELINES = ("keep_all", "recompute", "lru_write_back", "lru_write_through", "eager_jit", "oracle")
-ABLATIONS = (
-    "ours_no_prefetch",
-    "ours_no_ranking",
-    "ours_no_write_through",
-    "ours_no_admission",
-    "ours_no_lease",
+BASELINES = ("keep_all", "lru_write_back", "lru_write_through", "eager_jit", "oracle")
+METRICS: tuple[tuple[str, str, float | None], ...] = (
+    ("wake_p99_over_floor", "x", 2.0),
+    ("wake_p50_s", "s", 0.0),
+    ("miss_rate", "share", 0.15),
+    ("useless_swaps", "share", 0.2),
+    ("agents_that_did_not_finish", "agents", 0.0),
+    ("different_outputs", "turns", 0.0),
+    ("turn_p99_s", "s", None),
 )
+"""Of the facts: unit, and M7's upper limit."""
 SEED = 1
 
 
@@ -57,29 +61,45 @@ def measure(bench: Bench) -> list[Figure]:
     shape = Shape(64, 8, 2, 4) if bench.quick else TURNS
     tape = record_tape(shape)
     undisturbed = _undisturbed(tape, bench.quick)
-    figures = [_compare(bench, tape, EIGHTY, undisturbed, (*BASELINES, *ABLATIONS))]
+    if bench.quick:
+        return _compare(bench, tape, replace(EIGHTY, think_s=0.3), undisturbed, ("keep_all",))
+    figures = _compare(bench, tape, EIGHTY, undisturbed, BASELINES)
     for workload in WORKLOADS[1:]:
-        figures.append(_compare(bench, tape, workload, undisturbed, ("lru_write_through",)))
+        figures += _compare(bench, tape, workload, undisturbed, ("lru_write_through",))
     return figures
 
 
 def _compare(
     bench: Bench, tape: Tape, workload: Workload, undisturbed: Sequence[Sequence[str]], others: Sequence[str]
-) -> Figure:
+) -> list[Figure]:
+    """One figure a metric, with every policy's value in it and everything else that was counted as facts."""
     plans = workload.plans(tape.shape, SEED, bench.quick)
-    wakes: dict[str, list[float]] = {}
-    facts: dict[str, Any] = {"agents": len(plans), "turns": tape.shape.turns}
-    for policy in (OURS, *others):
-        run = _run("ours" if policy == OURS else policy, tape, plans)
-        wakes[policy] = _wakes_s(run, plans)
-        facts[policy] = _facts(run, wakes[policy], tape.shape, undisturbed)
-    series = {policy: _finite(samples) for policy, samples in wakes.items()}
-    return figure(NAME, workload.name, "s", {OURS: series[OURS]}, (), **facts)
+    facts: dict[str, Any] = {}
+    for policy in ("ours", *others):
+        run = _run(policy, tape, plans)
+        facts[policy] = _facts(run, _wakes_s(run, plans), tape.shape, undisturbed)
+    about = {"agents": len(plans), "turns": tape.shape.turns, "wake_ups": facts["ours"]["wake_ups"]}
+    figures = []
+    for metric, unit, limit in METRICS:
+        values = {policy: float(found[metric]) for policy, found in facts.items()}
+        taken = {OURS if policy == "ours" else policy: [v] for policy, v in values.items() if isfinite(v)}
+        baselines = {policy: samples for policy, samples in taken.items() if samples[0] > 0 or policy == OURS}
+        goals = [Goal(limit)] if limit is not None else []
+        name = f"{workload.name}: {metric.replace('_', ' ')}"
+        figures.append(figure(NAME, name, unit, baselines, goals, **about, values=_plain(values)))
+    figures[0].facts["policies"] = _plain(facts)
+    return figures
+
+
+def _plain(tree: Any) -> Any:
+    """Infinities as words, which JSON has no number for."""
+    if isinstance(tree, dict):
+        return {key: _plain(value) for key, value in tree.items()}
+    return "never" if isinstance(tree, float) and not isfinite(tree) else tree
 
 
 def _run(policy: str, tape: Tape, plans: Sequence[Plan]) -> Run:
-    """On a pool of its own. The recompute baseline keeps nothing between turns: its policy discards, and the
-    agent's next turn begins with all of its tokens."""
+    """On a pool of its own."""
     said = [oracle(plan) for plan in plans] if policy == "oracle" else plans
     held = HELD * len(plans) // 80 if len(plans) < 60 else HELD
     session_bytes = tape.shape.context * TOKEN_BYTES
@@ -164,10 +184,6 @@ def _wakes_s(run: Run, plans: Sequence[Plan]) -> list[float]:
     return wakes
 
 
-def _finite(samples: Sequence[float]) -> list[float]:
-    return [sample for sample in samples if math.isfinite(sample)] or [0.0]
-
-
 def _facts(
     run: Run, wakes_s: Sequence[float], shape: Shape, undisturbed: Sequence[Sequence[str]]
 ) -> dict[str, Any]:
@@ -180,8 +196,9 @@ def _facts(
     )
     turns_s = sorted(turn.seconds for turns in run.turns for turn in turns)
     counters = run.memory["counters"]
+    swapped = counters["evictions"] > 0
     return {
-        "finished_agents": sum(len(turns) == shape.turns for turns in run.turns),
+        "agents_that_did_not_finish": sum(len(turns) < shape.turns for turns in run.turns),
         "out_of_memory": sum("memory" in failure for failure in run.failures),
         "other_failures": [failure for failure in run.failures if "memory" not in failure][:3],
         "waited_for_admission": run.held,
@@ -193,12 +210,12 @@ def _facts(
         "wake_max_s": max(wakes_s, default=0.0),
         "floor_s": floor_s,
         "wake_p99_over_floor": _quantile(wakes_s, 0.99) / floor_s,
-        "hit_rate": sum(wake == 0 for wake in wakes_s) / max(1, len(wakes_s)),
+        "miss_rate": sum(wake > 0 for wake in wakes_s) / max(1, len(wakes_s)),
         "turn_p50_s": _quantile(turns_s, 0.5),
         "turn_p99_s": _quantile(turns_s, 0.99),
         "different_outputs": different,
         "counters": counters,
-        "useful_swaps": counters["useful_swaps"] / max(1, counters["evictions"]),
+        "useless_swaps": 1 - counters["useful_swaps"] / counters["evictions"] if swapped else 0.0,
     }
 
 
