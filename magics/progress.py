@@ -14,6 +14,8 @@ from djinn_lab.units import format_seconds
 
 REFRESH_S = 0.2
 
+_WAITING = ("RESTORING", "QUEUED")
+
 
 class _Line:
     """Text for terminals and saved notebooks, the same with a bar for front ends that show HTML."""
@@ -44,7 +46,7 @@ class ProgressLine:
 
     def on_update(self, update: JobUpdate) -> None:
         self._update = update
-        if update.state == "QUEUED" and update.reason and update.reason not in self.waits[-1:]:
+        if update.state in _WAITING and update.reason and update.reason not in self.waits[-1:]:
             self.waits.append(update.reason)
         self.tick()
 
@@ -81,7 +83,7 @@ def describe(update: JobUpdate | None, elapsed_s: float) -> tuple[str, float | N
         return f"SUBMITTED, {elapsed}", None
     parts = [update.state]
     fraction = None
-    if update.state == "QUEUED":
+    if update.state in _WAITING:
         if update.position is not None:
             parts.append(f"position {update.position}")
         if update.estimate_s is not None:

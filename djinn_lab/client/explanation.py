@@ -14,7 +14,7 @@ from djinn_lab.units import format_seconds
 
 
 def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator[str]:
-    """``waits``: the pool's own reasons while the cell was queued, in order."""
+    """``waits``: the pool's own reasons while the cell waited for memory or in line, in order."""
     report = cell.report
     if report.job is None:
         yield f"{report.cell}: no torch work was captured, so nothing was sent to the pool."
@@ -22,6 +22,9 @@ def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator
     yield f"{report.cell} ran as job {report.job[:8]} on {report.device}."
     yield from _device(session, report.device)
     yield from _queue(session, report.job, report.stages.get("queued", 0.0), waits)
+    restoring_s = report.stages.get("restoring", 0.0)
+    if restoring_s:
+        yield f"Memory: {format_seconds(restoring_s)} until its session's state and room were there."
     yield from (f"Schedule: {reason}" for reason in cell.schedule.explain())
     yield from _cuts(cell)
 

@@ -139,8 +139,9 @@ class Driver:
 
     def worker_died(self, device: str, how: str) -> None:
         now_s = self.ledger.clock.now_s()
+        seen = self.fleet.status(device).seen
         self.fleet.worker_died(device)
-        self.residence.handle(memory.DeviceLost(now_s, device))
+        self.residence.died(device, seen.pid if seen else None)
         self._jobs(jobs.DeviceLost(now_s, device, f"the process of {device} {how}"))
 
     def worker_failed(self, device: str, how: str) -> None:

@@ -94,6 +94,11 @@ class LocalLauncher:
     def plans(self) -> list[DevicePlan]:
         return [worker.plan for worker in self._workers.values()]
 
+    @property
+    def parked_directories(self) -> list[Path]:
+        """Where workers park sessions."""
+        return [path for path in (self._host_directory, self._disk_directory) if path is not None]
+
     def spawn(self) -> None:
         """Start every worker's process."""
         for worker in self._workers.values():

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from djinn_lab import memory
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
+from djinn_lab.pool.leftovers import Leftovers
 from djinn_lab.pool.placement import Placement
 from djinn_lab.pool.registry import SessionRegistry
 from djinn_lab.srg.program import Program, encode_program
@@ -53,6 +54,7 @@ class Residence:
         self._held = held
         self._refused = refused
         self._stored: dict[str, Stored] = {}
+        self._leftovers = Leftovers(launcher.parked_directories)
 
     def place(self, placement: Placement) -> list[memory.Command]:
         """Ask for a segment of a session that is bound. The commands are for :meth:`perform`, but for the
@@ -96,8 +98,10 @@ class Residence:
             case memory.FreeSession():
                 self._stored.pop(command.session, None)
                 self._send(command.device, worker.CloseSession(command.session))
+                self._sweep()
             case memory.ValuesLost():
                 self._lost(command)
+                self._sweep()
             case memory.AnswerPhase() | memory.AdmitSegment():
                 raise AssertionError(command)
             case _:
@@ -155,6 +159,7 @@ class Residence:
     def transferred(self, device: str, done: worker.TransferDone) -> None:
         if done.manifest is not None:
             self._stored[done.session] = Stored(done.manifest, self._process(device))
+            self._sweep()
         self.report(device, done.memory)
         self._ended(
             memory.TransferDone(
@@ -191,6 +196,13 @@ class Residence:
             )
         )
 
+    def died(self, device: str, pid: int | None) -> None:
+        """The device's process ended; what it parked stays as long as a session needs it."""
+        if pid is not None:
+            self._leftovers.died(pid)
+        self.handle(memory.DeviceLost(self._now_s(), device))
+        self._sweep()
+
     # -- from sessions -------------------------------------------------------------------------------------
 
     def release(self, session: str, values: list[int]) -> None:
@@ -209,6 +221,9 @@ class Residence:
             stored.released += values
 
     # -- parts ---------------------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        self._leftovers.sweep(stored.manifest for stored in self._stored.values())
 
     def _ended(self, event: memory.TransferDone | memory.TransferFailed) -> None:
         try:

@@ -207,11 +207,19 @@ def test_a_parked_session_survives_its_device(tmp_path: Path) -> None:
         wait_for(
             lambda: all(row["stored_bytes"] == row["total_bytes"] for row in pool.rest.memory()["sessions"])
         )
+        left = arenas(pool)
         kill_worker(pool)
         for number, session in enumerate(opened):
             with session.capture():
                 held[number] += 1
             assert torch.equal(session.fetch(held[number]), state_of(number) + 1)
+        wait_for(lambda: not left & arenas(pool))
+
+
+def arenas(pool: PoolUnderTest) -> set[Path]:
+    """The files in which this pool's workers keep parked sessions."""
+    (directory,) = Path("/dev/shm").glob(f"djinn-*{pool.info.pool}*/parked")
+    return set(directory.iterdir())
 
 
 def test_bytes_that_changed_while_parked_are_never_handed_out(tmp_path: Path) -> None:
@@ -238,8 +246,7 @@ def test_bytes_that_changed_while_parked_are_never_handed_out(tmp_path: Path) ->
 
 def flip_a_byte(pool: PoolUnderTest, start: bytes) -> None:
     """In the host's copy of what begins with ``start``."""
-    (directory,) = Path("/dev/shm").glob(f"djinn-*{pool.info.pool}*/parked")
-    for path in directory.iterdir():
+    for path in arenas(pool):
         at = path.read_bytes().find(start)
         if at >= 0:
             with path.open("r+b") as file:
