@@ -51,7 +51,7 @@ def _write_through(device: Device, policy: MemoryPolicy, lore: Lore, now_s: floa
         if session.place == "device"
         and session.moving is None
         and session.retry_s <= now_s
-        and (session.ready_bytes if _running(session) else session.unstored_bytes) > 0
+        and _worth_storing(session, device, policy, now_s)
     ]
     if not unstored:
         return
@@ -66,6 +66,17 @@ def _write_through(device: Device, policy: MemoryPolicy, lore: Lore, now_s: floa
         yield Transport("store", first, reason="in advance, so that it can leave at once")
     elif not running:
         yield from _trade_host(first, due[first.session][1], device, policy, lore, now_s)
+
+
+def _worth_storing(session: Session, device: Device, policy: MemoryPolicy, now_s: float) -> bool:
+    """A user who goes on at once is spared the copy, as long as nobody needs the room."""
+    if _running(session):
+        return session.ready_bytes > 0
+    if session.total_bytes == 0 or (session.unstored_bytes == 0 and session.recoverable):
+        return False
+    idle_s = now_s - (session.idle_since_s if session.idle_since_s is not None else session.opened_s)
+    short = 2 * device.used_bytes > device.memory_bytes and session.unstored_bytes > 0
+    return short or idle_s >= policy.settle_s
 
 
 def _trade_host(

@@ -54,6 +54,7 @@ def grant(tables: Tables, segment: Segment) -> None:
     if segment in device.waiting:
         device.waiting.remove(segment)
     segment.granted = True
+    session.recoverable = False
     segment.base_bytes = device.session_bytes.get(session.session, 0) + session.rebuild_bytes
     device.granted[segment.job] = segment
     if not session.admitted:
@@ -182,6 +183,7 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
             tables.sync(session, device)
             if event.whole and not session.busy:
                 session.unstored_bytes = session.ready_bytes = 0
+                session.recoverable = True
         case "evict":
             _evicted(tables, session, device, transfer)
         case "restore":
@@ -200,6 +202,7 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
             device.host_full = False
             session.unstored_bytes = session.total_bytes
             session.ready_bytes = 0
+            session.recoverable = False
     seconds = tables.now_s - transfer.begun_s
     statistics.note(
         tables.now_s, transfer.kind, session.session, device.device, event.copied_bytes, seconds, "done"
@@ -214,6 +217,7 @@ def _evicted(tables: Tables, session: Session, device: Device, transfer: Transfe
     session.ready_s = None
     device.device_full = False
     session.unstored_bytes = session.ready_bytes = 0
+    session.recoverable = not transfer.discard
     if transfer.discard:
         session.place = "none"
         session.rebuild_bytes, session.total_bytes = session.total_bytes, 0
@@ -250,6 +254,7 @@ def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
 def lose(tables: Tables, session: Session, device: str, nbytes: int, reason: str) -> None:
     """The session's values are gone; it stays, and holds nothing."""
     session.place = "none"
+    session.recoverable = False
     session.total_bytes = session.kv_bytes = session.unstored_bytes = session.ready_bytes = 0
     session.prefetched = False
     session.wish_s = session.ready_s = None

@@ -15,19 +15,20 @@ Recompute = Literal["never", "when_cheaper", "always"]
 
 
 class MemoryPolicy(msgspec.Struct, frozen=True):
-    """``moves``: sessions leave the device at all; without, what does not fit is refused.
-    ``ranking``: who leaves first. ``prefetch``: when the absent come back unasked.
-    ``write_through``: idle state is copied to the host before anybody needs its room.
-    ``recompute``: whether what a session can rebuild is dropped instead of moved.
-    ``admission_share``: of device, host and disk that sessions may fill before new ones wait; None: all.
-    ``eager_after_s``: an idle session leaves after this long, room or not.
+    """``moves``: sessions leave the device at all; without, what does not fit is refused. ``ranking``: who
+    leaves first. ``prefetch``: when the absent come back unasked. ``write_through``: idle state is copied
+    to the host before anybody needs its room. ``recompute``: whether what a session can rebuild is dropped
+    instead of moved. ``admission_share``: of device, host and disk that sessions may fill before new ones
+    wait; None: all. ``eager_after_s``: an idle session leaves after this long, room or not.
     ``trust_estimates``: what is signalled is exact (the oracle).
 
     ``lease_restores``: a session stays for this many times its own restore after it went idle, at least
     ``lease_s_min`` and at most ``lease_s_max``. ``displacement``: a prefetch may take the room of a session
-    that is expected this many times later. ``just_in_time_s``: how long before the expected moment that kind
-    of prefetch begins. ``wish_s``: how long a COMPUTE or SOON signal counts without a cell. ``headroom``: the
-    part of a device that prefetches leave free for the cells of those who are there."""
+    that is expected this many times later. ``settle_s``: an idle session is copied in advance after this
+    long, at once where half of the device is in use. ``just_in_time_s``: how long before the expected
+    moment that kind of prefetch begins. ``wish_s``: how long a COMPUTE or SOON signal counts without a
+    cell. ``headroom``: the part of a device that prefetches leave free for the cells of those who are
+    there."""
 
     name: str
     moves: bool = True
@@ -41,6 +42,7 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     lease_restores: float = 2.0
     lease_s_min: float = 0.02
     lease_s_max: float = 2.0
+    settle_s: float = 0.25
     displacement: float = 2.0
     just_in_time_s: float = 0.25
     wish_s: float = 30.0

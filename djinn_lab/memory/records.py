@@ -56,11 +56,12 @@ class Transfer:
 
 @dataclass(slots=True)
 class Session:
-    """``total_bytes``: its state, wherever it is. ``unstored_bytes``, ``ready_bytes``: as last reported, of a
-    session on the device. ``cell``: one is under way. ``wish_s``: since when it wants to compute, None once
-    it does. ``announced_s``, ``announced_at_s``: the last estimate and when it was given. ``prefetched``:
-    brought back unasked and not used since. ``retry_s``: no transfer before, after one failed. ``gap``,
-    ``due_s``: what is expected of its gap, and for when, as computed at ``gap_at_s`` and ``due_at_s``."""
+    """``total_bytes``: its state, wherever it is. ``unstored_bytes``, ``ready_bytes``: as last reported, of
+    a session on the device. ``cell``: one is under way. ``wish_s``: since when it wants to compute, None
+    once it does. ``announced_s``, ``announced_at_s``: the last estimate and when it was given.
+    ``prefetched``: brought back unasked and not used since. ``recoverable``: another process could bring
+    back what it holds. ``retry_s``: no transfer before, after one failed. ``gap``, ``due_s``: what is
+    expected of its gap, and for when, as computed at ``gap_at_s`` and ``due_at_s``."""
 
     session: str
     user: str
@@ -74,6 +75,7 @@ class Session:
     kv_bytes: int = 0
     unstored_bytes: int = 0
     ready_bytes: int = 0
+    recoverable: bool = False
     cell: bool = False
     cells: int = 0
     segments: dict[str, Segment] = field(default_factory=dict)

@@ -85,7 +85,7 @@ def _unbind(tables: Tables, session: Session, lost: Device, ran: bool) -> None:
         tables.end(moving)
     session.device = None
     session.cell = False
-    whole = lost.tiers and session.unstored_bytes == 0 and not ran
+    whole = lost.tiers and session.unstored_bytes == 0 and session.recoverable and not ran
     after = AFTER_LOSS[session.place, moving.kind if moving else None]
     if session.away or (after != "none" and whole):
         session.place = after
