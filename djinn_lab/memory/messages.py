@@ -113,7 +113,8 @@ class MemoryReported(msgspec.Struct, frozen=True, tag=True):
     no session. ``kv_bytes``: the part of a session that is key-value caches. ``unstored_bytes``: the part
     that the host has no valid copy of; absent sessions have none. ``ready_bytes``: the part of that in
     completed pieces, worth storing while the session runs. ``host_bytes`` and ``disk_bytes``: used on
-    those tiers. ``job``: whose segment just ended on the device."""
+    those tiers. ``job``: whose segment just ended on the device.
+    ``partial``: the numbers of sessions are only those that changed since the report before, 0 for gone."""
 
     at_s: float
     device: str
@@ -127,6 +128,7 @@ class MemoryReported(msgspec.Struct, frozen=True, tag=True):
     host_bytes: int = 0
     disk_bytes: int = 0
     job: str | None = None
+    partial: bool = False
 
 
 class CellEnded(msgspec.Struct, frozen=True, tag=True):

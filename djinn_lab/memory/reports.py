@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
 from djinn_lab.memory import enacting, phases
 from djinn_lab.memory.messages import DeviceLost, FreeSession, MemoryReported
 from djinn_lab.memory.records import Device, Session
@@ -12,6 +16,7 @@ from djinn_lab.memory.tables import Tables
 def take(tables: Tables, event: MemoryReported) -> Device:
     """The accounts are what the worker counts. Raises IllegalEvent, with nothing changed."""
     device = tables.device(event.device)
+    event = _completed(event, device)
     _check(event)
     holding = {session: nbytes for session, nbytes in event.session_bytes.items() if nbytes}
     if event.used_bytes < device.used_bytes or event.job is not None:
@@ -37,6 +42,23 @@ def take(tables: Tables, event: MemoryReported) -> Device:
         FreeSession(name, device.device) for name in sorted(holding) if name not in tables.sessions
     ]
     return device
+
+
+def _completed(event: MemoryReported, device: Device) -> MemoryReported:
+    if not event.partial:
+        return event
+    return replace(
+        event,
+        session_bytes=_merged(device.session_bytes, event.session_bytes),
+        kv_bytes=_merged(device.kv_bytes, event.kv_bytes),
+        unstored_bytes=_merged(device.unstored_bytes, event.unstored_bytes),
+        ready_bytes=_merged(device.ready_bytes, event.ready_bytes),
+        partial=False,
+    )
+
+
+def _merged(before: Mapping[str, int], changed: Mapping[str, int]) -> dict[str, int]:
+    return {name: nbytes for name, nbytes in {**before, **changed}.items() if nbytes}
 
 
 def _check(event: MemoryReported) -> None:

@@ -7,7 +7,7 @@ restore it after the one that stored it died.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from djinn_lab import memory
@@ -21,6 +21,8 @@ from djinn_lab.worker import messages as worker
 
 RELEASE_JOB = "release"
 """Job name of segments that only drop values; the queue does not know them."""
+
+_NOTHING = worker.WorkerMemory(0, 0, {})
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class Residence:
         self._held = held
         self._refused = refused
         self._stored: dict[str, Stored] = {}
+        self._reported: dict[str, worker.WorkerMemory] = {}
         self._leftovers = Leftovers(launcher.parked_directories)
 
     def place(self, placement: Placement) -> list[memory.Command]:
@@ -137,19 +140,22 @@ class Residence:
 
     def report(self, device: str, report: worker.WorkerMemory, job: str | None = None) -> None:
         """A worker's count, at the end of ``job``'s segment if given."""
+        before = self._reported.get(device, _NOTHING)
+        self._reported[device] = report
         event = memory.MemoryReported(
             at_s=self._now_s(),
             device=device,
             used_bytes=report.used_bytes,
             peak_bytes=report.peak_bytes,
-            session_bytes=report.session_bytes,
+            session_bytes=_changed(before.session_bytes, report.session_bytes),
             shared_bytes=report.shared_bytes,
-            kv_bytes=report.kv_bytes,
-            unstored_bytes=report.unstored_bytes,
-            ready_bytes=report.ready_bytes,
+            kv_bytes=_changed(before.kv_bytes, report.kv_bytes),
+            unstored_bytes=_changed(before.unstored_bytes, report.unstored_bytes),
+            ready_bytes=_changed(before.ready_bytes, report.ready_bytes),
             host_bytes=report.host_bytes,
             disk_bytes=report.disk_bytes,
             job=job,
+            partial=True,
         )
         try:
             self.handle(event)
@@ -198,6 +204,7 @@ class Residence:
 
     def died(self, device: str, pid: int | None) -> None:
         """The device's process ended; what it parked stays as long as a session needs it."""
+        self._reported.pop(device, None)
         if pid is not None:
             self._leftovers.died(pid)
         self.handle(memory.DeviceLost(self._now_s(), device))
@@ -262,6 +269,13 @@ class Residence:
 
     def _now_s(self) -> float:
         return self._ledger.clock.now_s()
+
+
+def _changed(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    """What differs, with 0 for what is gone: reports of hundreds of sessions are journaled several times a
+    second."""
+    changed = {name: nbytes for name, nbytes in now.items() if before.get(name) != nbytes}
+    return changed | dict.fromkeys(before.keys() - now.keys(), 0)
 
 
 def _kind(kind: str) -> memory.TransferKind:
