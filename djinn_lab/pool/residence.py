@@ -140,7 +140,8 @@ class Residence:
 
     def report(self, device: str, report: worker.WorkerMemory, job: str | None = None) -> None:
         """A worker's count, at the end of ``job``'s segment if given."""
-        before = self._reported.get(device, _NOTHING)
+        known = self._reported.get(device)
+        before = known or _NOTHING
         self._reported[device] = report
         event = memory.MemoryReported(
             at_s=self._now_s(),
@@ -155,11 +156,12 @@ class Residence:
             host_bytes=report.host_bytes,
             disk_bytes=report.disk_bytes,
             job=job,
-            partial=True,
+            partial=known is not None,
         )
         try:
             self.handle(event)
         except memory.IllegalEvent as error:
+            del self._reported[device]
             log.error("%s: the worker's memory report makes no sense: %s", device, error)
 
     def transferred(self, device: str, done: worker.TransferDone) -> None:
