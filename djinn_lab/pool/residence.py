@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Stored:
-    """``by``: the process that stored it, and knows it without the manifest. ``released``: values that nobody
-    holds any more, of a session that no process has now."""
+    """``by``: the process that stored it, and knows it without the manifest. ``released``: values of the
+    manifest that nobody holds any more."""
 
     manifest: bytes
     by: tuple[str, int]
@@ -223,11 +223,11 @@ class Residence:
         known = account.device is not None and (
             account.tier == "device" or stored is None or stored.by == self._process(account.device)
         )
+        if stored is not None:
+            stored.released += values
         if known:
             assert account.device is not None
             self._send_release(account.device, session, values)
-        elif stored is not None:
-            stored.released += values
 
     # -- parts ---------------------------------------------------------------------------------------------
 
@@ -243,10 +243,9 @@ class Residence:
     def _restored(self, device: str, session: str) -> None:
         stored = self._stored.get(session)
         if stored is not None:
-            stored.by = self._process(device)
-            released, stored.released = stored.released, []
-            if released:
-                self._send_release(device, session, released)
+            by, stored.by = stored.by, self._process(device)
+            if stored.released and by != stored.by:
+                self._send_release(device, session, stored.released)
 
     def _send_release(self, device: str, session: str, values: list[int]) -> None:
         program = Program(metas=(), templates=(), scopes=(), sources=(), nodes=(), release=values)

@@ -70,6 +70,7 @@ class Copies:
             if values.state == "parked" and values.parked is not None:
                 with self.tiers.fences.lock:
                     copied.manifest = self._parked_manifest(name, values.parked)
+                    values.described = True
                 return
             raise TransferProblem("it is not on the device yet")
         again = True
@@ -93,7 +94,7 @@ class Copies:
                 raise SessionGone
             copied.whole = not values.running and values.unstored_bytes == 0
             if copied.whole:
-                copied.manifest = self._manifest(name, values)
+                copied.manifest = self.manifest(name, values)
 
     def _unstored(self, values: SessionValues) -> Iterator[tuple[Storage, int]]:
         """While the session runs only what is complete and likely to stay."""
@@ -159,7 +160,10 @@ class Copies:
         with fences.lock:
             return store.add(content, fingerprint, nbytes, offset), nbytes
 
-    def _manifest(self, name: str, values: SessionValues) -> bytes:
+    def manifest(self, name: str, values: SessionValues) -> bytes:
+        """Of a session on the device that is stored whole; the caller sends it. Call with the fences' lock
+        held."""
+        values.described = True
         writer = ManifestWriter(name, self.link.fingerprints, self.tiers.store)
         numbers: dict[int, int] = {}
         for key, storage in values.storages.items():

@@ -59,7 +59,7 @@ class TierService:
             return
         values = self._find(message.session)
         if isinstance(message, messages.Evict):
-            self._at_once(message, "evict", lambda: self._evict(values, message.discard))
+            self._at_once(message, "evict", lambda: self._evict(message, values))
         elif isinstance(message, messages.Forget):
             self._at_once(message, "forget", lambda: self._forget(values))
         else:
@@ -108,35 +108,44 @@ class TierService:
             except ValueError as error:
                 raise TransferProblem(str(error)) from error
 
-    def _evict(self, values: SessionValues, discard: bool) -> None:
+    def _evict(self, message: messages.Evict, values: SessionValues) -> Copied:
+        """With a manifest, where the last one is older than what is here."""
         if values.running:
             raise TransferProblem("it runs")
         fences = self._copies.tiers.fences
         for storage in list(values.storages.values()):
             fences.wait_for_readers(storage)
-        if discard:
+        if message.discard:
             parking.discard(values, "its memory was given to other sessions")
-            return
+            return Copied()
         if values.state != "resident":
             raise TransferProblem("it is not on the device")
         if values.unstored_bytes:
             raise TransferProblem(f"{format_bytes(values.unstored_bytes)} of it are not stored")
+        described = values.described
+        manifest = None if described else self._copies.manifest(message.session, values)
         parking.park(values)
+        return Copied(manifest=manifest)
 
-    def _forget(self, values: SessionValues) -> None:
+    def _forget(self, values: SessionValues) -> Copied:
         if values.state != "resident":
             raise TransferProblem("it is not on the device, so its copy on the host is the only one")
         parking.forget_stored(values)
+        values.described = False
+        return Copied()
 
-    def _at_once(self, message: messages.Evict | messages.Forget, kind: str, act: Callable[[], None]) -> None:
+    def _at_once(
+        self, message: messages.Evict | messages.Forget, kind: str, act: Callable[[], Copied]
+    ) -> None:
         job = Job(message.transfer, iter(()), lambda job, problem: None, expedited=True)
         problem: Exception | None = None
+        copied = Copied()
         with self._copies.tiers.fences.lock:
             try:
-                act()
+                copied = act()
             except TransferProblem as error:
                 problem = error
-        self._send(self._result(job, message.session, kind, Copied(), problem))
+        self._send(self._result(job, message.session, kind, copied, problem))
 
     def _result(self, job: Job, session: str, kind: str, copied: Copied, problem: Exception | None) -> Answer:
         memory = self._memory()

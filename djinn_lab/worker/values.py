@@ -31,8 +31,8 @@ class SessionValues:
 
     ``leaving``: storages that are dropped and wait for a copy to let go, counted until then.
     ``sole_bytes``: of shared weights that no other session looks at now. ``running``: a program with nodes
-    is under way. ``lost``: why values that were here are gone. ``recent``: storages, with their versions,
-    that no segment has left alone yet."""
+    is under way. ``described``: the pool has a manifest of what is here now. ``lost``: why values that were
+    here are gone. ``recent``: storages, with their versions, that no segment has left alone yet."""
 
     def __init__(self, account: MemoryAccount, tiers: Tiers | None = None) -> None:
         self.tensors: dict[int, torch.Tensor | None] = {}
@@ -41,6 +41,7 @@ class SessionValues:
         self.parked: Parked | None = None
         self.loading: Loading | None = None
         self.running = False
+        self.described = False
         self.closed = False
         self.lost = ""
         self.leaving = 0
@@ -253,6 +254,7 @@ class SessionValues:
                     f"session {name} is {self.state}, not on the device: the pool must restore it first."
                 )
             self.running = True
+            self.described = False
 
     def end_segment(self, kept: Iterable[int]) -> None:
         """What was kept by an earlier segment and not written in this one has settled. It runs no

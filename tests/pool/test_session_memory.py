@@ -216,6 +216,24 @@ def test_a_parked_session_survives_its_device(tmp_path: Path) -> None:
         wait_for(lambda: not left & arenas(pool))
 
 
+def test_what_was_written_since_the_copy_is_lost_with_the_device_and_never_read_old(tmp_path: Path) -> None:
+    with (
+        PoolUnderTest(
+            tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=4 * DEVICE_BYTES, link_bytes_per_s=SLOW_LINK
+        ) as pool,
+        pool.session() as session,
+    ):
+        held = hold(session, 1)
+        wait_for(lambda: memory_of(pool, session)["stored_bytes"] == STATE_BYTES)
+        with session.capture():
+            held += 1
+        kill_worker(pool)
+        with pytest.raises(ValueLost, match="this session's values are lost"):
+            session.fetch(held)
+        again = hold(session, 2)
+        assert torch.equal(session.fetch(again), state_of(2))
+
+
 def arenas(pool: PoolUnderTest) -> set[Path]:
     """The files in which this pool's workers keep parked sessions."""
     (directory,) = Path("/dev/shm").glob(f"djinn-*{pool.info.pool}*/parked")
