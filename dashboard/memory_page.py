@@ -30,7 +30,6 @@ from djinn_lab.dashboard.memory_tables import (
 from djinn_lab.dashboard.panes import empty_state, heading, html_pane, no_pool, notice, show_html
 from djinn_lab.dashboard.wake_chart import WakeChart, wake_sentence
 
-TABLES_EVERY_S = 0.9
 HAPPENINGS_SHOWN_MAX = 60
 WINDOWS = {"1 min": 60, "3 min": 180, "10 min": 600}
 _STACKED = "@media (max-width: 900px) { :host { display: flex !important; flex-direction: column; } }"
@@ -49,7 +48,7 @@ class MemoryPage:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._snapshot = Snapshot()
-        self._tables_at = 0.0
+        self._tabled: int | None = None
         self.devices = html_pane()
         self.figures = html_pane()
         self.wakes = WakeChart(board.look)
@@ -127,7 +126,7 @@ class MemoryPage:
         memory = self._snapshot.memory or self._board.hub.snapshot().memory
         found = memory.session(wanted) if memory is not None and wanted else None
         self.sessions.selected = found.session if found is not None else wanted
-        self._tables_at = 0.0
+        self._tabled = None
 
     def update(self, snapshot: Snapshot) -> None:
         """Bring the page up to the snapshot, sending only what changed."""
@@ -148,8 +147,8 @@ class MemoryPage:
         self._sessions_part.visible = bool(memory.sessions)
         if memory.sessions:
             self._draw_lanes(memory)
-        if time.monotonic() - self._tables_at >= TABLES_EVERY_S:
-            self._tables_at = time.monotonic()
+        if snapshot.version != self._tabled:
+            self._tabled = snapshot.version
             self._fill_tables(memory)
 
     def _draw_lanes(self, memory: Memory) -> None:
@@ -209,7 +208,7 @@ class MemoryPage:
         show = None if self.filter.value == "all" else self.filter.value
         window = None if self.window.value == 180 else self.window.value
         self._board.route.update(show=show, window=window)
-        self._tables_at = 0.0
+        self._tabled = None
         self.update(self._snapshot)
 
     def _sessions_csv(self) -> BytesIO:

@@ -61,7 +61,7 @@ WHAT = {
     "failed": "copy failed",
 }
 """Each kind of happening in plain words."""
-SESSIONS_SHOWN_MAX = 200
+SESSIONS_SHOWN_MAX = 100
 _ORDER = list(STATES)
 
 

@@ -188,7 +188,7 @@ def test_rows_are_filtered_and_bounded() -> None:
     assert {row["id"] for row in session_rows(memory(), "device")[0]} == {ADA, BO, DEE}
     many = memory(sessions=tuple(account(f"{number:032x}", total_bytes=number) for number in range(350)))
     rows, note = session_rows(many, "all")
-    assert len(rows) == 200
+    assert len(rows) == 100
     assert "of 350" in note
     assert rows[0]["bytes"]["sort"] == 349
 
