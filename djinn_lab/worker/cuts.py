@@ -7,7 +7,6 @@ sharing between sessions: equal pieces are stored once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 
 import torch
 
@@ -26,7 +25,7 @@ class FlatCut:
 
     @property
     def count(self) -> int:
-        return ceil(self.nbytes / self.piece_bytes)
+        return -(-self.nbytes // self.piece_bytes)
 
     @property
     def complete(self) -> int:
@@ -66,7 +65,7 @@ class KvCut:
 
     @property
     def count(self) -> int:
-        return ceil(self.tokens / self.tokens_per_piece)
+        return -(-self.tokens // self.tokens_per_piece)
 
     @property
     def complete(self) -> int:

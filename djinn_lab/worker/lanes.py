@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from time import perf_counter, sleep
 
-BEHIND_S = 0.002
-"""How much of the link's time may be caught up on: sleeps are longer than asked for."""
+BEHIND_S = 0.05
+"""How much of the link's time may be caught up on while there is always something to copy: sleeps are longer
+than asked for."""
 
 
 class Job:
@@ -104,6 +105,7 @@ class Lane:
                 if self._others:
                     return self._others[0]
                 self._changed.wait()
+                self._free_at = perf_counter()  # a link that was idle has nothing to catch up on
             return None
 
     def _pace(self, began: float, link_s: float) -> None:

@@ -55,7 +55,7 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
         return torch._neg_view(tensor) if self.negated else tensor
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class ParkedStorage:
     """``shared``: digest of the blob that it is. ``references``: values on it."""
 

@@ -9,7 +9,7 @@ import torch
 
 from djinn_lab.worker.cuts import KvCut
 from djinn_lab.worker.parked import Parked, ParkedStorage
-from djinn_lab.worker.pieces import Piece
+from djinn_lab.worker.pieces import Piece, PieceStore
 from djinn_lab.worker.storages import Storage
 
 if TYPE_CHECKING:
@@ -17,30 +17,45 @@ if TYPE_CHECKING:
 
 
 def park(values: SessionValues) -> None:
-    """Everything is stored: keep the pieces, drop the device's memory."""
-    store = values.tiers.store
-    parked = Parked(store)
-    by_storage: dict[int, ParkedStorage] = {}
+    """Everything is stored: keep the pieces, drop the device's memory. No copy reads any of it."""
+    parked = Parked(values.tiers.store)
+    by_key: dict[int, ParkedStorage] = {}
     for key, storage in values.storages.items():
-        pieces = [storage.stored(index) for index in range(storage.pieces().count)]
-        held = [store.hold(piece) for piece in pieces if piece is not None]
-        assert len(held) == len(pieces)
         digest = storage.shared.digest if storage.shared is not None else None
-        by_storage[key] = ParkedStorage(storage.nbytes, storage.pieces(), held, digest)
-    parked.storages = list(by_storage.values())
+        pieces = _take_pieces(storage, values.tiers.store)
+        by_key[key] = ParkedStorage(storage.nbytes, storage.pieces(), pieces, digest, storage.references)
+    parked.storages = list(by_key.values())
+    storage_of, layouts = values.storage_of, values.layouts
     for identifier in values.tensors:
-        found = values.storage_of.get(identifier)
-        parked.add(identifier, values.layout(identifier), None if found is None else by_storage[found.key])
+        found = storage_of.get(identifier)
+        layout = layouts.get(identifier) or values.layout(identifier)
+        parked.values[identifier] = layout, None if found is None else by_key[found.key]
     abandon(values)
     values.parked = parked
     values.state = "parked"
 
 
+def _take_pieces(storage: Storage, store: PieceStore) -> list[Piece]:
+    """Held for the caller; taken over from the storage where nobody else has them, which is quick."""
+    chain, cut = storage.chain, storage.pieces()
+    if chain is not None and storage.shared is None and len(chain.storages) == 1:
+        own = chain.pieces if storage.tail is None else [*chain.pieces, storage.tail]
+        if len(own) == cut.count:
+            storage.chain = storage.tail = None
+            return own  # type: ignore[return-value]
+    pieces = [storage.stored(index) for index in range(cut.count)]
+    held = [store.hold(piece) for piece in pieces if piece is not None]
+    assert len(held) == cut.count
+    return held
+
+
 def abandon(values: SessionValues) -> None:
-    """Drop everything on the device at once, from any thread."""
+    """Drop everything on the device at once, from any thread. No copy reads any of it."""
     for storage in values.storages.values():
         storage.alive = False
-        values.forget(storage)
+        if storage.chain is not None or storage.tail is not None or storage.shared is not None:
+            values.forget(storage)
+    values.stored_bytes = values.kv_bytes = values.ready_bytes = 0
     values.account.release_other(values.own_bytes)
     values.own_bytes = 0
     values.storages.clear()
