@@ -7,7 +7,7 @@ after each, whether its session still exists.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ import torch
 
 from djinn_lab.units import format_bytes
 from djinn_lab.worker import parking
-from djinn_lab.worker.link import Link, digest
+from djinn_lab.worker.link import Link
 from djinn_lab.worker.loading import Loading
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.parked import ManifestWriter, Parked, write_parked
@@ -152,7 +152,7 @@ class Copies:
         try:
             host = store.arena.view(offset, nbytes)
             self.link.copy_out(view, host)
-            content = known if known is not None else digest(host)
+            content = known if known is not None else self.link.digest(host)
         except BaseException:
             with fences.lock:
                 store.arena.give_back(offset, nbytes)
@@ -188,16 +188,14 @@ class Copies:
         loading = self._begin_loading(values)
         try:
             self._allocate(loading)
-            for item in loading.items:
-                handle = loading.handles.get(id(item))
-                if handle is None:
-                    continue
-                memory = torch.empty(0, dtype=torch.uint8, device=self.device).set_(handle)
-                for index, piece in enumerate(item.pieces):
-                    self._restore_piece(values, loading, item.cut.view(memory, index), piece)
-                    copied.nbytes += piece.nbytes
-                    copied.checked_pieces += 1
-                    yield piece.nbytes
+            batch: list[tuple[torch.Tensor, Piece]] = []
+            for view, piece in self._places(loading):
+                batch.append((view, piece))
+                if sum(one.nbytes for _, one in batch) >= self.link.batch_bytes:
+                    yield self._restore_batch(values, loading, batch, copied)
+                    batch = []
+            if batch:
+                yield self._restore_batch(values, loading, batch, copied)
         except SessionGone:
             raise
         except Exception as error:
@@ -248,30 +246,48 @@ class Copies:
         except (RuntimeError, MemoryError) as error:
             raise TransferProblem(f"the device has no memory left: {error}", full="device") from error
 
-    def _restore_piece(
-        self, values: SessionValues, loading: Loading, view: torch.Tensor, piece: Piece
-    ) -> None:
+    def _places(self, loading: Loading) -> Iterator[tuple[torch.Tensor, Piece]]:
+        for item in loading.items:
+            handle = loading.handles.get(id(item))
+            if handle is not None:
+                memory = torch.empty(0, dtype=torch.uint8, device=self.device).set_(handle)
+                for index, piece in enumerate(item.pieces):
+                    yield item.cut.view(memory, index), piece
+
+    def _restore_batch(
+        self,
+        values: SessionValues,
+        loading: Loading,
+        batch: Sequence[tuple[torch.Tensor, Piece]],
+        copied: Copied,
+    ) -> int:
+        """The bytes that were copied, and are what was stored."""
         with self.tiers.fences.lock:
             if values.loading is not loading:
                 raise SessionGone
             loading.busy = True
         try:
             try:
-                source = self.tiers.store.read(piece)
+                sources = [self.tiers.store.read(piece) for _, piece in batch]
             except OSError as error:
                 raise TransferProblem(f"a stored piece cannot be read: {error}", mismatch=True) from error
-            self.link.copy_in(source, view)
-            if self.link.fingerprint(view) != piece.fingerprint:
-                place, offset = self.tiers.store.place(piece)
-                self.distrust(piece)
-                raise TransferProblem(
-                    f"{format_bytes(piece.nbytes)} at byte {offset} of {place} are not what was stored",
-                    mismatch=True,
-                )
+            views = [view for view, _ in batch]
+            for (_, piece), found in zip(batch, self.link.copy_in(sources, views), strict=True):
+                if found != piece.fingerprint:
+                    self.distrust(piece)
+                    place, offset = self.tiers.store.place(piece)
+                    raise TransferProblem(
+                        f"{format_bytes(piece.nbytes)} at byte {offset} of {place} are not what was stored",
+                        mismatch=True,
+                    )
         finally:
             with self.tiers.fences.lock:
                 loading.busy = False
                 self.tiers.fences.changed.notify_all()
+        nbytes = sum(piece.nbytes for _, piece in batch)
+        copied.nbytes += nbytes
+        copied.checked_pieces += len(batch)
+        return nbytes
 
     def _undo(self, values: SessionValues, loading: Loading, error: Exception) -> None:
         """Parked as before; but when bytes are not what they were, nobody may use any of them."""

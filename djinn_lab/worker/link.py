@@ -5,6 +5,7 @@ A fingerprint is of the device's own bytes: taken when a piece is stored and com
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import blake3
@@ -22,6 +23,8 @@ class Link(Protocol):
     """Names the kind of fingerprint; manifests say which it was."""
     bytes_per_second: float | None
     """Of each direction; None for a CPU's own memory."""
+    batch_bytes: int
+    """Pieces of so much together are brought in at a time."""
 
     def gather(self, device: torch.Tensor) -> torch.Tensor:
         """The same bytes in one run, still on the device."""
@@ -33,7 +36,11 @@ class Link(Protocol):
 
     def copy_out(self, device: torch.Tensor, host: torch.Tensor) -> None: ...
 
-    def copy_in(self, host: torch.Tensor, device: torch.Tensor) -> None: ...
+    def digest(self, host: torch.Tensor) -> bytes:
+        """BLAKE3 of a piece on the host."""
+
+    def copy_in(self, hosts: Sequence[torch.Tensor], devices: Sequence[torch.Tensor]) -> list[bytes]:
+        """The fingerprints of what is on the device then."""
 
     def seconds(self, nbytes: int) -> float:
         """What a copy must not take less than."""
@@ -44,6 +51,7 @@ class CpuLink:
     numpy, which lets other threads run and takes no threads of torch's."""
 
     fingerprints = "blake3"
+    batch_bytes = 0
 
     def __init__(self, bytes_per_second: float = 0.0) -> None:
         self.bytes_per_second: float | None = bytes_per_second or None
@@ -60,8 +68,13 @@ class CpuLink:
     def copy_out(self, device: torch.Tensor, host: torch.Tensor) -> None:
         np.copyto(host.numpy().reshape(device.shape), device.numpy())
 
-    def copy_in(self, host: torch.Tensor, device: torch.Tensor) -> None:
-        np.copyto(device.numpy(), host.numpy().reshape(device.shape))
+    def digest(self, host: torch.Tensor) -> bytes:
+        return digest(host)
+
+    def copy_in(self, hosts: Sequence[torch.Tensor], devices: Sequence[torch.Tensor]) -> list[bytes]:
+        for host, device in zip(hosts, devices, strict=True):
+            np.copyto(device.numpy(), host.numpy().reshape(device.shape))
+        return [digest(device) for device in devices]
 
     def seconds(self, nbytes: int) -> float:
         if self.bytes_per_second is None:
@@ -69,7 +82,7 @@ class CpuLink:
         return PIECE_OVERHEAD_S + nbytes / self.bytes_per_second
 
 
-def digest(memory: torch.Tensor) -> bytes:
+def digest(memory: torch.Tensor, threads: int = 1) -> bytes:
     """BLAKE3 of a tensor's bytes in row-major order, on the host."""
     content = memoryview(np.ascontiguousarray(memory.numpy()).reshape(-1))  # type: ignore[arg-type]
-    return blake3.blake3(content).digest()
+    return blake3.blake3(content, max_threads=threads).digest()

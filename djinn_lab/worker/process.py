@@ -46,7 +46,7 @@ class WorkerProcess:
         arena = HostArena(limits.host_bytes, limits.host_directory, device, pin=cuda)
         tiers = Tiers(PieceStore(arena, limits.disk_bytes, limits.disk_directory))
         self._interpreter = Interpreter(self._device, memory_bytes, directory, tiers)
-        link = CudaLink(self._device, arena) if cuda else CpuLink(limits.link_bytes_per_second)
+        link = CudaLink(self._device) if cuda else CpuLink(limits.link_bytes_per_second)
         self._link_bytes_per_s = link.bytes_per_second
         self._sending = threading.Lock()
         self._tiers = TierService(
