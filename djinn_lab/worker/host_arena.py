@@ -43,7 +43,9 @@ class HostArena:
             )
         if directory is None:
             raise PoolError("A host tier needs a directory.", "Pass --host-directory, too.")
-        self.path = directory / f"host-{device.replace(':', '-')}-{os.getpid()}.arena"
+        self.path = (
+            _room_for(capacity_bytes, directory) / f"host-{device.replace(':', '-')}-{os.getpid()}.arena"
+        )
         self._bytes = torch.from_file(str(self.path), shared=True, size=capacity_bytes, dtype=torch.uint8)
         if pin:
             self.pinned = _pin(self._bytes)
@@ -62,6 +64,19 @@ class HostArena:
     def view(self, offset: int, nbytes: int) -> torch.Tensor:
         """These bytes themselves, as uint8."""
         return self._bytes.narrow(0, offset, nbytes)
+
+
+def _room_for(nbytes: int, directory: Path) -> Path:
+    """Writing to a page of the arena that its file system cannot give would kill the process."""
+    status = os.statvfs(directory)
+    free = status.f_bavail * status.f_frsize
+    if nbytes > free:
+        raise PoolError(
+            f"A host tier of {format_bytes(nbytes)} does not fit {directory}, where {format_bytes(free)} are "
+            "free.",
+            "Ask for less host memory, or make that file system larger (docker run --shm-size).",
+        )
+    return directory
 
 
 def _pin(memory: torch.Tensor) -> bool:

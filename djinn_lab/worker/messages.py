@@ -62,12 +62,14 @@ class Evict(msgspec.Struct, frozen=True, tag="evict"):
 
 class Restore(msgspec.Struct, frozen=True, tag="restore"):
     """Bring back from the host or the disk, and check every piece. ``manifest``: of a session that this
-    process did not store itself (:attr:`TransferDone.manifest`)."""
+    process did not store itself (:attr:`TransferDone.manifest`). ``released``: values of the manifest that
+    nobody holds any more; their pieces may be gone, so they are not looked for."""
 
     transfer: int
     session: str
     expedited: bool = False
     manifest: bytes | None = None
+    released: tuple[int, ...] = ()
 
 
 class Demote(msgspec.Struct, frozen=True, tag="demote"):

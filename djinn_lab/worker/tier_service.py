@@ -6,7 +6,7 @@ Called by the thread that reads the connection, never behind a running program.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from djinn_lab.units import format_bytes
 from djinn_lab.worker import messages, parking
@@ -91,10 +91,10 @@ class TierService:
 
     def _restore(self, message: messages.Restore, values: SessionValues, copied: Copied) -> Iterator[int]:
         if message.manifest is not None:
-            self._take_over(message.manifest, values)
+            self._take_over(message.manifest, message.released, values)
         yield from self._copies.restore(values, copied)
 
-    def _take_over(self, manifest: bytes, values: SessionValues) -> None:
+    def _take_over(self, manifest: bytes, released: Sequence[int], values: SessionValues) -> None:
         tiers = self._copies.tiers
         with tiers.fences.lock:
             if values.closed:
@@ -107,6 +107,7 @@ class TierService:
                 parking.arrive(values, read_manifest(manifest, self._copies.link.fingerprints, tiers.store))
             except ValueError as error:
                 raise TransferProblem(str(error)) from error
+            values.release(released)
 
     def _evict(self, message: messages.Evict, values: SessionValues) -> Copied:
         """With a manifest, where the last one is older than what is here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -367,6 +368,18 @@ def test_a_host_tier_larger_than_memory_is_refused(shared_memory: Path) -> None:
     assert not list(shared_memory.iterdir())
 
 
+def test_a_host_tier_larger_than_its_file_system_is_refused(
+    shared_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = os.statvfs(shared_memory)
+    fields = list(free)
+    fields[4] = MIB // free.f_frsize  # blocks for unprivileged users
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(fields))
+    with pytest.raises(PoolError, match=r"does not fit .*1\.0 MiB are free"):
+        HostArena(2 * MIB, shared_memory, "cpu:0")
+    assert not list(shared_memory.iterdir())
+
+
 # --- other processes
 
 
@@ -389,6 +402,22 @@ def test_another_device_restores_from_the_manifest(make_device: Make) -> None:
     other.restore("ann", from_disk)
     assert torch.equal(fetch(other, "ann", script, value)[0], tensor)
     assert "already" in failed(other.ask(messages.Restore(4, "ann", manifest=from_disk))).reason
+
+
+def test_what_was_released_since_is_not_looked_for(make_device: Make) -> None:
+    one, other = make_device(host_bytes=5 * MIB), make_device()
+    ann, bob = Script(), Script()
+    tensor = torch.randn(MIB // 2)
+    value, gone = keep(one, "ann", ann, tensor, torch.randn(MIB // 2))
+    manifest = one.park("ann").manifest
+    one.run("ann", ann.program(release=(gone,)))
+    keep(one, "bob", bob, torch.randn(MIB // 4 * 3))
+    one.park("bob")  # where the released value was
+    wrong = failed(other.ask(messages.Restore(1, "ann", manifest=manifest)))
+    assert wrong.mismatch
+    right = done(other.ask(messages.Restore(2, "ann", manifest=manifest, released=(gone,))))
+    assert right.copied_bytes == tensor.nbytes
+    assert torch.equal(fetch(other, "ann", ann, value)[0], tensor)
 
 
 @pytest.mark.parametrize("manifest", [b"", b"\xc0", b"no manifest at all"])
