@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 from djinn_lab.client.connect import connect
@@ -11,8 +13,18 @@ from djinn_lab.magics.anticipation import Anticipation
 from djinn_lab.magics.dashboard_process import DashboardProcess
 from djinn_lab.magics.notebook_cell import NotebookCell
 from djinn_lab.magics.options import CellOptions, default_options, parse_options
+from djinn_lab.magics.session_note import SessionNote
 from djinn_lab.magics.source import CellSource
 from djinn_lab.magics.typing_watch import TypingWatch
+
+PATH_VARIABLE = "JPY_SESSION_NAME"
+"""Where Jupyter's server says which notebook a kernel is for."""
+
+
+def notebook_name() -> str | None:
+    """The notebook's file name, where the front end tells; None elsewhere."""
+    path = os.environ.get(PATH_VARIABLE, "")
+    return Path(path).stem if path.endswith(".ipynb") else None
 
 
 class Notebook:
@@ -25,13 +37,15 @@ class Notebook:
         self.dashboard = DashboardProcess()
         self._session: Session | None = None
         self._anticipation = Anticipation()
+        self._note = SessionNote.from_environment()
         self._typing = TypingWatch(self.typed)
         self._user_cell_runs = False
 
     @property
     def session(self) -> Session:
         if self._session is None:
-            self._session = connect()
+            self._session = connect(name=notebook_name())
+            self._note.update(self._session)
             self._session.recorder.may_display = lambda: self._user_cell_runs
         return self._session
 
@@ -59,6 +73,7 @@ class Notebook:
         self._user_cell_runs = False
         if self._session is not None:
             self._anticipation.computed()
+            self._note.update(self._session)
 
     def watch_typing(self) -> None:
         """From now on, in a front end that can. It needs the output of a user's cell, so this does nothing
@@ -86,3 +101,4 @@ class Notebook:
         if self._session is not None:
             self._session.close()
             self._session = None
+        self._note.remove()

@@ -15,6 +15,7 @@ from djinn_lab.cli.output import print_line
 from djinn_lab.errors import UserError
 
 KERNEL_NAME = "djinn"
+PROVISIONER_NAME = "djinn-provisioner"
 
 
 def build_group() -> typer.Typer:
@@ -29,6 +30,12 @@ def install(
         bool, typer.Option("--user", help="For this user, instead of this Python environment.")
     ] = False,
     prefix: Annotated[str | None, typer.Option(help="Below this directory instead.")] = None,
+    provisioner: Annotated[
+        bool,
+        typer.Option(
+            "--provisioner", help="Whoever manages a kernel frees its session when the kernel is gone."
+        ),
+    ] = False,
 ) -> None:
     """Install the kernel for this very Python. Its notebooks have djinn_lab loaded from the start."""
     from jupyter_client.kernelspec import KernelSpecManager
@@ -39,7 +46,8 @@ def install(
         folder = Path(scratch) / KERNEL_NAME
         shutil.copytree(kernel_folder(), folder)
         file = folder / "kernel.json"
-        file.write_text(json.dumps(kernel_spec(json.loads(file.read_text())), indent=1))
+        spec = kernel_spec(json.loads(file.read_text()), provisioner)
+        file.write_text(json.dumps(spec, indent=1))
         place = KernelSpecManager().install_kernel_spec(
             str(folder), KERNEL_NAME, user=user, prefix=None if user else prefix or sys.prefix
         )
@@ -70,7 +78,13 @@ def kernel_folder() -> Path:
     )
 
 
-def kernel_spec(template: dict[str, Any]) -> dict[str, Any]:
+def kernel_spec(template: dict[str, Any], provisioner: bool = False) -> dict[str, Any]:
     """The shipped spec with this Python in place of ``python``."""
     words = [sys.executable if word == "python" else word for word in template["argv"]]
-    return {**template, "argv": words}
+    spec = {**template, "argv": words}
+    if provisioner:
+        spec["metadata"] = {
+            **template.get("metadata", {}),
+            "kernel_provisioner": {"provisioner_name": PROVISIONER_NAME},
+        }
+    return spec
