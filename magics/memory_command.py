@@ -30,9 +30,10 @@ def _own_lines(memory: Memory, own: str) -> list[str]:
     state = STATES[session.state].replace("a device", str(session.device))
     of = "" if str(session.device) in state else f" of {session.device}"
     lines = [f"this notebook ({session.label}): {state}{of}, {format_bytes(session.total_bytes)}{kv}"]
-    if session.total_bytes:
+    if session.total_bytes and session.tier == "device":
         share = session.stored_bytes / session.total_bytes
-        lines.append(f"  {share:.0%} of it has a copy outside the device, so that making room is free")
+        copied = "all of it has a copy outside the device, so it can leave at once"
+        lines.append(f"  {copied if share >= 1 else f'{share:.0%} of it has a copy outside the device'}")
     waking = expected_wake(session, memory.now)
     if waking:
         lines.append(f"  expected to compute again {waking}")

@@ -52,14 +52,15 @@ def said(own: MemorySession = OWN, **changes: Any) -> str:
 
 
 def test_it_begins_with_where_this_notebooks_state_is() -> None:
-    first, second, third, fourth, *_ = said().splitlines()
+    first, second, third, *_ = said().splitlines()
     assert first == (
         "this notebook (ann · own0): parked on the host of cpu:0, 120.0 MiB, 80.0 MiB of it key-value caches"
     )
-    assert second.startswith("  100% of it has a copy")
-    assert third == "  expected to compute again in 30 s (10 s to 2 min)"
-    assert fourth == "  last wake-up: 45.0 ms, 1.50 times what copying takes"
+    assert second == "  expected to compute again in 30 s (10 s to 2 min)"
+    assert third == "  last wake-up: 45.0 ms, 1.50 times what copying takes"
     on_device = msgspec.structs.replace(OWN, tier="device")
+    assert "all of it has a copy outside the device, so it can leave at once" in said(on_device)
+    assert "25% of it has a copy" in said(msgspec.structs.replace(on_device, stored_bytes=30 * MIB))
     assert said(on_device).startswith("this notebook (ann · own0): on cpu:0, idle, 120.0 MiB")
     quick = msgspec.structs.replace(OWN, last_wake_s=0.0001)
     assert "last wake-up: it was on the device" in said(quick)
