@@ -11,6 +11,7 @@ from djinn_lab.units import format_bytes, format_seconds
 
 Part = tuple[str, str, int]
 """Name of a bar's part, its colour or the CSS class of its hatching, and its bytes."""
+_OPTIONS = {"Host": "--host-memory", "Disk": "--disk"}
 USED_BAD_RATIO = 2.0
 """Wake-ups that take longer than this many times what copying takes are marked."""
 
@@ -63,7 +64,8 @@ def _lower_tier(name: str, parts: list[Part], limit: int) -> str:
     """*Copies* are of sessions whose state is higher up, made in advance: those can leave at once."""
     if not limit:
         return (
-            f"<div class='row'><span>{name}</span><span class='muted'>none is set aside for it</span></div>"
+            f"<div class='row'><span>{name}</span><span class='muted'>none is set aside for it: "
+            f"<code>pool start {_OPTIONS[name]}</code></span></div>"
         )
     return _tier(name, parts, limit)
 

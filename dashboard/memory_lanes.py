@@ -25,7 +25,7 @@ MARKS = {
     "evict": ("inverted_triangle", "#E69F00"),
     "prefetch": ("diamond", "#56B4E9"),
     "wake": ("circle", "#009E73"),
-    "hold": ("square", "#CC79A7"),
+    "hold": ("square", "#F0E442"),
     "lost": ("x", BAD_COLOUR),
     "failed": ("x", BAD_COLOUR),
 }
@@ -152,8 +152,8 @@ class MemoryLanes:
             marker="shape",
             color="colour",
             size=7,
-            line_color=look.surface,
-            line_width=0.7,
+            line_color=look.text,
+            line_width=0.6,
         )
         plot.add_tools(
             HoverTool(renderers=[spans], tooltips=[("", "@lane"), ("state", "@state"), ("", "@took")]),
