@@ -174,18 +174,19 @@ def limit_address_space(memory_bytes: int) -> None:
 def memory_report(interpreter: Interpreter) -> messages.WorkerMemory:
     """Called from several threads; sessions that are not on the device have none of the last three."""
     account, tiers = interpreter.memory, interpreter.tiers
-    sessions = list(interpreter.sessions.items())
-    by_session = {name: values.nbytes for name, values in sessions}
-    held = sum(by_session.values()) + tiers.weights.shared_bytes  # a program may run on meanwhile
-    used = max(account.used_bytes, held)
-    return messages.WorkerMemory(
-        used_bytes=used,
-        peak_bytes=max(account.peak_bytes, used),
-        session_bytes=by_session,
-        shared_bytes=tiers.weights.shared_bytes,
-        kv_bytes={name: values.kv_bytes for name, values in sessions if values.kv_bytes},
-        unstored_bytes={name: left for name, values in sessions if (left := values.unstored_bytes)},
-        ready_bytes={name: values.ready_bytes for name, values in sessions if values.ready_bytes},
-        host_bytes=tiers.store.host_used_bytes,
-        disk_bytes=tiers.store.disk_used_bytes,
-    )
+    with tiers.fences.lock:
+        sessions = list(interpreter.sessions.items())
+        by_session = {name: values.nbytes for name, values in sessions}
+        held = sum(by_session.values()) + tiers.weights.shared_bytes  # a program may run on meanwhile
+        used = max(account.used_bytes, held)
+        return messages.WorkerMemory(
+            used_bytes=used,
+            peak_bytes=max(account.peak_bytes, used),
+            session_bytes=by_session,
+            shared_bytes=tiers.weights.shared_bytes,
+            kv_bytes={name: values.kv_bytes for name, values in sessions if values.kv_bytes},
+            unstored_bytes={name: left for name, values in sessions if (left := values.unstored_bytes)},
+            ready_bytes={name: values.ready_bytes for name, values in sessions if values.ready_bytes},
+            host_bytes=tiers.store.host_used_bytes,
+            disk_bytes=tiers.store.disk_used_bytes,
+        )
