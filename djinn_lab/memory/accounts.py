@@ -60,6 +60,10 @@ class MemoryAccounts:
         commands, tables.out = tables.out, []
         return commands
 
+    def next_timeout_s(self) -> float | None:
+        """When a :class:`ClockTicked` would change something for those who wait; None: not by time alone."""
+        return self._tables.next_timeout_s()
+
     def device(self, device: str) -> DeviceAccount | None:
         known = self._tables.devices.get(device)
         return views.device_account(self._tables, known) if known else None
@@ -138,14 +142,12 @@ class MemoryAccounts:
             return
         tables = self._tables
         if device.waiting or background:
-            enacting.enact(tables, serve(device, self.policy, tables.lore, tables.now_s))
+            enacting.enact(tables, serve(device, self.policy, tables.admission_lore, tables.now_s))
         if background:
-            enacting.enact(tables, in_background(device, self.policy, tables.lore, tables.now_s))
+            enacting.enact(tables, in_background(device, self.policy, tables.now_s))
 
     def _tick(self) -> None:
         tables = self._tables
-        for session in tables.sessions.values():
-            phases.outdated(tables, session)
         for device in list(tables.devices.values()):
             self._plan(device)
 
@@ -268,8 +270,8 @@ class MemoryAccounts:
             tables.end(session.moving)
         tables.statistics.prefetches_wasted += session.prefetched
         tables.statistics.swaps.pop(event.session, None)
-        tables.lore.wake.forget(event.session)
-        tables.lore.admission.closed(session, tables.now_s)
+        tables.wake_lore.forget(event.session)
+        tables.admission_lore.closed(session, tables.now_s)
         tables.out += [FreeSession(event.session, device) for device in sorted(devices)]
         device = tables.device_of(session)
         if device is not None:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections import deque
 
+from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.records import Device, Segment, Session
 from djinn_lab.memory.suggestions import Hold
 from djinn_lab.units import format_bytes
 
 LEARNED_FROM = 5
 """Sizes that must have been seen before new sessions are taken to reach them."""
-SETTLED_CELLS = 8
+SETTLED_CELLS = 32
 """A session that ran this many cells is as large as it is, not as large as others became."""
 REMEMBERED = 64
 
@@ -48,10 +49,10 @@ def is_new(session: Session) -> bool:
     return not session.admitted and session.total_bytes == 0 and session.rebuild_bytes == 0
 
 
-def guess_bytes(segment: Segment, lore: AdmissionLore) -> int:
+def guess_bytes(segment: Segment, growth: float, lore: AdmissionLore) -> int:
     """How large a new session becomes, as far as anybody knows."""
     first = segment.peak_bytes if segment.kept_bytes is None else segment.kept_bytes
-    return max(first, lore.usual_bytes())
+    return max(first, lore.usual_bytes() or int(growth * first))
 
 
 def committed_bytes(device: Device) -> int:
@@ -78,9 +79,10 @@ class Gate:
     """At one moment: may the next new session come in? In the order of arrival; who comes after one that
     waits, waits too."""
 
-    def __init__(self, device: Device, share: float | None, lore: AdmissionLore, now_s: float) -> None:
+    def __init__(self, device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: float) -> None:
         self._device = device
-        self._share = share
+        self._share = policy.admission_share
+        self._growth = policy.growth
         self._lore = lore
         self._now_s = now_s
         self._ahead = 0
@@ -98,7 +100,7 @@ class Gate:
             return None
         limit_bytes = int(self._share * self._device.capacity_bytes)
         committed = committed_bytes(self._device)
-        wanted = guess_bytes(segment, self._lore)
+        wanted = guess_bytes(segment, self._growth, self._lore)
         if not self._ahead and committed + wanted <= limit_bytes:
             return None
         self._ahead += 1

@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterator
 
 from djinn_lab.memory.policy import MemoryPolicy
-from djinn_lab.memory.ranking import Victim, absent, after_s, fewest, gap_of, victims
+from djinn_lab.memory.ranking import Victim, absent, after_s, fewest, victims
 from djinn_lab.memory.records import Device, Session
-from djinn_lab.memory.serving import Lore, send_off
-from djinn_lab.memory.states import Connection, Phase
+from djinn_lab.memory.serving import send_off
+from djinn_lab.memory.states import Connection
 from djinn_lab.memory.suggestions import Suggestion, Transport
 from djinn_lab.memory.tier_room import clear_host
 
@@ -24,27 +24,27 @@ FORGET_FACTOR = 2.0
 the place on the host of one expected this much later."""
 
 
-def in_background(device: Device, policy: MemoryPolicy, lore: Lore, now_s: float) -> Iterator[Suggestion]:
+def in_background(device: Device, policy: MemoryPolicy, now_s: float) -> Iterator[Suggestion]:
     """At most one store and one prefetch are under way for nobody in particular."""
     if not policy.moves or not device.tiers:
         return
     if policy.eager_after_s is not None:
-        yield from _leave_eagerly(device, policy, lore, now_s)
+        yield from _leave_eagerly(device, policy, now_s)
     if policy.write_through and not device.copying("store"):
-        yield from _write_through(device, policy, lore, now_s)
-    if device.waiting or _restoring_unasked(device):
+        yield from _write_through(device, policy, now_s)
+    if any(not segment.admission for segment in device.waiting) or _restoring_unasked(device):
         return
     if policy.prefetch == "into_room":
-        yield from _prefetch_into_room(device, policy, lore, now_s)
+        yield from _prefetch_into_room(device, policy, now_s)
     elif policy.prefetch == "just_in_time":
-        yield from _prefetch_just_in_time(device, policy, lore, now_s)
+        yield from _prefetch_just_in_time(device, policy, now_s)
 
 
 def _restoring_unasked(device: Device) -> bool:
     return any(transfer.kind == "restore" and not transfer.expedited for transfer in device.moving.values())
 
 
-def _write_through(device: Device, policy: MemoryPolicy, lore: Lore, now_s: float) -> Iterator[Suggestion]:
+def _write_through(device: Device, policy: MemoryPolicy, now_s: float) -> Iterator[Suggestion]:
     unstored = [
         session
         for session in device.sessions.values()
@@ -56,21 +56,21 @@ def _write_through(device: Device, policy: MemoryPolicy, lore: Lore, now_s: floa
     if not unstored:
         return
     due = {
-        session.session: (not _running(session), after_s(session, policy, lore.wake, now_s))
+        session.session: (not _running(session, policy, now_s), after_s(session, policy, now_s))
         for session in unstored
     }
     first = max(unstored, key=lambda session: (due[session.session], session.session))
-    running = _running(first)
+    running = _running(first, policy, now_s)
     wanted = first.ready_bytes if running else first.unstored_bytes
     if device.host_free_bytes() >= wanted:
         yield Transport("store", first, reason="in advance, so that it can leave at once")
     elif not running:
-        yield from _trade_host(first, due[first.session][1], device, policy, lore, now_s)
+        yield from _trade_host(first, due[first.session][1], device, policy, now_s)
 
 
 def _worth_storing(session: Session, device: Device, policy: MemoryPolicy, now_s: float) -> bool:
     """A user who goes on at once is spared the copy, as long as nobody needs the room."""
-    if _running(session):
+    if _running(session, policy, now_s):
         return session.ready_bytes > 0
     if session.total_bytes == 0 or (session.unstored_bytes == 0 and session.recoverable):
         return False
@@ -80,13 +80,13 @@ def _worth_storing(session: Session, device: Device, policy: MemoryPolicy, now_s
 
 
 def _trade_host(
-    first: Session, due_s: float, device: Device, policy: MemoryPolicy, lore: Lore, now_s: float
+    first: Session, due_s: float, device: Device, policy: MemoryPolicy, now_s: float
 ) -> Iterator[Suggestion]:
     """Give the host's room to the next victim, from somebody who needs it clearly less."""
     sooner = {
         session.session
         for session in device.sessions.values()
-        if after_s(session, policy, lore.wake, now_s) * FORGET_FACTOR < due_s
+        if after_s(session, policy, now_s) * FORGET_FACTOR < due_s
     }
     spare = sum(
         max(0, device.session_bytes.get(name, 0) - device.sessions[name].unstored_bytes)
@@ -95,23 +95,19 @@ def _trade_host(
     )
     if device.host_free_bytes() + spare < first.unstored_bytes and not device.disk_bytes:
         return
-    for suggestion in clear_host(
-        device, first.unstored_bytes, first, policy, lore.wake, now_s, FORGET_FACTOR * due_s
-    ):
+    for suggestion in clear_host(device, first.unstored_bytes, first, policy, now_s, FORGET_FACTOR * due_s):
         assert isinstance(suggestion, Transport)
         if suggestion.kind == "forget" and suggestion.session.session not in sooner:
             continue
         yield suggestion
 
 
-def _running(session: Session) -> bool:
-    return session.busy or session.phase is not Phase.IO_WAIT
+def _running(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
+    return not session.idle(now_s, policy.wish_s)
 
 
-def _prefetch_into_room(
-    device: Device, policy: MemoryPolicy, lore: Lore, now_s: float
-) -> Iterator[Suggestion]:
-    waiting = [one for one in absent(device, policy, lore.wake, now_s) if math.isfinite(one.after_s)]
+def _prefetch_into_room(device: Device, policy: MemoryPolicy, now_s: float) -> Iterator[Suggestion]:
+    waiting = [one for one in absent(device, policy, now_s) if math.isfinite(one.after_s)]
     if not waiting:
         return
     headroom = int(policy.headroom * device.memory_bytes)
@@ -123,7 +119,7 @@ def _prefetch_into_room(
     missing = first.session.total_bytes - free - device.leaving_bytes()
     if missing <= 0:
         return
-    displaced = _displaced(first, missing, device, policy, lore, now_s)
+    displaced = _displaced(first, missing, device, policy, now_s)
     for victim in displaced or ():
         yield Transport("evict", victim.session, reason=f"{first.session.session} is due sooner")
     smaller = [other for other in others if other.session.total_bytes <= free]
@@ -138,25 +134,23 @@ def _why(candidate: Victim) -> str:
 
 
 def _displaced(
-    candidate: Victim, missing: int, device: Device, policy: MemoryPolicy, lore: Lore, now_s: float
+    candidate: Victim, missing: int, device: Device, policy: MemoryPolicy, now_s: float
 ) -> list[Victim] | None:
     margin_s = MARGIN_RESTORES * (device.seconds_for(candidate.session.total_bytes) or 0.0)
     bar_s = policy.displacement * candidate.after_s + margin_s
     later = [
         victim
-        for victim in victims(device, policy, lore.wake, now_s, None)
+        for victim in victims(device, policy, now_s, None)
         if victim.after_s > bar_s and victim.session.unstored_bytes == 0 and victim.session.moving is None
     ]
     return fewest(later, missing, device)
 
 
-def _prefetch_just_in_time(
-    device: Device, policy: MemoryPolicy, lore: Lore, now_s: float
-) -> Iterator[Suggestion]:
-    for candidate in absent(device, policy, lore.wake, now_s):
+def _prefetch_just_in_time(device: Device, policy: MemoryPolicy, now_s: float) -> Iterator[Suggestion]:
+    for candidate in absent(device, policy, now_s):
         session = candidate.session
         due_s = 0.0
-        if session.phase is Phase.IO_WAIT:
+        if session.idle(now_s, policy.wish_s):
             if session.announced_s is None or session.connection is not Connection.CONNECTED:
                 continue
             due_s = session.announced_at_s + session.announced_s - now_s
@@ -166,13 +160,13 @@ def _prefetch_just_in_time(
             return
 
 
-def _leave_eagerly(device: Device, policy: MemoryPolicy, lore: Lore, now_s: float) -> Iterator[Suggestion]:
+def _leave_eagerly(device: Device, policy: MemoryPolicy, now_s: float) -> Iterator[Suggestion]:
     assert policy.eager_after_s is not None
-    for victim in victims(device, policy, lore.wake, now_s, None):
+    for victim in victims(device, policy, now_s, None):
         session = victim.session
         if session.moving is not None or session.prefetched:
             continue
         idle_s = now_s - (session.idle_since_s if session.idle_since_s is not None else session.opened_s)
-        gap = gap_of(session, policy, lore.wake, now_s)
-        if idle_s >= policy.eager_after_s and (not gap.known or gap.median_s > policy.eager_after_s):
-            yield from send_off(victim, device, policy, lore, now_s, "it is idle")
+        expected_s = session.gap.median_s if session.gap is not None and session.gap.known else None
+        if idle_s >= policy.eager_after_s and (expected_s is None or expected_s > policy.eager_after_s):
+            yield from send_off(victim, device, policy, now_s, "it is idle")

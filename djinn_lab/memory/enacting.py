@@ -59,7 +59,7 @@ def grant(tables: Tables, segment: Segment) -> None:
     device.granted[segment.job] = segment
     if not session.admitted:
         session.admitted = True
-        session.guess_bytes = guess_bytes(segment, tables.lore.admission)
+        session.guess_bytes = guess_bytes(segment, tables.policy.growth, tables.admission_lore)
     waited_s = tables.now_s - segment.since_s
     statistics = tables.statistics
     statistics.took(session.session, device.device, segment.peak_bytes, free_bytes)

@@ -102,9 +102,10 @@ class Spread:
 
 
 class WakeLore:
-    """What past gaps taught: per session, per user, and of everybody."""
+    """What past gaps taught: per session, per user, and of everybody. ``taught`` counts them."""
 
     def __init__(self) -> None:
+        self.taught = 0
         self._gaps: dict[str, Spread] = {}
         self._all_gaps = Spread(weight=0.02)
         self._errors: dict[str, Spread] = {}
@@ -112,6 +113,7 @@ class WakeLore:
 
     def ended(self, session: str, user: str, gap_s: float, announced: tuple[float, float] | None) -> None:
         """A gap is over. ``announced``: what was expected, and what it came to, both from then on."""
+        self.taught += 1
         logarithm = math.log(max(gap_s, GAP_S_MIN))
         self._gaps.setdefault(session, Spread()).add(logarithm)
         self._all_gaps.add(logarithm)

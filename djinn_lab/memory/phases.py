@@ -6,10 +6,13 @@ import math
 
 from djinn_lab.memory.messages import AnswerPhase, PhaseSignalled
 from djinn_lab.memory.policy import MemoryPolicy
+from djinn_lab.memory.ranking import expect_gap
 from djinn_lab.memory.records import Device, Session
 from djinn_lab.memory.states import Connection, Phase
 from djinn_lab.memory.tables import Tables
 
+TAUGHT = 16
+"""Gaps after which what is expected of the others is computed anew."""
 EXPECTED_S_MAX = 24 * 3600.0
 """A longer announced wait is taken as this."""
 
@@ -31,7 +34,7 @@ def signal(tables: Tables, event: PhaseSignalled) -> AnswerPhase:
     if phase is Phase.SOON:
         if session.busy or session.cell:
             return AnswerPhase(event.session, "accepted", f"it is {before} already")
-        session.phase, session.soon_s = phase, event.at_s
+        session.phase, session.said_s = phase, tables.now_s
         return AnswerPhase(event.session, "accepted", f"{before} -> {phase}")
     expected_s = None if event.expected_s is None else min(event.expected_s, EXPECTED_S_MAX)
     if session.busy:
@@ -60,21 +63,31 @@ def _objection(event: PhaseSignalled, session: Session) -> str | None:
 def placed(tables: Tables, session: Session) -> None:
     """A segment of it wants to run: what was expected of it is compared with what came."""
     wish(tables, session)
-    if session.idle_since_s is not None:
+    if session.idle_since_s is not None and session.teaches:
         ended_s = tables.now_s if session.wish_s is None else session.wish_s
         announced = None
         if session.announced_s is not None:
             announced = (session.announced_s, ended_s - session.announced_at_s)
         gap_s = ended_s - session.idle_since_s
-        tables.lore.wake.ended(session.session, session.user, gap_s, announced)
+        _learn(tables, session, gap_s, announced)
     session.idle_since_s = session.announced_s = None
     session.cell = True
+
+
+def _learn(tables: Tables, session: Session, gap_s: float, announced: tuple[float, float] | None) -> None:
+    """Every now and then, what others taught changes what is expected of those who are idle."""
+    lore = tables.wake_lore
+    lore.ended(session.session, session.user, gap_s, announced)
+    if lore.taught % TAUGHT == 0:
+        for other in tables.sessions.values():
+            if other.idle_since_s is not None:
+                expect_gap(other, tables.policy, lore)
 
 
 def wish(tables: Tables, session: Session) -> None:
     """It says that it computes. Only a segment proves it: until then nothing is learned from it."""
     was_idle = session.phase is not Phase.COMPUTE
-    session.phase = Phase.COMPUTE
+    session.phase, session.said_s = Phase.COMPUTE, tables.now_s
     session.leased_until_s = None
     if (not was_idle and session.resident) or session.total_bytes == 0 or session.wish_s is not None:
         return
@@ -99,7 +112,8 @@ def rest(tables: Tables, session: Session, at_s: float, expected_s: float | None
     session.phase = Phase.IO_WAIT
     session.wish_s = session.ready_s = None
     session.announced_s, session.announced_at_s = expected_s, at_s
-    session.gap = None
+    session.teaches = True
+    expect_gap(session, tables.policy, tables.wake_lore)
 
 
 def _lease_end_s(session: Session, device: Device | None, policy: MemoryPolicy, now_s: float) -> float | None:
@@ -115,6 +129,7 @@ def segment_over(tables: Tables, session: Session) -> None:
         return
     if session.deferred is not None:
         rest(tables, session, *session.deferred)
+        session.teaches = not session.cell
         if not session.cell:
             session.deferred = None
     elif not session.cell:
@@ -133,18 +148,7 @@ def cell_ended(tables: Tables, session: Session) -> None:
         session.deferred = None
 
 
-def outdated(tables: Tables, session: Session) -> None:
-    """Who announced COMPUTE or SOON and does nothing is idle again."""
-    if session.busy or session.cell or session.connection is not Connection.CONNECTED:
-        return
-    limit_s = tables.now_s - tables.policy.wish_s
-    if session.phase is Phase.SOON and session.soon_s < limit_s:
-        session.phase = Phase.IO_WAIT
-    elif session.phase is Phase.COMPUTE and session.wish_s is not None and session.wish_s < limit_s:
-        rest(tables, session, tables.now_s, None)
-
-
 def resume(tables: Tables, session: Session) -> None:
     """Its client is back, and will say what it does."""
-    session.phase = Phase.COMPUTE
+    session.phase, session.said_s = Phase.COMPUTE, tables.now_s
     session.idle_since_s = session.leased_until_s = session.announced_s = None

@@ -28,7 +28,8 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     long, at once where half of the device is in use. ``just_in_time_s``: how long before the expected
     moment that kind of prefetch begins. ``wish_s``: how long a COMPUTE or SOON signal counts without a
     cell. ``headroom``: the part of a device that prefetches leave free for the cells of those who are
-    there."""
+    there. ``growth``: a new session is taken to become this many times as large as its first cell, until
+    others showed how large they become."""
 
     name: str
     moves: bool = True
@@ -47,6 +48,7 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     just_in_time_s: float = 0.25
     wish_s: float = 30.0
     headroom: float = 0.02
+    growth: float = 1.5
 
 
 _OURS = MemoryPolicy("ours")

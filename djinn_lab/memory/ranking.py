@@ -9,16 +9,15 @@ from typing import NamedTuple
 from djinn_lab.memory.expected_wake import NEVER, NOW, Expectation, Gap, WakeLore, expect, remaining_s
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.records import Device, Segment, Session
-from djinn_lab.memory.states import Connection, Phase
+from djinn_lab.memory.states import Connection
 
 STORE_PENALTY = 10.0
 """A victim that is not stored must be expected this many times its own copying time later to be worth the
 wait for that copy."""
 
-DUE_STALE = 0.02
-"""An expected moment is computed anew once this part of the time to it is over."""
-GAP_STALE_S = 5.0
-"""What is expected of a gap is computed anew this often, as others teach."""
+DUE_EVERY_S = 0.25
+"""Expected moments are computed for times that are multiples of this. A rank is a function of what was
+learned and of the time, never of when somebody looked: else a journal could not be replayed."""
 
 IDLE, LEASED, SOON, IN_CELL, HELD = range(5)
 """Classes of victims, the first first: idle; idle and leased; about to compute; between two segments of a
@@ -31,36 +30,35 @@ class Victim(NamedTuple):
     after_s: float
 
 
-def after_s(session: Session, policy: MemoryPolicy, lore: WakeLore, now_s: float) -> float:
-    """Seconds until the session is expected to compute: what sessions are ranked by. Computed anew where
-    time has changed it by more than a little."""
+def after_s(session: Session, policy: MemoryPolicy, now_s: float) -> float:
+    """Seconds until the session is expected to compute: what sessions are ranked by."""
     if session.connection is not Connection.CONNECTED:
         return math.inf
-    if session.phase is not Phase.IO_WAIT or session.busy:
+    if not session.idle(now_s, policy.wish_s):
         return 0.0
-    if policy.ranking == "recency":
+    if policy.ranking == "recency" or session.gap is None:
         return now_s - (session.idle_since_s if session.idle_since_s is not None else session.opened_s)
-    left_s = session.due_s - now_s
-    if session.gap is None or now_s - session.due_at_s > DUE_STALE * left_s:
-        left_s = remaining_s(gap_of(session, policy, lore, now_s), now_s, 0.5)
-        session.due_s, session.due_at_s = now_s + left_s, now_s
-    return left_s
+    bucket = int(now_s / DUE_EVERY_S)
+    if session.due_bucket != bucket:
+        at_s = bucket * DUE_EVERY_S
+        session.due_s = at_s + remaining_s(session.gap, at_s, 0.5)
+        session.due_bucket = bucket
+    return max(0.0, session.due_s - now_s)
 
 
-def expectation(session: Session, policy: MemoryPolicy, lore: WakeLore, now_s: float) -> Expectation:
+def expectation(session: Session, policy: MemoryPolicy, now_s: float) -> Expectation:
     """When the session will compute again, as far as anybody knows, for people. Changes nothing."""
-    if session.connection is not Connection.CONNECTED:
+    if session.connection is not Connection.CONNECTED or session.gap is None:
         return NEVER
-    if session.phase is not Phase.IO_WAIT or session.busy:
+    if not session.idle(now_s, policy.wish_s):
         return NOW
-    return expect(session.gap or _gap_of(session, policy, lore), now_s)
+    return expect(session.gap, now_s)
 
 
-def gap_of(session: Session, policy: MemoryPolicy, lore: WakeLore, now_s: float) -> Gap:
-    """What is expected of the gap that the session is in."""
-    if session.gap is None or now_s - session.gap_at_s > GAP_STALE_S:
-        session.gap, session.gap_at_s = _gap_of(session, policy, lore), now_s
-    return session.gap
+def expect_gap(session: Session, policy: MemoryPolicy, lore: WakeLore) -> None:
+    """The session is idle: what is expected of that?"""
+    session.gap = _gap_of(session, policy, lore)
+    session.due_bucket = -1
 
 
 def _gap_of(session: Session, policy: MemoryPolicy, lore: WakeLore) -> Gap:
@@ -73,38 +71,38 @@ def _gap_of(session: Session, policy: MemoryPolicy, lore: WakeLore) -> Gap:
     return lore.gap(session.session, session.user, since_s, announced)
 
 
-def victims(
-    device: Device, policy: MemoryPolicy, lore: WakeLore, now_s: float, behind: Segment | None
-) -> list[Victim]:
+def victims(device: Device, policy: MemoryPolicy, now_s: float, behind: Segment | None) -> list[Victim]:
     """Sessions on the device that may leave it, first first. ``behind``: the segment that needs the room;
     None when only idle sessions without a lease may."""
     found = [
-        Victim(session, kind, after_s(session, policy, lore, now_s))
-        for session, kind in _candidates(device, now_s, behind)
+        Victim(session, kind, after_s(session, policy, now_s))
+        for session, kind in _candidates(device, policy, now_s, behind)
     ]
     found.sort(key=lambda victim: (victim.kind, -_worth(victim, device), victim.session.session))
     return found
 
 
-def _candidates(device: Device, now_s: float, behind: Segment | None) -> Iterator[tuple[Session, int]]:
+def _candidates(
+    device: Device, policy: MemoryPolicy, now_s: float, behind: Segment | None
+) -> Iterator[tuple[Session, int]]:
     for session in device.sessions.values():
         if session.place != "device" or session.retry_s > now_s:
             continue
         if session.moving is not None and session.moving.kind != "store":
             continue
-        kind = victim_kind(session, now_s, behind)
+        kind = victim_kind(session, policy, now_s, behind)
         if kind is not None and (behind is not None or kind == IDLE):
             yield session, kind
 
 
-def victim_kind(session: Session, now_s: float, behind: Segment | None) -> int | None:
+def victim_kind(session: Session, policy: MemoryPolicy, now_s: float, behind: Segment | None) -> int | None:
     """None: it may not leave."""
     if session.busy:
         later = behind is not None and all(
             not segment.granted and segment.order > behind.order for segment in session.segments.values()
         )
         return HELD if later and behind is not None and behind.session != session.session else None
-    if session.phase is Phase.IO_WAIT:
+    if session.idle(now_s, policy.wish_s):
         leased_until_s = session.leased_until_s
         if leased_until_s is None or now_s >= leased_until_s:
             return IDLE
@@ -145,10 +143,10 @@ def fewest(found: Iterable[Victim], needed_bytes: int, device: Device) -> list[V
     return taken
 
 
-def absent(device: Device, policy: MemoryPolicy, lore: WakeLore, now_s: float) -> list[Victim]:
+def absent(device: Device, policy: MemoryPolicy, now_s: float) -> list[Victim]:
     """Sessions whose state could come back to the device, the earliest expected first."""
     found = [
-        Victim(session, IDLE, after_s(session, policy, lore, now_s))
+        Victim(session, IDLE, after_s(session, policy, now_s))
         for session in device.sessions.values()
         if session.away and session.moving is None and not session.busy and session.retry_s <= now_s
     ]

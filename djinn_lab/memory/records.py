@@ -11,7 +11,7 @@ from djinn_lab.memory.messages import TransferKind
 from djinn_lab.memory.states import Connection, Phase, Place
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Segment:
     """Placed and not over. ``arrival`` orders equal ranks. ``base_bytes``: what its session held when it was
     granted. ``told``: the kind of reason it was last held for."""
@@ -39,7 +39,7 @@ class Segment:
         return self.rank, self.arrival
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Transfer:
     """Under way. ``prefetch``: nobody waited for it when it began."""
 
@@ -54,14 +54,15 @@ class Transfer:
     discard: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
     """``total_bytes``: its state, wherever it is. ``unstored_bytes``, ``ready_bytes``: as last reported, of
     a session on the device. ``cell``: one is under way. ``wish_s``: since when it wants to compute, None
     once it does. ``announced_s``, ``announced_at_s``: the last estimate and when it was given.
     ``prefetched``: brought back unasked and not used since. ``recoverable``: another process could bring
     back what it holds. ``retry_s``: no transfer before, after one failed. ``gap``, ``due_s``: what is
-    expected of its gap, and for when, as computed at ``gap_at_s`` and ``due_at_s``."""
+    expected of its gap, and for when, as computed for ``due_bucket``. ``said_s``: when it last announced to
+    compute. ``teaches``: the gap that it is in is one."""
 
     session: str
     user: str
@@ -89,7 +90,8 @@ class Session:
     rebuild_bytes: int = 0
     wish_s: float | None = None
     wish_hit: bool = True
-    soon_s: float = 0.0
+    said_s: float = 0.0
+    teaches: bool = True
     ready_s: float | None = None
     prefetched: bool = False
     admitted: bool = False
@@ -99,9 +101,8 @@ class Session:
     last_wake_s: float | None = None
     last_floor_s: float | None = None
     gap: Gap | None = None
-    gap_at_s: float = 0.0
     due_s: float = 0.0
-    due_at_s: float = -1.0
+    due_bucket: int = -1
 
     @property
     def resident(self) -> bool:
@@ -113,13 +114,19 @@ class Session:
     def away(self) -> bool:
         return self.place in ("host", "disk")
 
+    def idle(self, now_s: float, wish_s: float) -> bool:
+        """It waits for somebody: it said so, or nothing came of its saying otherwise within ``wish_s``."""
+        if self.segments:
+            return False
+        return self.phase is Phase.IO_WAIT or (not self.cell and self.said_s < now_s - wish_s)
+
     @property
     def busy(self) -> bool:
         """A segment of it is placed, held or granted."""
         return bool(self.segments)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Device:
     """``host_full``, ``disk_full``, ``device_full``: a transfer failed for it; nothing was freed since."""
 

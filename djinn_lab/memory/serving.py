@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from djinn_lab.memory import admission
 from djinn_lab.memory.admission import AdmissionLore
-from djinn_lab.memory.expected_wake import WakeLore
+from djinn_lab.memory.costs import may_rebuild
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.ranking import IDLE, LEASED, Victim, fewest, victims
 from djinn_lab.memory.records import Device, Segment, Session
@@ -25,42 +25,43 @@ LAST = 2**31
 
 
 @dataclass(slots=True)
-class Lore:
-    """All that was learned."""
-
-    wake: WakeLore = field(default_factory=WakeLore)
-    admission: AdmissionLore = field(default_factory=AdmissionLore)
-
-
-@dataclass(slots=True)
 class _Room:
     """``free_bytes``: now, less what those before have claimed; ``coming_bytes``: with what is leaving, too.
-    ``host``: room for stores. ``taken``: victims of those before."""
+    ``host``: room for stores. ``taken``: victims of those before. ``exhausted``: somebody before found too
+    little, so that nobody later need look; ``full``: until somebody closes."""
 
     free_bytes: int
     coming_bytes: int
     host: HostRoom | None = None
     taken: set[str] = field(default_factory=set)
+    exhausted: bool = False
+    full: bool = False
+
+    def claim(self, nbytes: int) -> None:
+        self.free_bytes -= nbytes
+        self.coming_bytes -= nbytes
 
 
-def serve(device: Device, policy: MemoryPolicy, lore: Lore, now_s: float) -> Iterator[Suggestion]:
+def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: float) -> Iterator[Suggestion]:
     """For everybody who waits on the device; those who only announced COMPUTE come last."""
     free_bytes = device.free_bytes()
     room = _Room(free_bytes, free_bytes + device.leaving_bytes())
-    gate = admission.Gate(device, policy.admission_share, lore.admission, now_s)
+    gate = admission.Gate(device, policy, lore, now_s)
     for segment in list(device.waiting):
         session = device.sessions[segment.session]
+        if segment.job not in session.segments:
+            continue
         if admission.is_new(session):
             hold = gate.hold(segment)
             if hold is not None:
                 yield hold
                 continue
-        yield from _serve_one(segment, session, device, policy, lore, now_s, room)
+        yield from _serve_one(segment, session, device, policy, now_s, room)
     if policy.moves:
         for session in list(device.sessions.values()):
             if wishes(session, policy, now_s):
                 wish = Segment("", 0, session.session, device.device, 0, LAST, LAST, session.wish_s or now_s)
-                yield from _serve_one(wish, session, device, policy, lore, now_s, room)
+                yield from _serve_one(wish, session, device, policy, now_s, room)
 
 
 def wishes(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
@@ -89,7 +90,6 @@ def _serve_one(
     session: Session,
     device: Device,
     policy: MemoryPolicy,
-    lore: Lore,
     now_s: float,
     room: _Room,
 ) -> Iterator[Suggestion]:
@@ -99,8 +99,7 @@ def _serve_one(
         return
     needed = needed_bytes(session, segment)
     enough = needed <= room.free_bytes
-    room.free_bytes -= needed
-    room.coming_bytes -= needed
+    room.claim(needed)
     if enough:
         yield from _proceed(segment, session, device, now_s)
         return
@@ -113,7 +112,15 @@ def _serve_one(
         if segment.job:
             yield _out_of_memory(segment, device, needed, room.free_bytes + needed)
         return
-    yield from _make_room(segment, session, device, policy, lore, now_s, room, needed)
+    if not room.exhausted:
+        yield from _make_room(segment, session, device, policy, now_s, room, needed)
+        return
+    if room.full:
+        room.claim(-needed)
+    if segment.job:
+        told = "behind, full" if room.full else "behind"
+        reason = _short_of(device, needed, room, "others wait before it")
+        yield Hold(segment, told, reason, admission=room.full)
 
 
 def _proceed(segment: Segment, session: Session, device: Device, now_s: float) -> Iterator[Suggestion]:
@@ -143,7 +150,6 @@ def _make_room(
     session: Session,
     device: Device,
     policy: MemoryPolicy,
-    lore: Lore,
     now_s: float,
     room: _Room,
     needed: int,
@@ -151,47 +157,67 @@ def _make_room(
     host = room.host = room.host or HostRoom.of(device)
     found = [
         victim
-        for victim in victims(device, policy, lore.wake, now_s, segment)
+        for victim in victims(device, policy, now_s, segment)
         if victim.session.session not in room.taken
         and victim.session is not session
         and (segment.job or victim.kind <= LEASED)
     ]
     leased = [victim for victim in found if victim.kind == LEASED]
-    usable = [victim for victim in found if victim.kind != LEASED and host.can_take(victim.session, policy)]
+    stalled_bytes = session.total_bytes
+    usable = [
+        victim
+        for victim in found
+        if victim.kind != LEASED
+        and (
+            _drops(victim, policy, stalled_bytes)
+            or host.can_take(victim.session)
+            or may_rebuild(victim.session, policy, victim.after_s, stalled_bytes)
+        )
+    ]
     chosen = fewest(usable, -room.coming_bytes, device)
+    room.exhausted = chosen is None
     if chosen is None:
-        if leased:
-            yield from _hold(segment, "leased", _short_of(device, needed, room, "others only just finished"))
-            chosen = [victim for victim in usable if victim.kind == IDLE]
-        else:
-            chosen = usable
+        chosen = [victim for victim in usable if victim.kind == IDLE] if leased else usable
     for victim in chosen:
         room.taken.add(victim.session.session)
         room.coming_bytes += device.session_bytes.get(victim.session.session, 0)
-        yield from send_off(victim, device, policy, lore, now_s, f"room for {segment.session}")
+        yield from send_off(victim, device, policy, now_s, f"room for {segment.session}", stalled_bytes)
     if chosen:
         yield from _hold(segment, "leaving", _short_of(device, needed, room, "others are being moved out"))
-    elif not leased:
+    elif leased:
+        yield from _hold(segment, "leased", _short_of(device, needed, room, "others only just finished"))
+    else:
         yield from _stuck(segment, session, device, now_s, room, needed)
 
 
+def _drops(victim: Victim, policy: MemoryPolicy, stalled_bytes: int) -> bool:
+    """Without a thought of swapping it."""
+    return policy.recompute == "always" and may_rebuild(victim.session, policy, victim.after_s, stalled_bytes)
+
+
 def send_off(
-    victim: Victim, device: Device, policy: MemoryPolicy, lore: Lore, now_s: float, reason: str
+    victim: Victim,
+    device: Device,
+    policy: MemoryPolicy,
+    now_s: float,
+    reason: str,
+    stalled_bytes: int = 0,
 ) -> Iterator[Suggestion]:
-    """Move a session out: at once where it is stored whole, else by storing it first."""
+    """Move a session out: at once where it is stored whole, else by storing it first, or by dropping what its
+    owner can rebuild."""
     session = victim.session
     if session.moving is not None:
         yield from _hurry(session)
-    elif policy.recompute == "always" and session.rebuild_s is not None:
+    elif _drops(victim, policy, stalled_bytes):
         yield Transport("evict", session, discard=True, reason=reason)
     elif session.unstored_bytes == 0:
         yield Transport("evict", session, reason=reason)
     elif device.host_free_bytes() >= session.unstored_bytes:
         yield Transport("store", session, expedited=True, reason=reason)
-    elif policy.recompute == "when_cheaper" and session.rebuild_s is not None:
-        yield Transport("evict", session, discard=True, reason=reason)
+    elif may_rebuild(session, policy, victim.after_s, stalled_bytes):
+        yield Transport("evict", session, discard=True, reason=f"{reason}; rebuilding it costs least")
     else:
-        yield from clear_host(device, session.unstored_bytes, session, policy, lore.wake, now_s)
+        yield from clear_host(device, session.unstored_bytes, session, policy, now_s)
 
 
 def _stuck(
@@ -219,10 +245,23 @@ def _stuck(
     if others and not segment.job:
         return
     if others and device.tiers:
-        what = f"{len(others)} sessions hold the rest, and the host is full; it waits for one to close"
-        yield Hold(segment, "full", _short_of(device, needed, room, what), admission=True)
+        yield from _full(segment, device, room, needed)
         return
     yield from _anyway(segment, session, now_s)
+
+
+def _full(segment: Segment, device: Device, room: _Room, needed: int) -> Iterator[Suggestion]:
+    """Whoever closes makes room. Where everybody waits nobody will, and the last to come has to go."""
+    holders = [session for session in device.sessions.values() if session.total_bytes > 0]
+    if all(holder.busy for holder in holders):
+        last = device.waiting[-1]
+        yield _out_of_memory(last, device, needed, room.free_bytes + needed)
+        if last is segment:
+            return
+    room.full = True
+    what = f"{len(holders)} sessions fill the device and the tiers below; it waits for one to close"
+    yield Hold(segment, "full", _short_of(device, needed, room, what), admission=True)
+    room.claim(-needed)
 
 
 def _anyway(segment: Segment, session: Session, now_s: float) -> Iterator[Suggestion]:

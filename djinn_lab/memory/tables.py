@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from djinn_lab.memory.admission import AdmissionLore
+from djinn_lab.memory.expected_wake import WakeLore
 from djinn_lab.memory.messages import Command, TransferKind
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.records import Device, Segment, Session, Transfer
-from djinn_lab.memory.serving import Lore
 from djinn_lab.memory.states import PLACES, TRANSITIONS, Connection, IllegalEvent, Move, Phase
 from djinn_lab.memory.statistics import Statistics
 
@@ -20,7 +21,8 @@ class Tables:
         self.sessions: dict[str, Session] = {}
         self.segments: dict[str, Segment] = {}
         self.transfers: dict[int, Transfer] = {}
-        self.lore = Lore()
+        self.wake_lore = WakeLore()
+        self.admission_lore = AdmissionLore()
         self.statistics = Statistics()
         self.out: list[Command] = []
         self.transfers_begun = 0
@@ -110,6 +112,20 @@ class Tables:
         session.place = "device" if nbytes or moving else "none"
         if nbytes:
             session.rebuild_bytes = 0
+
+    def next_timeout_s(self) -> float | None:
+        """The end of the first lease or pause that somebody waits for, after now."""
+        due: list[float] = []
+        for device in self.devices.values():
+            if not device.waiting:
+                continue
+            since_s = min(segment.since_s for segment in device.waiting)
+            for session in device.sessions.values():
+                due.append(session.retry_s)
+                if session.leased_until_s is not None and session.idle_since_s is not None:
+                    due.append(session.leased_until_s)
+                    due.append(since_s + session.leased_until_s - session.idle_since_s)
+        return min((at_s for at_s in due if at_s > self.now_s), default=None)
 
     def validate(self) -> None:
         """Assert every invariant."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from djinn_lab.memory.expected_wake import WakeLore
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.ranking import after_s
 from djinn_lab.memory.records import Device, Session
@@ -27,13 +26,9 @@ class HostRoom:
         demotable = sum(session.total_bytes for session in device.sessions.values() if _demotable(session))
         return cls(device.host_free_bytes() + spare + min(demotable, device.disk_free_bytes()))
 
-    def can_take(self, session: Session, policy: MemoryPolicy) -> bool:
-        """Whether the session could leave the device; claims what that takes."""
-        if session.unstored_bytes == 0:
-            return True
-        if session.moving is not None:
-            return True
-        if policy.recompute != "never" and session.rebuild_s is not None:
+    def can_take(self, session: Session) -> bool:
+        """Whether the session could be stored whole; claims what that takes."""
+        if session.unstored_bytes == 0 or session.moving is not None:
             return True
         if self.bytes_left < session.total_bytes:
             return False
@@ -59,7 +54,6 @@ def clear_host(
     wanted_bytes: int,
     beneficiary: Session,
     policy: MemoryPolicy,
-    lore: WakeLore,
     now_s: float,
     later_than_s: float = 0.0,
 ) -> Iterator[Suggestion]:
@@ -74,7 +68,7 @@ def clear_host(
         for transfer in device.moving.values()
         if transfer.kind in ("forget", "demote") and transfer.session in device.sessions
     )
-    due = {name: after_s(session, policy, lore, now_s) for name, session in device.sessions.items()}
+    due = {name: after_s(session, policy, now_s) for name, session in device.sessions.items()}
     redundant = [
         session
         for session in device.sessions.values()

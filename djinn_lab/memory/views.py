@@ -61,7 +61,7 @@ def device_account(tables: Tables, device: Device) -> DeviceAccount:
 def session_account(tables: Tables, session: Session) -> SessionAccount:
     wake_at_s = wake_from_s = wake_until_s = None
     if session.phase is Phase.IO_WAIT and session.connection is Connection.CONNECTED and not session.busy:
-        expected = expectation(session, tables.policy, tables.lore.wake, tables.now_s)
+        expected = expectation(session, tables.policy, tables.now_s)
         if expected.known and math.isfinite(expected.after_s):
             wake_at_s = tables.now_s + expected.after_s
             wake_from_s = tables.now_s + expected.from_s

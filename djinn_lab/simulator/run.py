@@ -68,6 +68,7 @@ class Simulation:
         self._waiting_to_open: deque[Script] = deque()
         self._said: deque[Event] = deque()
         self._saying = False
+        self._due_s: float | None = None
 
     def run(self) -> RunFigures:
         parameters = self.parameters
@@ -105,6 +106,14 @@ class Simulation:
             for command in self.accounts.handle(self._said.popleft()):
                 self._perform(command)
         self._saying = False
+        due_s = self.accounts.next_timeout_s()
+        if due_s is not None and (self._due_s is None or due_s < self._due_s):
+            self._due_s = due_s
+            self.clock.at(due_s, self._timeout)
+
+    def _timeout(self) -> None:
+        self._due_s = None
+        self.say(ClockTicked(self.clock.now_s))
 
     def _perform(self, command: Command) -> None:
         match command:
