@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.agent_tape import Shape
@@ -57,17 +56,17 @@ class Workload:
         return think_s * self.bias * draw.lognormvariate(0.0, self.sigma)
 
 
-EIGHTY = Workload("80 agents live at once", agents=80, think_s=2.5)
-WORKLOADS = (
-    EIGHTY,
-    Workload("Poisson arrivals, 80 agents", agents=80, think_s=2.5, rate_per_s=4.0),
-    Workload("overload, 120 agents", agents=120, think_s=3.5),
-    Workload("all wake at once", agents=60, think_s=3.0, together=True),
-    Workload("estimates x0.3", agents=80, think_s=2.5, bias=0.3),
-    Workload("estimates x3", agents=80, think_s=2.5, bias=3.0),
-    Workload("no estimates", agents=80, think_s=2.5, bias=0.0),
+LRU = ("lru_write_through",)
+EIGHTY = Workload("80 agents live at once", agents=80, think_s=2.0)
+OTHERS: tuple[tuple[Workload, tuple[str, ...]], ...] = (
+    (Workload("Poisson arrivals, 80 agents", agents=80, think_s=2.0, rate_per_s=4.0), LRU),
+    (Workload("overload, 120 agents", agents=120, think_s=3.0), ()),
+    (Workload("all wake at once, 60 agents", agents=60, think_s=3.0, together=True), LRU),
+    (Workload("estimates x0.3, 80 agents", agents=80, think_s=2.0, bias=0.3), ()),
+    (Workload("estimates x3, 80 agents", agents=80, think_s=2.0, bias=3.0), ()),
+    (Workload("no estimates, 80 agents", agents=80, think_s=2.0, bias=0.0), ()),
 )
-Truth = Callable[[Plan], Plan]
+"""With the baselines that are run beside ours."""
 
 
 def oracle(plan: Plan) -> Plan:

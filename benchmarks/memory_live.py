@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.agent_client import Agent, AgentFailed, Turn, upload
 from benchmarks.agent_tape import TOKEN_BYTES, Shape, Tape, record_tape
-from benchmarks.agent_workloads import EIGHTY, TURNS, WORKLOADS, Plan, Workload, oracle
+from benchmarks.agent_workloads import EIGHTY, OTHERS, TURNS, Plan, Workload, oracle
 from benchmarks.bench import START_TIMEOUT_S, Bench, own_runtime
 from benchmarks.figures import OURS, Figure, Goal, figure
 from djinn_lab.client.rest import PoolClient
@@ -64,8 +64,8 @@ def measure(bench: Bench) -> list[Figure]:
     if bench.quick:
         return _compare(bench, tape, replace(EIGHTY, think_s=0.3), undisturbed, ("keep_all",))
     figures = _compare(bench, tape, EIGHTY, undisturbed, BASELINES)
-    for workload in WORKLOADS[1:]:
-        figures += _compare(bench, tape, workload, undisturbed, ("lru_write_through",))
+    for workload, others in OTHERS:
+        figures += _compare(bench, tape, workload, undisturbed, others)
     return figures
 
 
