@@ -77,7 +77,8 @@ def _explain_queued(job: Job, place: Place) -> str:
     parts = [] if running is None else [f"{_whose(running)} (running, {_ops(running)})"]
     parts += [f"{between} more"] if between > 0 else []
     parts += [] if previous is None else [f"{_whose(previous)} ({previous.priority})"]
-    return f"{ordinal(place.position)} in line for {job.held_on}, behind {_listed(parts)}."
+    behind = f", behind {_listed(parts)}" if parts else ""
+    return f"{ordinal(place.position)} in line for {job.held_on}{behind}."
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -31,7 +31,8 @@ def check_queue(
         if job.state is JobState.RUNNING:
             assert running.get(job.held_on or "") == job.job, f"{job.job} is RUNNING on no device"
         if job.state is JobState.QUEUED:
-            assert job.held_on in running, f"{job.job} is queued for an idle {job.held_on}"
+            free = job.held_on not in running and job.memory != "line"
+            assert not free, f"{job.job} is queued for an idle {job.held_on}"
         if job.state is JobState.SUBMITTED:
             up = [device for device, is_up in alive.items() if is_up and job.wish in (None, device)]
             assert not up, f"{job.job} has no device although {up} could take it"
@@ -44,8 +45,10 @@ def check_job(job: Job) -> None:
     on_device = job.state in (JobState.RESTORING, JobState.QUEUED, JobState.RUNNING)
     if job.state is JobState.RESTORING:
         assert job.memory in ("ask", "held"), f"{job.job} waits for memory, which is {job.memory}"
-    if job.state in (JobState.QUEUED, JobState.RUNNING):
-        assert job.memory in ("free", "granted"), f"{job.job} is {job.state} with memory {job.memory}"
+    if job.state is JobState.RUNNING:
+        assert job.memory in ("free", "granted"), f"{job.job} runs with memory {job.memory}"
+    if job.state is JobState.QUEUED:
+        assert job.memory in ("free", "line", "granted"), f"{job.job} is in line with memory {job.memory}"
     assert (job.held_on is not None) == on_device, f"{job.job} is {job.state} and held on {job.held_on}"
     assert 0 <= job.ops_done <= job.ops_total, f"{job.job} did {job.ops_done} of {job.ops_total} ops"
     assert (job.ended_at_s is not None) == job.finished

@@ -8,9 +8,10 @@ import msgspec
 
 from djinn_lab.jobs.states import JobState
 
-MemoryNeed = Literal["free", "ask", "held", "granted"]
+MemoryNeed = Literal["free", "ask", "held", "line", "granted"]
 """``free``: runs without asking session memory. ``ask``: once it is bound, a :class:`PlaceSegment` asks.
-``held``: was asked, and waits. ``granted``: may run on the device that its session is bound to."""
+``held``: was asked, and waits. ``line``: its state is there, and room comes with its turn. ``granted``: may
+run on the device that its session is bound to."""
 
 
 class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
@@ -63,12 +64,13 @@ class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
 
 class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
     """The job's segment waits for its session's state, or for room, on its device; sent again when the reason
-    changes."""
+    changes. ``in_line``: only until its turn is near."""
 
     at_s: float
     job: str
     reason: str
     wait_s: float | None = None
+    in_line: bool = False
 
 
 class MemoryGranted(msgspec.Struct, frozen=True, tag=True):

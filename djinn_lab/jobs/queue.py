@@ -181,7 +181,7 @@ class JobQueue:
             raise IllegalEvent(
                 f"the session's values live on {bound}, so it cannot run on {event.wish}", "client"
             )
-        if bound is None and event.memory in ("held", "granted"):
+        if bound is None and event.memory in ("held", "line", "granted"):
             raise IllegalEvent(f"memory is {event.memory} for a session without a device", "pool")
         job = self._arrived(event, old, self._next_state(old, Move.SUBMIT), event.wish, event.predicted_s)
         wait_s = event.memory_wait_s
@@ -195,14 +195,24 @@ class JobQueue:
 
     def _hold(self, event: MemoryHeld) -> None:
         job = self._waiting_for_memory(event.job)
+        if event.in_line:
+            self._put(self._in_line(job, "line"))
+            return
+        job = self._out_of_line(job)
         self._put(replace(job, memory="held", memory_reason=event.reason, memory_wait_s=event.wait_s))
 
     def _grant(self, event: MemoryGranted) -> None:
-        job = self._moved(self._waiting_for_memory(event.job), Move.GRANT)
-        self._put(replace(job, memory="granted", memory_reason="", memory_wait_s=None))
+        self._put(self._in_line(self._waiting_for_memory(event.job), "granted"))
+
+    def _in_line(self, job: Job, memory: MemoryNeed) -> Job:
+        moved = self._moved(job, Move.GRANT) if job.state is JobState.RESTORING else job
+        return replace(moved, memory=memory, memory_reason="", memory_wait_s=None)
+
+    def _out_of_line(self, job: Job) -> Job:
+        return self._moved(job, Move.HOLD) if job.state is JobState.QUEUED else job
 
     def _refuse_memory(self, event: MemoryRefused) -> None:
-        job = self._waiting_for_memory(event.job)
+        job = self._out_of_line(self._waiting_for_memory(event.job))
         self._out.append(EndSegment(job.job, job.segment, "refused", 0, job.held_on, event.message))
         self._settle(job, "failed", event.at_s, event.message)
 
@@ -252,7 +262,7 @@ class JobQueue:
 
     def _waiting_for_memory(self, job: str) -> Job:
         known = self._active(job, "pool")
-        if known.state is not JobState.RESTORING:
+        if known.state is not JobState.RESTORING and known.memory != "line":
             raise IllegalEvent(f"job {job} does not wait for memory ({known.state})", "pool")
         return known
 
@@ -364,8 +374,7 @@ class JobQueue:
                 self._bind(job, device)
         for device, alive in sorted(self._alive.items()):
             line = self._line(device) if alive and device not in self._running else []
-            if line:
-                job = line[0]
+            for job in [job for job in line if job.memory in ("free", "granted")][:1]:
                 started = job.started_at_s if job.started_at_s is not None else at_s
                 self._running[device] = job.job
                 self._put(replace(self._moved(job, Move.START), started_at_s=started))

@@ -31,7 +31,7 @@ from djinn_lab.memory.messages import (
 )
 from djinn_lab.memory.policy import POLICIES, MemoryPolicy
 from djinn_lab.memory.records import Device, Segment, Session
-from djinn_lab.memory.serving import needed_bytes, serve
+from djinn_lab.memory.serving import has_turn, needed_bytes, serve
 from djinn_lab.memory.snapshot import DeviceAccount, MemorySnapshot, SessionAccount
 from djinn_lab.memory.states import IllegalEvent, Move
 from djinn_lab.memory.tables import Tables
@@ -187,6 +187,7 @@ class MemoryAccounts:
         at_once = (
             session.resident
             and not device.waiting
+            and has_turn(device, self.policy)
             and not admission.is_new(session)
             and needed_bytes(session, segment) <= device.free_bytes()
         )
@@ -240,6 +241,7 @@ class MemoryAccounts:
         self._tables.devices[event.device] = Device(
             event.device, event.memory_bytes, event.host_bytes, event.disk_bytes, event.link_bytes_per_s
         )
+        self._tables.devices[event.device].slots = max(1, event.slots)
 
     def _detach(self, event: SessionDetached) -> None:
         connection = self._tables.moved(event.session, Move.DETACH)

@@ -60,7 +60,8 @@ def grant(tables: Tables, segment: Segment) -> None:
     if not session.admitted:
         session.admitted = True
         session.guess_bytes = guess_bytes(segment, tables.policy.growth, tables.admission_lore)
-    waited_s = tables.now_s - segment.since_s
+    _leave_line(tables, segment)
+    waited_s = tables.now_s - segment.since_s - segment.lined_s
     statistics = tables.statistics
     statistics.took(session.session, device.device, segment.peak_bytes, free_bytes)
     statistics.came_back(session.session)
@@ -81,6 +82,7 @@ def _woke(tables: Tables, session: Session, segment: Segment, device: Device) ->
         seconds = ready_s - session.wish_s + tables.now_s - segment.since_s
     else:
         seconds = tables.now_s - session.wish_s
+    seconds = max(0.0, seconds - segment.lined_s)
     floor_s = device.seconds_for(session.total_bytes)
     session.last_wake_s, session.last_floor_s = seconds, floor_s
     tables.statistics.woke(seconds, floor_s, session.wish_hit)
@@ -93,6 +95,10 @@ def _woke(tables: Tables, session: Session, segment: Segment, device: Device) ->
 def _hold(tables: Tables, hold: Hold) -> None:
     segment = hold.segment
     changed = segment.told != hold.told
+    if hold.in_line and segment.line_since_s is None:
+        segment.line_since_s = tables.now_s
+    elif not hold.in_line:
+        _leave_line(tables, segment)
     if changed and hold.admission and not segment.admission:
         tables.statistics.admission_waits += 1
     segment.admission = hold.admission
@@ -102,8 +108,17 @@ def _hold(tables: Tables, hold: Hold) -> None:
             tables.now_s, "hold", segment.session, segment.device, segment.peak_bytes, reason=hold.reason
         )
         tables.out.append(
-            HoldSegment(segment.job, segment.segment, hold.reason, hold.estimate_s, hold.admission)
+            HoldSegment(
+                segment.job, segment.segment, hold.reason, hold.estimate_s, hold.admission, hold.in_line
+            )
         )
+
+
+def _leave_line(tables: Tables, segment: Segment) -> None:
+    """The time in line is the device's, not the memory's."""
+    if segment.line_since_s is not None:
+        segment.lined_s += tables.now_s - segment.line_since_s
+        segment.line_since_s = None
 
 
 def refuse(tables: Tables, segment: Segment, message: str, advice: str) -> None:

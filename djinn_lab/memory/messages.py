@@ -19,7 +19,8 @@ disk. ``forget``: drop the host's copy of a session that is on the device."""
 
 class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
     """``host_bytes``, ``disk_bytes``: how much of this device's sessions the host and the disk may hold.
-    ``link_bytes_per_s``: between device and host, None until measured."""
+    ``link_bytes_per_s``: between device and host, None until measured.
+    ``slots``: segments that run at once."""
 
     at_s: float
     device: str
@@ -27,6 +28,7 @@ class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
     host_bytes: int = 0
     disk_bytes: int = 0
     link_bytes_per_s: float | None = None
+    slots: int = 1
 
 
 class DeviceLost(msgspec.Struct, frozen=True, tag=True):
@@ -235,13 +237,14 @@ class GrantSegment(msgspec.Struct, frozen=True, tag=True):
 class HoldSegment(msgspec.Struct, frozen=True, tag=True):
     """It waits; ``reason`` is one sentence with numbers, for its owner. Sent again when that changes.
     ``estimate_s``: of the wait, None when unknown. ``admission``: it waits for others to leave, not for a
-    copy."""
+    copy. ``in_line``: its state is there, and room is kept only for those whose turn is near."""
 
     job: str
     segment: int
     reason: str
     estimate_s: float | None = None
     admission: bool = False
+    in_line: bool = False
 
 
 class StoreSession(msgspec.Struct, frozen=True, tag=True):

@@ -28,8 +28,9 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     long, at once where half of the device is in use. ``just_in_time_s``: how long before the expected
     moment that kind of prefetch begins. ``wish_s``: how long a COMPUTE or SOON signal counts without a
     cell. ``headroom``: the part of a device that prefetches leave free for the cells of those who are
-    there. ``growth``: a new session is taken to become this many times as large as its first cell, until
-    others showed how large they become."""
+    there. ``ready_ahead``: segments that room is kept for besides those that run; the others of a device's
+    line keep their state, and wait. ``growth``: a new session is taken to become this many times as large
+    as its first cell, until others showed how large they become."""
 
     name: str
     moves: bool = True
@@ -48,6 +49,7 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     just_in_time_s: float = 0.25
     wish_s: float = 30.0
     headroom: float = 0.02
+    ready_ahead: int = 1
     growth: float = 1.5
 
 

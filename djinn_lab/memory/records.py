@@ -33,6 +33,8 @@ class Segment:
     estimate_s: float | None = None
     admission: bool = False
     kept_bytes: int | None = None
+    line_since_s: float | None = None
+    lined_s: float = 0.0
 
     @property
     def order(self) -> tuple[int, int]:
@@ -152,6 +154,7 @@ class Device:
     host_full: bool = False
     disk_full: bool = False
     device_full: bool = False
+    slots: int = 1
 
     @property
     def tiers(self) -> bool:

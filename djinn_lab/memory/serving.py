@@ -76,6 +76,11 @@ def wishes(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
     )
 
 
+def has_turn(device: Device, policy: MemoryPolicy) -> bool:
+    """Is room kept for one more?"""
+    return len(device.granted) < device.slots + policy.ready_ahead
+
+
 def needed_bytes(session: Session, segment: Segment) -> int:
     """Room that is still to be found for it; bytes of a restore under way are counted already."""
     restoring = session.moving is not None and session.moving.kind == "restore"
@@ -97,11 +102,12 @@ def _serve_one(
         if segment.job:
             yield _unrestorable(segment, session)
         return
-    needed = needed_bytes(session, segment)
+    turn = has_turn(device, policy)
+    needed = needed_bytes(session, segment) - (0 if turn else segment.peak_bytes)
     enough = needed <= room.free_bytes
     room.claim(needed)
-    if enough:
-        yield from _proceed(segment, session, device, now_s)
+    if enough or (not turn and session.resident):
+        yield from _proceed(segment, session, device, now_s, turn)
         return
     if session.moving is not None and session.moving.kind == "restore":
         yield from _hurry(session)
@@ -123,11 +129,16 @@ def _serve_one(
         yield Hold(segment, told, reason, admission=room.full)
 
 
-def _proceed(segment: Segment, session: Session, device: Device, now_s: float) -> Iterator[Suggestion]:
+def _proceed(
+    segment: Segment, session: Session, device: Device, now_s: float, turn: bool
+) -> Iterator[Suggestion]:
     """There is room: run it, or bring its session back."""
     if session.resident:
-        if segment.job:
+        if segment.job and turn:
             yield Grant(segment)
+        elif segment.job:
+            ahead = len(device.granted)
+            yield Hold(segment, "line", f"its state is there; {ahead} cells are ahead of it", in_line=True)
         return
     moving = session.moving
     if moving is None and session.away:

@@ -31,13 +31,15 @@ class Grant(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """``told``: the kind of reason, so that the owner hears only of changes."""
+    """``told``: the kind of reason, so that the owner hears only of changes. ``in_line``: only its turn is
+    missing."""
 
     segment: Segment
     told: str
     reason: str
     estimate_s: float | None = None
     admission: bool = False
+    in_line: bool = False
 
 
 class Refuse(NamedTuple):

@@ -101,4 +101,5 @@ def held_segments(tables: Tables) -> tuple[HeldSegment, ...]:
         )
         for _, device in sorted(tables.devices.items())
         for segment in device.waiting
+        if segment.line_since_s is None
     )

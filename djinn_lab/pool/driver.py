@@ -215,7 +215,8 @@ class Driver:
         self._jobs(jobs.MemoryGranted(self.ledger.clock.now_s(), grant.job))
 
     def _memory_held(self, hold: memory.HoldSegment) -> None:
-        self._jobs(jobs.MemoryHeld(self.ledger.clock.now_s(), hold.job, hold.reason, hold.estimate_s))
+        now_s = self.ledger.clock.now_s()
+        self._jobs(jobs.MemoryHeld(now_s, hold.job, hold.reason, hold.estimate_s, hold.in_line))
 
     def _memory_refused(self, verdict: memory.RefuseSegment) -> None:
         """Of a segment that was held."""

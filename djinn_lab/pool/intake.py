@@ -105,7 +105,9 @@ class Intake:
             predicted_s=predicted_s,
             memory="granted" if isinstance(verdict, memory.GrantSegment) else "ask",
         )
-        if isinstance(verdict, memory.HoldSegment):
+        if isinstance(verdict, memory.HoldSegment) and verdict.in_line:
+            event = msgspec.structs.replace(event, memory="line")
+        elif isinstance(verdict, memory.HoldSegment):
             event = msgspec.structs.replace(
                 event, memory="held", memory_reason=verdict.reason, memory_wait_s=verdict.estimate_s
             )

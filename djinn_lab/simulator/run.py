@@ -80,6 +80,7 @@ class Simulation:
                 parameters.host_bytes,
                 parameters.disk_bytes,
                 parameters.link_bytes_per_s,
+                parameters.slots,
             )
         )
         for script in self.workload.scripts:

@@ -43,7 +43,7 @@ SESSIONS = st.sampled_from(["s0", "s1", "s2", "s3"])
 OUTCOMES = st.sampled_from(["done", "failed", "cancelled", "bad"])
 PRIORITIES = st.sampled_from([*Priority, "URGENT"])
 SMALL = st.integers(-1, 4)
-MEMORY = st.sampled_from(["free", "ask", "held", "granted"])
+MEMORY = st.sampled_from(["free", "ask", "held", "line", "granted"])
 REACHABLE = {(before, after) for (before, _), after in TRANSITIONS.items()}
 
 
@@ -114,12 +114,15 @@ class QueueMachine(RuleBasedStateMachine):
         segment = 0 if known is None else known.segment + 1
         self.feed(SegmentRefused(self.tick(), job, segment, session, session, "NORMAL", 1, final, "no"))
 
-    @rule(job=JOBS, reason=st.sampled_from(["Room.", "Copy."]))
-    def hold(self, job: str, reason: str) -> None:
+    @rule(job=JOBS, reason=st.sampled_from(["Room.", "Copy."]), in_line=st.booleans())
+    def hold(self, job: str, reason: str, in_line: bool) -> None:
         waits = self.waits_for_memory(job)
-        assert (self.feed(MemoryHeld(self.tick(), job, reason)) is not None) == waits
+        assert (self.feed(MemoryHeld(self.tick(), job, reason, None, in_line)) is not None) == waits
         if waits:
-            assert self.queue.explain(job) == reason
+            known = self.queue.job(job)
+            assert known is not None
+            assert known.state is (JobState.QUEUED if in_line else JobState.RESTORING)
+            assert in_line or self.queue.explain(job) == reason
 
     @rule(job=JOBS)
     def grant(self, job: str) -> None:
@@ -137,7 +140,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     def waits_for_memory(self, job: str) -> bool:
         known = self.queue.job(job)
-        return known is not None and known.state is JobState.RESTORING
+        return known is not None and (
+            known.state is JobState.RESTORING or (known.state is JobState.QUEUED and known.memory == "line")
+        )
 
     @rule(device=DEVICES, ops=SMALL)
     def progress(self, device: str, ops: int) -> None:
