@@ -13,6 +13,8 @@ from djinn_lab.units import format_bytes
 
 LEARNED_FROM = 5
 """Sizes that must have been seen before new sessions are taken to reach them."""
+GROWN_CELLS = 3
+"""Cells after which a session's growth counts."""
 SETTLED_CELLS = 32
 """A session that ran this many cells is as large as it is, not as large as others became."""
 REMEMBERED = 64
@@ -24,6 +26,23 @@ class AdmissionLore:
     def __init__(self) -> None:
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._closed_s: deque[float] = deque(maxlen=REMEMBERED)
+        self._growths: dict[str, float] = {}
+
+    def cell_ended(self, session: Session) -> None:
+        """How much larger is it than after its first cell?"""
+        if session.first_bytes == 0:
+            session.first_bytes = session.total_bytes
+        elif session.cells >= GROWN_CELLS:
+            self._growths.pop(session.session, None)
+            self._growths[session.session] = session.largest_bytes / session.first_bytes
+            if len(self._growths) > REMEMBERED:
+                del self._growths[next(iter(self._growths))]
+
+    def growth(self) -> float:
+        """The median of how many times larger sessions became than after their first cell."""
+        if len(self._growths) < LEARNED_FROM:
+            return 1.0
+        return max(1.0, sorted(self._growths.values())[len(self._growths) // 2])
 
     def closed(self, session: Session, now_s: float) -> None:
         """A session that held something is gone."""
@@ -49,30 +68,31 @@ def is_new(session: Session) -> bool:
     return not session.admitted and session.total_bytes == 0 and session.rebuild_bytes == 0
 
 
-def guess_bytes(segment: Segment, growth: float, lore: AdmissionLore) -> int:
+def guess_bytes(segment: Segment, lore: AdmissionLore) -> int:
     """How large a new session becomes, as far as anybody knows."""
     first = segment.peak_bytes if segment.kept_bytes is None else segment.kept_bytes
-    return max(first, lore.usual_bytes() or int(growth * first))
+    return max(lore.usual_bytes(), int(lore.growth() * first))
 
 
-def committed_bytes(device: Device) -> int:
+def committed_bytes(device: Device, growth: float) -> int:
     """What the sessions of a device hold and are expected to."""
-    return device.shared_bytes + sum(_commitment(session) for session in device.sessions.values())
+    return device.shared_bytes + sum(_commitment(session, growth) for session in device.sessions.values())
 
 
-def _commitment(session: Session) -> int:
+def _commitment(session: Session, growth: float) -> int:
     held = session.total_bytes + session.rebuild_bytes
     granted = max(
         (segment.base_bytes + segment.peak_bytes for segment in session.segments.values() if segment.granted),
         default=0,
     )
-    expected = session.guess_bytes if session.admitted and session.cells < SETTLED_CELLS else 0
-    return max(held, granted, expected)
+    if not session.admitted or session.cells >= SETTLED_CELLS:
+        return max(held, granted)
+    return max(held, granted, session.guess_bytes, int(growth * session.first_bytes))
 
 
 def holders(device: Device) -> list[Session]:
     """Sessions that a new one could wait for."""
-    return [session for session in device.sessions.values() if _commitment(session) > 0]
+    return [session for session in device.sessions.values() if _commitment(session, 1.0) > 0]
 
 
 class Gate:
@@ -82,7 +102,6 @@ class Gate:
     def __init__(self, device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: float) -> None:
         self._device = device
         self._share = policy.admission_share
-        self._growth = policy.growth
         self._lore = lore
         self._now_s = now_s
         self._ahead = 0
@@ -99,8 +118,8 @@ class Gate:
         if not inside:
             return None
         limit_bytes = int(self._share * self._device.capacity_bytes)
-        committed = committed_bytes(self._device)
-        wanted = guess_bytes(segment, self._growth, self._lore)
+        committed = committed_bytes(self._device, self._lore.growth())
+        wanted = guess_bytes(segment, self._lore)
         if not self._ahead and committed + wanted <= limit_bytes:
             return None
         self._ahead += 1

@@ -59,7 +59,7 @@ def grant(tables: Tables, segment: Segment) -> None:
     device.granted[segment.job] = segment
     if not session.admitted:
         session.admitted = True
-        session.guess_bytes = guess_bytes(segment, tables.policy.growth, tables.admission_lore)
+        session.guess_bytes = guess_bytes(segment, tables.admission_lore)
     _leave_line(tables, segment)
     waited_s = tables.now_s - segment.since_s - segment.lined_s
     statistics = tables.statistics

@@ -140,6 +140,7 @@ def cell_ended(tables: Tables, session: Session) -> None:
     """Idle from here, unless another of its cells is under way."""
     session.cell = False
     session.cells += 1
+    tables.admission_lore.cell_ended(session)
     if not session.busy and session.connection is Connection.CONNECTED:
         at_s, expected_s = session.deferred or (tables.now_s, None)
         announced = session.announced_s is not None and session.deferred is None

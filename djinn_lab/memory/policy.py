@@ -29,8 +29,7 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     moment that kind of prefetch begins. ``wish_s``: how long a COMPUTE or SOON signal counts without a
     cell. ``headroom``: the part of a device that prefetches leave free for the cells of those who are
     there. ``ready_ahead``: segments that room is kept for besides those that run; the others of a device's
-    line keep their state, and wait. ``growth``: a new session is taken to become this many times as large
-    as its first cell, until others showed how large they become."""
+    line keep their state, and wait."""
 
     name: str
     moves: bool = True
@@ -50,7 +49,6 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     wish_s: float = 30.0
     headroom: float = 0.02
     ready_ahead: int = 1
-    growth: float = 1.5
 
 
 _OURS = MemoryPolicy("ours")

@@ -58,13 +58,13 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """``total_bytes``: its state, wherever it is. ``unstored_bytes``, ``ready_bytes``: as last reported, of
-    a session on the device. ``cell``: one is under way. ``wish_s``: since when it wants to compute, None
-    once it does. ``announced_s``, ``announced_at_s``: the last estimate and when it was given.
-    ``prefetched``: brought back unasked and not used since. ``recoverable``: another process could bring
-    back what it holds. ``retry_s``: no transfer before, after one failed. ``gap``, ``due_s``: what is
-    expected of its gap, and for when, as computed for ``due_bucket``. ``said_s``: when it last announced to
-    compute. ``teaches``: the gap that it is in is one."""
+    """``total_bytes``: its state, wherever it is; ``first_bytes``: after its first cell. ``unstored_bytes``,
+    ``ready_bytes``: as last reported, of a session on the device. ``cell``: one is under way. ``wish_s``:
+    since when it wants to compute, None once it does. ``announced_s``, ``announced_at_s``: the last estimate
+    and when it was given. ``prefetched``: brought back unasked and not used since. ``recoverable``: another
+    process could bring back what it holds. ``retry_s``: no transfer before, after one failed. ``gap``,
+    ``due_s``: what is expected of its gap, and for when, as computed for ``due_bucket``. ``said_s``: when it
+    last announced to compute. ``teaches``: the gap that it is in is one."""
 
     session: str
     user: str
@@ -75,6 +75,7 @@ class Session:
     moving: Transfer | None = None
     total_bytes: int = 0
     largest_bytes: int = 0
+    first_bytes: int = 0
     kv_bytes: int = 0
     unstored_bytes: int = 0
     ready_bytes: int = 0
