@@ -350,7 +350,6 @@ def test_an_early_wish_to_compute_joins_the_copy_under_way(tmp_path: Path) -> No
         assert torch.equal(opened[parked].fetch(held[parked]), state_of(parked))
         after = counters(pool)
         assert grown(before, after, "restores") == 1
-        assert grown(before, after, "prefetches_late") == 1
 
 
 def test_signals_are_answered_and_change_no_result(pool: PoolUnderTest) -> None:
