@@ -125,8 +125,7 @@ class Residence:
             case memory.EvictSession():
                 order = worker.Evict(command.transfer, command.session, command.discard)
             case memory.RestoreSession():
-                manifest = self._manifest_for(command.session, command.device)
-                order = worker.Restore(command.transfer, command.session, command.expedited, manifest)
+                order = self._restore(command)
             case memory.DemoteSession():
                 order = worker.Demote(command.transfer, command.session)
             case memory.ForgetStored():
@@ -183,8 +182,9 @@ class Residence:
                 whole=done.whole,
             )
         )
-        if done.kind == "restore":
-            self._restored(device, done.session)
+        stored = self._stored.get(done.session)
+        if done.kind == "restore" and stored is not None:
+            stored.by = self._process(device)
 
     def not_transferred(self, device: str, failed: worker.TransferFailed) -> None:
         log.warning("%s: %s of session %s failed: %s", device, failed.kind, failed.session, failed.reason)
@@ -240,20 +240,18 @@ class Residence:
         except memory.IllegalEvent as error:
             log.error("%s: the worker's transfer makes no sense: %s", event.device, error)
 
-    def _restored(self, device: str, session: str) -> None:
-        stored = self._stored.get(session)
-        if stored is not None:
-            by, stored.by = stored.by, self._process(device)
-            if stored.released and by != stored.by:
-                self._send_release(device, session, stored.released)
-
     def _send_release(self, device: str, session: str, values: list[int]) -> None:
         program = Program(metas=(), templates=(), scopes=(), sources=(), nodes=(), release=values)
         self._send(device, worker.RunSegment(RELEASE_JOB, 0, session, encode_program(program)))
 
-    def _manifest_for(self, session: str, device: str) -> bytes | None:
-        stored = self._stored.get(session)
-        return stored.manifest if stored is not None and stored.by != self._process(device) else None
+    def _restore(self, command: memory.RestoreSession) -> worker.Restore:
+        """Another process than the one that stored it is told what lies where, and what of it nobody holds any
+        more: those bytes may have been given to others."""
+        stored = self._stored.get(command.session)
+        number, session, expedited = command.transfer, command.session, command.expedited
+        if stored is None or stored.by == self._process(command.device):
+            return worker.Restore(number, session, expedited)
+        return worker.Restore(number, session, expedited, stored.manifest, tuple(stored.released))
 
     def _process(self, device: str) -> tuple[str, int]:
         return device, self._launcher.restarts(device)
