@@ -245,8 +245,8 @@ class Residence:
         self._send(device, worker.RunSegment(RELEASE_JOB, 0, session, encode_program(program)))
 
     def _restore(self, command: memory.RestoreSession) -> worker.Restore:
-        """Another process than the one that stored it is told what lies where, and what of it nobody holds any
-        more: those bytes may have been given to others."""
+        """Another process than the one that stored it is told what lies where, and what of it nobody holds
+        any more: those bytes may have been given to others."""
         stored = self._stored.get(command.session)
         number, session, expedited = command.transfer, command.session, command.expedited
         if stored is None or stored.by == self._process(command.device):
