@@ -141,7 +141,7 @@ class MemoryAccounts:
         if device is None:
             return
         tables = self._tables
-        if device.waiting or background:
+        if background or device.contended:
             enacting.enact(tables, serve(device, self.policy, tables.admission_lore, tables.now_s))
         if background:
             enacting.enact(tables, in_background(device, self.policy, tables.now_s))
@@ -186,7 +186,7 @@ class MemoryAccounts:
         tables.segments[event.job] = session.segments[event.job] = segment
         at_once = (
             session.resident
-            and not device.waiting
+            and not device.contended
             and has_turn(device, self.policy)
             and not admission.is_new(session)
             and needed_bytes(session, segment) <= device.free_bytes()

@@ -5,6 +5,7 @@ the reason; those that are in are never held for it."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.records import Device, Segment, Session
@@ -27,25 +28,30 @@ class AdmissionLore:
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._closed_s: deque[float] = deque(maxlen=REMEMBERED)
         self._growths: dict[str, float] = {}
+        self._final_growths: deque[float] = deque(maxlen=REMEMBERED)
 
     def cell_ended(self, session: Session) -> None:
         """How much larger is it than after its first cell?"""
         if session.first_bytes == 0:
             session.first_bytes = session.total_bytes
         elif session.cells >= GROWN_CELLS:
-            self._growths.pop(session.session, None)
             self._growths[session.session] = session.largest_bytes / session.first_bytes
-            if len(self._growths) > REMEMBERED:
-                del self._growths[next(iter(self._growths))]
 
     def growth(self) -> float:
-        """The median of how many times larger sessions became than after their first cell."""
-        if len(self._growths) < LEARNED_FROM:
+        """The median of how many times larger sessions became than after their first cell: of those that
+        closed, while there are too few of those that are open."""
+        seen: Collection[float] = self._final_growths
+        if len(seen) < LEARNED_FROM:
+            seen = self._growths.values()
+        if len(seen) < LEARNED_FROM:
             return 1.0
-        return max(1.0, sorted(self._growths.values())[len(self._growths) // 2])
+        return max(1.0, sorted(seen)[len(seen) // 2])
 
     def closed(self, session: Session, now_s: float) -> None:
         """A session that held something is gone."""
+        growth = self._growths.pop(session.session, None)
+        if growth is not None:
+            self._final_growths.append(growth)
         if session.largest_bytes > 0:
             self._sizes.append(session.largest_bytes)
             self._closed_s.append(now_s)
@@ -80,19 +86,13 @@ def committed_bytes(device: Device, growth: float) -> int:
 
 
 def _commitment(session: Session, growth: float) -> int:
-    held = session.total_bytes + session.rebuild_bytes
-    granted = max(
-        (segment.base_bytes + segment.peak_bytes for segment in session.segments.values() if segment.granted),
-        default=0,
-    )
-    if not session.admitted or session.cells >= SETTLED_CELLS:
-        return max(held, granted)
-    return max(held, granted, session.guess_bytes, int(growth * session.first_bytes))
-
-
-def holders(device: Device) -> list[Session]:
-    """Sessions that a new one could wait for."""
-    return [session for session in device.sessions.values() if _commitment(session, 1.0) > 0]
+    nbytes = session.total_bytes + session.rebuild_bytes
+    for segment in session.segments.values():
+        if segment.granted:
+            nbytes = max(nbytes, segment.base_bytes + segment.peak_bytes)
+    if session.admitted and session.cells < SETTLED_CELLS:
+        nbytes = max(nbytes, session.guess_bytes, int(growth * session.first_bytes))
+    return nbytes
 
 
 class Gate:
@@ -114,26 +114,23 @@ class Gate:
         if self._ahead and segment.told == told:
             self._ahead += 1
             return Hold(segment, told, segment.reason, segment.estimate_s, True)
-        inside = holders(self._device)
-        if not inside:
-            return None
         limit_bytes = int(self._share * self._device.capacity_bytes)
         committed = committed_bytes(self._device, self._lore.growth())
         wanted = guess_bytes(segment, self._lore)
-        if not self._ahead and committed + wanted <= limit_bytes:
+        alone = committed == self._device.shared_bytes
+        if alone or (not self._ahead and committed + wanted <= limit_bytes):
             return None
         self._ahead += 1
         every_s = self._lore.closing_every_s(self._now_s)
         estimate_s = None if every_s is None else every_s * self._ahead
-        return Hold(
-            segment, told, _full(inside, committed, limit_bytes, wanted, self._device), estimate_s, True
-        )
+        return Hold(segment, told, _full(committed, limit_bytes, wanted, self._device), estimate_s, True)
 
 
-def _full(inside: list[Session], committed: int, limit_bytes: int, wanted: int, device: Device) -> str:
+def _full(committed: int, limit_bytes: int, wanted: int, device: Device) -> str:
+    inside = sum(_commitment(session, 1.0) > 0 for session in device.sessions.values())
     where = "on the device and the host" if device.host_bytes else "on the device"
     return (
-        f"memory is full: {len(inside)} sessions hold or expect {format_bytes(committed)} of the"
+        f"memory is full: {inside} sessions hold or expect {format_bytes(committed)} of the"
         f" {format_bytes(limit_bytes)} that may be given away {where}, and this one needs"
         f" {format_bytes(wanted)}; it waits for one to close"
     )

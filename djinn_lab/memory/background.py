@@ -32,7 +32,7 @@ def in_background(device: Device, policy: MemoryPolicy, now_s: float) -> Iterato
         yield from _leave_eagerly(device, policy, now_s)
     if policy.write_through and not device.copying("store"):
         yield from _write_through(device, policy, now_s)
-    if any(not segment.admission for segment in device.waiting) or _restoring_unasked(device):
+    if device.short or _restoring_unasked(device):
         return
     if policy.prefetch == "into_room":
         yield from _prefetch_into_room(device, policy, now_s)
@@ -141,7 +141,9 @@ def _displaced(
     later = [
         victim
         for victim in victims(device, policy, now_s, None)
-        if victim.after_s > bar_s and victim.session.unstored_bytes == 0 and victim.session.moving is None
+        if victim.after_s > bar_s * (policy.displacement if victim.session.prefetched else 1.0)
+        and victim.session.unstored_bytes == 0
+        and victim.session.moving is None
     ]
     return fewest(later, missing, device)
 

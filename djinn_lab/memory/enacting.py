@@ -27,6 +27,8 @@ from djinn_lab.memory.tables import Tables
 
 RETRY_S = 0.25
 """After a failed transfer its session is left alone for this long, doubled with each failure in a row."""
+HEARS_EVERY_S = 0.25
+"""The owner of a waiting segment hears of changes at most this often."""
 LINK_SHARE = 0.2
 """Weight of the latest copy in the measured rate of a link."""
 LINK_BYTES_MIN = 2**20
@@ -93,25 +95,26 @@ def _woke(tables: Tables, session: Session, segment: Segment, device: Device) ->
 
 
 def _hold(tables: Tables, hold: Hold) -> None:
+    """Nothing changes without a word to the owner, who is not told of every turn."""
     segment = hold.segment
-    changed = segment.told != hold.told
-    if hold.in_line and segment.line_since_s is None:
+    lines = hold.in_line or segment.line_since_s is not None
+    if segment.told == hold.told or (tables.now_s < segment.hears_s and not lines):
+        return
+    if hold.in_line:
         segment.line_since_s = tables.now_s
-    elif not hold.in_line:
+    else:
         _leave_line(tables, segment)
-    if changed and hold.admission and not segment.admission:
+    if hold.admission and not segment.counted:
         tables.statistics.admission_waits += 1
-    segment.admission = hold.admission
-    if changed:
-        segment.told, segment.reason, segment.estimate_s = hold.told, hold.reason, hold.estimate_s
-        tables.statistics.note(
-            tables.now_s, "hold", segment.session, segment.device, segment.peak_bytes, reason=hold.reason
-        )
-        tables.out.append(
-            HoldSegment(
-                segment.job, segment.segment, hold.reason, hold.estimate_s, hold.admission, hold.in_line
-            )
-        )
+        segment.counted = True
+    segment.admission, segment.hears_s = hold.admission, tables.now_s + HEARS_EVERY_S
+    segment.told, segment.reason, segment.estimate_s = hold.told, hold.reason, hold.estimate_s
+    tables.statistics.note(
+        tables.now_s, "hold", segment.session, segment.device, segment.peak_bytes, reason=hold.reason
+    )
+    tables.out.append(
+        HoldSegment(segment.job, segment.segment, hold.reason, hold.estimate_s, hold.admission, hold.in_line)
+    )
 
 
 def _leave_line(tables: Tables, segment: Segment) -> None:

@@ -14,7 +14,8 @@ from djinn_lab.memory.states import Connection, Phase, Place
 @dataclass(slots=True, eq=False)
 class Segment:
     """Placed and not over. ``arrival`` orders equal ranks. ``base_bytes``: what its session held when it was
-    granted. ``told``: the kind of reason it was last held for."""
+    granted. ``told``: the kind of reason that its owner heard last, who hears no other before ``hears_s``.
+    ``counted``: among those that waited for others to leave."""
 
     job: str
     segment: int
@@ -29,6 +30,8 @@ class Segment:
     granted: bool = False
     base_bytes: int = 0
     told: str = ""
+    hears_s: float = 0.0
+    counted: bool = False
     reason: str = ""
     estimate_s: float | None = None
     admission: bool = False
@@ -165,6 +168,16 @@ class Device:
     @property
     def capacity_bytes(self) -> int:
         return self.memory_bytes + self.host_bytes + self.disk_bytes
+
+    @property
+    def contended(self) -> bool:
+        """Somebody waits for room or a turn here, not only for others to leave."""
+        return any(not segment.admission for segment in self.waiting)
+
+    @property
+    def short(self) -> bool:
+        """Somebody waits for room here."""
+        return any(not segment.admission and segment.line_since_s is None for segment in self.waiting)
 
     def reserved_bytes(self) -> int:
         """Granted to segments and not yet taken."""

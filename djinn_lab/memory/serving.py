@@ -189,11 +189,13 @@ def _make_room(
     room.exhausted = chosen is None
     if chosen is None:
         chosen = [victim for victim in usable if victim.kind == IDLE] if leased else usable
+    leaving = False
     for victim in chosen:
         room.taken.add(victim.session.session)
         room.coming_bytes += device.session_bytes.get(victim.session.session, 0)
         yield from send_off(victim, device, policy, now_s, f"room for {segment.session}", stalled_bytes)
-    if chosen:
+        leaving |= victim.session.moving is not None
+    if leaving or device.copying("forget") or device.copying("demote"):
         yield from _hold(segment, "leaving", _short_of(device, needed, room, "others are being moved out"))
     elif leased:
         yield from _hold(segment, "leased", _short_of(device, needed, room, "others only just finished"))

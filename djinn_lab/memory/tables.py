@@ -117,9 +117,9 @@ class Tables:
         """The end of the first lease or pause that somebody waits for, after now."""
         due: list[float] = []
         for device in self.devices.values():
-            if not device.waiting:
+            if not device.contended:
                 continue
-            since_s = min(segment.since_s for segment in device.waiting)
+            since_s = min(segment.since_s for segment in device.waiting if not segment.admission)
             for session in device.sessions.values():
                 due.append(session.retry_s)
                 if session.leased_until_s is not None and session.idle_since_s is not None:

@@ -251,6 +251,8 @@ class PolicyMachine(RuleBasedStateMachine):
     def nobody_waits_for_nothing(self) -> None:
         """Who is held while nothing is under way waits for others to leave, for a retry or the end of a
         lease, or behind somebody who does."""
+        self.now_s += 0.3
+        self.feed(ClockTicked(self.now_s))
         held = self.accounts.snapshot().held
         for one in held:
             engine = self.engines[one.device]
