@@ -142,6 +142,8 @@ def _transport(tables: Tables, ask: Transport) -> None:
     if ask.kind == "restore":
         tables.statistics.took(session.session, device.device, transfer.nbytes, free_bytes)
         tables.statistics.prefetches += ask.prefetch
+    elif ask.kind == "evict":
+        tables.statistics.leaves(session.session, device.device, transfer.nbytes)
     what = "prefetch" if ask.prefetch else ask.kind
     tables.statistics.note(
         tables.now_s, what, session.session, device.device, transfer.nbytes, reason=ask.reason
@@ -228,7 +230,7 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
 
 
 def _evicted(tables: Tables, session: Session, device: Device, transfer: Transfer) -> None:
-    tables.statistics.evicted(session.session, device.device, transfer.nbytes)
+    tables.statistics.evictions += 1
     tables.statistics.prefetches_wasted += session.prefetched
     session.prefetched = False
     session.wish_hit = False
@@ -257,6 +259,8 @@ def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
     tables.statistics.note(
         tables.now_s, "failed", session.session, device.device, transfer.nbytes, reason=event.reason
     )
+    if transfer.kind == "evict":
+        tables.statistics.stays(session.session)
     if event.mismatch:
         tables.statistics.mismatches += 1
         lose(tables, session, device.device, session.total_bytes, event.reason)

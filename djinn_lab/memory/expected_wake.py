@@ -65,7 +65,7 @@ def remaining_s(gap: Gap, now_s: float, share: float) -> float:
     median_s = max(gap.median_s, GAP_S_MIN)
     if gap.sigma < SIGMA_MIN:
         return max(0.0, median_s - elapsed_s)
-    if elapsed_s <= 0.0:
+    if elapsed_s < GAP_S_MIN * 1e-6:
         return median_s * math.exp(gap.sigma * _NORMAL.inv_cdf(share))
     passed = math.log(elapsed_s / median_s) / gap.sigma
     if passed > _FAR:

@@ -74,9 +74,13 @@ class Statistics:
             return
         self.copies.append((at_s, device, kind == "store", nbytes))
 
-    def evicted(self, session: str, device: str, nbytes: int) -> None:
-        self.evictions += 1
+    def leaves(self, session: str, device: str, nbytes: int) -> None:
+        """An eviction began; others may take its room before its end is heard of."""
         self.swaps[session] = Swap(device, nbytes)
+
+    def stays(self, session: str) -> None:
+        """The eviction failed."""
+        self.swaps.pop(session, None)
 
     def took(self, session: str, device: str, nbytes: int, free_bytes: int) -> None:
         """A restore or a grant takes ``nbytes`` of ``free_bytes``: which evictions made that possible?"""

@@ -133,7 +133,8 @@ class FakeEngine:
                 held.host, held.disk = 0, copied
             case ForgetStored():
                 held.host = 0
-        return TransferDone(at_s, number, command.session, self.device, kind, copied, 0.01, 0.0, copied // 64)
+        checked = copied // 64 if kind == "restore" else 0
+        return TransferDone(at_s, number, command.session, self.device, kind, copied, 0.01, 0.0, checked)
 
     def failed(
         self, command: Copying, at_s: float, reason: str, full: str | None, mismatch: bool = False
