@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import panel as pn
@@ -74,7 +76,9 @@ def span_columns(spans: dict[str, list[Span]], low_s: float, high_s: float) -> C
     return columns
 
 
-def event_columns(happenings: list[Happening], lanes: dict[str, str]) -> tuple[Columns, Columns]:
+def event_columns(
+    happenings: list[Happening], lanes: dict[str, str], readable: Callable[[str], str] = str
+) -> tuple[Columns, Columns]:
     """Copies as bars that end when they were reported, and the other happenings as marks."""
     copies: Columns = {name: [] for name in ("lane", "left", "right", "colour", "what", "detail", "reason")}
     marks: Columns = {name: [] for name in ("lane", "at", "shape", "colour", "what", "detail", "reason")}
@@ -82,7 +86,7 @@ def event_columns(happenings: list[Happening], lanes: dict[str, str]) -> tuple[C
     for happening in drawn[-EVENTS_DRAWN_MAX:]:
         parts = [format_bytes(happening.nbytes)] if happening.nbytes else []
         parts += [format_seconds(happening.seconds)] if happening.seconds is not None else []
-        common = (WHAT[happening.what], ", ".join(parts), happening.reason)
+        common = (WHAT[happening.what], ", ".join(parts), readable(happening.reason))
         lane, at = lanes[happening.session], happening.at_s * 1e3
         if happening.what in COPIES:
             began = at - 1e3 * (happening.seconds or 0.0)
@@ -181,5 +185,5 @@ class MemoryLanes:
             self.figure.height = 46 + LANE_PX * max(3, len(factors))
         spans = {lane: history.spans(session, low_s) for session, lane in lanes.items()}
         self.spans.data = span_columns(spans, low_s, memory.now)
-        self.copies.data, self.marks.data = event_columns(happenings, lanes)
+        self.copies.data, self.marks.data = event_columns(happenings, lanes, functools.cache(memory.readable))
         self.left_out = max(0, sum(one.session in lanes for one in happenings) - EVENTS_DRAWN_MAX)

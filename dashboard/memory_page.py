@@ -192,12 +192,14 @@ class MemoryPage:
             show_html(self.facts, gone)
             return
         history = self._board.hub.session_memory
-        show_html(self.facts, session_facts(session, memory.now, history.reason(session.session)))
+        show_html(
+            self.facts, session_facts(session, memory.now, memory.readable(history.reason(session.session)))
+        )
         happenings = history.happenings(memory.now - KEPT_S, session.session)
         left_out = len(happenings) - HAPPENINGS_SHOWN_MAX
         note = f"{left_out} earlier ones are left out" if left_out > 0 else ""
         self.story.empty = "Nothing happened to it in the last quarter of an hour"
-        self.story.show(happening_rows(happenings, HAPPENINGS_SHOWN_MAX), note)
+        self.story.show(happening_rows(happenings, HAPPENINGS_SHOWN_MAX, memory), note)
 
     def _session_chosen(self) -> None:
         self._board.route.update(session=self.sessions.selected)

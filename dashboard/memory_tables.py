@@ -117,28 +117,27 @@ def _is_shown(session: MemorySession, show: str) -> bool:
 
 def held_rows(memory: Memory) -> list[dict[str, Any]]:
     """The cells that wait for memory, in the order in which they began to."""
-    names = {session.session: session.label for session in memory.sessions}
     ordered = sorted(memory.held, key=lambda held: held.since_s)
-    return [_held_row(held, names, memory.now) for held in ordered[:SESSIONS_SHOWN_MAX]]
+    return [_held_row(held, memory) for held in ordered[:SESSIONS_SHOWN_MAX]]
 
 
-def _held_row(held: HeldSegment, names: dict[str, str], now: float) -> dict[str, Any]:
+def _held_row(held: HeldSegment, memory: Memory) -> dict[str, Any]:
     kind = ("others to leave", "#D55E00") if held.admission else ("its copy", "#56B4E9")
-    waits_s = max(0.0, now - held.since_s)
+    waits_s = max(0.0, memory.now - held.since_s)
     return {
         "id": held.job,
-        "name": names.get(held.session, held.session[:8]),
+        "name": memory.readable(held.session),
         "kind": {"text": kind[0], "colour": kind[1]},
         "device": held.device,
         "since": {"text": "< 1 s" if waits_s < 1 else format_seconds(float(int(waits_s))), "sort": waits_s},
         "estimate": None
         if held.estimate_s is None
         else {"text": f"about {format_seconds(held.estimate_s)}", "sort": held.estimate_s},
-        "reason": held.reason,
+        "reason": memory.readable(held.reason),
     }
 
 
-def happening_rows(happenings: Sequence[Happening], most: int) -> list[dict[str, Any]]:
+def happening_rows(happenings: Sequence[Happening], most: int, memory: Memory) -> list[dict[str, Any]]:
     """The newest first."""
     return [
         {
@@ -152,7 +151,7 @@ def happening_rows(happenings: Sequence[Happening], most: int) -> list[dict[str,
             "took": None
             if happening.seconds is None
             else {"text": format_seconds(happening.seconds), "sort": happening.seconds},
-            "reason": happening.reason,
+            "reason": memory.readable(happening.reason),
         }
         for number, happening in enumerate(reversed(happenings[-most:]))
     ]

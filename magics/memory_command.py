@@ -120,9 +120,7 @@ def _wake_lines(memory: Memory) -> list[str]:
 
 def _held_line(memory: Memory, index: int) -> str:
     held = memory.held[index]
-    names = {session.session: session.label for session in memory.sessions}
     estimate = "" if held.estimate_s is None else f", about {format_seconds(held.estimate_s)} to go"
     since = format_seconds(max(0.0, memory.now - held.since_s))
-    return (
-        f"waits for memory: {names.get(held.session, held.session[:8])} for {since}{estimate}: {held.reason}"
-    )
+    name, reason = memory.readable(held.session), memory.readable(held.reason)
+    return f"waits for memory: {name} for {since}{estimate}: {reason}"

@@ -3,11 +3,14 @@ notebook and the dashboard."""
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from djinn_lab.memory.snapshot import Counters, DeviceAccount, Happening, HeldSegment, WakeUps
 from djinn_lab.units import format_seconds
 
+_SESSION_ID = re.compile(r"\b[0-9a-f]{32}\b")
 LABEL_CHARS_MAX = 28
 HIT_MAX = 0.1
 """Who woke up in less than this part of what copying takes had nothing to copy."""
@@ -87,6 +90,11 @@ class Memory(msgspec.Struct, frozen=True):
     wake_ups: WakeUps = WakeUps()
     counters: Counters = Counters()
     happenings: tuple[Happening, ...] = ()
+
+    def readable(self, text: str) -> str:
+        """A sentence of the pool with sessions' labels in place of their ids."""
+        labels = {session.session: session.label for session in self.sessions}
+        return _SESSION_ID.sub(lambda found: labels.get(found[0], found[0][:8]), text)
 
     def session(self, start: str) -> MemorySession | None:
         """The session with this id, or the only one whose id starts so."""

@@ -234,7 +234,7 @@ def test_files_to_take_away_have_every_session_and_every_happening() -> None:
 
 
 def test_the_newest_happening_comes_first_in_plain_words() -> None:
-    rows = happening_rows(HAPPENINGS, 3)
+    rows = happening_rows(HAPPENINGS, 3, memory())
     assert [row["what"] for row in rows] == [WHAT["store"], WHAT["wake"], WHAT["restore"]]
     assert rows[2]["took"]["text"] == "2.0 s"
     assert rows[2]["reason"] == "its owner is back"
@@ -368,6 +368,14 @@ def test_a_copy_has_the_reason_that_it_began_with() -> None:
         ("restore", BO, "expected back in 2 s"),
     ]
     assert history.reason(CY) == ""
+
+
+def test_sentences_of_the_pool_name_sessions_as_people_do() -> None:
+    own = "0123456789abcdef" * 2
+    seen = memory(sessions=(account(own),))
+    assert seen.readable(f"room for {own}") == "room for ann · 0123"
+    assert seen.readable(f"room for {'f' * 32}, who left") == "room for ffffffff, who left"
+    assert seen.readable("12 s") == "12 s"
 
 
 def test_rates_are_in_the_units_of_links() -> None:

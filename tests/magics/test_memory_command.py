@@ -13,7 +13,7 @@ from djinn_lab.memory.snapshot import DeviceAccount, HeldSegment, WakeUps
 MIB = 2**20
 NOW_S = 1000.0
 OWN = MemorySession(
-    "own0" * 8,
+    "a0b0" * 8,
     "ann",
     "ann",
     "connected",
@@ -45,7 +45,7 @@ def said(own: MemorySession = OWN, **changes: Any) -> str:
         in_bytes_per_s=120e6,
     )
     other = MemorySession(
-        "bob0" * 8, "bob", "agent", "connected", "COMPUTE", "cpu:0", "device", None, 200 * MIB
+        "b0b1" * 8, "bob", "agent", "connected", "COMPUTE", "cpu:0", "device", None, 200 * MIB
     )
     made = Memory(NOW_S, "lazy", (device,), (own, other), (), WakeUps(12, 9, 0.001, 0.05, 0.06, 1.2, 1.6))
     return describe_memory(msgspec.structs.replace(made, **changes), OWN.session)
@@ -54,14 +54,14 @@ def said(own: MemorySession = OWN, **changes: Any) -> str:
 def test_it_begins_with_where_this_notebooks_state_is() -> None:
     first, second, third, *_ = said().splitlines()
     assert first == (
-        "this notebook (ann · own0): parked on the host of cpu:0, 120.0 MiB, 80.0 MiB of it key-value caches"
+        "this notebook (ann · a0b0): parked on the host of cpu:0, 120.0 MiB, 80.0 MiB of it key-value caches"
     )
     assert second == "  expected to compute again in 30 s (10 s to 2 min)"
     assert third == "  last wake-up: 45.0 ms, 1.50 times what copying takes"
     on_device = msgspec.structs.replace(OWN, tier="device")
     assert "all of it has a copy outside the device, so it can leave at once" in said(on_device)
     assert "25% of it has a copy" in said(msgspec.structs.replace(on_device, stored_bytes=30 * MIB))
-    assert said(on_device).startswith("this notebook (ann · own0): on cpu:0, idle, 120.0 MiB")
+    assert said(on_device).startswith("this notebook (ann · a0b0): on cpu:0, idle, 120.0 MiB")
     quick = msgspec.structs.replace(OWN, last_wake_s=0.0001)
     assert "last wake-up: it was on the device" in said(quick)
     assert "holds nothing on the pool yet" in said(msgspec.structs.replace(OWN, tier="none"))
@@ -76,8 +76,8 @@ def test_it_says_what_the_devices_hold_and_who_else_holds_what() -> None:
     ) in text
     assert "disk" not in text
     assert "link 2.0 GB/s; over the last ten seconds 0 B/s out, 120.0 MB/s in" in text
-    [row] = [line for line in text.splitlines() if line.startswith("agent · bob0")]
-    assert row.split("  ")[0] == "agent · bob0"
+    [row] = [line for line in text.splitlines() if line.startswith("agent · b0b1")]
+    assert row.split("  ")[0] == "agent · b0b1"
     assert "on a device, computing" in row
     assert "200.0 MiB" in row
     assert (
@@ -100,5 +100,5 @@ def test_it_is_bounded_and_names_the_rest() -> None:
 def test_it_says_who_waits_and_why() -> None:
     held = HeldSegment("job", OWN.session, "cpu:0", NOW_S - 12, "needs 100.0 MiB", 3.0, True)
     assert said(held=(held,)).endswith(
-        "waits for memory: ann · own0 for 12.0 s, about 3.0 s to go: needs 100.0 MiB"
+        "waits for memory: ann · a0b0 for 12.0 s, about 3.0 s to go: needs 100.0 MiB"
     )
