@@ -100,6 +100,7 @@ class MemoryAccounts:
                 self._withdraw(event)
             case CellEnded():
                 session = self._tables.session(event.session)
+                session.job = ""
                 phases.cell_ended(self._tables, session)
                 self._plan(self._tables.device_of(session))
             case TransferDone() | TransferFailed():
@@ -168,7 +169,9 @@ class MemoryAccounts:
             limits = {device.device: device.memory_bytes}
             tables.out.append(_never_fits(event, limits, bound=True))
             return
-        tables.segments_placed += 1
+        if session.job != event.job:
+            tables.segments_placed += 1
+            session.job, session.job_arrival = event.job, tables.segments_placed
         segment = Segment(
             event.job,
             event.segment,
@@ -176,7 +179,7 @@ class MemoryAccounts:
             device.device,
             event.peak_bytes,
             event.rank,
-            tables.segments_placed,
+            session.job_arrival,
             event.at_s,
             event.node,
             event.op,

@@ -29,7 +29,7 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     moment that kind of prefetch begins. ``wish_s``: how long a COMPUTE or SOON signal counts without a
     cell. ``headroom``: the part of a device that prefetches leave free for the cells of those who are
     there. ``ready_ahead``: segments that room is kept for besides those that run; the others of a device's
-    line keep their state, and wait."""
+    line wait, the next ``restore_ahead`` of them with their state on the device or on its way there."""
 
     name: str
     moves: bool = True
@@ -49,6 +49,7 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     wish_s: float = 30.0
     headroom: float = 0.02
     ready_ahead: int = 1
+    restore_ahead: int = 3
 
 
 _OURS = MemoryPolicy("ours")

@@ -13,9 +13,10 @@ from djinn_lab.memory.states import Connection, Phase, Place
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """Placed and not over. ``arrival`` orders equal ranks. ``base_bytes``: what its session held when it was
-    granted. ``told``: the kind of reason that its owner heard last, who hears no other before ``hears_s``.
-    ``counted``: among those that waited for others to leave."""
+    """Placed and not over. ``arrival`` of its job orders equal ranks, so that a cell keeps its place.
+    ``base_bytes``: what its session held when it was granted. ``told``: the kind of reason that its owner
+    heard last, who hears no other before ``hears_s``. ``counted``: among those that waited for others to
+    leave."""
 
     job: str
     segment: int
@@ -64,7 +65,8 @@ class Session:
     """``total_bytes``: its state, wherever it is; ``first_bytes``: after its first cell. ``unstored_bytes``,
     ``ready_bytes``: as last reported, of a session on the device. ``cell``: one is under way. ``wish_s``:
     since when it wants to compute, None once it does. ``announced_s``, ``announced_at_s``: the last estimate
-    and when it was given. ``prefetched``: brought back unasked and not used since. ``recoverable``: another
+    and when it was given. ``prefetched``: brought back unasked and not used since. ``job``: of the last
+    segment, and when the first of it was placed. ``recoverable``: another
     process could bring back what it holds. ``retry_s``: no transfer before, after one failed. ``gap``,
     ``due_s``: what is expected of its gap, and for when, as computed for ``due_bucket``. ``said_s``: when it
     last announced to compute. ``teaches``: the gap that it is in is one."""
@@ -84,6 +86,8 @@ class Session:
     ready_bytes: int = 0
     recoverable: bool = False
     cell: bool = False
+    job: str = ""
+    job_arrival: int = 0
     cells: int = 0
     segments: dict[str, Segment] = field(default_factory=dict)
     opened_s: float = 0.0

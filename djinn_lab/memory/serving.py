@@ -47,6 +47,7 @@ def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: floa
     free_bytes = device.free_bytes()
     room = _Room(free_bytes, free_bytes + device.leaving_bytes())
     gate = admission.Gate(device, policy, lore, now_s)
+    near = 0
     for segment in list(device.waiting):
         session = device.sessions[segment.session]
         if segment.job not in session.segments:
@@ -56,6 +57,10 @@ def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: floa
             if hold is not None:
                 yield hold
                 continue
+        near += 1
+        if near > policy.restore_ahead and not has_turn(device, policy) and session.moving is None:
+            yield _in_line(segment, device)
+            continue
         yield from _serve_one(segment, session, device, policy, now_s, room)
     if policy.moves:
         for session in list(device.sessions.values()):
@@ -137,8 +142,7 @@ def _proceed(
         if segment.job and turn:
             yield Grant(segment)
         elif segment.job:
-            ahead = len(device.granted)
-            yield Hold(segment, "line", f"its state is there; {ahead} cells are ahead of it", in_line=True)
+            yield _in_line(segment, device)
         return
     moving = session.moving
     if moving is None and session.away:
@@ -153,6 +157,12 @@ def _proceed(
     size = format_bytes(session.total_bytes)
     yield from _hold(
         segment, "restore", f"its {size} are being brought back", device.seconds_for(session.total_bytes)
+    )
+
+
+def _in_line(segment: Segment, device: Device) -> Hold:
+    return Hold(
+        segment, "line", f"room is kept for it when its turn on {device.device} is near", in_line=True
     )
 
 
