@@ -17,6 +17,8 @@ from djinn_lab.memory.tier_room import clear_host
 CONSIDERED = 4
 """Absent sessions that are tried for a prefetch: the earliest expected, and where there is no room for it
 and nobody to displace, the next ones."""
+TURNS_PART = 10
+"""At most this part of a device is kept free of prefetches for the next cells."""
 MARGIN_RESTORES = 4.0
 """A prefetch displaces only who is expected this many restores later, on top of the policy's factor."""
 FORGET_FACTOR = 2.0
@@ -106,12 +108,20 @@ def _running(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
     return not session.idle(now_s, policy.wish_s)
 
 
+def _turns_bytes(device: Device, policy: MemoryPolicy) -> int:
+    """Room for the cells that will run next, as the last ones were: else what a prefetch brings is evicted
+    for the next cell of somebody who is there."""
+    turns = device.slots + policy.ready_ahead
+    wanted = int(device.usual_peak_bytes) * turns if len(device.session_bytes) > turns else 0
+    return min(wanted, device.memory_bytes // TURNS_PART)
+
+
 def _prefetch_into_room(device: Device, policy: MemoryPolicy, now_s: float) -> Iterator[Suggestion]:
     waiting = [one for one in absent(device, policy, now_s) if math.isfinite(one.after_s)]
     if not waiting:
         return
-    headroom = int(policy.headroom * device.memory_bytes)
-    free = device.free_bytes() - headroom
+    headroom = max(int(policy.headroom * device.memory_bytes), _turns_bytes(device, policy))
+    free = device.free_bytes() - max(0, headroom - device.reserved_bytes())
     first, others = waiting[0], waiting[1:CONSIDERED]
     if first.session.total_bytes <= free:
         yield Transport("restore", first.session, prefetch=True, reason=_why(first))

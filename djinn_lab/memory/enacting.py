@@ -29,6 +29,8 @@ RETRY_S = 0.25
 """After a failed transfer its session is left alone for this long, doubled with each failure in a row."""
 HEARS_EVERY_S = 0.25
 """The owner of a waiting segment hears of changes at most this often."""
+PEAK_SHARE = 0.1
+"""Weight of the latest segment in what segments usually need at once."""
 LINK_SHARE = 0.2
 """Weight of the latest copy in the measured rate of a link."""
 LINK_BYTES_MIN = 2**20
@@ -56,6 +58,7 @@ def grant(tables: Tables, segment: Segment) -> None:
     if segment in device.waiting:
         device.waiting.remove(segment)
     segment.granted = True
+    device.usual_peak_bytes += PEAK_SHARE * (segment.peak_bytes - device.usual_peak_bytes)
     session.recoverable = False
     segment.base_bytes = device.session_bytes.get(session.session, 0) + session.rebuild_bytes
     device.granted[segment.job] = segment

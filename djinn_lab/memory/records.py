@@ -138,7 +138,8 @@ class Session:
 
 @dataclass(slots=True, eq=False)
 class Device:
-    """``host_full``, ``disk_full``, ``device_full``: a transfer failed for it; nothing was freed since."""
+    """``host_full``, ``disk_full``, ``device_full``: a transfer failed for it; nothing was freed since.
+    ``usual_peak_bytes``: of the last segments, a moving average."""
 
     device: str
     memory_bytes: int
@@ -163,6 +164,7 @@ class Device:
     disk_full: bool = False
     device_full: bool = False
     slots: int = 1
+    usual_peak_bytes: float = 0.0
 
     @property
     def tiers(self) -> bool:
