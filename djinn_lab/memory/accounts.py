@@ -192,7 +192,7 @@ class MemoryAccounts:
             and not device.contended
             and has_turn(device, self.policy)
             and not admission.is_new(session)
-            and needed_bytes(session, segment) <= device.free_bytes()
+            and needed_bytes(session, segment, device) <= device.free_bytes()
         )
         if at_once:
             enacting.grant(tables, segment)

@@ -123,16 +123,16 @@ def _prefetch_into_room(device: Device, policy: MemoryPolicy, now_s: float) -> I
     headroom = max(int(policy.headroom * device.memory_bytes), _turns_bytes(device, policy))
     free = device.free_bytes() - max(0, headroom - device.reserved_bytes())
     first, others = waiting[0], waiting[1:CONSIDERED]
-    if first.session.total_bytes <= free:
+    if device.restore_bytes(first.session) <= free:
         yield Transport("restore", first.session, prefetch=True, reason=_why(first))
         return
-    missing = first.session.total_bytes - free - device.leaving_bytes()
+    missing = device.restore_bytes(first.session) - free - device.leaving_bytes()
     if missing <= 0:
         return
     displaced = _displaced(first, missing, device, policy, now_s)
     for victim in displaced or ():
         yield Transport("evict", victim.session, reason=f"{first.session.session} is due sooner")
-    smaller = [other for other in others if other.session.total_bytes <= free]
+    smaller = [other for other in others if device.restore_bytes(other.session) <= free]
     if not displaced and smaller:
         yield Transport("restore", smaller[0].session, prefetch=True, reason=_why(smaller[0]))
 

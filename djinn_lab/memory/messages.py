@@ -110,13 +110,14 @@ class SegmentWithdrawn(msgspec.Struct, frozen=True, tag=True):
 
 
 class MemoryReported(msgspec.Struct, frozen=True, tag=True):
-    """A worker's own count. ``used_bytes``: everything live on the device; ``session_bytes``: each session's
-    own part of it; ``shared_bytes``: weights that several sessions share, counted once and in
-    no session. ``kv_bytes``: the part of a session that is key-value caches. ``unstored_bytes``: the part
-    that the host has no valid copy of; absent sessions have none. ``ready_bytes``: the part of that in
-    completed pieces, worth storing while the session runs. ``host_bytes`` and ``disk_bytes``: used on
-    those tiers. ``job``: whose segment just ended on the device.
-    ``partial``: the numbers of sessions are only those that changed since the report before, 0 for gone."""
+    """A worker's own count. ``used_bytes``: everything live on the device; ``session_bytes``: each
+    session's own part of it; ``shared_bytes``: weights that several sessions share, counted once and in no
+    session. ``kv_bytes``: the part of a session that is key-value caches. ``unstored_bytes``: the part that
+    the host has no valid copy of; absent sessions have none. ``ready_bytes``: the part of that in completed
+    pieces, worth storing while the session runs. ``weight_bytes``: the part of ``shared_bytes`` that a
+    session looks at. ``host_bytes`` and ``disk_bytes``: used on those tiers. ``job``: whose segment just
+    ended on the device. ``partial``: the numbers of sessions are only those that changed since the report
+    before, 0 for gone."""
 
     at_s: float
     device: str
@@ -127,6 +128,7 @@ class MemoryReported(msgspec.Struct, frozen=True, tag=True):
     kv_bytes: dict[str, int] = {}
     unstored_bytes: dict[str, int] = {}
     ready_bytes: dict[str, int] = {}
+    weight_bytes: dict[str, int] = {}
     host_bytes: int = 0
     disk_bytes: int = 0
     job: str | None = None

@@ -66,7 +66,8 @@ class Session:
     ``ready_bytes``: as last reported, of a session on the device. ``cell``: one is under way. ``wish_s``:
     since when it wants to compute, None once it does. ``announced_s``, ``announced_at_s``: the last estimate
     and when it was given. ``prefetched``: brought back unasked and not used since. ``job``: of the last
-    segment, and when the first of it was placed. ``recoverable``: another
+    segment, and when the first of it was placed. ``weight_bytes``: of weights that it looked at together with
+    others. ``recoverable``: another
     process could bring back what it holds. ``retry_s``: no transfer before, after one failed. ``gap``,
     ``due_s``: what is expected of its gap, and for when, as computed for ``due_bucket``. ``said_s``: when it
     last announced to compute. ``teaches``: the gap that it is in is one."""
@@ -84,6 +85,7 @@ class Session:
     kv_bytes: int = 0
     unstored_bytes: int = 0
     ready_bytes: int = 0
+    weight_bytes: int = 0
     recoverable: bool = False
     cell: bool = False
     job: str = ""
@@ -156,6 +158,7 @@ class Device:
     kv_bytes: dict[str, int] = field(default_factory=dict)
     unstored_bytes: dict[str, int] = field(default_factory=dict)
     ready_bytes: dict[str, int] = field(default_factory=dict)
+    weight_bytes: dict[str, int] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     granted: dict[str, Segment] = field(default_factory=dict)
     waiting: list[Segment] = field(default_factory=list)
@@ -184,6 +187,11 @@ class Device:
     def short(self) -> bool:
         """Somebody waits for room here."""
         return any(not segment.admission and segment.line_since_s is None for segment in self.waiting)
+
+    def restore_bytes(self, session: Session) -> int:
+        """What it takes to bring the session back: weights that it shared may be gone with the others."""
+        absent = session.weight_bytes if self.shared_bytes < session.weight_bytes else 0
+        return session.total_bytes + absent
 
     def reserved_bytes(self) -> int:
         """Granted to segments and not yet taken."""

@@ -25,14 +25,22 @@ def take(tables: Tables, event: MemoryReported) -> Device:
     device.disk_full &= event.disk_bytes >= device.disk_used_bytes
     device.used_bytes = event.used_bytes
     device.peak_bytes = max(device.peak_bytes, event.peak_bytes, event.used_bytes)
-    before = (device.session_bytes, device.kv_bytes, device.unstored_bytes, device.ready_bytes)
+    before = (
+        device.session_bytes,
+        device.kv_bytes,
+        device.unstored_bytes,
+        device.ready_bytes,
+        device.weight_bytes,
+    )
     device.session_bytes = holding
     device.shared_bytes = event.shared_bytes
     device.kv_bytes = event.kv_bytes
     device.unstored_bytes = event.unstored_bytes
     device.ready_bytes = event.ready_bytes
+    device.weight_bytes = event.weight_bytes
     device.host_used_bytes, device.disk_used_bytes = event.host_bytes, event.disk_bytes
-    for name in _changed(before, (holding, event.kv_bytes, event.unstored_bytes, event.ready_bytes)):
+    after = (holding, event.kv_bytes, event.unstored_bytes, event.ready_bytes, event.weight_bytes)
+    for name in _changed(before, after):
         session = device.sessions.get(name)
         if session is not None:
             tables.sync(session, device)
@@ -53,6 +61,7 @@ def _completed(event: MemoryReported, device: Device) -> MemoryReported:
         kv_bytes=_merged(device.kv_bytes, event.kv_bytes),
         unstored_bytes=_merged(device.unstored_bytes, event.unstored_bytes),
         ready_bytes=_merged(device.ready_bytes, event.ready_bytes),
+        weight_bytes=_merged(device.weight_bytes, event.weight_bytes),
         partial=False,
     )
 
@@ -62,7 +71,13 @@ def _merged(before: Mapping[str, int], changed: Mapping[str, int]) -> dict[str, 
 
 
 def _check(event: MemoryReported) -> None:
-    parts = (event.session_bytes, event.kv_bytes, event.unstored_bytes, event.ready_bytes)
+    parts = (
+        event.session_bytes,
+        event.kv_bytes,
+        event.unstored_bytes,
+        event.ready_bytes,
+        event.weight_bytes,
+    )
     smallest = min((nbytes for part in parts for nbytes in part.values()), default=0)
     if min(smallest, event.used_bytes, event.shared_bytes, event.host_bytes, event.disk_bytes) < 0:
         raise IllegalEvent(f"{event.device} reports negative bytes")

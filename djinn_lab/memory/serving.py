@@ -86,13 +86,13 @@ def has_turn(device: Device, policy: MemoryPolicy) -> bool:
     return len(device.granted) < device.slots + policy.ready_ahead
 
 
-def needed_bytes(session: Session, segment: Segment) -> int:
+def needed_bytes(session: Session, segment: Segment, device: Device) -> int:
     """Room that is still to be found for it; bytes of a restore under way are counted already."""
     restoring = session.moving is not None and session.moving.kind == "restore"
     absent = (session.away and not restoring) or not session.resident
     if restoring:
         absent = False
-    return segment.peak_bytes + session.rebuild_bytes + (session.total_bytes if absent else 0)
+    return segment.peak_bytes + session.rebuild_bytes + (device.restore_bytes(session) if absent else 0)
 
 
 def _serve_one(
@@ -108,7 +108,7 @@ def _serve_one(
             yield _unrestorable(segment, session)
         return
     turn = has_turn(device, policy)
-    needed = needed_bytes(session, segment) - (0 if turn else segment.peak_bytes)
+    needed = needed_bytes(session, segment, device) - (0 if turn else segment.peak_bytes)
     enough = needed <= room.free_bytes
     room.claim(needed)
     if enough or (not turn and session.resident):

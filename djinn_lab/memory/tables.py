@@ -60,6 +60,8 @@ class Tables:
     ) -> Transfer:
         self.transfers_begun += 1
         nbytes = session.unstored_bytes if kind == "store" else session.total_bytes
+        if kind == "restore":
+            nbytes = device.restore_bytes(session)
         transfer = Transfer(
             self.transfers_begun,
             kind,
@@ -108,6 +110,7 @@ class Tables:
         unstored_bytes = device.unstored_bytes.get(session.session, 0) if device.tiers else nbytes
         session.unstored_bytes = min(nbytes, unstored_bytes)
         session.ready_bytes = min(session.unstored_bytes, device.ready_bytes.get(session.session, 0))
+        session.weight_bytes = device.weight_bytes.get(session.session, 0)
         session.largest_bytes = max(session.largest_bytes, nbytes)
         session.place = "device" if nbytes or moving else "none"
         if nbytes:

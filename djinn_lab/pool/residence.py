@@ -152,6 +152,7 @@ class Residence:
             kv_bytes=_changed(before.kv_bytes, report.kv_bytes),
             unstored_bytes=_changed(before.unstored_bytes, report.unstored_bytes),
             ready_bytes=_changed(before.ready_bytes, report.ready_bytes),
+            weight_bytes=_changed(before.weight_bytes, report.weight_bytes),
             host_bytes=report.host_bytes,
             disk_bytes=report.disk_bytes,
             job=job,

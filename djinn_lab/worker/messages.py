@@ -168,6 +168,7 @@ class WorkerMemory(msgspec.Struct, frozen=True):
     kv_bytes: dict[str, int] = {}
     unstored_bytes: dict[str, int] = {}
     ready_bytes: dict[str, int] = {}
+    weight_bytes: dict[str, int] = {}
     host_bytes: int = 0
     disk_bytes: int = 0
 

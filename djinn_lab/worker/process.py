@@ -187,6 +187,7 @@ def memory_report(interpreter: Interpreter) -> messages.WorkerMemory:
             kv_bytes={name: values.kv_bytes for name, values in sessions if values.kv_bytes},
             unstored_bytes={name: left for name, values in sessions if (left := values.unstored_bytes)},
             ready_bytes={name: values.ready_bytes for name, values in sessions if values.ready_bytes},
+            weight_bytes={name: part for name, values in sessions if (part := values.weight_bytes)},
             host_bytes=tiers.store.host_used_bytes,
             disk_bytes=tiers.store.disk_used_bytes,
         )

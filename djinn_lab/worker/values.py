@@ -64,6 +64,11 @@ class SessionValues:
         return self.own_bytes + self.sole_bytes
 
     @property
+    def weight_bytes(self) -> int:
+        """Of weights that other sessions on the device look at, too."""
+        return self.looked_at_bytes - self.sole_bytes
+
+    @property
     def unstored_bytes(self) -> int:
         """Without a valid copy on host or disk; of shared weights, too."""
         return max(0, self.own_bytes + self.looked_at_bytes - self.stored_bytes)
