@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 import signal
 import socket
+import sys
 from pathlib import Path
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a copy or the pool's next message may wait for the interpreter while a program runs."""
 
 
 def main() -> None:
@@ -30,6 +34,7 @@ def main() -> None:
     from djinn_lab.worker.tiers import TierLimits
 
     torch.set_num_threads(arguments.threads)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     if arguments.device.startswith("cpu"):
         limit_address_space(arguments.memory_bytes)
     connection = socket.socket(fileno=arguments.fd)
