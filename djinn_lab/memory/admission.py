@@ -39,12 +39,13 @@ class AdmissionLore:
 
     def growth(self) -> float:
         """The median of how many times larger sessions became than after their first cell: of those that
-        closed, while there are too few of those that are open."""
+        closed; while these are too few, of those that are open, taken to be halfway. 0 while nothing is
+        known."""
         seen: Collection[float] = self._final_growths
         if len(seen) < LEARNED_FROM:
-            seen = self._growths.values()
+            seen = [2 * growth - 1 for growth in self._growths.values()]
         if len(seen) < LEARNED_FROM:
-            return 1.0
+            return 0.0
         return max(1.0, sorted(seen)[len(seen) // 2])
 
     def closed(self, session: Session, now_s: float) -> None:
@@ -77,7 +78,7 @@ def is_new(session: Session) -> bool:
 def guess_bytes(segment: Segment, lore: AdmissionLore) -> int:
     """How large a new session becomes, as far as anybody knows."""
     first = segment.peak_bytes if segment.kept_bytes is None else segment.kept_bytes
-    return max(lore.usual_bytes(), int(lore.growth() * first))
+    return max(first, int(lore.growth() * first) or lore.usual_bytes())
 
 
 def committed_bytes(device: Device, growth: float) -> int:
@@ -91,7 +92,7 @@ def _commitment(session: Session, growth: float) -> int:
         if segment.granted:
             nbytes = max(nbytes, segment.base_bytes + segment.peak_bytes)
     if session.admitted and session.cells < SETTLED_CELLS:
-        nbytes = max(nbytes, session.guess_bytes, int(growth * session.first_bytes))
+        nbytes = max(nbytes, int(growth * session.first_bytes) or session.guess_bytes)
     return nbytes
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 Shape = Literal["open", "closed", "burst"]
+GAP_S_MAX = 600.0
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -44,7 +45,8 @@ class Workload(msgspec.Struct, frozen=True):
 class Agents(msgspec.Struct, frozen=True, kw_only=True):
     """Agents that think and call tools. ``shape``: ``open`` (Poisson arrivals at ``per_s``), ``closed``
     (``live`` at once, the next when one closes) or ``burst`` (all within ``within_s``). Sessions end with
-    ``tokens`` tokens, ``first_share`` of them in the first turn; a gap is uniform in ``gap_s``. Estimates are
+    ``tokens`` tokens, ``first_share`` of them in the first turn; a gap is uniform in ``gap_s``, or
+    lognormal about its middle with ``gap_sigma``. Estimates are
     the gap times ``estimate_bias``, with a lognormal error of ``estimate_sigma``, and given with probability
     ``announced``. ``together_s``: every gap ends at a multiple of this, so that all wake at once. ``chaos``:
     signals come twice and in the wrong order. ``dying``: the share closed while their state is loaded."""
@@ -60,6 +62,7 @@ class Agents(msgspec.Struct, frozen=True, kw_only=True):
     first_share: float = 0.75
     said_tokens: int = 48
     gap_s: tuple[float, float] = (5.0, 20.0)
+    gap_sigma: float | None = None
     estimate_sigma: float = 1.5
     estimate_bias: float = 1.0
     announced: float = 1.0
@@ -82,13 +85,18 @@ class Agents(msgspec.Struct, frozen=True, kw_only=True):
             scripts.append(self._script(random, number, opens_s, after))
         return Workload(self.name, tuple(scripts))
 
+    def _gap_s(self, random: Random) -> float:
+        if self.gap_sigma is None:
+            return random.uniform(*self.gap_s)
+        return min(GAP_S_MAX, sum(self.gap_s) / 2 * math.exp(random.gauss(0.0, self.gap_sigma)))
+
     def _script(self, random: Random, number: int, opens_s: float, after: int) -> Script:
         tokens = random.randint(*self.tokens)
         first = int(self.first_share * tokens)
         later = (tokens - first - self.turns * self.said_tokens) // max(1, self.turns - 1)
         turns = [Turn(0.0, None, first, self.said_tokens)]
         for _ in range(self.turns - 1):
-            gap_s = random.uniform(*self.gap_s)
+            gap_s = self._gap_s(random)
             announced_s = None
             if random.random() < self.announced:
                 announced_s = gap_s * self.estimate_bias * math.exp(random.gauss(0.0, self.estimate_sigma))
