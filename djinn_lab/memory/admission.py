@@ -71,8 +71,8 @@ class AdmissionLore:
 
 
 def is_new(session: Session) -> bool:
-    """It holds nothing and was not let in."""
-    return not session.admitted and session.total_bytes == 0 and session.rebuild_bytes == 0
+    """It holds nothing."""
+    return session.total_bytes == 0 and session.rebuild_bytes == 0
 
 
 def guess_bytes(segment: Segment, lore: AdmissionLore) -> int:
@@ -91,7 +91,7 @@ def _commitment(session: Session, growth: float) -> int:
     for segment in session.segments.values():
         if segment.granted:
             nbytes = max(nbytes, segment.base_bytes + segment.peak_bytes)
-    if session.admitted and session.cells < SETTLED_CELLS:
+    if nbytes and session.cells < SETTLED_CELLS:
         nbytes = max(nbytes, int(growth * session.first_bytes) or session.guess_bytes)
     return nbytes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from djinn_lab.memory.admission import guess_bytes
+from djinn_lab.memory.admission import guess_bytes, is_new
 from djinn_lab.memory.messages import (
     Command,
     DemoteSession,
@@ -62,8 +62,7 @@ def grant(tables: Tables, segment: Segment) -> None:
     session.recoverable = False
     segment.base_bytes = device.session_bytes.get(session.session, 0) + session.rebuild_bytes
     device.granted[segment.job] = segment
-    if not session.admitted:
-        session.admitted = True
+    if is_new(session):
         session.guess_bytes = guess_bytes(segment, tables.admission_lore)
     _leave_line(tables, segment)
     waited_s = tables.now_s - segment.since_s - segment.lined_s

@@ -106,7 +106,6 @@ class Session:
     teaches: bool = True
     ready_s: float | None = None
     prefetched: bool = False
-    admitted: bool = False
     guess_bytes: int = 0
     failures: int = 0
     retry_s: float = 0.0

@@ -50,16 +50,19 @@ class Player:
         for session in snapshot.sessions:
             wake = "" if session.wake_at_s is None else f" until {session.wake_at_s:g}"
             where = session.device or "nowhere"
-            yield f"  {session.session} {session.connection} {session.phase}{wake} on {where}"
+            tier = f", {session.total_bytes} bytes on {session.tier}" if session.total_bytes else ""
+            moving = f" ({session.moving} under way)" if session.moving else ""
+            yield f"  {session.session} {session.connection} {session.phase}{wake} on {where}{tier}{moving}"
 
 
 def read_report(line: str, at_s: float) -> msgspec.Struct:
-    """``MemoryReported device=D used=N peak=N session:bytes...``"""
+    """``MemoryReported device=D used=N peak=N [job=J] session:bytes...``: all of it with a host copy."""
     _, *words = shlex.split(line)
     named = dict(word.split("=") for word in words if "=" in word)
     held = dict(word.split(":") for word in words if "=" not in word)
     sessions = {session: int(nbytes) for session, nbytes in held.items()}
-    return MemoryReported(at_s, named["device"], int(named["used"]), int(named["peak"]), sessions)
+    used, peak = int(named["used"]), int(named["peak"])
+    return MemoryReported(at_s, named["device"], used, peak, sessions, job=named.get("job"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
