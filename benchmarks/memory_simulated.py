@@ -25,13 +25,13 @@ SEED = 1
 BASELINES = ("keep_all", "recompute", "lru_write_back", "lru_write_through", "eager_jit", "oracle")
 ABLATIONS = ("ours_no_prefetch", "ours_no_ranking", "ours_no_write_through", "ours_no_lease")
 """The others show past capacity only."""
-LIVE = 100
+LIVE = 110
 """Sessions of 1.7 GB at once: 1.5 times what the device holds."""
-OVERSUBSCRIBED = Agents(name="100 live, 1.5x the device", sessions=LIVE, live=LIVE, turns=12)
+OVERSUBSCRIBED = Agents(name=f"{LIVE} live, 1.5x the device", sessions=LIVE, live=LIVE, turns=11)
 
 
 def _variant(name: str, **changes: Any) -> Agents:
-    return Agents(**{"sessions": LIVE, "live": LIVE, "turns": 12, **changes, "name": name})
+    return Agents(**{"sessions": LIVE, "live": LIVE, "turns": 11, **changes, "name": name})
 
 
 OTHERS: tuple[tuple[Agents, tuple[str, ...]], ...] = (
@@ -51,11 +51,11 @@ OTHERS: tuple[tuple[Agents, tuple[str, ...]], ...] = (
     ),
 )
 """Workloads, with the baselines beside ours."""
-CAPACITY_KEEP_ALL = (56, 60, 64, 68, 72, 76)
-CAPACITY_OURS = (128, 136, 140, 142, 144, 146)
+CAPACITY_KEEP_ALL = (64, 68, 72, 76, 80)
+CAPACITY_OURS = (136, 140, 144)
 CAPACITY_TURNS = 10
-TRACE_LIVE = 80
-TRACE_SESSIONS = 160
+TRACE_SIZES = {"claude_code": (80, 100), "mooncake": (80, 520), "lmcache_agent": (69, 69)}
+"""Sessions at once, and in all."""
 METRICS: tuple[tuple[str, str, float | None], ...] = (
     ("p99_ratio", "x", 2.0),
     ("wake_p50_s", "s", 0.0),
@@ -141,12 +141,13 @@ def _fits(policy: str, live: int, parameters: DeviceParameters) -> bool:
 def _traces(parameters: DeviceParameters) -> list[Figure]:
     found: list[Figure] = []
     for name, load in TRACES.items():
-        title = f"trace {name}, {TRACE_LIVE} live, 1.5x the device"
+        live, sessions = TRACE_SIZES[name]
+        title = f"trace {name}, {live} live, 1.5x the device"
         try:
-            workload = load(traces_folder(), TRACE_LIVE, TRACE_SESSIONS, SEED)
+            workload = load(traces_folder(), live, sessions, SEED)
         except NoTraces as error:
             found.append(skipped(NAME, title, "x", str(error)))
             continue
-        sized = oversubscribed(parameters, workload, TRACE_LIVE, 1.5)
+        sized = oversubscribed(parameters, workload, 1.5)
         found += _compare(title, workload, sized, ("lru_write_through", "oracle"))
     return found

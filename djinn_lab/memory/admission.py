@@ -50,9 +50,9 @@ class AdmissionLore:
 
     def closed(self, session: Session, now_s: float) -> None:
         """A session that held something is gone."""
-        growth = self._growths.pop(session.session, None)
-        if growth is not None:
-            self._final_growths.append(growth)
+        self._growths.pop(session.session, None)
+        if session.first_bytes > 0:
+            self._final_growths.append(session.largest_bytes / session.first_bytes)
         if session.largest_bytes > 0:
             self._sizes.append(session.largest_bytes)
             self._closed_s.append(now_s)

@@ -11,7 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
+from msgspec.structs import replace
+
+from djinn_lab.memory import POLICIES
 from djinn_lab.simulator.parameters import DeviceParameters
+from djinn_lab.simulator.run import simulate
 from djinn_lab.simulator.workload import Script, Turn, Workload
 
 VARIABLE = "DJINN_TRACES"
@@ -90,20 +94,16 @@ def lmcache_agent(folder: Path, live: int, sessions: int, seed: int) -> Workload
 TRACES = {"claude_code": claude_code, "mooncake": mooncake, "lmcache_agent": lmcache_agent}
 
 
-def oversubscribed(
-    parameters: DeviceParameters, workload: Workload, live: int, by: float
-) -> DeviceParameters:
-    """A device that holds the ``by``-th part of so many sessions at their largest, and a host of the size of
-    the device."""
-    tokens = [sum(turn.new_tokens + turn.said_tokens for turn in script.turns) for script in workload.scripts]
-    mean_bytes = sum(tokens) / len(tokens) * parameters.bytes_per_token
-    largest = max(tokens) * parameters.bytes_per_token
-    memory_bytes = max(int(mean_bytes * live / by), 2 * largest)
-    changed = {"memory_bytes": memory_bytes, "host_bytes": memory_bytes}
-    return DeviceParameters(**{**{name: getattr(parameters, name) for name in _FIELDS}, **changed})
-
-
-_FIELDS = DeviceParameters.__struct_fields__
+def oversubscribed(parameters: DeviceParameters, workload: Workload, by: float) -> DeviceParameters:
+    """A device that holds the ``by``-th part of what the workload's sessions hold at once at most, where
+    memory is no limit; and a host of the device's size."""
+    unlimited = replace(parameters, memory_bytes=2**60)
+    at_once = simulate(POLICIES["keep_all"], workload, unlimited).live_bytes_max
+    largest = max(
+        sum(turn.new_tokens + turn.said_tokens for turn in script.turns) for script in workload.scripts
+    )
+    memory_bytes = max(int(at_once / by), 2 * largest * parameters.bytes_per_token)
+    return replace(parameters, memory_bytes=memory_bytes, host_bytes=memory_bytes)
 
 
 def _rows(path: Path) -> Iterator[Row]:

@@ -149,7 +149,7 @@ def test_files_that_are_named_exist(path: Path) -> None:
 
 
 def test_the_index_lists_every_page() -> None:
-    listed = set(re.findall(r"\]\((\w+\.md)\)", page("index")))
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", page("index")))
     assert listed == {path.name for path in PAGES} - {"index.md"}
 
 

@@ -87,5 +87,5 @@ def test_real_traces(name: str) -> None:
     workload = TRACES[name](traces_folder(), 20, 40, 1)
     assert len(workload.scripts) == 40
     assert all(2 <= len(script.turns) <= TURNS_MAX for script in workload.scripts)
-    device = oversubscribed(load_parameters("h200"), workload, 20, 1.5)
+    device = oversubscribed(load_parameters("h200"), workload, 1.5)
     assert device.memory_bytes == device.host_bytes > 0
