@@ -59,12 +59,11 @@ class Workload:
 LRU = ("lru_write_through",)
 EIGHTY = Workload("80 agents live at once", agents=80, think_s=2.0)
 OTHERS: tuple[tuple[Workload, tuple[str, ...]], ...] = (
-    (Workload("Poisson arrivals, 80 agents", agents=80, think_s=2.0, rate_per_s=4.0), LRU),
+    (Workload("Poisson arrivals, 80 agents", agents=80, think_s=2.0, rate_per_s=4.0), ()),
     (Workload("overload, 120 agents", agents=120, think_s=3.0), ()),
     (Workload("all wake at once, 60 agents", agents=60, think_s=3.0, together=True), LRU),
     (Workload("estimates x0.3, 80 agents", agents=80, think_s=2.0, bias=0.3), ()),
     (Workload("estimates x3, 80 agents", agents=80, think_s=2.0, bias=3.0), ()),
-    (Workload("no estimates, 80 agents", agents=80, think_s=2.0, bias=0.0), ()),
 )
 """With the baselines that are run beside ours."""
 

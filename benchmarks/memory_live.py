@@ -33,13 +33,13 @@ WORKING_BYTES = 12 * 2**20
 HOST_FACTOR = 2
 BASELINES = ("keep_all", "lru_write_back", "lru_write_through", "eager_jit", "oracle")
 METRICS: tuple[tuple[str, str, float | None], ...] = (
+    ("turn_p99_s", "s", None),
     ("wake_p99_over_floor", "x", 2.0),
     ("wake_p50_s", "s", 0.0),
     ("miss_rate", "share", 0.15),
     ("useless_swaps", "share", 0.2),
     ("agents_that_did_not_finish", "agents", 0.0),
     ("different_outputs", "turns", 0.0),
-    ("turn_p99_s", "s", None),
 )
 """Of the facts: unit, and M7's upper limit."""
 SEED = 1
@@ -62,7 +62,7 @@ def measure(bench: Bench) -> list[Figure]:
     tape = record_tape(shape)
     undisturbed = _undisturbed(tape, bench.quick)
     if bench.quick:
-        return _compare(bench, tape, replace(EIGHTY, think_s=0.3), undisturbed, ("keep_all",))
+        return _compare(bench, tape, replace(EIGHTY, think_s=0.3), undisturbed, ("lru_write_through",))
     figures = _compare(bench, tape, EIGHTY, undisturbed, BASELINES)
     for workload, others in OTHERS:
         figures += _compare(bench, tape, workload, undisturbed, others)
@@ -84,6 +84,8 @@ def _compare(
         values = {policy: float(found[metric]) for policy, found in facts.items()}
         taken = {OURS if policy == "ours" else policy: [v] for policy, v in values.items() if isfinite(v)}
         baselines = {policy: samples for policy, samples in taken.items() if samples[0] > 0 or policy == OURS}
+        if others and len(baselines) == 1:
+            continue  # nothing to divide by; the values are among the first figure's facts
         goals = [Goal(limit)] if limit is not None else []
         name = f"{workload.name}: {metric.replace('_', ' ')}"
         figures.append(figure(NAME, name, unit, baselines, goals, **about, values=_plain(values)))
