@@ -1,0 +1,1 @@
+"""What is free where, which nodes a request may have, and which of them is best."""

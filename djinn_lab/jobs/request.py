@@ -1,0 +1,84 @@
+"""What the decisions are about: nodes, requests for them, and who holds what. Frozen values; times are seconds
+of the clock that drives the core, live or simulated."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+WHOLE_DEVICE_MILLI = 1000
+
+Together = Literal["anywhere", "packed", "one_node"]
+"""How the members of a gang may lie: on any nodes; as few nodes as possible (up to a node's size on one node,
+more on whole empty nodes and the rest on one other); on one node."""
+
+Where = tuple[tuple[str, int], ...]
+"""Members by node, in the order in which they were chosen."""
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A machine, or one device of the live pool. ``devices``: how many it has. ``labels``: ``key=value``.
+    ``taints``: only requests that tolerate all of them come here. ``cordoned``: nothing new starts."""
+
+    node: str
+    devices: int = 1
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    labels: frozenset[str] = frozenset()
+    taints: frozenset[str] = frozenset()
+    cordoned: bool = False
+    ready: bool = True
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What a request wants to hold, all of it at once. ``members``: gang size, each ``device_milli``
+    thousandths of one device and the rest of the fields on the same node; ``members_min``: it starts with as
+    few. ``selector``: labels that a node must have. ``nodes``: only these, None for any."""
+
+    members: int = 1
+    members_min: int = 1
+    device_milli: int = WHOLE_DEVICE_MILLI
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    together: Together = "anywhere"
+    selector: frozenset[str] = frozenset()
+    tolerates: frozenset[str] = frozenset()
+    nodes: frozenset[str] | None = None
+
+
+class Request(msgspec.Struct, frozen=True):
+    """``account``: the leaf of the share tree that pays, such as ``"vision/train/ann"``. ``rank``: of its
+    priority, 0 first. ``number``: of its arrival, unique. ``estimate_s``: predicted run time still to come,
+    None when unknown; it orders and sizes holes, and never kills. ``attained_s``: device-seconds that it has
+    had. ``home``: where its state lies; elsewhere costs ``move_s``. ``preempted``: how often it had to move
+    aside. ``startable`` False: it keeps its place, but something is still brought for it, so that others may
+    pass."""
+
+    job: str
+    account: str
+    rank: int
+    number: int
+    arrived_s: float
+    demand: Demand = Demand()
+    estimate_s: float | None = None
+    attained_s: float = 0.0
+    deadline_s: float | None = None
+    home: str | None = None
+    move_s: float = 0.0
+    preempted: int = 0
+    startable: bool = True
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """A request that runs since ``started_s``. ``ends_s``: when it is expected to end, None when unknown.
+    ``park_s``: what moving aside and coming back would cost it now. ``exempt_until_s``: its minimum run time;
+    until then nobody preempts it."""
+
+    request: Request
+    where: Where
+    started_s: float
+    ends_s: float | None = None
+    park_s: float = 0.0
+    exempt_until_s: float = 0.0
+    preemptible: bool = True
