@@ -1,5 +1,5 @@
-"""What the decisions are about: nodes, requests for them, and who holds what. Frozen values; times are seconds
-of the clock that drives the core, live or simulated."""
+"""What the decisions are about: nodes, requests for them, and who holds what. Frozen values; times are
+seconds of the clock that drives the core, live or simulated."""
 
 from __future__ import annotations
 

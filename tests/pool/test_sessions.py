@@ -212,6 +212,33 @@ def test_a_job_of_another_session_cannot_be_continued_or_cancelled(shared_pool: 
         assert mine.run(act(""), job=job, segment=1).outcome == "done"
 
 
+def test_a_segment_that_comes_twice_is_refused_and_the_first_goes_on(client: Client) -> None:
+    client.run(act("", keep=True))
+    job = client.submit(act("sleep 0.3"))
+    client.submit(act(""), job)
+    twice = client.result(job)
+    assert twice.error is not None
+    assert (twice.outcome, twice.error.family) == ("failed", "refused")
+    assert client.result(job).outcome == "done"
+    assert client.run(act("")).outcome == "done"
+
+
+def test_a_job_of_another_session_keeps_its_memory(client: Client, shared_pool: RuntimeInfo) -> None:
+    def reserved_bytes() -> int:
+        return sum(device["reserved_bytes"] for device in rest(shared_pool).memory()["devices"])
+
+    job = client.submit(act("sleep 1"))
+    client.until(job, "RUNNING")
+    with Client(shared_pool) as other:
+        assert reserved_bytes() == META.nbytes
+        other.submit(act(""), job, segment=1)
+        refused = other.result(job)
+        assert refused.error is not None
+        assert refused.error.family == "refused"
+        assert reserved_bytes() == META.nbytes
+    assert client.result(job).outcome == "done"
+
+
 def test_released_values_are_gone(client: Client, shared_pool: RuntimeInfo) -> None:
     client.run(act("", keep=True))
     client.send(messages.ReleaseValues([1]))
