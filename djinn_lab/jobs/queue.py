@@ -94,6 +94,18 @@ class JobQueue:
         self._remember(event)
         return [*self._out, *self._notifications()]
 
+    def check(self, event: SegmentSubmitted) -> None:
+        """Raises IllegalEvent for a submit that :meth:`handle` would not take; changes nothing."""
+        self._expect_next(event)
+        if event.wish is not None and event.wish not in self._alive:
+            known = ", ".join(sorted(self._alive)) or "none is up yet"
+            raise IllegalEvent(f"there is no device {event.wish!r} (devices: {known})", "client")
+        bound = self._bound.get(event.session)
+        if event.wish is not None and bound not in (None, event.wish):
+            raise IllegalEvent(
+                f"the session's values live on {bound}, so it cannot run on {event.wish}", "client"
+            )
+
     def job(self, job: str) -> Job | None:
         """An unfinished or recently finished job."""
         return self._jobs.get(job) or self._finished.get(job)
@@ -172,15 +184,9 @@ class JobQueue:
             self._settle(job, "cancelled" if job.cancelling else "failed", event.at_s, message)
 
     def _submit(self, event: SegmentSubmitted) -> None:
-        old = self._expect_next(event)
-        if event.wish is not None and event.wish not in self._alive:
-            known = ", ".join(sorted(self._alive)) or "none is up yet"
-            raise IllegalEvent(f"there is no device {event.wish!r} (devices: {known})", "client")
+        self.check(event)
+        old = self._jobs.get(event.job)
         bound = self._bound.get(event.session)
-        if event.wish is not None and bound not in (None, event.wish):
-            raise IllegalEvent(
-                f"the session's values live on {bound}, so it cannot run on {event.wish}", "client"
-            )
         if bound is None and event.memory in ("held", "line", "granted"):
             raise IllegalEvent(f"memory is {event.memory} for a session without a device", "pool")
         job = self._arrived(event, old, self._next_state(old, Move.SUBMIT), event.wish, event.predicted_s)

@@ -55,12 +55,28 @@ class Intake:
         if missing:
             session.send(answers.blobs_missing(submit, missing, session.rejected))
             return
+        event = self._event(session, submit, inspected)
+        try:
+            self._ledger.queue.check(event)
+        except jobs.IllegalEvent as error:
+            refusal = Refused(f"The pool refuses this cell: {error}.")
+            session.send(answers.failed(submit, answers.refused(refusal)))
+            return
         placement = _placement(session, submit, inspected)
         verdict, others = self._ask_memory(placement)
         if isinstance(verdict, memory.RefuseSegment):
             self._refuse(session, submit, inspected.ops, answers.never_fits(verdict))
         else:
-            self._enqueue(session, submit, inspected, received_s, placement, verdict)
+            flight = RunningSegment(
+                submit.segment,
+                submit.program,
+                inspected.blobs,
+                received_s,
+                placement,
+                key=inspected.key,
+                plan_cached=inspected.cached,
+            )
+            self._enqueue(session, submit, event, flight, verdict)
         self._residence.perform(others)
 
     def _ask_memory(self, placement: Placement) -> tuple[memory.Command, list[memory.Command]]:
@@ -82,17 +98,8 @@ class Intake:
         answer = next(command for command in commands if _answers(command, placement.job))
         return answer, [command for command in commands if command is not answer]
 
-    def _enqueue(
-        self,
-        session: Session,
-        submit: SubmitSegment,
-        inspected: Inspected,
-        received_s: float,
-        placement: Placement,
-        verdict: memory.Command,
-    ) -> None:
-        predicted_s = self._books.predicted_s(session, submit, inspected.ops)
-        event = jobs.SegmentSubmitted(
+    def _event(self, session: Session, submit: SubmitSegment, inspected: Inspected) -> jobs.SegmentSubmitted:
+        return jobs.SegmentSubmitted(
             at_s=self._ledger.clock.now_s(),
             job=submit.job,
             segment=submit.segment,
@@ -102,37 +109,25 @@ class Intake:
             ops_total=inspected.ops,
             final=submit.final,
             wish=submit.target,
-            predicted_s=predicted_s,
-            memory="granted" if isinstance(verdict, memory.GrantSegment) else "ask",
+            predicted_s=self._books.predicted_s(session, submit, inspected.ops),
+            memory="ask",
         )
-        if isinstance(verdict, memory.HoldSegment) and verdict.in_line:
-            event = msgspec.structs.replace(event, memory="line")
-        elif isinstance(verdict, memory.HoldSegment):
-            event = msgspec.structs.replace(
-                event, memory="held", memory_reason=verdict.reason, memory_wait_s=verdict.estimate_s
-            )
-        try:
-            commands = self._ledger.jobs(event)
-        except jobs.IllegalEvent as error:
-            self._residence.handle(memory.SegmentWithdrawn(self._ledger.clock.now_s(), submit.job))
-            session.send(
-                answers.failed(submit, answers.refused(Refused(f"The pool refuses this cell: {error}.")))
-            )
-            return
+
+    def _enqueue(
+        self,
+        session: Session,
+        submit: SubmitSegment,
+        event: jobs.SegmentSubmitted,
+        flight: RunningSegment,
+        verdict: memory.Command,
+    ) -> None:
+        commands = self._ledger.jobs(_with_verdict(event, verdict))
         record = self._books.record_of(session, submit)
-        record.ops_total = record.ops_before + inspected.ops
-        record.predicted_s = predicted_s
-        for digest in inspected.blobs:
+        record.ops_total = record.ops_before + event.ops_total
+        record.predicted_s = event.predicted_s
+        for digest in flight.blobs:
             self._blobs.pin(digest)
-        record.flight = RunningSegment(
-            submit.segment,
-            submit.program,
-            inspected.blobs,
-            received_s,
-            placement,
-            key=inspected.key,
-            plan_cached=inspected.cached,
-        )
+        record.flight = flight
         self.unpin_query(session)
         self._perform(commands)
         self._books.keep_program(submit)
@@ -175,6 +170,21 @@ def _placement(session: Session, submit: SubmitSegment, inspected: Inspected) ->
         op=inspected.peak_op,
         kept_bytes=inspected.footprint.kept_bytes,
     )
+
+
+def _with_verdict(event: jobs.SegmentSubmitted, verdict: memory.Command) -> jobs.SegmentSubmitted:
+    """What session memory said, for the queue."""
+    match verdict:
+        case memory.GrantSegment():
+            return msgspec.structs.replace(event, memory="granted")
+        case memory.HoldSegment(in_line=True):
+            return msgspec.structs.replace(event, memory="line")
+        case memory.HoldSegment():
+            return msgspec.structs.replace(
+                event, memory="held", memory_reason=verdict.reason, memory_wait_s=verdict.estimate_s
+            )
+        case _:
+            return event
 
 
 def _answers(command: memory.Command, job: str) -> bool:

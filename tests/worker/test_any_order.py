@@ -247,6 +247,11 @@ class AnyOrder:
     def owner(self, session: str) -> Owner:
         return self.owners.setdefault(session, Owner())
 
+    def held(self, session: str) -> int:
+        """Values that its client holds."""
+        owner = self.owner(session)
+        return len(owner.matrices) + len(owner.caches)
+
     def awake(self, session: str) -> Owner:
         if self.device.interpreter.values_of(session).state == "parked":
             answer = self.ask(messages.Restore(self.device.number(), session))
