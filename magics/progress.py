@@ -14,7 +14,7 @@ from djinn_lab.units import format_seconds
 
 REFRESH_S = 0.2
 
-_WAITING = ("RESTORING", "QUEUED")
+_WAITING = ("RESTORING", "QUEUED", "PREEMPTED")
 
 
 class _Line:

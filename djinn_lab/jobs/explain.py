@@ -34,7 +34,7 @@ def places_in(line: Sequence[Job], running: Job | None) -> Iterator[tuple[Job, P
 
 
 def explain(job: Job, place: Place | None, lost_devices: Sequence[str]) -> str:
-    """``place``: of a QUEUED job; ``lost_devices``: all that are down, so that a SUBMITTED job has none."""
+    """``place``: of a job in line; ``lost_devices``: all that are down, so that a SUBMITTED job has none."""
     match job.state:
         case JobState.SUBMITTED:
             return _explain_submitted(job, lost_devices)
@@ -43,6 +43,12 @@ def explain(job: Job, place: Place | None, lost_devices: Sequence[str]) -> str:
         case JobState.QUEUED:
             assert place is not None
             return _explain_queued(job, place)
+        case JobState.PREEMPTED:
+            assert place is not None
+            why = f": {job.message}" if job.message else ""
+            return f"Moved aside after {_ops(job)}{why}. {_explain_queued(job, place)}"
+        case JobState.RUNNING if job.preempting:
+            return f"Moving aside on {job.held_on} after {_ops(job)}: {job.message}."
         case JobState.RUNNING if job.cancelling:
             return f"Stopping on {job.held_on} after {_ops(job)}: {job.message}."
         case JobState.RUNNING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from djinn_lab.jobs.job import Job
-from djinn_lab.jobs.states import JobState
+from djinn_lab.jobs.states import FINISHED, IN_LINE, JobState
 
 
 def check_queue(
@@ -30,8 +30,8 @@ def check_queue(
             assert bound[job.session] == job.held_on, f"{job.job} is on {job.held_on}, its session is not"
         if job.state is JobState.RUNNING:
             assert running.get(job.held_on or "") == job.job, f"{job.job} is RUNNING on no device"
-        if job.state is JobState.QUEUED:
-            free = job.held_on not in running and job.memory != "line"
+        if job.state in IN_LINE:
+            free = job.held_on not in running and job.memory in ("free", "granted")
             assert not free, f"{job.job} is queued for an idle {job.held_on}"
         if job.state is JobState.SUBMITTED:
             up = [device for device, is_up in alive.items() if is_up and job.wish in (None, device)]
@@ -42,7 +42,8 @@ def check_queue(
 
 
 def check_job(job: Job) -> None:
-    on_device = job.state in (JobState.RESTORING, JobState.QUEUED, JobState.RUNNING)
+    on_device = job.state in (JobState.RESTORING, JobState.QUEUED, JobState.PREEMPTED, JobState.RUNNING)
+    assert not job.preempting or job.state is JobState.RUNNING, f"{job.job} moves aside and is {job.state}"
     if job.state is JobState.RESTORING:
         assert job.memory in ("ask", "held"), f"{job.job} waits for memory, which is {job.memory}"
     if job.state is JobState.RUNNING:
@@ -52,7 +53,4 @@ def check_job(job: Job) -> None:
     assert (job.held_on is not None) == on_device, f"{job.job} is {job.state} and held on {job.held_on}"
     assert 0 <= job.ops_done <= job.ops_total, f"{job.job} did {job.ops_done} of {job.ops_total} ops"
     assert (job.ended_at_s is not None) == job.finished
-    assert not (
-        job.cancelling
-        and job.state in (JobState.SUBMITTED, JobState.RESTORING, JobState.QUEUED, JobState.WAITING)
-    )
+    assert not (job.cancelling and job.state not in (JobState.RUNNING, *FINISHED))

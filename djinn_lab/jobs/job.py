@@ -39,6 +39,11 @@ class Job(msgspec.Struct, frozen=True):
     memory: MemoryNeed = "free"
     memory_reason: str = ""
     memory_wait_s: float | None = None
+    turn: int = 0
+    """Where arrival puts it in line; moving aside puts it behind all that wait."""
+    preempting: bool = False
+    """Asked to move aside, and still running."""
+    preemptions: int = 0
 
     @property
     def finished(self) -> bool:
@@ -72,12 +77,12 @@ class QueueSnapshot(msgspec.Struct, frozen=True):
 def line_order(queued: Iterable[Job]) -> list[Job]:
     """The order in which queued segments of one device will run.
 
-    Priority, then arrival of the job; but no segment passes an earlier one of its own session.
+    Priority, then turn of the job; but no segment passes an earlier one of its own session.
     """
     held_back: dict[str, tuple[int, int]] = {}
     keyed: list[tuple[tuple[int, int], int, Job]] = []
     for job in sorted(queued, key=lambda job: job.arrival):
-        key = max((RANKS[job.priority], job.number), held_back.get(job.session, (0, 0)))
+        key = max((RANKS[job.priority], job.turn), held_back.get(job.session, (0, 0)))
         held_back[job.session] = key
         keyed.append((key, job.arrival, job))
     return [job for _, _, job in sorted(keyed, key=lambda entry: entry[:2])]

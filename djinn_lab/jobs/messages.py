@@ -8,6 +8,8 @@ import msgspec
 
 from djinn_lab.jobs.states import JobState
 
+LINE_TOLD_MAX = 16
+
 MemoryNeed = Literal["free", "ask", "held", "line", "granted"]
 """``free``: runs without asking session memory. ``ask``: once it is bound, a :class:`PlaceSegment` asks.
 ``held``: was asked, and waits. ``line``: its state is there, and room comes with its turn. ``granted``: may
@@ -124,6 +126,23 @@ class CancelRequested(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
+class PreemptRequested(msgspec.Struct, frozen=True, tag=True):
+    """Somebody asks that the running job moves aside, behind all that wait now. ``message`` says who."""
+
+    at_s: float
+    job: str
+    message: str
+
+
+class SegmentPreempted(msgspec.Struct, frozen=True, tag=True):
+    """The worker stopped the segment after ``ops_done`` ops, and what these made stays with the session."""
+
+    at_s: float
+    job: str
+    segment: int
+    ops_done: int
+
+
 class SessionDetached(msgspec.Struct, frozen=True, tag=True):
     """The client vanished: its jobs are cancelled, its place stays."""
 
@@ -150,6 +169,8 @@ Event = (
     | SegmentFinished
     | JobFinished
     | CancelRequested
+    | PreemptRequested
+    | SegmentPreempted
     | SessionDetached
     | SessionClosed
 )
@@ -179,6 +200,22 @@ class CancelSegment(msgspec.Struct, frozen=True, tag=True):
     device: str
 
 
+class PreemptSegment(msgspec.Struct, frozen=True, tag=True):
+    """Ask the worker to stop the segment between two ops and to keep what it made; its answer is an event
+    again."""
+
+    job: str
+    segment: int
+    device: str
+
+
+class LineOrdered(msgspec.Struct, frozen=True, tag=True):
+    """``jobs``: those that will run next on the device, the first first, at most LINE_TOLD_MAX of them."""
+
+    device: str
+    jobs: tuple[str, ...]
+
+
 class EndSegment(msgspec.Struct, frozen=True, tag=True):
     """Answer the submit without a worker's result. ``outcome``: ``cancelled``, ``lost`` with the
     device, or ``refused`` by session memory."""
@@ -203,4 +240,4 @@ class Notify(msgspec.Struct, frozen=True, tag=True):
     estimate_s: float | None
 
 
-Command = PlaceSegment | StartSegment | CancelSegment | EndSegment | Notify
+Command = PlaceSegment | StartSegment | CancelSegment | PreemptSegment | LineOrdered | EndSegment | Notify

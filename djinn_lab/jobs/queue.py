@@ -11,6 +11,7 @@ from djinn_lab.jobs.explain import Place, explain, places_in
 from djinn_lab.jobs.invariants import check_queue
 from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot, line_order
 from djinn_lab.jobs.messages import (
+    LINE_TOLD_MAX,
     CancelRequested,
     CancelSegment,
     Command,
@@ -19,13 +20,17 @@ from djinn_lab.jobs.messages import (
     EndSegment,
     Event,
     JobFinished,
+    LineOrdered,
     MemoryGranted,
     MemoryHeld,
     MemoryNeed,
     MemoryRefused,
     Notify,
     PlaceSegment,
+    PreemptRequested,
+    PreemptSegment,
     SegmentFinished,
+    SegmentPreempted,
     SegmentProgressed,
     SegmentRefused,
     SegmentSubmitted,
@@ -33,7 +38,7 @@ from djinn_lab.jobs.messages import (
     SessionDetached,
     StartSegment,
 )
-from djinn_lab.jobs.states import RANKS, TRANSITIONS, IllegalEvent, JobState, Move
+from djinn_lab.jobs.states import IN_LINE, RANKS, TRANSITIONS, IllegalEvent, JobState, Move
 
 FINISHED_JOBS_MAX = 200
 """How many finished jobs are remembered, with their stories."""
@@ -53,6 +58,7 @@ class JobQueue:
         self._finished: dict[str, Job] = {}
         self._stories: dict[str, deque[Event]] = {}
         self._told: dict[str, tuple[object, ...]] = {}
+        self._lines_told: dict[str, tuple[str, ...]] = {}
         self._jobs_seen = 0
         self._segments_seen = 0
         self._out: list[Command] = []
@@ -85,6 +91,10 @@ class JobQueue:
                 self._finish_job(event)
             case CancelRequested():
                 self._cancel(self._active(event.job, "client"), event.at_s, event.message, Move.CANCEL)
+            case PreemptRequested():
+                self._ask_to_move_aside(self._running_job(event.job), event.message)
+            case SegmentPreempted():
+                self._preempt(event)
             case SessionDetached():
                 self._cancel_session(event.session, event.at_s, "the client went away")
             case SessionClosed():
@@ -92,7 +102,7 @@ class JobQueue:
                 self._bound.pop(event.session, None)
         self._dispatch(event.at_s)
         self._remember(event)
-        return [*self._out, *self._notifications()]
+        return [*self._out, *self._line_news(), *self._notifications()]
 
     def check(self, event: SegmentSubmitted) -> None:
         """Raises IllegalEvent for a submit that :meth:`handle` would not take; changes nothing."""
@@ -116,17 +126,17 @@ class JobQueue:
         return explain(known, self.place(job), self._lost_devices())
 
     def place(self, job: str) -> Place | None:
-        """Where in its device's line a QUEUED job stands, None for any other."""
+        """Where in its device's line a QUEUED or PREEMPTED job stands, None for any other."""
         known = self._jobs.get(job)
-        if known is None or known.held_on is None or known.state is not JobState.QUEUED:
+        if known is None or known.held_on is None or known.state not in IN_LINE:
             return None
         return next(place for other, place in self._places(known.held_on) if other.job == job)
 
     def waiting(self) -> Iterator[tuple[Job, Place | None, str]]:
-        """Every SUBMITTED, RESTORING and QUEUED job with its place and reason."""
+        """Every SUBMITTED, RESTORING, QUEUED and PREEMPTED job with its place and reason."""
         lost, places = self._lost_devices(), self._all_places()
         for job in self._jobs.values():
-            if job.state in (JobState.SUBMITTED, JobState.RESTORING, JobState.QUEUED):
+            if job.state in IN_LINE or job.state in (JobState.SUBMITTED, JobState.RESTORING):
                 place = places.get(job.job)
                 yield job, place, explain(job, place, lost)
 
@@ -215,7 +225,7 @@ class JobQueue:
         return replace(moved, memory=memory, memory_reason="", memory_wait_s=None)
 
     def _out_of_line(self, job: Job) -> Job:
-        return self._moved(job, Move.HOLD) if job.state is JobState.QUEUED else job
+        return self._moved(job, Move.HOLD) if job.state in IN_LINE else job
 
     def _refuse_memory(self, event: MemoryRefused) -> None:
         job = self._out_of_line(self._waiting_for_memory(event.job))
@@ -236,7 +246,7 @@ class JobQueue:
             raise IllegalEvent(f"unknown outcome {event.outcome!r}", "pool")
         assert job.held_on is not None
         del self._running[job.held_on]
-        done = replace(job, ops_done=max(job.ops_done, event.ops_done))
+        done = replace(job, ops_done=max(job.ops_done, event.ops_done), preempting=False)
         cancelled = event.outcome == "cancelled" or (
             job.cancelling and not (job.final and event.outcome == "done")
         )
@@ -257,6 +267,25 @@ class JobQueue:
         else:
             self._cancel(job, event.at_s, event.message or "the cell is over", _OUTCOME_MOVES[event.outcome])
 
+    def _preempt(self, event: SegmentPreempted) -> None:
+        job = self._running_segment(event.job, event.segment)
+        if not job.ops_done <= event.ops_done <= job.ops_total:
+            raise IllegalEvent(f"stopped after {event.ops_done} of {job.ops_total} ops", "pool")
+        assert job.held_on is not None
+        del self._running[job.held_on]
+        stopped = replace(job, ops_done=event.ops_done, preempting=False, preemptions=job.preemptions + 1)
+        if job.cancelling:
+            done, device = stopped.ops_done, job.held_on
+            self._out.append(EndSegment(job.job, job.segment, "cancelled", done, device, job.message))
+            self._end(stopped, Move.CANCEL, event.at_s, job.message)
+            return
+        self._jobs_seen += 1
+        memory: MemoryNeed = "free" if job.memory == "free" else "ask"
+        waiting = replace(self._moved(stopped, Move.PREEMPT), turn=self._jobs_seen - 1, memory=memory)
+        self._put(waiting)
+        if memory == "ask":
+            self._out.append(PlaceSegment(job.job, job.segment, job.session, job.held_on))
+
     # -- parts ---------------------------------------------------------------------------------------------
 
     def _active(self, job: str, fault: str) -> Job:
@@ -268,9 +297,23 @@ class JobQueue:
 
     def _waiting_for_memory(self, job: str) -> Job:
         known = self._active(job, "pool")
-        if known.state is not JobState.RESTORING and known.memory != "line":
+        asked = known.state is JobState.PREEMPTED and known.memory == "ask"
+        if known.state is not JobState.RESTORING and known.memory != "line" and not asked:
             raise IllegalEvent(f"job {job} does not wait for memory ({known.state})", "pool")
         return known
+
+    def _running_job(self, job: str) -> Job:
+        known = self._active(job, "client")
+        if known.state is not JobState.RUNNING:
+            raise IllegalEvent(f"job {job} is not running ({known.state})", "client")
+        return known
+
+    def _ask_to_move_aside(self, job: Job, message: str) -> None:
+        if job.cancelling or job.preempting:
+            return
+        assert job.held_on is not None
+        self._put(replace(self._moved(job, Move.ASK_STOP), preempting=True, message=message))
+        self._out.append(PreemptSegment(job.job, job.segment, job.held_on))
 
     def _running_segment(self, job: str, segment: int) -> Job:
         known = self._active(job, "pool")
@@ -305,6 +348,7 @@ class JobQueue:
         predicted_s: float | None,
     ) -> Job:
         number = self._jobs_seen if old is None else old.number
+        turn = number if old is None else old.turn
         self._jobs_seen += old is None
         self._segments_seen += 1
         return Job(
@@ -323,17 +367,21 @@ class JobQueue:
             started_at_s=None if old is None else old.started_at_s,
             wish=wish,
             predicted_s=predicted_s,
+            turn=turn,
+            preemptions=0 if old is None else old.preemptions,
         )
 
     def _cancel(self, job: Job, at_s: float, message: str, move: Move) -> None:
         if job.state is JobState.RUNNING:
             if not job.cancelling:
                 assert job.held_on is not None
-                self._put(replace(self._moved(job, Move.ASK_CANCEL), cancelling=True, message=message))
+                self._put(replace(self._moved(job, Move.ASK_STOP), cancelling=True, message=message))
                 self._out.append(CancelSegment(job.job, job.held_on))
             return
         if job.state is not JobState.WAITING:
-            self._out.append(EndSegment(job.job, job.segment, "cancelled", 0, job.held_on, message))
+            self._out.append(
+                EndSegment(job.job, job.segment, "cancelled", job.ops_done, job.held_on, message)
+            )
         self._end(job, move, at_s, message)
 
     def _cancel_session(self, session: str, at_s: float, message: str) -> None:
@@ -398,7 +446,7 @@ class JobQueue:
         """The wished device if it is up, else the least loaded one, ties by name."""
         alive = [device for device, up in self._alive.items() if up and job.wish in (None, device)]
         load = dict.fromkeys(alive, 0)
-        waiting = [*self._in_state(JobState.QUEUED), *self._in_state(JobState.RESTORING)]
+        waiting = [job for job in self._jobs.values() if job.state in (*IN_LINE, JobState.RESTORING)]
         for device in (*self._bound.values(), *(other.held_on for other in waiting)):
             if device in load:
                 load[device] += 1
@@ -408,7 +456,17 @@ class JobQueue:
         return [job for job in self._jobs.values() if job.state is state]
 
     def _line(self, device: str) -> list[Job]:
-        return line_order(job for job in self._in_state(JobState.QUEUED) if job.held_on == device)
+        return line_order(
+            job for job in self._jobs.values() if job.state in IN_LINE and job.held_on == device
+        )
+
+    def _of_device(self, device: str) -> list[Job]:
+        """In its line, or waiting for memory there."""
+        return [
+            job
+            for job in self._jobs.values()
+            if job.held_on == device and (job.state in IN_LINE or job.state is JobState.RESTORING)
+        ]
 
     def _restoring(self, device: str) -> list[Job]:
         return line_order(job for job in self._in_state(JobState.RESTORING) if job.held_on == device)
@@ -418,13 +476,21 @@ class JobQueue:
         return places_in(self._line(device), self._jobs[running] if running else None)
 
     def _all_places(self) -> dict[str, Place]:
-        devices = {job.held_on for job in self._in_state(JobState.QUEUED) if job.held_on}
+        devices = {job.held_on for job in self._jobs.values() if job.state in IN_LINE and job.held_on}
         return {job.job: place for device in sorted(devices) for job, place in self._places(device)}
 
     def _lost_devices(self) -> list[str]:
         return sorted(device for device, alive in self._alive.items() if not alive)
 
     # -- telling -------------------------------------------------------------------------------------------
+
+    def _line_news(self) -> Iterator[LineOrdered]:
+        """Whose turn is near, for session memory, where that changed."""
+        for device in sorted(self._alive):
+            line = tuple(job.job for job in line_order(self._of_device(device)))[:LINE_TOLD_MAX]
+            if len(line) > 1 and self._lines_told.get(device) != line:
+                yield LineOrdered(device, line)
+            self._lines_told[device] = line
 
     def _notifications(self) -> Iterator[Notify]:
         """One notice for every job whose state, device or place in line changed."""
@@ -435,7 +501,8 @@ class JobQueue:
                 continue  # memory answers at once, most of the time
             place = places.get(name)
             position = place.position if place else None
-            told = (job.state, job.held_on, job.segment, position, job.cancelling, job.memory_reason)
+            stopping = job.cancelling or job.preempting
+            told = (job.state, job.held_on, job.segment, position, stopping, job.memory_reason)
             if self._told.get(name) == told:
                 continue
             self._told[name] = told

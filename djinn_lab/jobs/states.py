@@ -12,6 +12,10 @@ A device runs one segment at a time. Its line is ordered by priority, then by th
 of the segment, so that a cell with many cuts keeps its place); within a session segments run in the order
 they came, whatever their priorities, since later ones read what earlier ones made.
 
+A running segment can be asked to *move aside*. It stops between two ops, keeps what it computed among its
+session's values, and is PREEMPTED: in line again, behind whom it made room for. Where and when it starts
+again it goes on from that op. If it ends before it saw the request, nothing happened.
+
 A segment may have to wait for session memory (:mod:`djinn_lab.memory`): its session's state lies on the
 host, or the device has no room. It is RESTORING then, outside the line, and others pass it.
 
@@ -20,16 +24,14 @@ Nothing here knows a clock: every event carries its own time. An event that the 
 
 ::
 
-                                           RESTORING
-                                         hold ▲ │ grant
-                    submit            bind    │ ▼          start
-      (new) ───────────────► SUBMITTED ─────► QUEUED ──────► RUNNING
-                                 ▲  ◄──────────┘                │
-                        submit   │    unbind                    │ more
+                                           RESTORING ◄─────────────┐
+                                         hold ▲ │ grant             │ hold
+                    submit            bind    │ ▼          start    │  preempt
+      (new) ───────────────► SUBMITTED ─────► QUEUED ──────► RUNNING ──────► PREEMPTED
+                                 ▲  ◄──────────┘                │  ◄───────────┘
+                        submit   │    unbind                    │ more   start
                                  └────────── WAITING ◄──────────┘
       every state but the last three ── finish, fail, cancel ──► DONE, FAILED, CANCELLED
-
-PREEMPTED joins the table with the feature that reaches it.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ class JobState(StrEnum):
     QUEUED = "QUEUED"
     """In a device's line."""
     RUNNING = "RUNNING"
+    PREEMPTED = "PREEMPTED"
+    """Stopped between two ops; in a device's line, or about to ask for memory again."""
     WAITING = "WAITING"
     """For the client's next segment."""
     DONE = "DONE"
@@ -72,8 +76,9 @@ class Move(StrEnum):
     HOLD = "hold"
     GRANT = "grant"
     START = "start"
+    PREEMPT = "preempt"
     MORE = "more"
-    ASK_CANCEL = "ask_cancel"
+    ASK_STOP = "ask_stop"
     FINISH = "finish"
     FAIL = "fail"
     CANCEL = "cancel"
@@ -97,7 +102,14 @@ TRANSITIONS: Mapping[tuple[JobState | None, Move], JobState] = {
     (JobState.QUEUED, Move.FAIL): JobState.FAILED,
     (JobState.QUEUED, Move.CANCEL): JobState.CANCELLED,
     (JobState.RUNNING, Move.MORE): JobState.WAITING,
-    (JobState.RUNNING, Move.ASK_CANCEL): JobState.RUNNING,
+    (JobState.RUNNING, Move.ASK_STOP): JobState.RUNNING,
+    (JobState.RUNNING, Move.PREEMPT): JobState.PREEMPTED,
+    (JobState.PREEMPTED, Move.HOLD): JobState.RESTORING,
+    (JobState.PREEMPTED, Move.START): JobState.RUNNING,
+    (JobState.PREEMPTED, Move.UNBIND): JobState.SUBMITTED,
+    (JobState.PREEMPTED, Move.MORE): JobState.WAITING,
+    (JobState.PREEMPTED, Move.FAIL): JobState.FAILED,
+    (JobState.PREEMPTED, Move.CANCEL): JobState.CANCELLED,
     (JobState.RUNNING, Move.FINISH): JobState.DONE,
     (JobState.RUNNING, Move.FAIL): JobState.FAILED,
     (JobState.RUNNING, Move.CANCEL): JobState.CANCELLED,
@@ -109,6 +121,8 @@ TRANSITIONS: Mapping[tuple[JobState | None, Move], JobState] = {
 }
 """State and move to next state; a missing pair is illegal."""
 
+IN_LINE = frozenset({JobState.QUEUED, JobState.PREEMPTED})
+"""States in which a job stands in a device's line."""
 FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 RANKS: Mapping[str, int] = {priority: rank for rank, priority in enumerate(Priority)}
 

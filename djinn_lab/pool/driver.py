@@ -185,6 +185,10 @@ class Driver:
                 self._start(command)
             case jobs.CancelSegment():
                 self.launcher.send(command.device, CancelSegment(command.job))
+            case jobs.PreemptSegment():
+                raise NotImplementedError("no worker can stop and keep what it has yet")
+            case jobs.LineOrdered():
+                pass
             case jobs.EndSegment():
                 self._end(command)
             case jobs.Notify():

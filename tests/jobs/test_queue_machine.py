@@ -21,13 +21,17 @@ from djinn_lab.jobs import (
     JobFinished,
     JobQueue,
     JobState,
+    LineOrdered,
     MemoryGranted,
     MemoryHeld,
     MemoryRefused,
     Notify,
     PlaceSegment,
+    PreemptRequested,
+    PreemptSegment,
     Priority,
     SegmentFinished,
+    SegmentPreempted,
     SegmentProgressed,
     SegmentRefused,
     SegmentSubmitted,
@@ -121,7 +125,8 @@ class QueueMachine(RuleBasedStateMachine):
         if waits:
             known = self.queue.job(job)
             assert known is not None
-            assert known.state is (JobState.QUEUED if in_line else JobState.RESTORING)
+            in_a_line = known.state in (JobState.QUEUED, JobState.PREEMPTED)
+            assert in_a_line if in_line else known.state is JobState.RESTORING
             assert in_line or self.queue.explain(job) == reason
 
     @rule(job=JOBS)
@@ -131,7 +136,7 @@ class QueueMachine(RuleBasedStateMachine):
         if waits:
             known = self.queue.job(job)
             assert known is not None
-            assert known.state in (JobState.QUEUED, JobState.RUNNING)
+            assert known.state in (JobState.QUEUED, JobState.PREEMPTED, JobState.RUNNING)
 
     @rule(job=JOBS)
     def refuse_memory(self, job: str) -> None:
@@ -140,9 +145,11 @@ class QueueMachine(RuleBasedStateMachine):
 
     def waits_for_memory(self, job: str) -> bool:
         known = self.queue.job(job)
-        return known is not None and (
-            known.state is JobState.RESTORING or (known.state is JobState.QUEUED and known.memory == "line")
-        )
+        if known is None:
+            return False
+        asked = known.state is JobState.PREEMPTED and known.memory == "ask"
+        in_line = known.state in (JobState.QUEUED, JobState.PREEMPTED) and known.memory == "line"
+        return known.state is JobState.RESTORING or asked or in_line
 
     @rule(device=DEVICES, ops=SMALL)
     def progress(self, device: str, ops: int) -> None:
@@ -161,6 +168,28 @@ class QueueMachine(RuleBasedStateMachine):
         if self.feed(SegmentFinished(self.tick(), job.job, segment, outcome, done)) is None:
             assert outcome == "bad"
             self.on_device[device], self.unanswered[job.job] = job.job, segment
+
+    @rule(job=JOBS)
+    def ask_to_move_aside(self, job: str) -> None:
+        runs = job in self.on_device.values()
+        assert (self.feed(PreemptRequested(self.tick(), job, "by a test")) is not None) == runs
+
+    @rule(device=DEVICES, ops=st.integers(0, 4))
+    def stop_between_two_ops(self, device: str, ops: int) -> None:
+        """It may have been asked, or not: the worker's answer is what counts."""
+        job = self.queue.job(self.on_device.get(device, ""))
+        if job is None:
+            return
+        done = max(job.ops_done, min(ops, job.ops_total))
+        del self.on_device[device]
+        assert self.feed(SegmentPreempted(self.tick(), job.job, job.segment, done)) is not None
+        stopped = self.queue.job(job.job)
+        assert stopped is not None
+        if job.cancelling:
+            assert stopped.state is JobState.CANCELLED
+        else:
+            assert stopped.preemptions == job.preemptions + 1
+            assert stopped.ops_done == done
 
     @rule(job=JOBS, segment=SMALL)
     def finish_what_does_not_run(self, job: str, segment: int) -> None:
@@ -230,6 +259,13 @@ class QueueMachine(RuleBasedStateMachine):
                 self.on_device[command.device] = command.job
             case CancelSegment():
                 assert self.on_device[command.device] == command.job
+            case PreemptSegment():
+                assert self.on_device[command.device] == command.job
+                assert self.unanswered[command.job] == command.segment
+            case LineOrdered():
+                snapshot = self.queue.snapshot()
+                line = next(view.line for view in snapshot.devices if view.device == command.device)
+                assert [job for job in command.jobs if job in line] == list(line)
             case EndSegment():
                 assert self.unanswered.pop(command.job) == command.segment
                 self.on_device = {d: job for d, job in self.on_device.items() if job != command.job}
@@ -237,7 +273,7 @@ class QueueMachine(RuleBasedStateMachine):
                 job = self.queue.job(command.job)
                 assert job is not None
                 assert command.state is job.state
-                assert (command.position is not None) == (job.state is JobState.QUEUED)
+                assert (command.position is not None) == (job.state in (JobState.QUEUED, JobState.PREEMPTED))
 
     def check_moves(self, before: dict[str, JobState]) -> None:
         """Every change is a path through the table."""
