@@ -19,7 +19,8 @@ Where = tuple[tuple[str, int], ...]
 
 class Node(msgspec.Struct, frozen=True):
     """A machine, or one device of the live pool. ``devices``: how many it has. ``labels``: ``key=value``.
-    ``taints``: only requests that tolerate all of them come here. ``cordoned``: nothing new starts."""
+    ``taints``: only requests that tolerate all of them come here. ``cordoned``: nothing new starts.
+    ``price``: of a device-hour, in any currency; only a cost score looks at it."""
 
     node: str
     devices: int = 1
@@ -29,12 +30,14 @@ class Node(msgspec.Struct, frozen=True):
     taints: frozenset[str] = frozenset()
     cordoned: bool = False
     ready: bool = True
+    price: float = 0.0
 
 
 class Demand(msgspec.Struct, frozen=True):
     """What a request wants to hold, all of it at once. ``members``: gang size, each ``device_milli``
     thousandths of one device and the rest of the fields on the same node; ``members_min``: it starts with as
-    few. ``selector``: labels that a node must have. ``nodes``: only these, None for any."""
+    few. ``selector``: labels that a node must have; ``prefers``: that it should have. ``nodes``: only these,
+    None for any."""
 
     members: int = 1
     members_min: int = 1
@@ -45,6 +48,7 @@ class Demand(msgspec.Struct, frozen=True):
     selector: frozenset[str] = frozenset()
     tolerates: frozenset[str] = frozenset()
     nodes: frozenset[str] | None = None
+    prefers: frozenset[str] = frozenset()
 
 
 class Request(msgspec.Struct, frozen=True):

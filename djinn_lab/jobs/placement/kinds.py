@@ -1,0 +1,87 @@
+"""Equal nodes are decided on once. A *kind* is the nodes that differ in their names only; in it, nodes with
+the same left free make a *bunch*. Ten thousand devices are a few dozen bunches."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from djinn_lab.jobs.placement.free import Free, empty
+from djinn_lab.jobs.request import Node
+
+
+class Bunch:
+    """Nodes by their numbers; the lowest go first. Who left stays in the heap until it comes to the top."""
+
+    __slots__ = ("_heap", "_queued", "members")
+
+    def __init__(self) -> None:
+        self.members: set[int] = set()
+        self._heap: list[int] = []
+        self._queued: set[int] = set()
+
+    def add(self, number: int) -> None:
+        self.members.add(number)
+        if number not in self._queued:
+            self._queued.add(number)
+            heapq.heappush(self._heap, number)
+
+    def first(self, count: int, without: int | None = None) -> list[int]:
+        found: list[int] = []
+        popped: list[int] = []
+        while self._heap and len(found) < count:
+            number = heapq.heappop(self._heap)
+            if number not in self.members:
+                self._queued.discard(number)
+                continue
+            popped.append(number)
+            if number != without:
+                found.append(number)
+        for number in popped:
+            heapq.heappush(self._heap, number)
+        return found
+
+
+class Kind:
+    """``node``: any of them, without its name. ``free_devices``: wholly free ones of all together."""
+
+    __slots__ = ("bunches", "empty", "free_devices", "node", "number", "size")
+
+    def __init__(self, node: Node, number: int) -> None:
+        self.node = nameless(node)
+        self.number = number
+        self.empty = empty(node)
+        self.bunches: dict[Free, Bunch] = {}
+        self.size = 0
+        self.free_devices = 0
+
+    def add(self, number: int, free: Free) -> None:
+        bunch = self.bunches.get(free)
+        if bunch is None:
+            bunch = self.bunches[free] = Bunch()
+        bunch.add(number)
+        self.size += 1
+        self.free_devices += free.devices
+
+    def drop(self, number: int, free: Free) -> None:
+        bunch = self.bunches[free]
+        bunch.members.remove(number)
+        if not bunch.members:
+            del self.bunches[free]
+        self.size -= 1
+        self.free_devices -= free.devices
+
+    @property
+    def usable(self) -> bool:
+        return self.node.ready and not self.node.cordoned
+
+
+def nameless(node: Node) -> Node:
+    return replace(node, node="")
+
+
+def tolerated(kinds: Iterable[Kind], selector: frozenset[str], tolerates: frozenset[str]) -> list[Kind]:
+    """Those whose labels and taints allow it."""
+    return [kind for kind in kinds if selector <= kind.node.labels and kind.node.taints <= tolerates]

@@ -1,0 +1,272 @@
+"""Free capacity by node, and who may go where.
+
+Equal nodes are kept together (:mod:`~djinn_lab.jobs.placement.kinds`), so the cost of a decision grows with
+how *different* the nodes are, not with their number. A transaction is tried in place:
+:meth:`Room.checkpoint`, any number of takes and gives, then :meth:`Room.rollback` or :meth:`Room.commit`;
+marks nest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import count
+
+from djinn_lab.jobs.placement.answers import EverFits, Misfit, Placed
+from djinn_lab.jobs.placement.free import Free, capacity, empty, given, taken
+from djinn_lab.jobs.placement.kinds import Bunch, Kind, nameless, tolerated
+from djinn_lab.jobs.placement.obstacles import ever_fits, misfit
+from djinn_lab.jobs.placement.scores import Seat
+from djinn_lab.jobs.placement.scoring import DEFAULT, Scoring
+from djinn_lab.jobs.placement.spread import Candidate, FirstOf, node_size, spread
+from djinn_lab.jobs.request import Demand, Node, Where
+
+SCORES_KEPT_MAX = 200_000
+
+
+class Room:
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        self._numbers: dict[str, int] = {}
+        self._names: list[str] = []
+        self._nodes: dict[int, Node] = {}
+        self._free: dict[int, Free] = {}
+        self._kind_of: dict[int, Kind] = {}
+        self._kinds: dict[Node, Kind] = {}
+        self._tolerated: dict[tuple[frozenset[str], frozenset[str]], list[Kind]] = {}
+        self._scores: dict[tuple[str, int, Free, Demand, int, bool], float] = {}
+        self._kind_numbers = count()
+        self._undo: list[tuple[int, Free]] = []
+        self._marks = 0
+        for node in nodes:
+            self.set_node(node)
+
+    # -- nodes ---------------------------------------------------------------------------------------------
+
+    def set_node(self, node: Node) -> None:
+        """A new one, or what has changed about it; what it holds stays."""
+        assert not self._marks, "nodes do not change inside a transaction"
+        number = self._numbers.get(node.node)
+        if number is None:
+            number = self._numbers[node.node] = len(self._names)
+            self._names.append(node.node)
+            free = empty(node)
+        else:
+            free = self._resized(number, node)
+            self._leave(number)
+        self._nodes[number] = node
+        kind = self._kinds.get(nameless(node))
+        if kind is None:
+            kind = self._kinds[nameless(node)] = Kind(node, next(self._kind_numbers))
+            self._tolerated.clear()
+        self._kind_of[number] = kind
+        self._free[number] = free
+        kind.add(number, free)
+
+    def remove_node(self, name: str) -> None:
+        """What it held is gone with it and must not be given back."""
+        assert not self._marks, "nodes do not change inside a transaction"
+        number = self._number(name)
+        self._leave(number)
+        for table in (self._nodes, self._free, self._kind_of):
+            del table[number]
+        del self._numbers[name]
+
+    def _resized(self, number: int, node: Node) -> Free:
+        before, free = self._nodes[number], self._free[number]
+        return free._replace(
+            devices=free.devices + node.devices - before.devices,
+            cpu_milli=free.cpu_milli + node.cpu_milli - before.cpu_milli,
+            memory_mib=free.memory_mib + node.memory_mib - before.memory_mib,
+        )
+
+    def _leave(self, number: int) -> None:
+        kind = self._kind_of[number]
+        kind.drop(number, self._free[number])
+        if not kind.size:
+            del self._kinds[kind.node]
+            self._tolerated.clear()
+
+    def _number(self, name: str) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            raise KeyError(f"there is no node {name!r} in this room")
+        return number
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._numbers
+
+    @property
+    def nodes(self) -> list[Node]:
+        return list(self._nodes.values())
+
+    def node(self, name: str) -> Node:
+        return self._nodes[self._number(name)]
+
+    def free(self, name: str) -> Free:
+        return self._free[self._number(name)]
+
+    @property
+    def kinds(self) -> list[Kind]:
+        return list(self._kinds.values())
+
+    @property
+    def devices(self) -> int:
+        """Of nodes where something may start."""
+        return sum(kind.size * kind.node.devices for kind in self._kinds.values() if kind.usable)
+
+    @property
+    def devices_free(self) -> int:
+        """Wholly free ones of nodes where something may start."""
+        return sum(kind.free_devices for kind in self._kinds.values() if kind.usable)
+
+    # -- capacity ------------------------------------------------------------------------------------------
+
+    def take(self, demand: Demand, where: Where) -> None:
+        for name, members in where:
+            number = self._number(name)
+            self._change(number, taken(self._free[number], demand, members))
+
+    def give(self, demand: Demand, where: Where) -> None:
+        for name, members in where:
+            number = self._number(name)
+            self._change(number, given(self._free[number], demand, members))
+
+    def _change(self, number: int, free: Free) -> None:
+        kind, before = self._kind_of[number], self._free[number]
+        kind.drop(number, before)
+        kind.add(number, free)
+        self._free[number] = free
+        if self._marks:
+            self._undo.append((number, before))
+
+    def checkpoint(self) -> int:
+        """A mark to come back to."""
+        self._marks += 1
+        return len(self._undo)
+
+    def rollback(self, mark: int) -> None:
+        """Everything is as it was at the mark."""
+        while len(self._undo) > mark:
+            number, before = self._undo.pop()
+            kind = self._kind_of[number]
+            kind.drop(number, self._free[number])
+            kind.add(number, before)
+            self._free[number] = before
+        self._close()
+
+    def commit(self, mark: int) -> None:
+        """What happened since stays, unless an outer mark is rolled back."""
+        assert mark <= len(self._undo)
+        self._close()
+
+    def _close(self) -> None:
+        assert self._marks, "no transaction is open"
+        self._marks -= 1
+        if not self._marks:
+            self._undo.clear()
+
+    # -- placement -----------------------------------------------------------------------------------------
+
+    def place(
+        self,
+        demand: Demand,
+        scoring: Scoring = DEFAULT,
+        home: str | None = None,
+        only: frozenset[str] | None = None,
+    ) -> Placed | None:
+        """Where it would go now, with as many members as fit; nothing is taken. ``only``: of these nodes."""
+        kinds = self.eligible(demand)
+        candidates = self._candidates(demand, kinds, home, only)
+        members_max = min(demand.members, sum(one.room * one.nodes for one in candidates))
+
+        def judge(candidate: Candidate, members: int) -> float:
+            return self._score(scoring, demand, candidate, members)
+
+        size = node_size(kinds, demand) if demand.together == "packed" else 0
+        for members in range(members_max, demand.members_min - 1, -1):
+            where = spread(demand, members, candidates, size, judge)
+            if where is not None:
+                return Placed(where, self._explain(scoring, demand, where, home))
+        return None
+
+    def eligible(self, demand: Demand) -> list[Kind]:
+        """Kinds of nodes whose labels and taints allow it and where something may start."""
+        key = (demand.selector, demand.tolerates)
+        kinds = self._tolerated.get(key)
+        if kinds is None:
+            usable = (kind for kind in self._kinds.values() if kind.usable)
+            kinds = self._tolerated[key] = tolerated(usable, *key)
+        return kinds
+
+    def _candidates(
+        self, demand: Demand, kinds: list[Kind], home: str | None, only: frozenset[str] | None
+    ) -> list[Candidate]:
+        named = only if demand.nodes is None else demand.nodes if only is None else demand.nodes & only
+        if named is not None:
+            return self._named(demand, kinds, home, named)
+        at_home = self._named(demand, kinds, home, frozenset({home})) if home is not None else []
+        without = self._numbers.get(home) if home is not None else None
+        found = [
+            Candidate(kind, free, room, nodes, False, self._first(bunch, without))
+            for kind in kinds
+            for free, bunch in kind.bunches.items()
+            if (room := capacity(free, demand)) and (nodes := len(bunch.members) - (without in bunch.members))
+        ]
+        return at_home + found
+
+    def _named(
+        self, demand: Demand, kinds: list[Kind], home: str | None, names: frozenset[str]
+    ) -> list[Candidate]:
+        found = []
+        for number in sorted(self._numbers[name] for name in names if name in self._numbers):
+            kind, free = self._kind_of[number], self._free[number]
+            room = capacity(free, demand)
+            if room and kind in kinds:
+                name = self._names[number]
+                found.append(Candidate(kind, free, room, 1, name == home, _only(name)))
+        return found
+
+    def _first(self, bunch: Bunch, without: int | None) -> FirstOf:
+        return lambda count: [self._names[number] for number in bunch.first(count, without)]
+
+    def _score(self, scoring: Scoring, demand: Demand, candidate: Candidate, members: int) -> float:
+        key = (scoring.name, candidate.kind.number, candidate.free, demand, members, candidate.home)
+        score = self._scores.get(key)
+        if score is None:
+            if len(self._scores) > SCORES_KEPT_MAX:
+                self._scores.clear()
+            seat = Seat(candidate.kind.node, candidate.free, demand, members, candidate.home)
+            score = self._scores[key] = scoring.total(seat)
+        return score
+
+    def _explain(self, scoring: Scoring, demand: Demand, where: Where, home: str | None) -> dict[str, float]:
+        name, members = max(where, key=lambda one: one[1])
+        number = self._numbers[name]
+        kind, free = self._kind_of[number], self._free[number]
+        return scoring.explain(Seat(kind.node, free, demand, members, name == home))
+
+    # -- what stands against it ----------------------------------------------------------------------------
+
+    def misfit(self, demand: Demand) -> Misfit:
+        """Every node once, by what excludes it now."""
+        if demand.nodes is None:
+            return misfit(self._kinds.values(), demand, _everybody)
+        by_kind: dict[int, list[tuple[Free, int]]] = {}
+        for name in demand.nodes & self._numbers.keys():
+            number = self._numbers[name]
+            by_kind.setdefault(self._kind_of[number].number, []).append((self._free[number], 1))
+        return misfit(self._kinds.values(), demand, lambda kind: by_kind.get(kind.number, []))
+
+    def ever_fits(self, demand: Demand) -> EverFits:
+        """With empty nodes, cordoned and absent ones back: False says which constraint is impossible."""
+        if demand.nodes is None:
+            return ever_fits(self._kinds.values(), demand, lambda kind: kind.size)
+        named = Counter(self._kind_of[self._numbers[name]].number for name in demand.nodes if name in self)
+        return ever_fits(self._kinds.values(), demand, lambda kind: named[kind.number])
+
+
+def _everybody(kind: Kind) -> list[tuple[Free, int]]:
+    return [(free, len(bunch.members)) for free, bunch in kind.bunches.items()]
+
+
+def _only(name: str) -> FirstOf:
+    return lambda count: [name][:count]

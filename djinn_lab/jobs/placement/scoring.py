@@ -1,0 +1,63 @@
+"""Scores, weighted and added: the sets that have a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from djinn_lab.jobs.placement.scores import (
+    Score,
+    Seat,
+    affinity,
+    cost,
+    dot_product,
+    fit,
+    load,
+    locality,
+    most_loaded,
+)
+
+
+class Term(NamedTuple):
+    name: str
+    weight: float
+    score: Score
+
+
+class Scoring:
+    """Equal names mean equal scores."""
+
+    def __init__(self, name: str, *terms: Term) -> None:
+        self.name = name
+        self.terms = terms
+
+    def total(self, seat: Seat) -> float:
+        return sum(weight * score(seat) for _, weight, score in self.terms)
+
+    def explain(self, seat: Seat) -> dict[str, float]:
+        return {name: weight * score(seat) for name, weight, score in self.terms}
+
+
+FIT, LOCALITY = Term("fit", 1.0, fit), Term("locality", 1.0, locality)
+DEFAULT = Scoring("default", FIT, LOCALITY, Term("affinity", 0.5, affinity), Term("cost", 0.1, cost))
+"""Best fit; where the state lies and what was wished for count as much as half a node."""
+
+SCORINGS: Mapping[str, Scoring] = {
+    scoring.name: scoring
+    for scoring in (
+        DEFAULT,
+        Scoring("best_fit", FIT),
+        Scoring("most_loaded", Term("most_loaded", 1.0, most_loaded)),
+        Scoring("spread", Term("load", 1.0, load)),
+        Scoring("dot_product", Term("dot_product", 1.0, dot_product)),
+        Scoring(
+            "mixed_30_20_20_20_10",
+            Term("fit", 0.3, fit),
+            Term("affinity", 0.2, affinity),
+            Term("load", 0.2, load),
+            Term("locality", 0.2, locality),
+            Term("cost", 0.1, cost),
+        ),
+    )
+}
+"""The default, what others ship, and the mix of fit 30, affinity 20, load 20, locality 20, cost 10 %."""

@@ -1,0 +1,337 @@
+"""Free capacity and who goes where, beside plain counting over every node."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
+
+from djinn_lab.jobs.placement import DEFAULT, SCORINGS, Placed, Room
+from djinn_lab.jobs.placement.free import Free, capacity, taken
+from djinn_lab.jobs.placement.free import given as given_back
+from djinn_lab.jobs.request import Demand, Node, Where
+
+EIGHT = [Node(f"node{number}", devices=8) for number in range(4)]
+
+
+def room_with_free(**free: int) -> Room:
+    """Nodes of eight devices by name, so many of them free."""
+    room = Room(Node(name, devices=8) for name in free)
+    for name, devices in free.items():
+        if devices < 8:
+            room.take(Demand(members=8 - devices), ((name, 8 - devices),))
+    return room
+
+
+def where(placed: Placed | None) -> Where:
+    assert placed is not None
+    return placed.where
+
+
+def test_up_to_a_node_goes_to_the_node_with_the_fewest_free_devices_that_fits() -> None:
+    room = room_with_free(a=8, b=3, c=5, d=2)
+    assert where(room.place(Demand(members=3, members_min=3, together="packed"))) == (("b", 3),)
+    assert where(room.place(Demand(members=4, members_min=4, together="packed"))) == (("c", 4),)
+    assert where(room.place(Demand(members=8, members_min=8, together="packed"))) == (("a", 8),)
+
+
+def test_more_than_a_node_takes_whole_empty_nodes_and_the_rest_of_the_freest_other() -> None:
+    demand = Demand(members=20, members_min=20, together="packed")
+    assert where(room_with_free(a=8, b=4, c=8, d=6).place(demand)) == (("a", 8), ("c", 8), ("d", 4))
+    assert where(room_with_free(a=8, b=8, c=8, d=6).place(demand)) == (("a", 8), ("b", 8), ("c", 4))
+    assert room_with_free(a=8, b=7, c=7, d=7).place(demand) is None
+    assert room_with_free(a=8, b=8, c=3, d=2).place(demand) is None
+
+
+def test_a_gang_anywhere_fills_the_tightest_nodes_first() -> None:
+    room = room_with_free(a=8, b=1, c=2)
+    assert where(room.place(Demand(members=5, members_min=5))) == (("b", 1), ("c", 2), ("a", 2))
+
+
+def test_an_elastic_gang_starts_with_as_many_as_fit() -> None:
+    room = room_with_free(a=2, b=3)
+    one_node = Demand(members=8, members_min=2, together="one_node")
+    assert where(room.place(one_node)) == (("b", 3),)
+    assert where(room.place(replace(one_node, together="anywhere"))) == (("a", 2), ("b", 3))
+    assert room.place(replace(one_node, members_min=4)) is None
+
+
+def test_nodes_are_chosen_by_name_label_taint_cordon_and_readiness() -> None:
+    labelled = Node("labelled", labels=frozenset({"gpu=h200"}))
+    tainted = Node("tainted", taints=frozenset({"research"}))
+    room = Room([Node("plain"), labelled, tainted, Node("closed", cordoned=True), Node("gone", ready=False)])
+    assert where(room.place(Demand())) in ((("plain", 1),), (("labelled", 1),))
+    assert where(room.place(Demand(selector=frozenset({"gpu=h200"})))) == (("labelled", 1),)
+    assert where(room.place(Demand(nodes=frozenset({"tainted"}), tolerates=frozenset({"research"}))))
+    for name in ("tainted", "closed", "gone", "elsewhere"):
+        assert room.place(Demand(nodes=frozenset({name}))) is None
+    assert room.place(Demand(), only=frozenset({"closed"})) is None
+    assert where(room.place(Demand(), only=frozenset({"plain", "closed"}))) == (("plain", 1),)
+    assert where(room.place(Demand(prefers=frozenset({"gpu=h200"})))) == (("labelled", 1),)
+
+
+def test_state_stays_at_home_when_there_is_room() -> None:
+    room = Room(EIGHT)
+    assert where(room.place(Demand(), home="node2")) == (("node2", 1),)
+    room.take(Demand(members=8), (("node2", 8),))
+    assert where(room.place(Demand(), home="node2")) == (("node0", 1),)
+
+
+def test_scores_say_what_decided() -> None:
+    room = Room(EIGHT)
+    placed = room.place(Demand(), SCORINGS["mixed_30_20_20_20_10"], home="node1")
+    assert placed is not None
+    assert placed.scores.keys() == {"fit", "affinity", "load", "locality", "cost"}
+    assert placed.scores["locality"] == pytest.approx(0.2)
+    assert placed.scores["load"] == pytest.approx(0.2)
+    assert placed.scores["fit"] == pytest.approx(0.3 / 8)
+
+
+def test_a_balancing_load_spreads_and_best_fit_packs() -> None:
+    room = room_with_free(a=8, b=3)
+    assert where(room.place(Demand(), SCORINGS["spread"])) == (("a", 1),)
+    assert where(room.place(Demand(), SCORINGS["best_fit"])) == (("b", 1),)
+
+
+def test_shares_of_a_device_are_kept_on_as_few_devices_as_possible() -> None:
+    room = Room([Node("a", devices=2)])
+    half, third = Demand(device_milli=500), Demand(device_milli=300)
+    for demand in (half, third, half):
+        room.take(demand, (("a", 1),))
+    assert room.free("a") == Free(0, shares=((300, 500), (500,)))
+    assert room.place(Demand()) is None
+    assert room.place(half) is not None
+    room.give(half, (("a", 1),))
+    room.give(third, (("a", 1),))
+    room.give(half, (("a", 1),))
+    assert room.free("a") == Free(2)
+
+
+def test_what_excludes_each_node_is_counted_once() -> None:
+    room = Room(
+        [
+            Node("gone", devices=2, ready=False, cordoned=True),
+            Node("closed", devices=2, cordoned=True),
+            Node("unnamed", devices=2),
+            Node("unlabelled", devices=2),
+            Node("tainted", devices=2, labels=frozenset({"a"}), taints=frozenset({"t"})),
+            Node("small", devices=1, labels=frozenset({"a"})),
+            Node("busy", devices=2, labels=frozenset({"a"})),
+            Node("open", devices=3, labels=frozenset({"a"})),
+        ]
+    )
+    room.take(Demand(members=2), (("busy", 2),))
+    names = frozenset({"gone", "closed", "unlabelled", "tainted", "small", "busy", "open"})
+    demand = Demand(
+        members=4, members_min=2, together="one_node", selector=frozenset({"a"}), nodes=names | {"nowhere"}
+    )
+    misfit = room.misfit(demand)
+    assert (misfit.not_ready, misfit.cordoned, misfit.not_named, misfit.label) == (1, 1, 1, 1)
+    assert (misfit.taint, misfit.too_small, misfit.busy, misfit.open) == (1, 1, 1, 1)
+    assert (misfit.nodes, misfit.members_open) == (8, 3)
+
+
+@pytest.mark.parametrize(
+    ("demand", "constraint", "needed", "available"),
+    [
+        (Demand(nodes=frozenset({"nowhere"})), "nodes", 1, 0),
+        (Demand(selector=frozenset({"gpu=none"})), "selector", 1, 0),
+        (Demand(nodes=frozenset({"tainted"})), "taints", 1, 0),
+        (Demand(device_milli=1500), "device_share", 1500, 1000),
+        (Demand(cpu_milli=5000), "cpu", 5000, 4000),
+        (Demand(memory_mib=1), "memory", 1, 0),
+        (Demand(members=9, members_min=9, together="one_node"), "one_node", 9, 8),
+        (Demand(members=17, members_min=17), "members", 17, 16),
+        (Demand(members=17, members_min=17, together="packed"), "members", 17, 16),
+        (Demand(members=17, members_min=16, together="packed"), None, 0, 0),
+        (Demand(members=2, members_min=2, cpu_milli=4000, nodes=frozenset({"a"})), "members", 2, 1),
+    ],
+)
+def test_what_can_never_start_says_why(
+    demand: Demand, constraint: str | None, needed: int, available: int
+) -> None:
+    room = Room(
+        [
+            Node("a", devices=8, cpu_milli=4000),
+            Node("b", devices=8, cordoned=True, ready=False),
+            Node("tainted", devices=8, taints=frozenset({"t"})),
+        ]
+    )
+    room.take(Demand(members=8), (("a", 8),))
+    verdict = room.ever_fits(demand)
+    assert (verdict.constraint, verdict.needed, verdict.available) == (constraint, needed, available)
+    assert bool(verdict) == (constraint is None)
+
+
+def test_a_pool_without_devices_has_none_to_give() -> None:
+    verdict = Room([Node("host", devices=0, cpu_milli=1000)]).ever_fits(Demand())
+    assert (verdict.constraint, verdict.needed, verdict.available) == ("devices", 1, 0)
+
+
+def test_a_node_that_changes_keeps_what_it_holds() -> None:
+    room = Room([Node("a", devices=4)])
+    room.take(Demand(members=3), (("a", 3),))
+    room.set_node(Node("a", devices=8, labels=frozenset({"new"})))
+    assert room.free("a") == Free(5)
+    room.set_node(Node("a", devices=2))
+    assert room.place(Demand()) is None
+    room.give(Demand(members=3), (("a", 3),))
+    assert room.free("a") == Free(2)
+    room.remove_node("a")
+    assert (room.place(Demand()), room.devices) == (None, 0)
+    with pytest.raises(KeyError, match="no node 'a'"):
+        room.give(Demand(), (("a", 1),))
+
+
+DEMANDS = st.builds(
+    Demand,
+    members=st.integers(1, 12),
+    device_milli=st.sampled_from([0, 1000, 1000, 500, 300]),
+    cpu_milli=st.sampled_from([0, 0, 1000]),
+    memory_mib=st.sampled_from([0, 10]),
+    together=st.sampled_from(["anywhere", "packed", "one_node"]),
+    selector=st.sampled_from([frozenset(), frozenset({"x"})]),
+    tolerates=st.sampled_from([frozenset(), frozenset({"t"})]),
+    nodes=st.none() | st.frozensets(st.sampled_from("abcdef")),
+).flatmap(lambda one: st.builds(replace, st.just(one), members_min=st.integers(1, one.members)))
+NODES = st.builds(
+    Node,
+    node=st.just(""),
+    devices=st.sampled_from([0, 1, 4, 8]),
+    cpu_milli=st.sampled_from([0, 4000]),
+    memory_mib=st.sampled_from([40, 100]),
+    labels=st.sampled_from([frozenset(), frozenset({"x"})]),
+    taints=st.sampled_from([frozenset(), frozenset({"t"})]),
+    cordoned=st.sampled_from([False, False, False, True]),
+)
+
+
+class RoomMachine(RuleBasedStateMachine):
+    """A room and a table of what each node has free, kept by the same pure steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[tuple[Demand, Where]] = []
+        self.marks: list[tuple[int, list[tuple[Demand, Where]]]] = []
+
+    @initialize(nodes=st.lists(NODES, min_size=1, max_size=6))
+    def start(self, nodes: list[Node]) -> None:
+        self.nodes = {name: replace(node, node=name) for name, node in zip("abcdef", nodes, strict=False)}
+        self.room = Room(self.nodes.values())
+
+    def capacities(self, demand: Demand) -> dict[str, int]:
+        return {
+            name: capacity(self.room.free(name), demand)
+            for name, node in self.nodes.items()
+            if demand.selector <= node.labels
+            and node.taints <= demand.tolerates
+            and not node.cordoned
+            and (demand.nodes is None or name in demand.nodes)
+        }
+
+    @rule(
+        demand=DEMANDS, scoring=st.sampled_from(sorted(SCORINGS)), home=st.sampled_from("abcdef") | st.none()
+    )
+    def start_one(self, demand: Demand, scoring: str, home: str | None) -> None:
+        rooms = self.capacities(demand)
+        placed = self.room.place(demand, SCORINGS[scoring], home)
+        most = max(rooms.values(), default=0)
+        if demand.together == "anywhere":
+            assert (0 if placed is None else placed.members) in (0, min(demand.members, sum(rooms.values())))
+            assert (placed is not None) == (sum(rooms.values()) >= demand.members_min)
+        elif demand.together == "one_node":
+            assert (placed is not None) == (most >= demand.members_min)
+        misfit = self.room.misfit(demand)
+        assert misfit.nodes == len(self.nodes)
+        assert (misfit.members_open == 0) == (sum(rooms.values()) == 0) or demand.together == "one_node"
+        if placed is None:
+            return
+        assert self.room.ever_fits(demand)
+        assert all(members <= rooms[name] for name, members in placed.where)
+        assert len({name for name, _ in placed.where}) == len(placed.where)
+        assert demand.members_min <= placed.members <= demand.members
+        self.room.take(demand, placed.where)
+        self.held.append((demand, placed.where))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def end_one(self, data: st.DataObject) -> None:
+        number = data.draw(st.integers(0, len(self.held) - 1))
+        self.held = list(self.held)
+        self.room.give(*self.held.pop(number))
+
+    @rule()
+    def mark(self) -> None:
+        self.marks.append((self.room.checkpoint(), list(self.held)))
+
+    @precondition(lambda self: self.marks)
+    @rule(keep=st.booleans())
+    def close(self, keep: bool) -> None:
+        mark, held = self.marks.pop()
+        if keep:
+            self.room.commit(mark)
+        else:
+            self.room.rollback(mark)
+            self.held = held
+
+    @precondition(lambda self: not self.marks)
+    @rule(node=NODES, name=st.sampled_from("abcdef"))
+    def change(self, node: Node, name: str) -> None:
+        if name in self.nodes and node.devices >= self.nodes[name].devices:
+            self.nodes[name] = replace(self.nodes[name], labels=node.labels, cordoned=node.cordoned)
+            self.room.set_node(self.nodes[name])
+
+    @invariant()
+    def totals(self) -> None:
+        devices = sum(node.devices for node in self.nodes.values() if not node.cordoned)
+        assert self.room.devices == devices
+        whole = sum(
+            max(0, self.room.free(name).devices) for name, node in self.nodes.items() if not node.cordoned
+        )
+        assert self.room.devices_free == whole
+        for name, node in self.nodes.items():
+            free = self.room.free(name)
+            on_it = [(demand, members) for demand, where in self.held for at, members in where if at == name]
+            assert free.cpu_milli == node.cpu_milli - sum(d.cpu_milli * members for d, members in on_it)
+            shared = sum(sum(held) for held in free.shares)
+            used = sum(d.device_milli * members for d, members in on_it)
+            assert (node.devices - free.devices - len(free.shares)) * 1000 + shared == used
+
+    def teardown(self) -> None:
+        if not hasattr(self, "room"):
+            return
+        for mark, held in reversed(self.marks):
+            self.room.rollback(mark)
+            self.held = held
+        for demand, at in self.held:
+            self.room.give(demand, at)
+        for name, node in self.nodes.items():
+            assert self.room.free(name) == Free(node.devices, node.cpu_milli, node.memory_mib)
+
+
+TestRoomMachine = RoomMachine.TestCase
+TestRoomMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+@given(DEMANDS, st.integers(1, 12))
+def test_giving_back_undoes_taking(demand: Demand, members: int) -> None:
+    free = Free(8, 20_000, 200, ((250, 350), (400,)))
+    assume(members <= capacity(free, demand))
+    assert given_back(taken(free, demand, members), demand, members)[:3] == free[:3]
+    assert sum(map(sum, given_back(taken(free, demand, members), demand, members).shares)) == 1000
+
+
+def test_the_same_room_by_another_history_decides_the_same() -> None:
+    straight, turned = Room(EIGHT), Room(EIGHT)
+    mark = turned.checkpoint()
+    for name in ("node3", "node0", "node1"):
+        turned.take(Demand(members=5), ((name, 5),))
+    turned.rollback(mark)
+    for members in (3, 8, 1, 6, 2):
+        demand = Demand(members=members, members_min=members, together="packed")
+        first, second = straight.place(demand, DEFAULT), turned.place(demand, DEFAULT)
+        assert where(first) == where(second)
+        straight.take(demand, where(first))
+        turned.take(demand, where(second))
