@@ -104,6 +104,9 @@ class Room:
     def free(self, name: str) -> Free:
         return self._free[self._number(name)]
 
+    def kind(self, name: str) -> Kind:
+        return self._kind_of[self._number(name)]
+
     @property
     def kinds(self) -> list[Kind]:
         return list(self._kinds.values())

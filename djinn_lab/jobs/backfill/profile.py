@@ -1,0 +1,146 @@
+"""The availability profile: when is there room for so much, for so long?
+
+It knows when those who run are expected to end and what is reserved. Where every request only asks for a
+number of whole devices, a sorted list of steps answers; at the first request that asks for more (labels,
+shares, cpu, nodes together), the same is looked at node by node. Slurm's backfill keeps such a list of its
+nodes too (``node_space_map``); Mu'alem and Feitelson (TPDS 2001) describe it for counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from djinn_lab.jobs.backfill.steps import Steps
+from djinn_lab.jobs.backfill.timelines import Timelines
+from djinn_lab.jobs.placement import DEFAULT, Room, Scoring
+from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Where
+
+
+class Ending(NamedTuple):
+    """What comes back, and when; ``ends_s`` None: nobody knows. Who is over his time is expected to end at
+    any moment."""
+
+    ends_s: float | None
+    demand: Demand
+    where: Where
+
+
+class Slot(NamedTuple):
+    """``where``: empty where only the number of devices mattered."""
+
+    start_s: float
+    members: int
+    where: Where
+
+
+class Profile:
+    def __init__(self, room: Room, endings: Iterable[Ending], now_s: float) -> None:
+        """While this is used, nothing else may change the room."""
+        self.now_s = now_s
+        self._room = room
+        soon_s = math.nextafter(now_s, math.inf)
+        self._returned = [
+            (math.inf if ends_s is None else max(ends_s, soon_s), demand, where)
+            for ends_s, demand, where in endings
+        ]
+        self._booked: list[tuple[Demand, Slot, float]] = []
+        self._steps: Steps | None = None
+        self._lines: Timelines | None = None
+        if all(_whole(demand) for _, demand, _ in self._returned):
+            self._steps = self._count()
+        else:
+            self._lines = Timelines(room, self._returned, now_s)
+
+    def earliest(
+        self,
+        demand: Demand,
+        seconds: float | None,
+        after_s: float | None = None,
+        scoring: Scoring = DEFAULT,
+        home: str | None = None,
+    ) -> Slot | None:
+        """The first moment from ``after_s`` (now) on at which it can run for ``seconds`` (for ever), with as
+        many members as fit then. None: not for any end that is known."""
+        lasts_s, from_s = _seconds(seconds), self.now_s if after_s is None else max(after_s, self.now_s)
+        if self._steps is not None and self._counted(demand):
+            start_s = self._steps.earliest(demand.members_min, lasts_s, from_s)
+            if start_s is None:
+                return None
+            return Slot(start_s, min(demand.members, self._steps.least(start_s, lasts_s)), ())
+        found = self._by_node().earliest(demand, lasts_s, from_s, scoring, home)
+        return None if found is None else Slot(found[0], sum(members for _, members in found[1]), found[1])
+
+    def now(
+        self, demand: Demand, seconds: float | None, scoring: Scoring = DEFAULT, home: str | None = None
+    ) -> Where | None:
+        """Where it can start now without touching what is reserved; None: nowhere."""
+        lasts_s = _seconds(seconds)
+        if self._steps is not None and self._counted(demand):
+            members = min(demand.members, self._steps.least(self.now_s, lasts_s))
+            if members < demand.members_min:
+                return None
+            placed = self._room.place(replace(demand, members=members), scoring, home)
+            return None if placed is None else placed.where
+        return self._by_node().at(demand, self.now_s, lasts_s, scoring, home)
+
+    def reserve(self, demand: Demand, slot: Slot, seconds: float | None) -> None:
+        """Nobody else is offered this from now on; nothing is taken in the room."""
+        lasts_s = _seconds(seconds)
+        self._booked.append((demand, slot, lasts_s))
+        if self._steps is not None and self._counted(demand):
+            self._steps.take(slot.members, slot.start_s, lasts_s)
+        else:
+            self._by_node().take(demand, slot.where, slot.start_s, lasts_s)
+
+    def start(self, demand: Demand, where: Where, seconds: float | None) -> None:
+        """It begins now: it is taken in the room, and comes back after its time."""
+        lasts_s = _seconds(seconds)
+        if self._steps is not None and _whole(demand):
+            self._steps.take(sum(members for _, members in where), self.now_s, lasts_s)
+        else:
+            self._by_node().take(demand, where, self.now_s, lasts_s)
+        self._room.take(demand, where)
+        self._returned.append((self.now_s + lasts_s, demand, where))
+
+    def _count(self) -> Steps:
+        usable = {node.node for node in self._room.nodes if node.ready and not node.cordoned}
+        counts = (
+            (ends_s, sum(members for name, members in where if name in usable))
+            for ends_s, _, where in self._returned
+            if ends_s < math.inf
+        )
+        return Steps(self._room.devices_free, counts, self.now_s)
+
+    def _counted(self, demand: Demand) -> bool:
+        """A number says everything about it: any nodes will do, and their devices are all that it wants."""
+        if not _whole(demand) or demand.nodes is not None:
+            return False
+        usable = [kind for kind in self._room.kinds if kind.usable]
+        if len(self._room.eligible(demand)) < len(usable):
+            return False
+        return demand.together == "anywhere" or sum(kind.size for kind in usable) == 1
+
+    def _by_node(self) -> Timelines:
+        """From the first request on that needs it. What was reserved by number gets nodes now, in the order
+        of starting: as a device is kept from start to end, there is always one."""
+        if self._lines is None:
+            self._steps = None
+            self._lines = Timelines(self._room, self._returned, self.now_s)
+            for demand, slot, lasts_s in sorted(self._booked, key=lambda booked: booked[1].start_s):
+                exactly = replace(demand, members=slot.members, members_min=slot.members)
+                where = self._lines.at(exactly, slot.start_s, lasts_s, DEFAULT, None)
+                assert where is not None, (demand, slot)
+                self._lines.take(demand, where, slot.start_s, lasts_s)
+        return self._lines
+
+
+def _whole(demand: Demand) -> bool:
+    return demand.device_milli == WHOLE_DEVICE_MILLI and not demand.cpu_milli and not demand.memory_mib
+
+
+def _seconds(seconds: float | None) -> float:
+    """Something that runs no time at all still needs its room for a moment."""
+    return math.inf if seconds is None else max(seconds, 1e-6)

@@ -1,0 +1,63 @@
+"""How many devices are free from when on: a sorted list of steps."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+
+class Steps:
+    """``free[i]`` devices from ``times[i]`` until ``times[i + 1]``, the last for ever."""
+
+    def __init__(self, free: int, returned: Iterable[tuple[float, int]], now_s: float) -> None:
+        """``returned``: how many come back when, after ``now_s``."""
+        self.times = [now_s]
+        self.free = [free]
+        for when_s, devices in sorted(returned):
+            free += devices
+            if when_s == self.times[-1]:
+                self.free[-1] = free
+            else:
+                self.times.append(when_s)
+                self.free.append(free)
+
+    def earliest(self, devices: int, seconds: float, after_s: float) -> float | None:
+        """When so many are free for so long, first."""
+        times, free = self.times, self.free
+        step = max(0, bisect_right(times, after_s) - 1)
+        start: float | None = None
+        for number in range(step, len(times)):
+            if free[number] < devices:
+                start = None
+            elif start is None:
+                start = max(times[number], after_s)
+            if start is not None and (number + 1 == len(times) or times[number + 1] >= start + seconds):
+                return start
+        return None
+
+    def least(self, start_s: float, seconds: float) -> int:
+        """Free throughout."""
+        step = max(0, bisect_right(self.times, start_s) - 1)
+        least = self.free[step]
+        end_s = start_s + seconds
+        for number in range(step + 1, len(self.times)):
+            if self.times[number] >= end_s:
+                break
+            least = min(least, self.free[number])
+        return least
+
+    def take(self, devices: int, start_s: float, seconds: float) -> None:
+        first, last = self._cut(start_s), self._cut(start_s + seconds)
+        for number in range(first, last):
+            self.free[number] -= devices
+
+    def _cut(self, when_s: float) -> int:
+        """The number of the step that begins then; split where none does."""
+        if when_s == float("inf"):
+            return len(self.times)
+        number = bisect_right(self.times, when_s) - 1
+        if self.times[number] != when_s:
+            number += 1
+            self.times.insert(number, when_s)
+            self.free.insert(number, self.free[number - 1])
+        return number

@@ -1,0 +1,115 @@
+"""What is free on which node from when on; for requests that a number cannot describe."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from djinn_lab.jobs.placement import Free, Room, Scoring
+from djinn_lab.jobs.placement.free import capacity, given, taken
+from djinn_lab.jobs.placement.kinds import Kind
+from djinn_lab.jobs.placement.scores import Seat
+from djinn_lab.jobs.placement.spread import Candidate, node_size, spread
+from djinn_lab.jobs.request import Demand, Where
+
+
+class Timeline:
+    """Of one node: ``free[i]`` from ``times[i]`` until ``times[i + 1]``, the last for ever."""
+
+    __slots__ = ("free", "times")
+
+    def __init__(self, free: Free, now_s: float) -> None:
+        self.times = [now_s]
+        self.free = [free]
+
+    def between(self, start_s: float, end_s: float) -> Sequence[Free]:
+        first = max(0, bisect_right(self.times, start_s) - 1)
+        last = first + 1
+        while last < len(self.times) and self.times[last] < end_s:
+            last += 1
+        return self.free[first:last]
+
+    def cut(self, when_s: float) -> int:
+        if when_s == float("inf"):
+            return len(self.times)
+        number = bisect_right(self.times, when_s) - 1
+        if self.times[number] != when_s:
+            number += 1
+            self.times.insert(number, when_s)
+            self.free.insert(number, self.free[number - 1])
+        return number
+
+
+class Timelines:
+    """``returned``: when, what and where."""
+
+    def __init__(self, room: Room, returned: Iterable[tuple[float, Demand, Where]], now_s: float) -> None:
+        self._room = room
+        self._lines = {node.node: Timeline(room.free(node.node), now_s) for node in room.nodes}
+        self._kinds = {name: room.kind(name) for name in self._lines}
+        for when_s, demand, where in sorted(returned, key=lambda one: one[0]):
+            if when_s != float("inf"):
+                for name, members in where:
+                    line = self._lines[name]
+                    number = line.cut(when_s)
+                    line.free[number] = given(line.free[number], demand, members)
+
+    def earliest(
+        self, demand: Demand, seconds: float, after_s: float, scoring: Scoring, home: str | None
+    ) -> tuple[float, Where] | None:
+        names = self._names(demand)
+        moments = {when for name in names for when in self._lines[name].times if when > after_s}
+        for start_s in (after_s, *sorted(moments)):
+            where = self._at(names, demand, start_s, seconds, scoring, home)
+            if where is not None:
+                return start_s, where
+        return None
+
+    def at(
+        self, demand: Demand, start_s: float, seconds: float, scoring: Scoring, home: str | None
+    ) -> Where | None:
+        return self._at(self._names(demand), demand, start_s, seconds, scoring, home)
+
+    def _names(self, demand: Demand) -> list[str]:
+        kinds = self._room.eligible(demand)
+        wanted = self._lines if demand.nodes is None else demand.nodes & self._lines.keys()
+        return [name for name in sorted(wanted) if self._kinds[name] in kinds]
+
+    def _at(
+        self,
+        names: Sequence[str],
+        demand: Demand,
+        start_s: float,
+        seconds: float,
+        scoring: Scoring,
+        home: str | None,
+    ) -> Where | None:
+        """Nodes that have room throughout, as if their least capacity were all they had."""
+        candidates = []
+        for name in names:
+            frees = self._lines[name].between(start_s, start_s + seconds)
+            room = min(capacity(free, demand) for free in frees)
+            if room:
+                candidates.append(_candidate(name, self._kinds[name], frees[0], room, name == home))
+
+        def judge(candidate: Candidate, members: int) -> float:
+            return scoring.total(Seat(candidate.kind.node, candidate.free, demand, members, candidate.home))
+
+        size = node_size(self._room.eligible(demand), demand) if demand.together == "packed" else 0
+        members_max = min(demand.members, sum(one.room for one in candidates))
+        for members in range(members_max, demand.members_min - 1, -1):
+            where = spread(demand, members, candidates, size, judge)
+            if where is not None:
+                return where
+        return None
+
+    def take(self, demand: Demand, where: Where, start_s: float, seconds: float) -> None:
+        for name, members in where:
+            line = self._lines[name]
+            first, last = line.cut(start_s), line.cut(start_s + seconds)
+            for number in range(first, last):
+                line.free[number] = taken(line.free[number], demand, members)
+
+
+def _candidate(name: str, kind: Kind, free: Free, room: int, home: bool) -> Candidate:
+    return Candidate(kind, free, room, 1, home, lambda count: [name][:count])

@@ -1,0 +1,236 @@
+"""Nobody who is behind makes the head of the queue wait longer; the profile beside trying every moment."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from djinn_lab.jobs.backfill import Ending, Profile, Wish, backfill
+from djinn_lab.jobs.placement import Room
+from djinn_lab.jobs.request import Demand, Node, Where
+
+
+@dataclass(frozen=True)
+class Job:
+    """``lasts_s`` is true, ``estimate_s`` what it says."""
+
+    name: str
+    arrives_s: float
+    demand: Demand
+    lasts_s: float
+    estimate_s: float
+
+
+@dataclass
+class Run:
+    """``promised``: when each job was first at the head and waiting, and the reservation it got then."""
+
+    started: dict[str, float]
+    promised: dict[str, float]
+
+
+def run(jobs: list[Job], room: Room, reservations: int | None) -> Run:
+    """First come, first served with backfilling; every event plans anew."""
+    by_name = {job.name: job for job in jobs}
+    waiting: list[Job] = []
+    ends: list[tuple[float, str, Where]] = []
+    events = sorted({job.arrives_s for job in jobs})
+    told = Run({}, {})
+    while events:
+        now_s = heapq.heappop(events)
+        for end_s, name, where in [end for end in ends if end[0] <= now_s]:
+            room.give(by_name[name].demand, where)
+            ends.remove((end_s, name, where))
+        waiting += [job for job in jobs if job.arrives_s == now_s and job not in waiting]
+        endings = [
+            Ending(told.started[name] + by_name[name].estimate_s, by_name[name].demand, where)
+            for _, name, where in ends
+        ]
+        wishes = [Wish(job.name, job.demand, job.estimate_s) for job in waiting]
+        found = backfill(wishes, room, endings, now_s, reservations)
+        for name, where in found.starts:
+            told.started[name] = now_s
+            end_s = now_s + by_name[name].lasts_s
+            ends.append((end_s, name, where))
+            waiting.remove(by_name[name])
+            if end_s not in events:
+                heapq.heappush(events, end_s)
+        if waiting and found.reserved and found.reserved[0].job == waiting[0].name:
+            told.promised.setdefault(waiting[0].name, found.reserved[0].start_s)
+    return told
+
+
+def jobs_with(
+    overrun: st.SearchStrategy[float], demands: st.SearchStrategy[Demand]
+) -> st.SearchStrategy[list[Job]]:
+    one = st.tuples(st.integers(0, 20), demands, st.integers(1, 15), overrun)
+    return st.lists(one, min_size=1, max_size=14).map(
+        lambda rows: [
+            Job(f"j{number:02}", float(arrives), demand, float(lasts), max(1.0, lasts - over))
+            for number, (arrives, demand, lasts, over) in enumerate(sorted(rows, key=lambda row: row[0]))
+        ]
+    )
+
+
+def gang(members: int) -> Demand:
+    return Demand(members=members, members_min=members)
+
+
+COUNTS = st.integers(1, 8).map(gang)
+MIXED = st.one_of(
+    COUNTS,
+    st.integers(1, 8).map(lambda n: Demand(members=n, members_min=n, together="packed")),
+    st.sampled_from([Demand(device_milli=500), Demand(selector=frozenset({"x"}))]),
+)
+
+
+def counted() -> Room:
+    return Room([Node("all", devices=8)])
+
+
+def mixed() -> Room:
+    return Room([Node("a", devices=4, labels=frozenset({"x"})), Node("b", devices=4)])
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs_with(st.integers(-10, 0).map(float), COUNTS), st.sampled_from([1, 2, None]))
+def test_the_head_never_starts_later_than_reserved_when_estimates_hold(
+    jobs: list[Job], reservations: int | None
+) -> None:
+    told = run(jobs, counted(), reservations)
+    assert told.started.keys() == {job.name for job in jobs}
+    assert all(told.started[name] <= start_s for name, start_s in told.promised.items())
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs_with(st.integers(-10, 0).map(float), MIXED), st.sampled_from([1, 2, None]))
+def test_the_same_on_nodes_with_shares_labels_and_packing(jobs: list[Job], reservations: int | None) -> None:
+    told = run(jobs, mixed(), reservations)
+    assert told.started.keys() == {job.name for job in jobs}
+    assert all(told.started[name] <= start_s for name, start_s in told.promised.items())
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs_with(st.integers(-6, 6).map(float), COUNTS), st.sampled_from([1, None]))
+def test_when_estimates_are_too_short_it_waits_longer_by_the_worst_of_them_at_most(
+    jobs: list[Job], reservations: int | None
+) -> None:
+    told = run(jobs, counted(), reservations)
+    worst_s = max(0.0, *(job.lasts_s - job.estimate_s for job in jobs))
+    assert all(told.started[name] <= start_s + worst_s for name, start_s in told.promised.items())
+
+
+def test_a_short_job_passes_and_a_long_one_does_not() -> None:
+    room = counted()
+    room.take(gang(5), (("all", 5),))
+    running = [Ending(100.0, gang(5), (("all", 5),))]
+    wishes = [Wish("head", gang(6), 50.0), Wish("long", gang(3), 101.0), Wish("short", gang(3), 100.0)]
+    found = backfill(wishes, room, running, 0.0)
+    assert [name for name, _ in found.starts] == ["short"]
+    assert [(one.job, one.start_s) for one in found.reserved] == [("head", 100.0)]
+
+
+def test_a_long_job_passes_on_what_the_head_leaves() -> None:
+    room = counted()
+    room.take(gang(5), (("all", 5),))
+    found = backfill(
+        [Wish("head", gang(6), 50.0), Wish("long", gang(2), None), Wish("longer", gang(1), None)],
+        room,
+        [Ending(100.0, gang(5), (("all", 5),))],
+        0.0,
+    )
+    assert [name for name, _ in found.starts] == ["long"]
+
+
+def test_more_reservations_protect_more_requests() -> None:
+    def starts(reservations: int | None) -> list[str]:
+        room = counted()
+        room.take(gang(6), (("all", 6),))
+        wishes = [Wish("head", gang(8), 10.0), Wish("second", gang(7), 10.0), Wish("third", gang(2), 105.0)]
+        running = [Ending(100.0, gang(6), (("all", 6),))]
+        return [name for name, _ in backfill(wishes, room, running, 0.0, reservations).starts]
+
+    assert starts(0) == ["third"]
+    assert starts(1) == []
+
+
+def test_who_is_over_his_time_may_end_at_any_moment() -> None:
+    room = counted()
+    room.take(gang(8), (("all", 8),))
+    slot = Profile(room, [Ending(5.0, gang(8), (("all", 8),))], 10.0).earliest(gang(1), 1.0)
+    assert slot is not None
+    assert slot.start_s == math.nextafter(10.0, math.inf)
+
+
+def test_an_unknown_end_is_never_waited_for() -> None:
+    room = counted()
+    room.take(gang(8), (("all", 8),))
+    assert Profile(room, [Ending(None, gang(8), (("all", 8),))], 0.0).earliest(gang(1), 1.0) is None
+
+
+def test_what_is_reserved_by_number_keeps_its_room_when_nodes_begin_to_matter() -> None:
+    room = mixed()
+    room.take(gang(4), (("a", 4),))
+    profile = Profile(room, [Ending(10.0, gang(4), (("a", 4),))], 0.0)
+    slot = profile.earliest(gang(8), 5.0)
+    assert slot is not None
+    assert (slot.start_s, slot.where) == (10.0, ())
+    profile.reserve(gang(8), slot, 5.0)
+    packed = Demand(members=2, members_min=2, together="packed")
+    assert profile.now(packed, 10.0) == (("b", 2),)
+    assert profile.now(packed, 11.0) is None
+    later = profile.earliest(packed, 11.0)
+    assert later is not None
+    assert later.start_s == 15.0
+
+
+def test_what_starts_is_taken_and_comes_back() -> None:
+    room = counted()
+    profile = Profile(room, [], 0.0)
+    profile.start(gang(5), (("all", 5),), 30.0)
+    assert room.devices_free == 3
+    slot = profile.earliest(gang(4), 1.0)
+    assert slot is not None
+    assert slot.start_s == 30.0
+
+
+def test_an_elastic_gang_takes_what_is_free_throughout() -> None:
+    room = counted()
+    profile = Profile(room, [], 0.0)
+    reserved = profile.earliest(gang(6), 10.0, after_s=20.0)
+    assert reserved is not None
+    profile.reserve(gang(6), reserved, 10.0)
+    elastic = Demand(members=8, members_min=2)
+    assert profile.now(elastic, 20.0) == (("all", 8),)
+    assert profile.now(elastic, 21.0) == (("all", 2),)
+
+
+USES = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(1, 20), st.integers(0, 20)).map(
+        lambda use: (gang(use[0]), float(use[1]), float(use[2]))
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(USES, MIXED, st.integers(1, 20))
+def test_the_earliest_slot_is_the_first_moment_at_which_it_fits(
+    booked: list[tuple[Demand, float, float]], demand: Demand, seconds: int
+) -> None:
+    profile = Profile(mixed(), [], 0.0)
+    for other, lasts_s, after_s in booked:
+        slot = profile.earliest(other, lasts_s, after_s)
+        assert slot is not None
+        profile.reserve(other, slot, lasts_s)
+    slot = profile.earliest(demand, float(seconds))
+    assert slot is not None
+    assert profile.earliest(demand, float(seconds), slot.start_s) == slot
+    for moment in range(int(slot.start_s)):
+        later = profile.earliest(demand, float(seconds), float(moment))
+        assert later is not None
+        assert later.start_s == slot.start_s
