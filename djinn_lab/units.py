@@ -41,3 +41,19 @@ def parse_bytes(text: str) -> int:
     if not 0 <= value < 2**60:
         raise ValueError(f"{text!r} is out of range (0 to 1 EiB)")
     return int(value)
+
+
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_seconds(text: str) -> float:
+    """``"90"``, ``"1.5h"`` or ``"10 min"`` -> seconds. Raises ValueError that says what is accepted."""
+    cleaned = text.strip().replace(" ", "").lower()
+    number = cleaned.rstrip("abcdefghijklmnopqrstuvwxyz")
+    try:
+        value = float(number) * _SECONDS[cleaned[len(number) :]]
+    except (ValueError, KeyError):
+        raise ValueError(f"{text!r} is not a duration; write for instance 90s, 10min or 1.5h") from None
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{text!r} is not a duration; it must be 0 or more")
+    return value

@@ -57,7 +57,11 @@ class NotebookCell:
         file = sys._getframe(1).f_code.co_filename
         show_as_written(file, self._text)
         cell = self._cell = session.capture(
-            cell_name(self._shell, file), code=self._text, priority=options.priority, file=file
+            cell_name(self._shell, file),
+            code=self._text,
+            priority=options.priority,
+            file=file,
+            terms=options.terms,
         )
         if self._nested:
             return cell.__enter__()

@@ -10,8 +10,10 @@ from typing import Any, NoReturn
 
 from djinn_lab.config import Profile, load_profile
 from djinn_lab.errors import OptionError
+from djinn_lab.jobs import NO_TERMS, Priority, Terms
+from djinn_lab.units import parse_seconds
 
-PRIORITIES = ("CRITICAL", "HIGH", "NORMAL", "LOW", "SCAVENGER")
+PRIORITIES = tuple(priority.value for priority in Priority)
 
 
 _SWITCHES = {
@@ -26,8 +28,8 @@ _SWITCHES = {
 
 @dataclass(frozen=True)
 class CellOptions:
-    """``progress_after_s``: seconds before a line of progress is shown; negative: never. ``typing``: of the
-    notebook, not of a cell."""
+    """``terms``: what else is asked of the queue, for one cell. ``progress_after_s``: seconds before a line
+    of progress is shown; negative: never. ``typing``: of the notebook, not of a cell."""
 
     priority: str
     progress_after_s: float
@@ -38,6 +40,7 @@ class CellOptions:
     dry_run: bool = False
     explain: bool = False
     typing: bool = True
+    terms: Terms = NO_TERMS
 
 
 class _Parser(argparse.ArgumentParser):
@@ -63,7 +66,9 @@ def make_parser(program: str) -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="show progress when the cell takes longer (default 2; 0: at once, negative: never)",
     )
-    if program == "%djinn_config":
+    if program != "%djinn_config":
+        _add_terms(parser)
+    else:
         parser.add_argument(
             "--typing",
             action=argparse.BooleanOptionalAction,
@@ -72,6 +77,57 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     for name, text in _SWITCHES.items():
         parser.add_argument(name, action=argparse.BooleanOptionalAction, help=text)
     return parser
+
+
+def _add_terms(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gang", type=_gang, metavar="N[:MIN]", help="devices at once; with MIN, start with as few"
+    )
+    parser.add_argument(
+        "--after",
+        action="append",
+        metavar="JOB",
+        help="start when this job (an id, or the start of one) has ended well; may be given several times",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=_duration,
+        metavar="DURATION",
+        help="be done within this time if the pool can, such as 90s, 10min or 2h; stops nothing",
+    )
+    parser.add_argument(
+        "--timeout", type=_duration, metavar="DURATION", help="stop the cell after this much run time"
+    )
+
+
+def _gang(text: str) -> tuple[int, int]:
+    members, _, least = text.partition(":")
+    if not (
+        members.isdecimal() and (least.isdecimal() or not least) and int(members) >= int(least or 1) >= 1
+    ):
+        raise argparse.ArgumentTypeError(f"{text!r} is no gang; write N or N:MIN, such as 4 or 4:2")
+    return int(members), int(least or members)
+
+
+def _duration(text: str) -> float:
+    try:
+        seconds = parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if seconds == 0:
+        raise argparse.ArgumentTypeError("it must be more than 0")
+    return seconds
+
+
+def _terms(chosen: dict[str, Any]) -> Terms:
+    gang, least = chosen.pop("gang", (1, 1))
+    return Terms(
+        gang=gang,
+        gang_min=least,
+        after=tuple(chosen.pop("after", ())),
+        deadline_s=chosen.pop("deadline", None),
+        timeout_s=chosen.pop("timeout", None),
+    )
 
 
 def default_options(profile: Profile) -> CellOptions:
@@ -94,7 +150,8 @@ def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions
     chosen = {name: value for name, value in found.items() if value is not None}
     if "progress_after" in chosen:
         chosen["progress_after_s"] = chosen.pop("progress_after")
-    options = replace(defaults, **chosen)
+    terms = _terms(chosen)
+    options = replace(defaults, **chosen, terms=terms)
     if options.dry_run and options.verify:
         raise OptionError(
             f"{program}: --dry-run computes nothing, so there is nothing to --verify.",

@@ -7,6 +7,7 @@ Run the tests with ``DJINN_REWRITE_SCENARIOS=1`` to write what the cores answer 
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -51,9 +52,10 @@ def play(text: str, answer: Callable[[str, float], Iterable[str]]) -> str:
 
 
 def parse_event(line: str, at_s: float, kinds: Mapping[str, type[msgspec.Struct]]) -> msgspec.Struct:
-    """``"CancelRequested job=a message='by ann'"`` -> the event."""
+    """``"CancelRequested job=a message='by ann'"`` -> the event. Values in braces are JSON."""
     name, *pairs = shlex.split(line)
-    fields = dict(pair.split("=", 1) for pair in pairs)
+    texts = dict(pair.split("=", 1) for pair in pairs)
+    fields = {key: json.loads(text) if text.startswith("{") else text for key, text in texts.items()}
     return msgspec.convert({"at_s": at_s, **fields, "type": name}, kinds[name], strict=False)
 
 

@@ -23,6 +23,7 @@ from djinn_lab.client.remote_errors import to_exception
 from djinn_lab.client.report import CellReport
 from djinn_lab.client.sent import Sent
 from djinn_lab.errors import CancelFailed, CellCancelled, PoolLost, WorkerLost
+from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.messages import (
     CancelJob,
     CloseSession,
@@ -58,8 +59,9 @@ class CellJob:
     """One cell on its way: identity, options, report. ``largest``: the parts of what was recorded between
     two cuts, where that was most."""
 
-    def __init__(self, cell: str, code: str, priority: str) -> None:
+    def __init__(self, cell: str, code: str, priority: str, terms: Terms = NO_TERMS) -> None:
         self.identifier = uuid.uuid4().hex
+        self.terms = terms
         self.cell = cell
         self.code = code
         self.priority = priority
@@ -183,6 +185,7 @@ class PoolExecutor:
             cut=cut.cause,
             cut_line=cut.line,
             program=b"",
+            terms=job.terms if job.segments == 0 and job.terms != NO_TERMS else None,
         )
         self._flight = flight = Flight(job, program, cut, message, entered)
         try:

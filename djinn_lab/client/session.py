@@ -17,6 +17,7 @@ from djinn_lab.client.executor import CellJob, PoolExecutor
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.config import Profile
 from djinn_lab.errors import UserError
+from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase, Welcome
 from djinn_lab.scheduler import DeviceProfile
@@ -77,15 +78,22 @@ class Session:
         return next(found, None)
 
     def capture(
-        self, name: str | None = None, *, code: str = "", priority: str | None = None, file: str | None = None
+        self,
+        name: str | None = None,
+        *,
+        code: str = "",
+        priority: str | None = None,
+        file: str | None = None,
+        terms: Terms = NO_TERMS,
     ) -> Cell:
         """A context in which torch ops are recorded and, at its end, run on the pool.
 
         ``name`` and ``code`` are shown on the dashboard. ``file`` is the ``co_filename`` of the code
-        whose lines errors and graphs refer to (default: the caller's).
+        whose lines errors and graphs refer to (default: the caller's). ``terms``: gang, dependencies,
+        deadline and time limit in the pool's queue.
         """
         self._cells += 1
-        job = CellJob(name or f"cell {self._cells}", code, priority or self.executor.priority)
+        job = CellJob(name or f"cell {self._cells}", code, priority or self.executor.priority, terms)
         return Cell(self.recorder, self.executor, self.device_profiles, self._remember, job, file)
 
     def _remember(self, cell: Cell) -> None:

@@ -6,8 +6,10 @@ from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
 from djinn_lab.jobs.messages import (
     CancelRequested,
     CancelSegment,
+    ClockTicked,
     Command,
     DeviceAdded,
+    DeviceCordoned,
     DeviceLost,
     EndSegment,
     Event,
@@ -16,6 +18,7 @@ from djinn_lab.jobs.messages import (
     MemoryGranted,
     MemoryHeld,
     MemoryRefused,
+    MoveRefused,
     Notify,
     PlaceSegment,
     PreemptRequested,
@@ -31,15 +34,19 @@ from djinn_lab.jobs.messages import (
 )
 from djinn_lab.jobs.queue import JobQueue
 from djinn_lab.jobs.states import FINISHED, RANKS, TRANSITIONS, IllegalEvent, JobState, Move, Priority
+from djinn_lab.jobs.terms import NO_TERMS, Terms
 
 __all__ = [
     "FINISHED",
+    "NO_TERMS",
     "RANKS",
     "TRANSITIONS",
     "CancelRequested",
     "CancelSegment",
+    "ClockTicked",
     "Command",
     "DeviceAdded",
+    "DeviceCordoned",
     "DeviceLost",
     "DeviceView",
     "EndSegment",
@@ -54,6 +61,7 @@ __all__ = [
     "MemoryHeld",
     "MemoryRefused",
     "Move",
+    "MoveRefused",
     "Notify",
     "Place",
     "PlaceSegment",
@@ -69,4 +77,5 @@ __all__ = [
     "SessionClosed",
     "SessionDetached",
     "StartSegment",
+    "Terms",
 ]

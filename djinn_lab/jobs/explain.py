@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from djinn_lab.jobs.job import Job
+from djinn_lab.jobs.job import Closed, Job
 from djinn_lab.jobs.states import JobState
 
 
@@ -33,20 +33,20 @@ def places_in(line: Sequence[Job], running: Job | None) -> Iterator[tuple[Job, P
         wait_s = None if wait_s is None or own_s is None else wait_s + own_s
 
 
-def explain(job: Job, place: Place | None, lost_devices: Sequence[str]) -> str:
-    """``place``: of a job in line; ``lost_devices``: all that are down, so that a SUBMITTED job has none."""
+def explain(job: Job, place: Place | None, closed: Closed) -> str:
+    """``place``: of a job in line; ``closed``: the devices that a SUBMITTED job has not."""
     match job.state:
         case JobState.SUBMITTED:
-            return _explain_submitted(job, lost_devices)
+            return _explain_submitted(job, closed)
         case JobState.RESTORING:
             return job.memory_reason or f"Waits for memory on {job.held_on}."
         case JobState.QUEUED:
             assert place is not None
-            return _explain_queued(job, place)
+            return _explain_queued(job, place, closed)
         case JobState.PREEMPTED:
             assert place is not None
             why = f": {job.message}" if job.message else ""
-            return f"Moved aside after {_ops(job)}{why}. {_explain_queued(job, place)}"
+            return f"Moved aside after {_ops(job)}{why}. {_explain_queued(job, place, closed)}"
         case JobState.RUNNING if job.preempting:
             return f"Moving aside on {job.held_on} after {_ops(job)}: {job.message}."
         case JobState.RUNNING if job.cancelling:
@@ -69,22 +69,26 @@ def ordinal(number: int) -> str:
     return f"{number}{suffix}"
 
 
-def _explain_submitted(job: Job, lost_devices: Sequence[str]) -> str:
+def _explain_submitted(job: Job, closed: Closed) -> str:
+    if job.waits_for:
+        others = _listed([f"job {name[:8]}" for name in job.waits_for])
+        return f"Waits for {others} to end{'' if job.terms.after_any else ' well'}."
     if job.wish is not None:
-        return f"Waits for {job.wish}, which is being started again."
-    if lost_devices:
-        verb = "is" if len(lost_devices) == 1 else "are"
-        return f"Waits for a device; {_listed(lost_devices)} {verb} being started again."
-    return "Waits for the first device to be ready."
+        why = "cordoned" if job.wish in closed.cordoned else "being started again"
+        return f"Waits for {job.wish}, which is {why}."
+    parts = [(closed.cordoned, "cordoned"), (closed.lost, "being started again")]
+    shut = [f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {why}" for names, why in parts if names]
+    return f"Waits for a device; {_listed(shut)}." if shut else "Waits for the first device to be ready."
 
 
-def _explain_queued(job: Job, place: Place) -> str:
+def _explain_queued(job: Job, place: Place, closed: Closed) -> str:
+    shut = " (cordoned)" if job.held_on in closed.cordoned else ""
     running, previous, between = place.running, place.previous, place.position - 2
     parts = [] if running is None else [f"{_whose(running)} (running, {_ops(running)})"]
     parts += [f"{between} more"] if between > 0 else []
     parts += [] if previous is None else [f"{_whose(previous)} ({previous.priority})"]
     behind = f", behind {_listed(parts)}" if parts else ""
-    return f"{ordinal(place.position)} in line for {job.held_on}{behind}."
+    return f"{ordinal(place.position)} in line for {job.held_on}{shut}{behind}."
 
 
 def _listed(parts: Sequence[str]) -> str:

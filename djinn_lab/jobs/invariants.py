@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.states import FINISHED, IN_LINE, JobState
+from djinn_lab.jobs.tables import Tables
 
 
-def check_queue(
-    alive: Mapping[str, bool],
-    running: Mapping[str, str],
-    bound: Mapping[str, str],
-    jobs: Mapping[str, Job],
-    finished: Mapping[str, Job],
-) -> None:
-    """``running``: device to job; ``bound``: session to device."""
+def check_queue(tables: Tables) -> None:
+    running = {name: device.running for name, device in tables.devices.items() if device.running is not None}
+    alive = {name: device.alive for name, device in tables.devices.items()}
+    open_devices = {name for name, device in tables.devices.items() if device.alive and not device.cordoned}
+    bound, jobs, finished = tables.bound, tables.jobs, tables.finished
+    check_indexes(tables)
     for device, name in running.items():
         assert alive[device], f"{device} runs {name} and is not up"
         assert jobs[name].state is JobState.RUNNING, f"{device} runs {name}, which is {jobs[name].state}"
@@ -31,14 +28,29 @@ def check_queue(
         if job.state is JobState.RUNNING:
             assert running.get(job.held_on or "") == job.job, f"{job.job} is RUNNING on no device"
         if job.state in IN_LINE:
-            free = job.held_on not in running and job.memory in ("free", "granted")
+            idle = job.held_on in open_devices and job.held_on not in running
+            free = idle and job.memory in ("free", "granted")
             assert not free, f"{job.job} is queued for an idle {job.held_on}"
         if job.state is JobState.SUBMITTED:
-            up = [device for device, is_up in alive.items() if is_up and job.wish in (None, device)]
-            assert not up, f"{job.job} has no device although {up} could take it"
+            up = [device for device in sorted(open_devices) if job.wish in (None, device)]
+            assert not up or job.waits_for, f"{job.job} has no device although {up} could take it"
     for job in finished.values():
         assert job.finished, f"{job.job} is {job.state} among the finished"
         check_job(job)
+
+
+def check_indexes(tables: Tables) -> None:
+    by_state = {name for names in tables.of_state.values() for name in names}
+    assert by_state == set(tables.jobs), "jobs by state are not the unfinished jobs"
+    for state, names in tables.of_state.items():
+        assert all(tables.jobs[name].state is state for name in names)
+    mates = [name for names in tables.of_session.values() for name in names]
+    assert sorted(mates) == sorted(tables.jobs), "jobs by session are not the unfinished jobs"
+    for ordered in tables.of_session.values():
+        arrivals = [tables.jobs[name].arrival for name in ordered]
+        assert arrivals == sorted(arrivals), "a session's jobs are out of order"
+    for job in tables.jobs.values():
+        assert all(name in tables.jobs for name in job.waits_for), f"{job.job} waits for what has ended"
 
 
 def check_job(job: Job) -> None:

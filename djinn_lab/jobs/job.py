@@ -8,10 +8,12 @@ import msgspec
 
 from djinn_lab.jobs.messages import MemoryNeed
 from djinn_lab.jobs.states import FINISHED, RANKS, JobState
+from djinn_lab.jobs.terms import NO_TERMS, Terms
 
 
 class Job(msgspec.Struct, frozen=True):
     """``number``: arrival of the job; ``arrival``: arrival of its current segment. Both count from 0.
+    ``account``: the leaf of the share tree that pays.
 
     ``segment`` is the current segment, or the last one while WAITING. ``held_on``: the device it runs on,
     queues for or waits for memory of. Times are those of the events, in seconds."""
@@ -19,6 +21,7 @@ class Job(msgspec.Struct, frozen=True):
     job: str
     session: str
     user: str
+    account: str
     priority: str
     number: int
     arrival: int
@@ -39,11 +42,24 @@ class Job(msgspec.Struct, frozen=True):
     memory: MemoryNeed = "free"
     memory_reason: str = ""
     memory_wait_s: float | None = None
+    terms: Terms = NO_TERMS
+    deadline_at_s: float | None = None
+    waits_for: tuple[str, ...] = ()
+    """Jobs that it comes after, and that have not ended."""
     turn: int = 0
-    """Where arrival puts it in line; moving aside puts it behind all that wait."""
+    """Where arrival puts it in line; moving aside on request puts it behind all that wait."""
     preempting: bool = False
     """Asked to move aside, and still running."""
+    yields: bool = False
+    """Somebody asked for that, so it lets all others go first."""
     preemptions: int = 0
+    move_s: float = 0.0
+    """What bringing its session's state to another device would take."""
+    settled: bool = False
+    """It was moved, or could not be: it stays where it is until it has run there."""
+    running_since_s: float | None = None
+    ran_s: float = 0.0
+    """Run time before ``running_since_s``, over all segments."""
 
     @property
     def finished(self) -> bool:
@@ -62,9 +78,17 @@ class DeviceView(msgspec.Struct, frozen=True):
 
     device: str
     alive: bool
+    cordoned: bool
     running: str | None
     line: tuple[str, ...]
     sessions: tuple[str, ...]
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """Devices that start nothing: those whose worker is down, and those that are cordoned."""
+
+    lost: tuple[str, ...]
+    cordoned: tuple[str, ...]
 
 
 class QueueSnapshot(msgspec.Struct, frozen=True):

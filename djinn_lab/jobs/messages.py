@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from djinn_lab.jobs.states import JobState
+from djinn_lab.jobs.terms import NO_TERMS, Terms
 
 LINE_TOLD_MAX = 16
 
@@ -33,7 +34,9 @@ class DeviceLost(msgspec.Struct, frozen=True, tag=True):
 
 class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     """``wish``: the device the user asked for. ``predicted_s``: expected run time, None when unknown. With
-    ``memory`` held: why, and for how long about."""
+    ``memory`` held: why, and for how long about. ``account``: the leaf of the share tree that pays, the
+    user's name if empty. ``terms`` count with the first segment. ``move_s``: what bringing the session's
+    state to another device would take."""
 
     at_s: float
     job: str
@@ -48,6 +51,9 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     memory: MemoryNeed = "free"
     memory_reason: str = ""
     memory_wait_s: float | None = None
+    account: str = ""
+    terms: Terms = NO_TERMS
+    move_s: float = 0.0
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
@@ -135,12 +141,40 @@ class PreemptRequested(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentPreempted(msgspec.Struct, frozen=True, tag=True):
-    """The worker stopped the segment after ``ops_done`` ops, and what these made stays with the session."""
+    """The worker stopped the segment after ``ops_done`` ops, and what these made stays with the session.
+    ``move_s``: what bringing all of it to another device would take."""
 
     at_s: float
     job: str
     segment: int
     ops_done: int
+    move_s: float = 0.0
+
+
+class MoveRefused(msgspec.Struct, frozen=True, tag=True):
+    """Session memory cannot bring the job's session to the device that the queue chose; it stays on
+    ``device``."""
+
+    at_s: float
+    job: str
+    device: str
+    reason: str
+
+
+class DeviceCordoned(msgspec.Struct, frozen=True, tag=True):
+    """``cordoned``: nothing new starts on the device, and ``drain``: what runs there moves aside, to run
+    elsewhere. Not ``cordoned``: it serves again."""
+
+    at_s: float
+    device: str
+    cordoned: bool
+    drain: bool = False
+
+
+class ClockTicked(msgspec.Struct, frozen=True, tag=True):
+    """Something may be due: see :meth:`djinn_lab.jobs.JobQueue.due_s`."""
+
+    at_s: float
 
 
 class SessionDetached(msgspec.Struct, frozen=True, tag=True):
@@ -171,6 +205,9 @@ Event = (
     | CancelRequested
     | PreemptRequested
     | SegmentPreempted
+    | MoveRefused
+    | DeviceCordoned
+    | ClockTicked
     | SessionDetached
     | SessionClosed
 )

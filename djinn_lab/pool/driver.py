@@ -12,6 +12,7 @@ from collections import deque
 
 from djinn_lab import jobs, memory
 from djinn_lab.pool import answers
+from djinn_lab.pool.alarm import Alarm
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
@@ -64,6 +65,7 @@ class Driver:
         self.intake = Intake(ledger, blobs, books, self.residence, self._perform)
         self._commands: deque[jobs.Command] = deque()
         self._performing = False
+        self._alarm = Alarm(self.ledger.clock.now_s, self._due)
 
     # -- from sessions -------------------------------------------------------------------------------------
 
@@ -165,6 +167,9 @@ class Driver:
     def _jobs(self, event: jobs.Event) -> None:
         self._perform(self.ledger.jobs(event))
 
+    def _due(self) -> None:
+        self._jobs(jobs.ClockTicked(self.ledger.clock.now_s()))
+
     def _perform(self, commands: list[jobs.Command]) -> None:
         """In the order in which the queue gave them, even where performing one leads to more."""
         self._commands.extend(commands)
@@ -176,6 +181,7 @@ class Driver:
                 self._perform_one(self._commands.popleft())
         finally:
             self._performing = False
+        self._alarm.set(self.ledger.queue.due_s())
 
     def _perform_one(self, command: jobs.Command) -> None:
         match command:

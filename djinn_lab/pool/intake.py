@@ -55,15 +55,15 @@ class Intake:
         if missing:
             session.send(answers.blobs_missing(submit, missing, session.rejected))
             return
-        event = self._event(session, submit, inspected)
         try:
+            event = self._event(session, submit, inspected)
             self._ledger.queue.check(event)
         except jobs.IllegalEvent as error:
             refusal = Refused(f"The pool refuses this cell: {error}.")
             session.send(answers.failed(submit, answers.refused(refusal)))
             return
         placement = _placement(session, submit, inspected)
-        verdict, others = self._ask_memory(placement)
+        verdict, others = self._ask_memory(placement, later=bool(event.terms.after))
         if isinstance(verdict, memory.RefuseSegment):
             self._refuse(session, submit, inspected.ops, answers.never_fits(verdict))
         else:
@@ -79,10 +79,11 @@ class Intake:
             self._enqueue(session, submit, event, flight, verdict)
         self._residence.perform(others)
 
-    def _ask_memory(self, placement: Placement) -> tuple[memory.Command, list[memory.Command]]:
-        """The answer for this segment, and what else follows."""
+    def _ask_memory(self, placement: Placement, later: bool) -> tuple[memory.Command, list[memory.Command]]:
+        """The answer for this segment, and what else follows. ``later``: only whether it can ever run; the
+        queue places it when the jobs that it waits for have ended."""
         account = self._ledger.accounts.session(placement.session)
-        if account is not None and account.device is not None:
+        if account is not None and account.device is not None and not later:
             commands = self._residence.place(placement)
         else:
             event = memory.SegmentProposed(
@@ -111,7 +112,14 @@ class Intake:
             wish=submit.target,
             predicted_s=self._books.predicted_s(session, submit, inspected.ops),
             memory="ask",
+            terms=self._terms(submit),
         )
+
+    def _terms(self, submit: SubmitSegment) -> jobs.Terms:
+        """With whole ids. Raises jobs.IllegalEvent for one that is the start of none or several."""
+        terms = submit.terms or jobs.NO_TERMS
+        after = tuple(self._ledger.queue.named(start) for start in terms.after)
+        return msgspec.structs.replace(terms, after=after)
 
     def _enqueue(
         self,

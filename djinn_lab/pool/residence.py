@@ -6,12 +6,12 @@ restore it after the one that stored it died.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from djinn_lab import memory
+from djinn_lab.pool.alarm import Alarm
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.leftovers import Leftovers
@@ -23,7 +23,6 @@ from djinn_lab.worker import messages as worker
 RELEASE_JOB = "release"
 """Job name of segments that only drop values; the queue does not know them."""
 
-TIMEOUT_S_MIN = 0.002
 _NOTHING = worker.WorkerMemory(0, 0, {})
 
 log = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ class Residence:
         self._granted = granted
         self._held = held
         self._refused = refused
-        self._due_s: float | None = None
+        self._alarm = Alarm(self._now_s, self._timeout)
         self._stored: dict[str, Stored] = {}
         self._reported: dict[str, worker.WorkerMemory] = {}
         self._leftovers = Leftovers(launcher.parked_directories)
@@ -92,19 +91,10 @@ class Residence:
     def perform(self, commands: Sequence[memory.Command]) -> None:
         for command in commands:
             self._perform(command)
-        self._wake_in_time()
-
-    def _wake_in_time(self) -> None:
-        """Somebody may wait for a moment, such as the end of a lease, that comes before the next tick."""
-        due_s = self._ledger.accounts.next_timeout_s()
-        if due_s is None or (self._due_s is not None and self._due_s <= due_s):
-            return
-        self._due_s = due_s
-        delay_s = max(TIMEOUT_S_MIN, due_s - self._now_s())
-        asyncio.get_running_loop().call_later(delay_s, self._timeout)
+        # somebody may wait for a moment, such as the end of a lease, that comes before the next tick
+        self._alarm.set(self._ledger.accounts.next_timeout_s())
 
     def _timeout(self) -> None:
-        self._due_s = None
         self.handle(memory.ClockTicked(self._now_s()))
 
     def _perform(self, command: memory.Command) -> None:

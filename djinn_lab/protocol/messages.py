@@ -11,11 +11,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from djinn_lab.jobs import Terms
 from djinn_lab.srg.program import TensorMeta
 
-PROTOCOL_VERSION = 3
-"""2 added :attr:`SubmitSegment.delta` and :attr:`SubmitSegment.code_number`, 3 :class:`PhaseAnswered`."""
-PROTOCOL_VERSIONS = (1, 2, 3)
+PROTOCOL_VERSION = 4
+"""2 added :attr:`SubmitSegment.delta` and :attr:`SubmitSegment.code_number`, 3 :class:`PhaseAnswered`, 4
+:attr:`SubmitSegment.terms`."""
+PROTOCOL_VERSIONS = (1, 2, 3, 4)
 """What a pool understands, and what a client tries, newest first."""
 MESSAGE_BYTES_MAX = 256 * 2**20
 """A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""
@@ -112,6 +114,8 @@ class SubmitSegment(msgspec.Struct, frozen=True, tag="submit", omit_defaults=Tru
     code_number: int | None = None
     """With ``code``: remember it under this number, 0 to :data:`CODES_MAX` less one. Without: it is the code
     of that number."""
+    terms: Terms | None = None
+    """What else was asked of the queue (first segment only)."""
 
 
 class FinishJob(msgspec.Struct, frozen=True, tag="finish"):

@@ -14,6 +14,7 @@ from djinn_lab.jobs import (
     CancelSegment,
     Command,
     DeviceAdded,
+    DeviceCordoned,
     DeviceLost,
     EndSegment,
     Event,
@@ -38,6 +39,7 @@ from djinn_lab.jobs import (
     SessionClosed,
     SessionDetached,
     StartSegment,
+    Terms,
 )
 from djinn_lab.jobs.messages import MemoryNeed
 
@@ -66,6 +68,10 @@ class QueueMachine(RuleBasedStateMachine):
     def add_device(self, device: str) -> None:
         self.feed(DeviceAdded(self.tick(), device))
 
+    @rule(device=DEVICES, cordoned=st.booleans(), drain=st.booleans())
+    def cordon(self, device: str, cordoned: bool, drain: bool) -> None:
+        self.feed(DeviceCordoned(self.tick(), device, cordoned, drain))
+
     @rule(device=DEVICES)
     def lose_device(self, device: str) -> None:
         if self.feed(DeviceLost(self.tick(), device, "killed")) is not None:
@@ -80,6 +86,8 @@ class QueueMachine(RuleBasedStateMachine):
         final=st.booleans(),
         wish=st.none() | DEVICES,
         memory=MEMORY,
+        after=st.lists(JOBS, max_size=2),
+        after_any=st.booleans(),
     )
     def submit(
         self,
@@ -91,6 +99,8 @@ class QueueMachine(RuleBasedStateMachine):
         final: bool,
         wish: str | None,
         memory: MemoryNeed,
+        after: list[str],
+        after_any: bool,
     ) -> None:
         known = self.queue.job(job)
         at_s = self.tick()
@@ -106,6 +116,7 @@ class QueueMachine(RuleBasedStateMachine):
             wish,
             memory=memory,
             memory_reason="Full.",
+            terms=Terms(after=tuple(after), after_any=after_any),
         )
         if known is not None and ops >= 0:
             right = msgspec.structs.replace(event, segment=known.segment + 1, session=known.session)
@@ -254,6 +265,9 @@ class QueueMachine(RuleBasedStateMachine):
                 assert self.queue.device_of(command.session) == command.device
                 assert self.waits_for_memory(command.job)
             case StartSegment():
+                known = self.queue.job(command.job)
+                assert known is not None
+                assert not known.waits_for
                 assert command.device not in self.on_device
                 assert self.unanswered[command.job] == command.segment
                 self.on_device[command.device] = command.job

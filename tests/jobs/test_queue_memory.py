@@ -15,7 +15,7 @@ from djinn_lab.jobs import (
     SegmentProgressed,
     SegmentSubmitted,
 )
-from djinn_lab.jobs.queue import FINISHED_JOBS_MAX
+from djinn_lab.jobs.tables import FINISHED_JOBS_MAX
 
 
 def submit(

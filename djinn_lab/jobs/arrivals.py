@@ -1,0 +1,135 @@
+"""Segments on their way in: what may come, and what becomes of it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from djinn_lab.jobs import dependencies
+from djinn_lab.jobs.job import Job
+from djinn_lab.jobs.messages import SegmentRefused, SegmentSubmitted
+from djinn_lab.jobs.states import RANKS, IllegalEvent, JobState, Move
+from djinn_lab.jobs.tables import Tables, next_state
+from djinn_lab.jobs.terms import NO_TERMS
+
+
+def check(tables: Tables, event: SegmentSubmitted) -> None:
+    """Raises IllegalEvent for a submit that cannot be taken; changes nothing."""
+    old = _expect_next(tables, event)
+    if event.wish is not None and event.wish not in tables.devices:
+        known = ", ".join(sorted(tables.devices)) or "none is up yet"
+        raise IllegalEvent(f"there is no device {event.wish!r} (devices: {known})", "client")
+    bound = tables.bound.get(event.session)
+    if event.wish is not None and bound not in (None, event.wish):
+        raise IllegalEvent(
+            f"the session's values live on {bound}, so it cannot run on {event.wish}", "client"
+        )
+    if old is None:
+        _check_terms(tables, event)
+
+
+def submit(tables: Tables, event: SegmentSubmitted) -> None:
+    check(tables, event)
+    old = tables.jobs.get(event.job)
+    if tables.bound.get(event.session) is None and event.memory in ("held", "line", "granted"):
+        raise IllegalEvent(f"memory is {event.memory} for a session without a device", "pool")
+    job = _arrived(tables, event, old, next_state(old, Move.SUBMIT))
+    tables.put(
+        replace(
+            job,
+            wish=event.wish,
+            predicted_s=event.predicted_s,
+            move_s=event.move_s,
+            memory=event.memory,
+            memory_reason=event.memory_reason,
+            memory_wait_s=event.memory_wait_s,
+            waits_for=dependencies.unmet(tables, event.terms.after) if old is None else (),
+        )
+    )
+
+
+def refuse(tables: Tables, event: SegmentRefused) -> None:
+    old = _expect_next(tables, event)
+    state = next_state(old, Move.FAIL if event.final else Move.MORE)
+    job = replace(_arrived(tables, event, old, state), message=event.message)
+    tables.put(replace(job, ended_at_s=event.at_s) if job.finished else job)
+
+
+def _expect_next(tables: Tables, event: SegmentSubmitted | SegmentRefused) -> Job | None:
+    """The job that this is the next segment of, None when it is new."""
+    if event.job in tables.finished:
+        raise IllegalEvent(f"job {event.job} is already {tables.finished[event.job].state}", "client")
+    old = tables.jobs.get(event.job)
+    expected = 0 if old is None else old.segment + 1
+    if event.segment != expected:
+        raise IllegalEvent(f"segment {event.segment} came where {expected} was due", "client")
+    if event.priority not in RANKS:
+        raise IllegalEvent(f"priority {event.priority!r} is none of {', '.join(RANKS)}", "client")
+    if event.ops_total < 0:
+        raise IllegalEvent(f"{event.ops_total} ops", "client")
+    if old is not None and old.session != event.session:
+        raise IllegalEvent(f"job {event.job} belongs to another session", "client")
+    if old is not None and old.state is not JobState.WAITING:
+        raise IllegalEvent(f"segment {old.segment} of job {event.job} is not answered yet", "client")
+    return old
+
+
+def _check_terms(tables: Tables, event: SegmentSubmitted) -> None:
+    problem = event.terms.problem()
+    if problem is not None:
+        raise IllegalEvent(f"it asks for {problem}", "client")
+    if event.terms.gang_min > 1:
+        raise IllegalEvent(
+            f"it asks for a gang of {event.terms.gang_min} devices, and this pool runs a cell on one device "
+            "(gangs run in the simulator)",
+            "client",
+        )
+    dependencies.check(tables, event)
+
+
+def _arrived(
+    tables: Tables, event: SegmentSubmitted | SegmentRefused, old: Job | None, state: JobState
+) -> Job:
+    number = tables.jobs_seen if old is None else old.number
+    tables.jobs_seen += old is None
+    tables.segments_seen += 1
+    terms, account = NO_TERMS, ""
+    if isinstance(event, SegmentSubmitted):
+        terms, account = event.terms, event.account
+    deadline_s = terms.deadline_s
+    if old is not None:
+        return replace(
+            old,
+            arrival=tables.segments_seen - 1,
+            priority=event.priority,
+            state=state,
+            segment=event.segment,
+            final=event.final,
+            ops_total=event.ops_total,
+            ops_done=0,
+            segment_at_s=event.at_s,
+            wish=None,
+            held_on=None,
+            predicted_s=None,
+            message="",
+            memory="free",
+            memory_reason="",
+            memory_wait_s=None,
+        )
+    return Job(
+        job=event.job,
+        session=event.session,
+        user=event.user,
+        account=account or event.user,
+        priority=event.priority,
+        number=number,
+        turn=number,
+        arrival=tables.segments_seen - 1,
+        state=state,
+        segment=event.segment,
+        final=event.final,
+        ops_total=event.ops_total,
+        submitted_at_s=event.at_s,
+        segment_at_s=event.at_s,
+        terms=terms,
+        deadline_at_s=None if deadline_s is None else event.at_s + deadline_s,
+    )

@@ -1,0 +1,220 @@
+"""What happens to a job once it is in: memory, runs, stops, ends. Each event is validated before anything
+changes."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from djinn_lab.jobs.job import Job
+from djinn_lab.jobs.messages import (
+    CancelSegment,
+    EndSegment,
+    JobFinished,
+    MemoryGranted,
+    MemoryHeld,
+    MemoryNeed,
+    MemoryRefused,
+    MoveRefused,
+    PlaceSegment,
+    PreemptRequested,
+    PreemptSegment,
+    SegmentFinished,
+    SegmentPreempted,
+    SegmentProgressed,
+)
+from djinn_lab.jobs.states import IN_LINE, IllegalEvent, JobState, Move
+from djinn_lab.jobs.tables import OUTCOME_MOVES, Tables, moved
+from djinn_lab.units import format_seconds
+
+# -- session memory ----------------------------------------------------------------------------------------
+
+
+def hold(tables: Tables, event: MemoryHeld) -> None:
+    job = _waiting_for_memory(tables, event.job)
+    if event.in_line:
+        tables.put(_in_line(job, "line"))
+        return
+    held = moved(job, Move.HOLD) if job.state in IN_LINE else job
+    tables.put(replace(held, memory="held", memory_reason=event.reason, memory_wait_s=event.wait_s))
+
+
+def grant(tables: Tables, event: MemoryGranted) -> None:
+    tables.put(_in_line(_waiting_for_memory(tables, event.job), "granted"))
+
+
+def refuse_memory(tables: Tables, event: MemoryRefused) -> None:
+    job = _waiting_for_memory(tables, event.job)
+    held = moved(job, Move.HOLD) if job.state in IN_LINE else job
+    tables.out.append(EndSegment(job.job, job.segment, "refused", 0, job.held_on, event.message))
+    tables.settle(held, "failed", event.at_s, event.message)
+
+
+def _in_line(job: Job, memory: MemoryNeed) -> Job:
+    back = moved(job, Move.GRANT) if job.state is JobState.RESTORING else job
+    return replace(back, memory=memory, memory_reason="", memory_wait_s=None)
+
+
+def _waiting_for_memory(tables: Tables, job: str) -> Job:
+    known = tables.active(job, "pool")
+    asked = known.state is JobState.PREEMPTED and known.memory == "ask"
+    if known.state is not JobState.RESTORING and known.memory != "line" and not asked:
+        raise IllegalEvent(f"job {job} does not wait for memory ({known.state})", "pool")
+    return known
+
+
+# -- running -----------------------------------------------------------------------------------------------
+
+
+def progress(tables: Tables, event: SegmentProgressed) -> None:
+    job = tables.running_segment(event.job, event.segment)
+    _check_ops(job, event.ops_done)
+    tables.update(replace(job, ops_done=event.ops_done))
+
+
+def finish_segment(tables: Tables, event: SegmentFinished) -> None:
+    job = tables.running_segment(event.job, event.segment)
+    if event.outcome not in OUTCOME_MOVES:
+        raise IllegalEvent(f"unknown outcome {event.outcome!r}", "pool")
+    done = _stopped(tables, job, event.at_s, max(job.ops_done, event.ops_done))
+    cancelled = event.outcome == "cancelled" or (
+        job.cancelling and not (job.final and event.outcome == "done")
+    )
+    message = job.message if job.cancelling else event.message
+    tables.settle(done, "cancelled" if cancelled else event.outcome, event.at_s, message)
+
+
+def preempt(tables: Tables, event: SegmentPreempted) -> None:
+    job = tables.running_segment(event.job, event.segment)
+    _check_ops(job, event.ops_done)
+    device = job.held_on
+    assert device is not None
+    stopped = _stopped(tables, job, event.at_s, event.ops_done)
+    if job.cancelling:
+        tables.answer_cancelled(stopped, job.message)
+        tables.end(stopped, Move.CANCEL, event.at_s, job.message)
+        return
+    memory: MemoryNeed = "free" if job.memory == "free" else "ask"
+    turn = job.turn
+    if job.yields:
+        turn = tables.jobs_seen
+        tables.jobs_seen += 1
+    tables.put(
+        replace(
+            moved(stopped, Move.PREEMPT),
+            turn=turn,
+            memory=memory,
+            preemptions=job.preemptions + 1,
+            move_s=event.move_s,
+            yields=False,
+        )
+    )
+    if memory == "ask":
+        tables.out.append(PlaceSegment(job.job, job.segment, job.session, device))
+
+
+def refuse_move(tables: Tables, event: MoveRefused) -> None:
+    """The session stays where it was, until its segment ran there."""
+    job = tables.active(event.job, "pool")
+    tables.touched[job.job] = None
+    tables.jobs[job.job] = replace(job, settled=True)
+
+
+def _stopped(tables: Tables, job: Job, at_s: float, ops_done: int) -> Job:
+    """Off its device, with the run time it had."""
+    assert job.held_on is not None
+    tables.devices[job.held_on].running = None
+    assert job.running_since_s is not None
+    ran_s = job.ran_s + max(0.0, at_s - job.running_since_s)
+    return replace(job, ops_done=ops_done, preempting=False, running_since_s=None, ran_s=ran_s)
+
+
+def _check_ops(job: Job, ops_done: int) -> None:
+    if not job.ops_done <= ops_done <= job.ops_total:
+        raise IllegalEvent(f"progress {ops_done} is not between {job.ops_done} and {job.ops_total}", "pool")
+
+
+# -- moving aside, cancelling, ending ----------------------------------------------------------------------
+
+
+def request_preemption(tables: Tables, event: PreemptRequested) -> None:
+    job = tables.active(event.job, "client")
+    if job.state is not JobState.RUNNING:
+        raise IllegalEvent(f"job {event.job} is not running ({job.state})", "client")
+    ask_to_move_aside(tables, replace(job, yields=True), event.message)
+
+
+def ask_to_move_aside(tables: Tables, job: Job, message: str) -> None:
+    if job.cancelling or job.preempting:
+        return
+    assert job.held_on is not None
+    tables.put(replace(moved(job, Move.ASK_STOP), preempting=True, message=message))
+    tables.out.append(PreemptSegment(job.job, job.segment, job.held_on))
+
+
+def finish_job(tables: Tables, event: JobFinished) -> None:
+    job = tables.active(event.job, "client")
+    if event.outcome not in OUTCOME_MOVES:
+        raise IllegalEvent(f"unknown outcome {event.outcome!r}; it is done, failed or cancelled", "client")
+    if job.state is JobState.WAITING:
+        tables.end(job, OUTCOME_MOVES[event.outcome], event.at_s, event.message or job.message)
+    elif event.outcome == "done":
+        tables.update(replace(job, final=True))
+    else:
+        cancel(tables, job, event.at_s, event.message or "the cell is over", OUTCOME_MOVES[event.outcome])
+
+
+def cancel(tables: Tables, job: Job, at_s: float, message: str, move: Move = Move.CANCEL) -> None:
+    if job.state is JobState.RUNNING:
+        if not job.cancelling:
+            assert job.held_on is not None
+            tables.put(replace(moved(job, Move.ASK_STOP), cancelling=True, message=message))
+            tables.out.append(CancelSegment(job.job, job.held_on))
+        return
+    if job.state is not JobState.WAITING:
+        tables.answer_cancelled(job, message)
+    tables.end(job, move, at_s, message)
+
+
+def cancel_session(tables: Tables, session: str, at_s: float, message: str) -> None:
+    for name in list(tables.of_session.get(session, ())):
+        if name in tables.jobs:
+            cancel(tables, tables.jobs[name], at_s, message)
+
+
+def lose_device(tables: Tables, device: str, at_s: float, message: str) -> None:
+    """What ran there is lost; what waited there asks again where it is bound next."""
+    waiting = tables.of_device(device)
+    running, tables.devices[device].running = tables.devices[device].running, None
+    tables.devices[device].alive = False
+    tables.bound = {session: bound for session, bound in tables.bound.items() if bound != device}
+    for job in waiting:
+        memory: MemoryNeed = "free" if job.memory == "free" else "ask"
+        unbound = replace(moved(job, Move.UNBIND), held_on=None, memory=memory, memory_reason="")
+        tables.put(unbound)
+    if running is not None:
+        job = tables.jobs[running]
+        outcome = "cancelled" if job.cancelling else "lost"
+        why = job.message if job.cancelling else message
+        tables.out.append(EndSegment(running, job.segment, outcome, job.ops_done, device, why))
+        tables.settle(
+            replace(job, preempting=False, running_since_s=None),
+            "cancelled" if job.cancelling else "failed",
+            at_s,
+            why,
+        )
+
+
+def stop_overdue(tables: Tables, at_s: float) -> None:
+    """Cells that used up their own limit of run time."""
+    for job in list(tables.in_state(JobState.RUNNING)):
+        due_s = timeout_due_s(job)
+        if due_s is not None and due_s <= at_s and job.terms.timeout_s is not None:
+            limit = format_seconds(job.terms.timeout_s)
+            cancel(tables, job, at_s, f"its own time limit of {limit} of run time is over")
+
+
+def timeout_due_s(job: Job) -> float | None:
+    """When a running job reaches its own limit."""
+    if job.terms.timeout_s is None or job.running_since_s is None or job.cancelling:
+        return None
+    return job.running_since_s + max(0.0, job.terms.timeout_s - job.ran_s)

@@ -1,0 +1,141 @@
+"""What the queue knows, and the few steps that all events are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from msgspec.structs import replace
+
+from djinn_lab.jobs.job import Closed, Job
+from djinn_lab.jobs.messages import Command, EndSegment
+from djinn_lab.jobs.states import FINISHED, IN_LINE, TRANSITIONS, IllegalEvent, JobState, Move
+
+FINISHED_JOBS_MAX = 200
+"""How many finished jobs are remembered, with their stories."""
+OUTCOME_MOVES = {"done": Move.FINISH, "failed": Move.FAIL, "cancelled": Move.CANCEL}
+
+
+@dataclass(slots=True)
+class Device:
+    """``alive``: its worker is up. ``cordoned``: nothing new starts. ``running``: the job that it runs."""
+
+    device: str
+    alive: bool = True
+    cordoned: bool = False
+    running: str | None = None
+
+
+@dataclass(slots=True)
+class Tables:
+    """``bound``: session to device. ``jobs``: the unfinished. ``of_session``: those by session, in the order
+    in which their segments arrived. ``out``: commands of the event in hand; ``touched``: jobs that it
+    changed."""
+
+    devices: dict[str, Device] = field(default_factory=dict)
+    bound: dict[str, str] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    finished: dict[str, Job] = field(default_factory=dict)
+    of_session: dict[str, list[str]] = field(default_factory=dict)
+    of_state: dict[JobState, dict[str, None]] = field(default_factory=lambda: {s: {} for s in JobState})
+    jobs_seen: int = 0
+    segments_seen: int = 0
+    out: list[Command] = field(default_factory=list)
+    touched: dict[str, None] = field(default_factory=dict)
+    forgotten: list[str] = field(default_factory=list)
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def find(self, job: str) -> Job | None:
+        """An unfinished or recently finished job."""
+        return self.jobs.get(job) or self.finished.get(job)
+
+    def active(self, job: str, fault: str) -> Job:
+        """Raises IllegalEvent for a job that is unknown or finished."""
+        if job not in self.jobs:
+            finished = self.finished.get(job)
+            what = f"is already {finished.state}" if finished else "is unknown"
+            raise IllegalEvent(f"job {job} {what}", fault)
+        return self.jobs[job]
+
+    def running_segment(self, job: str, segment: int) -> Job:
+        known = self.active(job, "pool")
+        if known.state is not JobState.RUNNING or known.segment != segment:
+            raise IllegalEvent(f"segment {segment} of job {job} is not running ({known.state})", "pool")
+        return known
+
+    def in_state(self, *states: JobState) -> Iterator[Job]:
+        for state in states:
+            for name in list(self.of_state[state]):
+                yield self.jobs[name]
+
+    def of_device(self, device: str) -> list[Job]:
+        """In its line, or waiting for memory there."""
+        return [job for job in self.in_state(*IN_LINE, JobState.RESTORING) if job.held_on == device]
+
+    def closed_devices(self) -> Closed:
+        lost = sorted(name for name, device in self.devices.items() if not device.alive)
+        cordoned = sorted(name for name, device in self.devices.items() if device.alive and device.cordoned)
+        return Closed(tuple(lost), tuple(cordoned))
+
+    # -- changing ------------------------------------------------------------------------------------------
+
+    def put(self, job: Job) -> None:
+        """The job's new value; a finished one leaves the unfinished."""
+        old = self.jobs.get(job.job)
+        if old is not None:
+            del self.of_state[old.state][job.job]
+        self.touched[job.job] = None
+        mates = self.of_session.setdefault(job.session, [])
+        if old is None or old.arrival != job.arrival:
+            if old is not None:
+                mates.remove(job.job)
+            mates.append(job.job)
+        if not job.finished:
+            self.jobs[job.job] = job
+            self.of_state[job.state][job.job] = None
+            return
+        self.jobs.pop(job.job, None)
+        mates.remove(job.job)
+        if not mates:
+            del self.of_session[job.session]
+        self.finished[job.job] = job
+        for forgotten in list(islice(self.finished, max(0, len(self.finished) - FINISHED_JOBS_MAX))):
+            del self.finished[forgotten]
+            self.forgotten.append(forgotten)
+
+    def update(self, job: Job) -> None:
+        """A change that nobody is told of, within a state."""
+        assert self.jobs[job.job].state is job.state
+        self.jobs[job.job] = job
+
+    def settle(self, job: Job, outcome: str, at_s: float, message: str) -> None:
+        """The segment of ``job`` was answered: wait for more, or end."""
+        if outcome == "cancelled" or job.final:
+            self.end(job, OUTCOME_MOVES[outcome], at_s, message)
+        else:
+            self.put(replace(moved(job, Move.MORE), held_on=None, message=message))
+
+    def end(self, job: Job, move: Move, at_s: float, message: str) -> None:
+        self.put(replace(moved(job, move), held_on=None, ended_at_s=at_s, message=message))
+
+    def answer_cancelled(self, job: Job, message: str) -> None:
+        """Its segment gets no answer from a worker any more."""
+        self.out.append(EndSegment(job.job, job.segment, "cancelled", job.ops_done, job.held_on, message))
+
+
+def moved(job: Job, move: Move) -> Job:
+    """``job`` after one step of the table. Raises IllegalEvent for one that is not in it."""
+    return replace(job, state=next_state(job, move))
+
+
+def next_state(job: Job | None, move: Move) -> JobState:
+    state = None if job is None else job.state
+    if (state, move) not in TRANSITIONS:
+        raise IllegalEvent(f"a job that is {state or 'new'} cannot {move}", "pool")
+    return TRANSITIONS[state, move]
+
+
+def unfinished(jobs: Iterable[Job]) -> list[Job]:
+    return [job for job in jobs if job.state not in FINISHED]

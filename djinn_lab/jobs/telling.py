@@ -1,0 +1,90 @@
+"""What the queue says about its jobs: notices to their clients, lines to session memory, stories."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from djinn_lab.jobs.explain import Place, explain, places_in
+from djinn_lab.jobs.job import Job, line_order
+from djinn_lab.jobs.messages import LINE_TOLD_MAX, Event, LineOrdered, Notify, SegmentProgressed
+from djinn_lab.jobs.states import IN_LINE, JobState
+from djinn_lab.jobs.tables import Tables
+
+STORY_EVENTS_MAX = 1000
+
+
+class Teller:
+    """Remembers what was told, so that only news are."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._told: dict[str, tuple[object, ...]] = {}
+        self._lines_told: dict[str, tuple[str, ...]] = {}
+        self._stories: dict[str, deque[Event]] = {}
+
+    def place(self, job: Job) -> Place | None:
+        """Where in its device's line a job stands, None when it stands in none."""
+        if job.held_on is None or job.state not in IN_LINE:
+            return None
+        return next(place for other, place in self._places(job.held_on) if other.job == job.job)
+
+    def places(self) -> dict[str, Place]:
+        devices = {job.held_on for job in self._tables.in_state(*IN_LINE) if job.held_on}
+        return {job.job: place for device in sorted(devices) for job, place in self._places(device)}
+
+    def explain(self, job: Job, place: Place | None) -> str:
+        return explain(job, place, self._tables.closed_devices())
+
+    def story(self, job: str) -> tuple[Event, ...]:
+        """Every event that touched a remembered job, oldest first."""
+        return tuple(self._stories.get(job, ()))
+
+    def line(self, device: str) -> list[Job]:
+        return line_order(job for job in self._tables.of_device(device) if job.state in IN_LINE)
+
+    def line_news(self) -> Iterator[LineOrdered]:
+        """Whose turn is near, for session memory, where that changed."""
+        for device in sorted(self._tables.devices):
+            ordered = line_order(self._tables.of_device(device))
+            line = tuple(job.job for job in ordered[:LINE_TOLD_MAX])
+            if len(line) > 1 and self._lines_told.get(device) != line:
+                yield LineOrdered(device, line)
+            self._lines_told[device] = line
+
+    def notices(self) -> Iterator[Notify]:
+        """One for every job whose state, device or place in line changed."""
+        tables, places = self._tables, self.places()
+        for name in dict.fromkeys([*tables.touched, *places]):
+            job = tables.find(name)
+            if job is None or (job.state is JobState.RESTORING and job.memory == "ask"):
+                continue  # memory answers at once, most of the time
+            place = places.get(name)
+            position = place.position if place else None
+            stopping = job.cancelling or job.preempting
+            told = (job.state, job.held_on, job.segment, position, stopping, job.memory_reason, job.waits_for)
+            if self._told.get(name) == told:
+                continue
+            self._told[name] = told
+            if job.finished:
+                del self._told[name]
+            wait_s = place.wait_s if place else job.memory_wait_s
+            yield Notify(name, job.state, self.explain(job, place), position, job.held_on, wait_s)
+
+    def remember(self, event: Event) -> None:
+        """Add the event to the stories of the jobs that it touched."""
+        named = getattr(event, "job", None)
+        names: Iterable[str] = dict.fromkeys([*([named] if named else []), *self._tables.touched])
+        for name in names:
+            if self._tables.find(name) is None:
+                continue
+            story = self._stories.setdefault(name, deque(maxlen=STORY_EVENTS_MAX))
+            if isinstance(event, SegmentProgressed) and story and isinstance(story[-1], SegmentProgressed):
+                story.pop()
+            story.append(event)
+        for name in self._tables.forgotten:
+            self._stories.pop(name, None)
+
+    def _places(self, device: str) -> Iterator[tuple[Job, Place]]:
+        running = self._tables.devices[device].running
+        return places_in(self.line(device), self._tables.jobs[running] if running else None)

@@ -1,0 +1,42 @@
+"""What a user asks of the queue for one cell, beside its priority."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from djinn_lab.units import format_seconds
+
+GANG_MAX = 4096
+AFTER_MAX = 64
+SECONDS_MAX = 366 * 86400.0
+
+
+class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``gang``: devices at once, ``gang_min``: it starts with as few. ``after``: jobs that must have ended,
+    and ended well unless ``after_any``. ``deadline_s``: when the cell should be done, in seconds from its
+    submission; it orders, and kills nothing. ``timeout_s``: of run time; past it the cell is stopped."""
+
+    gang: int = 1
+    gang_min: int = 1
+    after: tuple[str, ...] = ()
+    after_any: bool = False
+    deadline_s: float | None = None
+    timeout_s: float | None = None
+
+    def problem(self) -> str | None:
+        """What is wrong with the numbers, None when nothing is."""
+        if not 1 <= self.gang_min <= self.gang <= GANG_MAX:
+            return (
+                f"a gang of {self.gang} that starts with {self.gang_min} (1 to {GANG_MAX}, the least first)"
+            )
+        if len(self.after) > AFTER_MAX:
+            return f"it waits for {len(self.after)} jobs, at most {AFTER_MAX}"
+        for name, seconds in (("deadline", self.deadline_s), ("timeout", self.timeout_s)):
+            if seconds is not None and not (math.isfinite(seconds) and 0 < seconds <= SECONDS_MAX):
+                return f"a {name} of {seconds} s (more than 0, at most {format_seconds(SECONDS_MAX)})"
+        return None
+
+
+NO_TERMS = Terms()
