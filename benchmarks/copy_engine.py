@@ -58,7 +58,7 @@ class Engine:
 
     def run(self, session: str, program: Program) -> None:
         encoded = encode_program(program)
-        outcome = self.interpreter.run(session, encoded, {}, lambda: False, lambda done, total: None)
+        outcome = self.interpreter.run(session, encoded, {}, lambda: None, lambda done, total: None)
         assert outcome.failure is None, outcome.failure
 
     def send(self, message: Message) -> None:

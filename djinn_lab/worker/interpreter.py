@@ -5,16 +5,17 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import torch
 
 from djinn_lab.errors import DeviceMemoryError, DjinnError, Refused, ValueLost
 from djinn_lab.srg.program import NodeRecord, Program, Source, Template, TensorMeta, decode_program
 from djinn_lab.worker.memory_account import MemoryAccount
-from djinn_lab.worker.messages import FetchedTensor, RemoteFailure, encode
+from djinn_lab.worker.messages import FetchedTensor, RemoteFailure, Resume, encode
 from djinn_lab.worker.parked import Layout
 from djinn_lab.worker.preparation import Expected, Preparation, Preparations, last_uses, products_of
 from djinn_lab.worker.templates import Call
@@ -24,14 +25,18 @@ from djinn_lab.worker.values import SessionValues
 
 CALLS_KEPT_MAX = 50_000
 
+Stop = Literal["cancelled", "preempted"]
+
 
 @dataclass
 class Outcome:
-    """``failure`` None and ``stopped`` False: every node ran."""
+    """``failure`` and ``stopped`` None: every node ran. ``executed``: of all nodes, also those of earlier
+    runs of a resumed program; the times are of this run's."""
 
     executed: int = 0
+    ops_total: int = 0
     failure: RemoteFailure | None = None
-    stopped: bool = False
+    stopped: Stop | None = None
     fetched: list[FetchedTensor] = field(default_factory=list)
     dynamic_metas: list[TensorMeta | None] = field(default_factory=list)
     rng_state: bytes | None = None
@@ -59,29 +64,35 @@ class Interpreter:
         session: str,
         encoded: bytes,
         blobs: Mapping[str, str],
-        should_stop: Callable[[], bool],
+        should_stop: Callable[[], Stop | None],
         report: Callable[[int, int], None],
         key: bytes | None = None,
+        resume: Resume | None = None,
     ) -> Outcome:
-        """``report(done, total)`` is called before the first op and after every op. Faults come back in
-        the outcome. ``key``: as in :class:`~djinn_lab.worker.messages.RunSegment`."""
-        outcome = Outcome()
+        """``report(done, total)`` is called before the first op and after every op, ``should_stop`` before
+        every load and op. Faults come back in the outcome. ``key`` and ``resume``: as in
+        :class:`~djinn_lab.worker.messages.RunSegment`."""
         program = decode_program(encoded)
+        outcome = Outcome(resume.executed if resume is not None else 0, len(program.nodes))
         values = self.values_of(session)
         if not (program.nodes or program.sources or program.fetch or program.rng_state):
             report(0, 0)
             values.release(program.release)  # wherever the session is
             return outcome
         self.memory.start_peak()
-        run = _Run(self, program, values, outcome, key)
+        run = _Run(self, program, values, outcome, key, should_stop)
         try:
             started = perf_counter()
             values.start_running(session)
-            run.load(blobs)
+            if resume is not None:
+                run.take_up(resume)
+            run.load(blobs, resume)
             outcome.load_s = perf_counter() - started
-            run.execute(should_stop, report)
+            if outcome.stopped is None:
+                run.execute(report)
             outcome.run_s = perf_counter() - started - outcome.load_s
-            if not outcome.stopped:
+            outcome.rng_state = run.rng_state()
+            if outcome.stopped is None:
                 before = perf_counter()
                 outcome.fetched = [
                     store_result(value, run.tensor(value), self._directory) for value in program.fetch
@@ -169,8 +180,10 @@ class _Run:
         values: SessionValues,
         outcome: Outcome,
         key: bytes | None,
+        should_stop: Callable[[], Stop | None],
     ) -> None:
         self._key = key
+        self._should_stop = should_stop
         self._interpreter = interpreter
         self._program = program
         self._values = values
@@ -181,28 +194,52 @@ class _Run:
 
     def tensor(self, value: int) -> torch.Tensor:
         found = self._values.tensors.get(value)
-        if found is None:
-            how = self._values.lost or "its process was restarted"
-            raise ValueLost(
-                f"value {value} is not on this device any more ({how}).",
-                "Run the cell that made it again.",
-            )
-        return found
+        return found if found is not None else self._raise_lost(value)
 
-    def load(self, blobs: Mapping[str, str]) -> None:
+    def _raise_lost(self, value: int) -> NoReturn:
+        how = self._values.lost or "its process was restarted"
+        raise ValueLost(
+            f"value {value} is not on this device any more ({how}).",
+            "Run the cell that made it again.",
+        )
+
+    def load(self, blobs: Mapping[str, str], resume: Resume | None) -> None:
+        """What the client sent along, but for what an earlier run has loaded (and used up, perhaps)."""
         program = self._program
+        rng_state = program.rng_state if resume is None else resume.rng_state
+        if rng_state is not None:
+            torch.default_generator.set_state(torch.frombuffer(bytearray(rng_state), dtype=torch.uint8))
         for source in program.sources:
             if source.blob is None and source.inline is None:
                 self.tensor(source.value)
                 continue
-            self._interpreter.load(self._values, source, program.metas[source.meta], blobs)
             self._temporary.add(source.value)
-        if program.rng_state is not None:
-            torch.default_generator.set_state(
-                torch.frombuffer(bytearray(program.rng_state), dtype=torch.uint8)
-            )
+            if resume is not None and (resume.executed or source.value in self._values.tensors):
+                continue
+            self._outcome.stopped = self._should_stop()
+            if self._outcome.stopped is not None:
+                return
+            self._interpreter.load(self._values, source, program.metas[source.meta], blobs)
 
-    def execute(self, should_stop: Callable[[], bool], report: Callable[[int, int], None]) -> None:
+    def take_up(self, resume: Resume) -> None:
+        """Earlier runs' values are this run's to free; what is still to be read must be here."""
+        nodes, done = self._program.nodes, resume.executed
+        if not 0 <= done < max(1, len(nodes)):
+            raise AssertionError(f"a program of {len(nodes)} ops cannot go on at op {done}.")
+        for node in nodes[:done]:
+            made = (value for value in node.outputs if value is not None and value not in node.inputs)
+            self._temporary.update(made)
+        if not done:
+            return
+        to_come: set[int | None] = set()
+        for node in nodes[done:]:
+            for value in node.inputs:
+                if value is None or value in to_come or value in self._values.tensors:
+                    continue
+                self._raise_lost(value)
+            to_come.update(node.outputs)
+
+    def execute(self, report: Callable[[int, int], None]) -> None:
         program, outcome = self._program, self._outcome
         total = len(program.nodes)
         calls, products, frees = self._interpreter.prepare(program, self._key)
@@ -210,10 +247,11 @@ class _Run:
         origin = perf_counter()
         starts, ends = outcome.node_start_s, outcome.node_end_s
         values, memory = self._values, self._interpreter.memory
-        tensors = values.tensors
-        for index, node in enumerate(program.nodes):
-            if should_stop():
-                outcome.stopped = True
+        tensors, should_stop = values.tensors, self._should_stop
+        for index, node in islice(enumerate(program.nodes), outcome.executed, None):
+            stop = should_stop()
+            if stop is not None:
+                outcome.stopped = stop
                 return
             starts.append(perf_counter() - origin)
             self.running = True
@@ -249,8 +287,12 @@ class _Run:
             ends.append(perf_counter() - origin)
             outcome.executed = index + 1
             report(index + 1, total)
-        if program.rng_state is not None:
-            outcome.rng_state = torch.default_generator.get_state().numpy().tobytes()
+
+    def rng_state(self) -> bytes | None:
+        """As the last op left it, of a program that draws random numbers."""
+        if self._program.rng_state is None:
+            return None
+        return torch.default_generator.get_state().numpy().tobytes()
 
     def _store(
         self, node: NodeRecord, call: Call, returned: Any, made: Sequence[tuple[int, Expected, bool]]
@@ -281,9 +323,12 @@ class _Run:
         return self._values.place(value, tensor)
 
     def finish(self) -> None:
-        """Free what the client does not hold."""
+        """Free what the client does not hold, unless the program goes on later."""
         self._interpreter.memory.release(self._reserved)
         if not self._values.running:
+            return
+        if self._outcome.stopped == "preempted":
+            self._values.stop_running()
             return
         keep = set(self._program.keep)
         for value in self._temporary:

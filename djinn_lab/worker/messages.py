@@ -1,8 +1,9 @@
 """What a pool and a worker process say to each other over their socket pair.
 
 Frames are a 4-byte big-endian length and a MessagePack body. The worker answers every
-:class:`RunSegment` with exactly one :class:`SegmentDone`, :class:`SegmentFailed` or
-:class:`SegmentCancelled`. This module imports no torch, so that the pool can use it.
+:class:`RunSegment` with exactly one :class:`SegmentDone`, :class:`SegmentFailed`,
+:class:`SegmentCancelled` or :class:`SegmentPreempted`. This module imports no torch, so that the pool can
+use it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,18 @@ from djinn_lab.srg.program import TensorMeta
 FRAME_BYTES_MAX = 2**31 - 1
 
 
+class Resume(msgspec.Struct, frozen=True, array_like=True):
+    """Where a preempted segment goes on: before op number ``executed``, with the random state that it had
+    there (None: it draws no random numbers)."""
+
+    executed: int
+    rng_state: bytes | None = None
+
+
 class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     """``program``: encoded :class:`~djinn_lab.srg.program.Program`. ``blobs``: digest to file path. ``key``:
-    equal for programs that differ in numbers of values and in scalars only."""
+    equal for programs that differ in numbers of values and in scalars only. ``resume``: of a segment that
+    was preempted; its session's values are here again, with all that it had made by then."""
 
     job: str
     segment: int
@@ -24,10 +34,19 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     program: bytes
     blobs: dict[str, str] = {}
     key: bytes | None = None
+    resume: Resume | None = None
 
 
 class CancelSegment(msgspec.Struct, frozen=True, tag="cancel"):
     job: str
+
+
+class PreemptSegment(msgspec.Struct, frozen=True, tag="preempt"):
+    """Stop between two ops and keep everything, to go on later; forgotten where the segment ended before
+    this was seen."""
+
+    job: str
+    segment: int
 
 
 class CloseSession(msgspec.Struct, frozen=True, tag="close"):
@@ -95,6 +114,7 @@ class Expedite(msgspec.Struct, frozen=True, tag="expedite"):
 ToWorker = (
     RunSegment
     | CancelSegment
+    | PreemptSegment
     | CloseSession
     | Calibrate
     | Shutdown
@@ -174,7 +194,8 @@ class WorkerMemory(msgspec.Struct, frozen=True):
 
 
 class SegmentDone(msgspec.Struct, frozen=True, tag="done"):
-    """``node_start_s``/``node_end_s``: per node, seconds since the segment began on the worker."""
+    """``node_start_s``/``node_end_s``: per node that this run executed, seconds since it began on the
+    worker; of a resumed segment, those since then."""
 
     job: str
     segment: int
@@ -215,6 +236,23 @@ class SegmentCancelled(msgspec.Struct, frozen=True, tag="cancelled"):
     job: str
     segment: int
     executed: int
+    memory: WorkerMemory
+
+
+class SegmentPreempted(msgspec.Struct, frozen=True, tag="preempted"):
+    """It stopped before op number ``executed``; what it made by then stays among its session's values, and
+    can be parked with them. ``rng_state``: for :class:`Resume`. The times are of the ops of this run, as in
+    :class:`SegmentDone`. (Only a last op has dynamic metas, so there are none yet.)"""
+
+    job: str
+    segment: int
+    executed: int
+    ops_total: int
+    rng_state: bytes | None
+    node_start_s: list[float]
+    node_end_s: list[float]
+    load_s: float
+    run_s: float
     memory: WorkerMemory
 
 
@@ -262,6 +300,7 @@ FromWorker = (
     | SegmentDone
     | SegmentFailed
     | SegmentCancelled
+    | SegmentPreempted
     | SessionClosed
     | TransferDone
     | TransferFailed

@@ -8,6 +8,7 @@ import queue
 import resource
 import socket
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -19,7 +20,7 @@ from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.cuda_link import CudaLink
 from djinn_lab.worker.framing import receive_frame, send_frame
 from djinn_lab.worker.host_arena import HostArena
-from djinn_lab.worker.interpreter import Interpreter, Outcome
+from djinn_lab.worker.interpreter import Interpreter, Outcome, Stop
 from djinn_lab.worker.link import CpuLink
 from djinn_lab.worker.pieces import PieceStore
 from djinn_lab.worker.tier_service import TierService
@@ -27,6 +28,14 @@ from djinn_lab.worker.tiers import TierLimits, Tiers
 
 PROGRESS_INTERVAL_S = 0.2
 ADDRESS_SLACK_BYTES = 2**30
+
+
+@dataclass(eq=False, slots=True)
+class Given:
+    """A segment from its arrival to its answer. ``stop``: what the pool has asked of it."""
+
+    message: messages.RunSegment
+    stop: Stop | None = None
 
 
 class WorkerProcess:
@@ -56,8 +65,8 @@ class WorkerProcess:
             self._send,
         )
         self._memory_bytes = memory_bytes
-        self._inbox: queue.SimpleQueue[messages.ToWorker | None] = queue.SimpleQueue()
-        self._cancelled: set[str] = set()
+        self._inbox: queue.SimpleQueue[messages.ToWorker | Given | None] = queue.SimpleQueue()
+        self._given: dict[str, Given] = {}
         self._sent_at = 0.0
 
     def serve(self) -> None:
@@ -69,7 +78,7 @@ class WorkerProcess:
             if message is None or isinstance(message, messages.Shutdown):
                 self._tiers.stop()
                 return
-            if isinstance(message, messages.RunSegment):
+            if isinstance(message, Given):
                 self._run(message)
             elif isinstance(message, messages.CloseSession):
                 self._interpreter.close(message.session)
@@ -84,15 +93,29 @@ class WorkerProcess:
                 self._inbox.put(None)
                 return
             message = messages.decode_to_worker(frame)
-            if isinstance(message, messages.CancelSegment):
-                self._cancelled.add(message.job)
+            if isinstance(message, messages.RunSegment):
+                given = self._given[message.job] = Given(message)
+                self._inbox.put(given)
+            elif isinstance(message, messages.CancelSegment | messages.PreemptSegment):
+                self._ask_to_stop(message)
             elif isinstance(message, tier_service.MESSAGES):
                 self._tiers.handle(message)
             else:
                 self._inbox.put(message)
 
-    def _run(self, message: messages.RunSegment) -> None:
-        job, cancelled = message.job, self._cancelled
+    def _ask_to_stop(self, message: messages.CancelSegment | messages.PreemptSegment) -> None:
+        """Of a segment that is not here any more nothing is asked: it is answered."""
+        given = self._given.get(message.job)
+        if given is None:
+            return
+        if isinstance(message, messages.CancelSegment):
+            given.stop = "cancelled"
+        elif given.message.segment == message.segment and given.stop is None:
+            given.stop = "preempted"
+
+    def _run(self, given: Given) -> None:
+        message = given.message
+        job = message.job
 
         def report(done: int, total: int) -> None:
             now = perf_counter()
@@ -104,9 +127,16 @@ class WorkerProcess:
                 self._send(messages.SegmentProgress(job, message.segment, done, total))
 
         outcome = self._interpreter.run(
-            message.session, message.program, message.blobs, lambda: job in cancelled, report, message.key
+            message.session,
+            message.program,
+            message.blobs,
+            lambda: given.stop,
+            report,
+            message.key,
+            message.resume,
         )
-        cancelled.discard(job)
+        if self._given.get(job) is given:
+            del self._given[job]
         self._send(self._answer(message, outcome))
 
     def _answer(self, message: messages.RunSegment, outcome: Outcome) -> messages.FromWorker:
@@ -115,7 +145,20 @@ class WorkerProcess:
             return messages.SegmentFailed(
                 message.job, message.segment, outcome.failure, outcome.executed, memory
             )
-        if outcome.stopped:
+        if outcome.stopped == "preempted":
+            return messages.SegmentPreempted(
+                job=message.job,
+                segment=message.segment,
+                executed=outcome.executed,
+                ops_total=outcome.ops_total,
+                rng_state=outcome.rng_state,
+                node_start_s=outcome.node_start_s,
+                node_end_s=outcome.node_end_s,
+                load_s=outcome.load_s,
+                run_s=outcome.run_s,
+                memory=memory,
+            )
+        if outcome.stopped is not None:
             return messages.SegmentCancelled(message.job, message.segment, outcome.executed, memory)
         return messages.SegmentDone(
             job=message.job,

@@ -279,6 +279,9 @@ class SessionValues:
             found = self.storage_of.get(identifier)
             if found is not None and not found.settled and not found.kv_bytes:
                 self.recent.append((found, found.version))
+        self.stop_running()
+
+    def stop_running(self) -> None:
         with self.tiers.fences.lock:
             self.running = False
 

@@ -66,7 +66,7 @@ class InProcessBackend:
         }
         host_stream = torch.default_generator.get_state()  # a real worker has a generator of its own
         outcome = _WORKER.submit(
-            self.interpreter.run, "s", encode_program(program), blobs, lambda: False, lambda *_: None
+            self.interpreter.run, "s", encode_program(program), blobs, lambda: None, lambda *_: None
         ).result()
         torch.default_generator.set_state(host_stream)
         error = None

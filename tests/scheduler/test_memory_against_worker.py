@@ -67,7 +67,7 @@ def test_peak_and_rest_equal_the_workers(make: Callable[[], Program], tmp_path: 
             source.storage, torch.zeros(meta.span_bytes // size, dtype=getattr(torch, meta.dtype))
         )
         values.put(source.value, memory.as_strided(meta.shape, meta.stride))
-    outcome = worker.run("session", encode_program(program), {}, lambda: False, lambda done, total: None)
+    outcome = worker.run("session", encode_program(program), {}, lambda: None, lambda done, total: None)
     assert outcome.failure is None
     srg = SRG.from_program(program)
     plan = plan_memory(srg, range(len(program.nodes)))

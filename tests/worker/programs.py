@@ -90,13 +90,35 @@ class Script:
         meta = contiguous(shape[0], shape[1], count, shape[3])
         return self.op("aten.cat.default", past, tokens, meta=meta, args=[[HOLE, HOLE], -2])
 
+    def dynamic(self, name: str, source: int) -> int:
+        """An op whose result's shape depends on data: a program's last."""
+        self._hold((source,))
+        value = self._new(contiguous(0), None)
+        self._templates.append(Template(name, [HOLE], {}))
+        self._nodes.append(
+            NodeRecord(len(self._templates) - 1, (source,), (value,), (), (value,), 0, dynamic=True)
+        )
+        return value
+
     def program(
-        self, keep: tuple[int, ...] = (), fetch: tuple[int, ...] = (), release: tuple[int, ...] = ()
+        self,
+        keep: tuple[int, ...] = (),
+        fetch: tuple[int, ...] = (),
+        release: tuple[int, ...] = (),
+        rng_state: bytes | None = None,
     ) -> Program:
         self._hold(fetch)
         scopes = [Scope("", 0, "cell", 1, "other")]
         made = Program(
-            self._layouts, self._templates, scopes, self._sources, self._nodes, keep, fetch, release
+            self._layouts,
+            self._templates,
+            scopes,
+            self._sources,
+            self._nodes,
+            keep,
+            fetch,
+            release,
+            rng_state,
         )
         self._begin()
         return made

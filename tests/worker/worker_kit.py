@@ -6,7 +6,7 @@ import queue
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +19,7 @@ from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.fences import Fences
 from djinn_lab.worker.framing import receive_frame, send_frame
 from djinn_lab.worker.host_arena import HostArena
-from djinn_lab.worker.interpreter import Interpreter, Outcome
+from djinn_lab.worker.interpreter import Interpreter, Outcome, Stop
 from djinn_lab.worker.link import CpuLink
 from djinn_lab.worker.messages import FetchedTensor, TransferDone, TransferFailed
 from djinn_lab.worker.pieces import PieceStore
@@ -51,7 +51,7 @@ def run_undisturbed(
     """What is fetched, from an interpreter without copies."""
     paths = {source.blob: str(blobs / source.blob) for source in program.sources if source.blob is not None}
     encoded = encode_program(program)
-    outcome = interpreter.run(session, encoded, paths, lambda: False, lambda done, total: None)
+    outcome = interpreter.run(session, encoded, paths, lambda: None, lambda done, total: None)
     assert outcome.failure is None, outcome.failure
     return [read_fetched(item) for item in outcome.fetched]
 
@@ -104,14 +104,22 @@ class Device:
         assert outcome.failure is None, outcome.failure
         return outcome
 
-    def try_run(self, session: str, program: Program) -> Outcome:
+    def try_run(
+        self,
+        session: str,
+        program: Program,
+        should_stop: Callable[[], Stop | None] = lambda: None,
+        resume: messages.Resume | None = None,
+    ) -> Outcome:
         blobs = {
             source.blob: str(self.directory / source.blob)
             for source in program.sources
             if source.blob is not None
         }
         encoded = encode_program(program)
-        return self.interpreter.run(session, encoded, blobs, lambda: False, lambda done, total: None)
+        return self.interpreter.run(
+            session, encoded, blobs, should_stop, lambda done, total: None, resume=resume
+        )
 
     def fetch(self, session: str, program: Program) -> list[torch.Tensor]:
         return [read_fetched(item) for item in self.run(session, program).fetched]

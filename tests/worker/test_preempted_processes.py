@@ -1,0 +1,143 @@
+"""Preemption in real worker processes: a training program on its way through two of them, and kill -9."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from programs import Script
+from random_programs import training
+from worker_kit import MIB, WorkerUnderTest, read_fetched
+
+from djinn_lab.srg.program import Program, encode_program
+from djinn_lab.worker import messages
+from djinn_lab.worker.messages import Resume
+
+pytestmark = pytest.mark.processes
+
+Start = Callable[[], WorkerUnderTest]
+
+
+@pytest.fixture
+def start(shared_memory: Path) -> Iterator[Start]:
+    started: list[WorkerUnderTest] = []
+
+    def begin() -> WorkerUnderTest:
+        options = ["--host-directory", str(shared_memory), "--host-bytes", str(64 * MIB)]
+        started.append(WorkerUnderTest.start(shared_memory, options))
+        return started[-1]
+
+    yield begin
+    for worker in started:
+        if worker.process.poll() is None:
+            worker.stop()
+
+
+def begin(worker: WorkerUnderTest, program: Program, resume: Resume | None = None) -> None:
+    worker.send(messages.RunSegment("long", 0, "ann", encode_program(program), resume=resume))
+    worker.wait_for(messages.SegmentStarted)
+
+
+def preempt(worker: WorkerUnderTest) -> messages.SegmentPreempted:
+    worker.send(messages.PreemptSegment("long", 0))
+    return worker.wait_for(messages.SegmentPreempted)
+
+
+def park(worker: WorkerUnderTest, number: int) -> bytes:
+    worker.send(messages.Store(number, "ann"))
+    stored = worker.wait_for(messages.TransferDone)
+    assert stored.manifest is not None
+    worker.send(messages.Evict(number + 1, "ann"))
+    worker.wait_for(messages.TransferDone)
+    return stored.manifest
+
+
+def restore(worker: WorkerUnderTest, number: int, manifest: bytes) -> None:
+    worker.send(messages.Restore(number, "ann", manifest=manifest))
+    worker.wait_for(messages.TransferDone)
+
+
+def tensors(done: messages.SegmentDone) -> list[bytes]:
+    return [read_fetched(item).numpy().tobytes() for item in done.fetched]
+
+
+def test_training_moves_between_two_processes_and_ends_as_if_it_had_not(start: Start) -> None:
+    here, there = start(), start()
+    program, _ = training(steps=1500, size=64)
+    expected = here.run("undisturbed", program)
+    begin(here, program)
+    done = 0
+    for number in range(0, 24, 4):
+        stopped = preempt(here)
+        assert done < stopped.executed < stopped.ops_total == len(program.nodes)
+        done = stopped.executed
+        other, kept = training(steps=2, seed=number)
+        here.run("bob", other, job="short")  # draws random numbers of its own
+        here.run("bob", Script().program(release=kept), job="release")
+        manifest = park(here, number + 1)
+        restore(there, number + 3, manifest)
+        here.send(messages.CloseSession("ann"))
+        assert here.wait_for(messages.SessionClosed).memory.session_bytes.get("ann", 0) == 0
+        here, there = there, here
+        begin(here, program, Resume(stopped.executed, stopped.rng_state))
+    found = here.wait_for(messages.SegmentDone)
+    assert tensors(found) == tensors(expected)
+    assert found.rng_state == expected.rng_state
+    assert len(found.node_end_s) == len(program.nodes) - done
+    assert found.memory.session_bytes["ann"] == expected.memory.session_bytes["undisturbed"]
+
+
+def test_a_preempt_that_comes_too_late_hits_nothing_else(start: Start) -> None:
+    worker = start()
+    short, long = Script(), training(steps=300)[0]
+    value = short.load(torch.ones(10))
+    program = short.program(fetch=(value,))
+    worker.send(messages.RunSegment("long", 0, "ann", encode_program(program)))
+    worker.wait_for(messages.SegmentDone)
+    worker.send(messages.PreemptSegment("long", 0))
+    worker.send(messages.RunSegment("long", 1, "ann", encode_program(long)))
+    worker.send(messages.PreemptSegment("long", 0))
+    answer = worker.wait_for(messages.SegmentDone)
+    assert (answer.segment, len(answer.node_end_s)) == (1, len(long.nodes))
+
+
+def test_a_cancel_comes_before_a_preempt(start: Start) -> None:
+    worker = start()
+    program, _ = training(steps=3000)
+    begin(worker, program)
+    worker.send(messages.PreemptSegment("long", 0))
+    stopped = worker.wait_for(messages.SegmentPreempted)
+    begin(worker, program, Resume(stopped.executed, stopped.rng_state))
+    worker.send(messages.CancelSegment("long"))
+    worker.send(messages.PreemptSegment("long", 0))
+    assert worker.wait_for(messages.SegmentCancelled).executed >= stopped.executed
+
+
+def test_a_killed_process_costs_a_parked_program_nothing(start: Start) -> None:
+    first, second = start(), start()
+    program, _ = training(steps=1000)
+    expected = second.run("undisturbed", program)
+    begin(first, program)
+    stopped = preempt(first)
+    manifest = park(first, 1)
+    first.kill()
+    restore(second, 1, manifest)
+    begin(second, program, Resume(stopped.executed, stopped.rng_state))
+    assert tensors(second.wait_for(messages.SegmentDone)) == tensors(expected)
+
+
+def test_what_lay_only_in_a_killed_process_is_lost(start: Start) -> None:
+    first, second = start(), start()
+    program, _ = training(steps=1000)
+    begin(first, program)
+    stopped = preempt(first)
+    first.kill()
+    second.send(
+        messages.RunSegment(
+            "long", 0, "ann", encode_program(program), resume=Resume(stopped.executed, stopped.rng_state)
+        )
+    )
+    failed = second.wait_for(messages.SegmentFailed)
+    assert (failed.error.family, failed.error.type_name) == ("pool", "ValueLost")
