@@ -17,8 +17,16 @@ from msgspec.structs import replace
 from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, Goal, figure, skipped
 from djinn_lab.memory import POLICIES
-from djinn_lab.simulator import Agents, DeviceParameters, RunFigures, Workload, load_parameters, simulate
-from djinn_lab.simulator.traces import TRACES, NoTraces, oversubscribed, traces_folder
+from djinn_lab.simulator.memory import (
+    Agents,
+    DeviceParameters,
+    RunFigures,
+    Workload,
+    load_parameters,
+    simulate,
+)
+from djinn_lab.simulator.traces.agents import TRACES, oversubscribed
+from djinn_lab.simulator.traces.folder import NoTraces, traces_folder
 
 NAME = "memory-simulated"
 SEED = 1

@@ -1,18 +1,6 @@
-"""Session memory under a simulated clock: the live pool's own policy object, simulated devices and users."""
+"""The cores under a simulated clock: the live pool's own objects decide; devices, users and time are made.
 
-from djinn_lab.simulator.figures import RunFigures
-from djinn_lab.simulator.parameters import DeviceParameters, load_parameters
-from djinn_lab.simulator.run import Simulation, simulate
-from djinn_lab.simulator.workload import Agents, Script, Turn, Workload
-
-__all__ = [
-    "Agents",
-    "DeviceParameters",
-    "RunFigures",
-    "Script",
-    "Simulation",
-    "Turn",
-    "Workload",
-    "load_parameters",
-    "simulate",
-]
+- :mod:`~djinn_lab.simulator.queue`: which job runs next and where (:mod:`djinn_lab.jobs`)
+- :mod:`~djinn_lab.simulator.memory`: what stays on the device (:mod:`djinn_lab.memory`)
+- :mod:`~djinn_lab.simulator.traces`: public traces of clusters and of agents, read where they lie, and
+  made-up ones"""

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from djinn_lab.memory import POLICIES
-from djinn_lab.simulator import Agents, DeviceParameters, RunFigures, load_parameters, simulate
+from djinn_lab.simulator.memory import Agents, DeviceParameters, RunFigures, load_parameters, simulate
 
 STORED = json.loads((Path(__file__).parent / "hit_rates.json").read_text())
 SMALL = Agents(name="small", sessions=30, live=30, turns=8)

@@ -6,9 +6,11 @@ holds for the request at its head, with devices as numbers:
 
 - Estimates that are too long, or right: it never starts later than at its first reservation. Whoever runs
   ends by then, whoever passed either ends by then or leaves enough, and what comes back early only helps.
-- Estimates that are too short by up to ``d`` seconds: it starts at most ``d`` after it, by the same argument
-  with every end ``d`` later; while somebody is over his time the reservation is for the next moment, so
-  nobody new passes on what it needs.
+- Estimates that are too short by up to ``d`` seconds: it starts at most ``d`` after it. Whoever passed before
+  that moment ends, or leaves enough, at most ``d`` after it, as do those who ran. From that moment on it only
+  waits for jobs that are over their time, its reservation is for the next instant, and then nobody passes.
+  (If somebody did, counting on the next of them to end, jobs with short estimates could keep it waiting for
+  ever.)
 
 The requests behind the head may get later reservations when something ends early, since those before them
 then move to other places."""

@@ -38,10 +38,13 @@ class Slot(NamedTuple):
 
 class Profile:
     def __init__(self, room: Room, endings: Iterable[Ending], now_s: float) -> None:
-        """While this is used, nothing else may change the room."""
+        """As the room is now; what starts afterwards has to be reserved here (:meth:`start` does both)."""
         self.now_s = now_s
         self._room = room
-        soon_s = math.nextafter(now_s, math.inf)
+        self._frees = room.frees()
+        self._soon_s = soon_s = math.nextafter(now_s, math.inf)
+        self._all_waited_for = False
+        self._waited_for: frozenset[str] = frozenset()
         self._returned = [
             (math.inf if ends_s is None else max(ends_s, soon_s), demand, where)
             for ends_s, demand, where in endings
@@ -52,7 +55,7 @@ class Profile:
         if all(_whole(demand) for _, demand, _ in self._returned):
             self._steps = self._count()
         else:
-            self._lines = Timelines(room, self._returned, now_s)
+            self._lines = Timelines(room, self._frees, self._returned, now_s)
 
     def earliest(
         self,
@@ -76,34 +79,35 @@ class Profile:
     def now(
         self, demand: Demand, seconds: float | None, scoring: Scoring = DEFAULT, home: str | None = None
     ) -> Where | None:
-        """Where it can start now without touching what is reserved; None: nowhere."""
+        """Where it can start now without touching what is reserved; None: nowhere. Nobody counts on those
+        who are over their time but whoever has reserved what they hold."""
         lasts_s = _seconds(seconds)
+        if self._all_waited_for:
+            return None
         if self._steps is not None and self._counted(demand):
             members = min(demand.members, self._steps.least(self.now_s, lasts_s))
             if members < demand.members_min:
                 return None
             placed = self._room.place(replace(demand, members=members), scoring, home)
             return None if placed is None else placed.where
-        return self._by_node().at(demand, self.now_s, lasts_s, scoring, home)
+        return self._by_node().at(demand, self.now_s, lasts_s, scoring, home, self._waited_for)
 
     def reserve(self, demand: Demand, slot: Slot, seconds: float | None) -> None:
         """Nobody else is offered this from now on; nothing is taken in the room."""
         lasts_s = _seconds(seconds)
-        self._booked.append((demand, slot, lasts_s))
+        if slot.start_s == self._soon_s:
+            self._all_waited_for = self._all_waited_for or not slot.where
+            self._waited_for |= {name for name, _ in slot.where}
         if self._steps is not None and self._counted(demand):
+            self._booked.append((demand, slot, lasts_s))
             self._steps.take(slot.members, slot.start_s, lasts_s)
         else:
             self._by_node().take(demand, slot.where, slot.start_s, lasts_s)
 
     def start(self, demand: Demand, where: Where, seconds: float | None) -> None:
-        """It begins now: it is taken in the room, and comes back after its time."""
-        lasts_s = _seconds(seconds)
-        if self._steps is not None and _whole(demand):
-            self._steps.take(sum(members for _, members in where), self.now_s, lasts_s)
-        else:
-            self._by_node().take(demand, where, self.now_s, lasts_s)
+        """It begins now: it is taken in the room and reserved here."""
+        self.reserve(demand, Slot(self.now_s, sum(members for _, members in where), where), seconds)
         self._room.take(demand, where)
-        self._returned.append((self.now_s + lasts_s, demand, where))
 
     def _count(self) -> Steps:
         usable = {node.node for node in self._room.nodes if node.ready and not node.cordoned}
@@ -128,10 +132,13 @@ class Profile:
         of starting: as a device is kept from start to end, there is always one."""
         if self._lines is None:
             self._steps = None
-            self._lines = Timelines(self._room, self._returned, self.now_s)
-            for demand, slot, lasts_s in sorted(self._booked, key=lambda booked: booked[1].start_s):
-                exactly = replace(demand, members=slot.members, members_min=slot.members)
-                where = self._lines.at(exactly, slot.start_s, lasts_s, DEFAULT, None)
+            self._lines = Timelines(self._room, self._frees, self._returned, self.now_s)
+            placed_first = sorted(self._booked, key=lambda booked: (not booked[1].where, booked[1].start_s))
+            for demand, slot, lasts_s in placed_first:
+                where: Where | None = slot.where
+                if not where:
+                    exactly = replace(demand, members=slot.members, members_min=slot.members)
+                    where = self._lines.at(exactly, slot.start_s, lasts_s, DEFAULT, None)
                 assert where is not None, (demand, slot)
                 self._lines.take(demand, where, slot.start_s, lasts_s)
         return self._lines

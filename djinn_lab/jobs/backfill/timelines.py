@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from djinn_lab.jobs.placement import Free, Room, Scoring
 from djinn_lab.jobs.placement.free import capacity, given, taken
@@ -41,11 +41,17 @@ class Timeline:
 
 
 class Timelines:
-    """``returned``: when, what and where."""
+    """``frees``: what each node has free now. ``returned``: when, what and where."""
 
-    def __init__(self, room: Room, returned: Iterable[tuple[float, Demand, Where]], now_s: float) -> None:
+    def __init__(
+        self,
+        room: Room,
+        frees: Mapping[str, Free],
+        returned: Iterable[tuple[float, Demand, Where]],
+        now_s: float,
+    ) -> None:
         self._room = room
-        self._lines = {node.node: Timeline(room.free(node.node), now_s) for node in room.nodes}
+        self._lines = {name: Timeline(free, now_s) for name, free in frees.items()}
         self._kinds = {name: room.kind(name) for name in self._lines}
         for when_s, demand, where in sorted(returned, key=lambda one: one[0]):
             if when_s != float("inf"):
@@ -66,9 +72,16 @@ class Timelines:
         return None
 
     def at(
-        self, demand: Demand, start_s: float, seconds: float, scoring: Scoring, home: str | None
+        self,
+        demand: Demand,
+        start_s: float,
+        seconds: float,
+        scoring: Scoring,
+        home: str | None,
+        without: frozenset[str] = frozenset(),
     ) -> Where | None:
-        return self._at(self._names(demand), demand, start_s, seconds, scoring, home)
+        names = [name for name in self._names(demand) if name not in without]
+        return self._at(names, demand, start_s, seconds, scoring, home)
 
     def _names(self, demand: Demand) -> list[str]:
         kinds = self._room.eligible(demand)

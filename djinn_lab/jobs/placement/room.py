@@ -28,13 +28,13 @@ class Room:
         self._numbers: dict[str, int] = {}
         self._names: list[str] = []
         self._nodes: dict[int, Node] = {}
-        self._free: dict[int, Free] = {}
+        self._free: dict[str, Free] = {}
         self._kind_of: dict[int, Kind] = {}
         self._kinds: dict[Node, Kind] = {}
         self._tolerated: dict[tuple[frozenset[str], frozenset[str]], list[Kind]] = {}
         self._scores: dict[tuple[str, int, Free, Demand, int, bool], float] = {}
         self._kind_numbers = count()
-        self._undo: list[tuple[int, Free]] = []
+        self._undo: list[tuple[str, Free]] = []
         self._marks = 0
         for node in nodes:
             self.set_node(node)
@@ -51,36 +51,34 @@ class Room:
             free = empty(node)
         else:
             free = self._resized(number, node)
-            self._leave(number)
+            self._leave(number, self._free[node.node])
         self._nodes[number] = node
         kind = self._kinds.get(nameless(node))
         if kind is None:
             kind = self._kinds[nameless(node)] = Kind(node, next(self._kind_numbers))
             self._tolerated.clear()
         self._kind_of[number] = kind
-        self._free[number] = free
+        self._free[node.node] = free
         kind.add(number, free)
 
     def remove_node(self, name: str) -> None:
         """What it held is gone with it and must not be given back."""
         assert not self._marks, "nodes do not change inside a transaction"
         number = self._number(name)
-        self._leave(number)
-        for table in (self._nodes, self._free, self._kind_of):
-            del table[number]
-        del self._numbers[name]
+        self._leave(number, self._free.pop(name))
+        del self._nodes[number], self._kind_of[number], self._numbers[name]
 
     def _resized(self, number: int, node: Node) -> Free:
-        before, free = self._nodes[number], self._free[number]
+        before, free = self._nodes[number], self._free[node.node]
         return free._replace(
             devices=free.devices + node.devices - before.devices,
             cpu_milli=free.cpu_milli + node.cpu_milli - before.cpu_milli,
             memory_mib=free.memory_mib + node.memory_mib - before.memory_mib,
         )
 
-    def _leave(self, number: int) -> None:
+    def _leave(self, number: int, free: Free) -> None:
         kind = self._kind_of[number]
-        kind.drop(number, self._free[number])
+        kind.drop(number, free)
         if not kind.size:
             del self._kinds[kind.node]
             self._tolerated.clear()
@@ -102,7 +100,13 @@ class Room:
         return self._nodes[self._number(name)]
 
     def free(self, name: str) -> Free:
-        return self._free[self._number(name)]
+        if name not in self._free:
+            raise KeyError(f"there is no node {name!r} in this room")
+        return self._free[name]
+
+    def frees(self) -> dict[str, Free]:
+        """Of every node, as of now."""
+        return self._free.copy()
 
     def kind(self, name: str) -> Kind:
         return self._kind_of[self._number(name)]
@@ -125,21 +129,23 @@ class Room:
 
     def take(self, demand: Demand, where: Where) -> None:
         for name, members in where:
-            number = self._number(name)
-            self._change(number, taken(self._free[number], demand, members))
+            self._change(name, taken(self.free(name), demand, members))
 
     def give(self, demand: Demand, where: Where) -> None:
         for name, members in where:
-            number = self._number(name)
-            self._change(number, given(self._free[number], demand, members))
+            self._change(name, given(self.free(name), demand, members))
 
-    def _change(self, number: int, free: Free) -> None:
-        kind, before = self._kind_of[number], self._free[number]
-        kind.drop(number, before)
-        kind.add(number, free)
-        self._free[number] = free
+    def _change(self, name: str, free: Free) -> None:
         if self._marks:
-            self._undo.append((number, before))
+            self._undo.append((name, self._free[name]))
+        self._put(name, free)
+
+    def _put(self, name: str, free: Free) -> None:
+        number = self._numbers[name]
+        kind = self._kind_of[number]
+        kind.drop(number, self._free[name])
+        kind.add(number, free)
+        self._free[name] = free
 
     def checkpoint(self) -> int:
         """A mark to come back to."""
@@ -149,11 +155,7 @@ class Room:
     def rollback(self, mark: int) -> None:
         """Everything is as it was at the mark."""
         while len(self._undo) > mark:
-            number, before = self._undo.pop()
-            kind = self._kind_of[number]
-            kind.drop(number, self._free[number])
-            kind.add(number, before)
-            self._free[number] = before
+            self._put(*self._undo.pop())
         self._close()
 
     def commit(self, mark: int) -> None:
@@ -221,10 +223,10 @@ class Room:
     ) -> list[Candidate]:
         found = []
         for number in sorted(self._numbers[name] for name in names if name in self._numbers):
-            kind, free = self._kind_of[number], self._free[number]
+            name = self._names[number]
+            kind, free = self._kind_of[number], self._free[name]
             room = capacity(free, demand)
             if room and kind in kinds:
-                name = self._names[number]
                 found.append(Candidate(kind, free, room, 1, name == home, _only(name)))
         return found
 
@@ -243,8 +245,7 @@ class Room:
 
     def _explain(self, scoring: Scoring, demand: Demand, where: Where, home: str | None) -> dict[str, float]:
         name, members = max(where, key=lambda one: one[1])
-        number = self._numbers[name]
-        kind, free = self._kind_of[number], self._free[number]
+        kind, free = self.kind(name), self._free[name]
         return scoring.explain(Seat(kind.node, free, demand, members, name == home))
 
     # -- what stands against it ----------------------------------------------------------------------------
@@ -255,8 +256,7 @@ class Room:
             return misfit(self._kinds.values(), demand, _everybody)
         by_kind: dict[int, list[tuple[Free, int]]] = {}
         for name in demand.nodes & self._numbers.keys():
-            number = self._numbers[name]
-            by_kind.setdefault(self._kind_of[number].number, []).append((self._free[number], 1))
+            by_kind.setdefault(self.kind(name).number, []).append((self._free[name], 1))
         return misfit(self._kinds.values(), demand, lambda kind: by_kind.get(kind.number, []))
 
     def ever_fits(self, demand: Demand) -> EverFits:

@@ -234,3 +234,13 @@ def test_the_earliest_slot_is_the_first_moment_at_which_it_fits(
         later = profile.earliest(demand, float(seconds), float(moment))
         assert later is not None
         assert later.start_s == slot.start_s
+
+
+def test_nobody_passes_counting_on_someone_who_is_over_his_time() -> None:
+    room = counted()
+    late, later = gang(3), gang(4)
+    room.take(late, (("all", 3),))
+    room.take(later, (("all", 4),))
+    running = [Ending(5.0, late, (("all", 3),)), Ending(6.0, later, (("all", 4),))]
+    found = backfill([Wish("head", gang(4), 10.0), Wish("passer", gang(1), 1.0)], room, running, 7.0)
+    assert found.starts == []

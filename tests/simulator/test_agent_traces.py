@@ -8,19 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from djinn_lab.simulator import load_parameters
-from djinn_lab.simulator.traces import (
+from djinn_lab.simulator.memory import load_parameters
+from djinn_lab.simulator.traces.agents import (
     GAP_S_MAX,
     TRACES,
     TURNS_MAX,
-    VARIABLE,
-    NoTraces,
     claude_code,
     lmcache_agent,
     mooncake,
     oversubscribed,
-    traces_folder,
 )
+from djinn_lab.simulator.traces.folder import VARIABLE, NoTraces, traces_folder
 
 
 def write(path: Path, *lines: str) -> None:

@@ -26,11 +26,11 @@ from djinn_lab.memory import (
     SessionOpened,
     ValuesLost,
 )
-from djinn_lab.simulator.device import NAME, SimulatedDevice
 from djinn_lab.simulator.events import Clock
-from djinn_lab.simulator.figures import RunFigures, Tally, figures_of
-from djinn_lab.simulator.parameters import DeviceParameters
-from djinn_lab.simulator.workload import Script, Turn, Workload
+from djinn_lab.simulator.memory.device import NAME, SimulatedDevice
+from djinn_lab.simulator.memory.figures import RunFigures, Tally, figures_of
+from djinn_lab.simulator.memory.parameters import DeviceParameters
+from djinn_lab.simulator.memory.workload import Script, Turn, Workload
 
 TICK_S = 0.25
 """As often as the pool ticks."""

@@ -1,11 +1,9 @@
-"""Public traces of real users as workloads. They are read where they lie, and no part of this repository: the
-folder is an argument or the environment variable ``DJINN_TRACES``."""
+"""Public traces of agents and chats, as workloads of sessions."""
 
 from __future__ import annotations
 
 import csv
 import gzip
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -14,11 +12,11 @@ from random import Random
 from msgspec.structs import replace
 
 from djinn_lab.memory import POLICIES
-from djinn_lab.simulator.parameters import DeviceParameters
-from djinn_lab.simulator.run import simulate
-from djinn_lab.simulator.workload import Script, Turn, Workload
+from djinn_lab.simulator.memory.parameters import DeviceParameters
+from djinn_lab.simulator.memory.run import simulate
+from djinn_lab.simulator.memory.workload import Script, Turn, Workload
+from djinn_lab.simulator.traces.folder import NoTraces
 
-VARIABLE = "DJINN_TRACES"
 GAP_S_MAX = 600.0
 """Longer gaps are cut to this: their owners went home."""
 OPENS_WITHIN_S = 20.0
@@ -28,20 +26,6 @@ COMPACTED = 0.7
 CHARACTERS_PER_TOKEN = 4
 
 Row = Mapping[str, str]
-
-
-class NoTraces(Exception):
-    """The folder or a file in it is missing; says which."""
-
-
-def traces_folder(argument: Path | None = None) -> Path:
-    """Raises NoTraces."""
-    named = argument or (Path(os.environ[VARIABLE]) if VARIABLE in os.environ else None)
-    if named is None:
-        raise NoTraces(f"no traces: set {VARIABLE} to the folder that holds them")
-    if not named.is_dir():
-        raise NoTraces(f"no traces: {named} is no folder")
-    return named
 
 
 def claude_code(folder: Path, live: int, sessions: int, seed: int) -> Workload:

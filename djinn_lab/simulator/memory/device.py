@@ -22,8 +22,8 @@ from djinn_lab.memory import (
     TransferKind,
 )
 from djinn_lab.simulator.events import Clock
-from djinn_lab.simulator.lanes import Copy, Lane
-from djinn_lab.simulator.parameters import DeviceParameters
+from djinn_lab.simulator.memory.lanes import Copy, Lane
+from djinn_lab.simulator.memory.parameters import DeviceParameters
 
 NAME = "sim:0"
 PIECE_BYTES = 2**21

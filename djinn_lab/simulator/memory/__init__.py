@@ -1,0 +1,18 @@
+"""Session memory under a simulated clock: the live pool's own policy object, simulated devices and users."""
+
+from djinn_lab.simulator.memory.figures import RunFigures
+from djinn_lab.simulator.memory.parameters import DeviceParameters, load_parameters
+from djinn_lab.simulator.memory.run import Simulation, simulate
+from djinn_lab.simulator.memory.workload import Agents, Script, Turn, Workload
+
+__all__ = [
+    "Agents",
+    "DeviceParameters",
+    "RunFigures",
+    "Script",
+    "Simulation",
+    "Turn",
+    "Workload",
+    "load_parameters",
+    "simulate",
+]

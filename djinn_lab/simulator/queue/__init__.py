@@ -1,0 +1,1 @@
+"""The queue under a simulated clock: the live pool's own decisions, simulated nodes and users."""

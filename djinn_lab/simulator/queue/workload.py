@@ -1,0 +1,50 @@
+"""What is simulated: jobs as they were handed in, and the nodes that they were meant for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from djinn_lab.jobs.request import Demand, Node
+
+NORMAL = 2
+"""The rank of a job whose trace names no priority."""
+
+
+class TraceJob(msgspec.Struct, frozen=True, gc=False):
+    """``run_s``: how long it runs when nobody disturbs it. ``estimate_s``: what was known of that when it was
+    handed in, None when nothing. ``account``: who pays, ``"group/user"``. ``pool``: the part of the cluster
+    that it was handed in to; parts do not help each other."""
+
+    job: str
+    submit_s: float
+    run_s: float
+    demand: Demand
+    account: str = "everybody"
+    estimate_s: float | None = None
+    pool: str = ""
+    rank: int = NORMAL
+
+
+class BrokenLine(msgspec.Struct, frozen=True):
+    """``number``: in the file, from 1."""
+
+    number: int
+    reason: str
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """``jobs``: by time of submission. ``nodes``: by pool, where the trace says. ``left_out``: rows that are
+    right but no work, such as jobs that were cancelled before they ran."""
+
+    name: str
+    jobs: Iterable[TraceJob]
+    nodes: Mapping[str, tuple[Node, ...]] = {}
+    broken: tuple[BrokenLine, ...] = ()
+    left_out: int = 0
+
+
+def equal_nodes(count: int, devices: int, prefix: str = "node") -> tuple[Node, ...]:
+    """So many nodes with so many devices each."""
+    return tuple(Node(f"{prefix}{number:05}", devices=devices) for number in range(count))

@@ -1,0 +1,1 @@
+"""Public traces as workloads, one format a file, and made-up ones."""

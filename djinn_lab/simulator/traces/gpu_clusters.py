@@ -1,0 +1,88 @@
+"""Traces of GPU clusters that are CSV files: Philly, ITP, Helios. Gangs are packed; estimates are not part of
+any of them."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+
+from djinn_lab.jobs.request import Demand
+from djinn_lab.simulator.queue.workload import Trace, TraceJob, equal_nodes
+from djinn_lab.simulator.traces.folder import NoTraces
+from djinn_lab.simulator.traces.lines import LeftOut, Row, collect, positive, rows
+
+DEVICES_PER_NODE = 8
+
+
+def load_philly(path: Path, pools: Path | None = None) -> Trace:
+    """``submit,duration,gpus,vc`` (Jeon et al., USENIX ATC'19, as compiled by adaptdl). ``pools``: JSON with
+    nodes of eight devices by virtual cluster; only jobs of those are kept. Tenants are virtual clusters."""
+    sizes = _pools(pools) if pools is not None else None
+
+    def job(row: Row, before: int) -> TraceJob:
+        if sizes is not None and row["vc"] not in sizes:
+            raise LeftOut
+        return TraceJob(
+            job=str(before),
+            submit_s=positive(row["submit"], "submit"),
+            run_s=positive(row["duration"], "duration"),
+            demand=packed_gang(int(row["gpus"])),
+            account=row["vc"],
+            pool=row["vc"] if sizes is not None else "",
+        )
+
+    trace = collect("philly", rows(path, ("submit", "duration", "gpus", "vc")), job)
+    nodes = {vc: equal_nodes(count, DEVICES_PER_NODE, f"{vc}-") for vc, count in (sizes or {}).items()}
+    name = f"philly {pools.stem.removeprefix('pools_')}" if pools is not None else "philly"
+    return Trace(name, trace.jobs, nodes, trace.broken, trace.left_out)
+
+
+def load_itp(path: Path) -> Trace:
+    """Ten clusters of Microsoft's in 2021 (Gu et al., ElasticFlow, ASPLOS'23). Tenants are clusters."""
+
+    def job(row: Row, before: int) -> TraceJob:
+        return TraceJob(
+            job=row["job_id"],
+            submit_s=positive(row["submission_time"], "submission_time"),
+            run_s=positive(row["duration"], "duration"),
+            demand=packed_gang(int(row["num_gpu"])),
+            account=row["cluster"],
+        )
+
+    return collect("itp", rows(path, ("job_id", "submission_time", "num_gpu", "duration", "cluster")), job)
+
+
+def load_helios(path: Path) -> Trace:
+    """``cluster_log.csv`` of a Helios cluster (Hu et al., SC'21). Jobs without devices are left out."""
+
+    def job(row: Row, before: int) -> TraceJob:
+        if int(float(row["gpu_num"])) == 0:
+            raise LeftOut
+        return TraceJob(
+            job=row["job_id"],
+            submit_s=datetime.fromisoformat(row["submit_time"]).timestamp(),
+            run_s=positive(row["duration"], "duration"),
+            demand=packed_gang(int(float(row["gpu_num"]))),
+            account=f"{row['vc']}/{row['user']}",
+        )
+
+    columns = ("job_id", "user", "vc", "gpu_num", "submit_time", "duration")
+    return collect(f"helios {path.parent.name}", rows(path, columns), job)
+
+
+@cache
+def packed_gang(members: int) -> Demand:
+    if members < 1:
+        raise ValueError(f"{members} devices")
+    return Demand(members=members, members_min=members, together="packed")
+
+
+def _pools(path: Path) -> dict[str, int]:
+    if not path.is_file():
+        raise NoTraces(f"no pools at {path}")
+    sizes = json.loads(path.read_text())
+    if not isinstance(sizes, dict) or not all(isinstance(count, int) for count in sizes.values()):
+        raise NoTraces(f"{path} is no table of nodes by pool")
+    return sizes

@@ -1,0 +1,66 @@
+"""Reading line by line. A line that cannot be understood is counted and shown, and the rest goes on."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, TypeVar
+
+from djinn_lab.simulator.queue.workload import BrokenLine, Trace, TraceJob
+from djinn_lab.simulator.traces.folder import NoTraces
+
+Row = Mapping[str, str]
+
+
+Line = TypeVar("Line")
+
+
+class LeftOut(Exception):
+    """A row that is right, but no work."""
+
+
+def open_text(path: Path) -> IO[str]:
+    """Plain or ``.gz``. Raises NoTraces."""
+    if not path.is_file():
+        raise NoTraces(f"no trace at {path}")
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", newline="")
+    return path.open(newline="")
+
+
+def rows(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, Row]]:
+    """Lines of a CSV file with their numbers. Raises NoTraces when a column is missing."""
+    with open_text(path) as file:
+        reader = csv.DictReader(file)
+        missing = sorted(set(columns) - set(reader.fieldnames or ()))
+        if missing:
+            raise NoTraces(f"{path} has no column {', '.join(missing)}")
+        for row in reader:
+            yield reader.line_num, row
+
+
+def collect(name: str, lines: Iterable[tuple[int, Line]], parse: Callable[[Line, int], TraceJob]) -> Trace:
+    """``parse`` is given a line and the number of jobs before it; it raises ValueError for a broken line and
+    LeftOut for one that is no work."""
+    jobs: list[TraceJob] = []
+    broken: list[BrokenLine] = []
+    left_out = 0
+    for number, line in lines:
+        try:
+            jobs.append(parse(line, len(jobs)))
+        except LeftOut:
+            left_out += 1
+        except (ValueError, IndexError, TypeError) as error:
+            broken.append(BrokenLine(number, f"{type(error).__name__}: {error}"))
+    jobs.sort(key=lambda job: job.submit_s)
+    return Trace(name, tuple(jobs), {}, tuple(broken), left_out)
+
+
+def positive(text: str, what: str) -> float:
+    """A number of at least 0. Raises ValueError."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{what} is {text}")
+    return value
