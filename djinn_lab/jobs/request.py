@@ -54,10 +54,10 @@ class Demand(msgspec.Struct, frozen=True):
 class Request(msgspec.Struct, frozen=True):
     """``account``: the leaf of the share tree that pays, such as ``"vision/train/ann"``. ``rank``: of its
     priority, 0 first. ``number``: of its arrival, unique. ``estimate_s``: predicted run time still to come,
-    None when unknown; it orders and sizes holes, and never kills. ``attained_s``: device-seconds that it has
-    had. ``home``: where its state lies; elsewhere costs ``move_s``. ``preempted``: how often it had to move
-    aside. ``startable`` False: it keeps its place, but something is still brought for it, so that others may
-    pass."""
+    None when unknown; it orders and sizes holes, and never kills. ``attained_s``: device-seconds that it
+    has had. ``home``: where its state lies; elsewhere costs ``move_s``. ``preempted``: how often it had to
+    move aside, last at ``preempted_at_s``. ``startable`` False: it keeps its place, but something is still
+    brought for it, so that others may pass."""
 
     job: str
     account: str
@@ -72,12 +72,14 @@ class Request(msgspec.Struct, frozen=True):
     move_s: float = 0.0
     preempted: int = 0
     startable: bool = True
+    preempted_at_s: float | None = None
 
 
 class Holding(msgspec.Struct, frozen=True):
     """A request that runs since ``started_s``. ``ends_s``: when it is expected to end, None when unknown.
     ``park_s``: what moving aside and coming back would cost it now. ``exempt_until_s``: its minimum run time;
-    until then nobody preempts it."""
+    until then nobody preempts it. ``charged_until_s``: so far its account has been charged
+    for it, None when it is not charged ahead."""
 
     request: Request
     where: Where
@@ -86,3 +88,4 @@ class Holding(msgspec.Struct, frozen=True):
     park_s: float = 0.0
     exempt_until_s: float = 0.0
     preemptible: bool = True
+    charged_until_s: float | None = None

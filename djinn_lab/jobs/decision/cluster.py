@@ -1,0 +1,270 @@
+"""The state that decisions read: nodes, who waits, who runs, who is promised what. Mutable, indexed, and kept
+by its owner (the live queue or the simulator) through these methods; :func:`~djinn_lab.jobs.decision.decide`
+changes nothing in it that can be seen."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from djinn_lab.jobs.decision.keys import devices_of
+from djinn_lab.jobs.decision.policy import QueuePolicy
+from djinn_lab.jobs.decision.waiting import WaitingIndex
+from djinn_lab.jobs.placement import Room
+from djinn_lab.jobs.request import Holding, Node, Request, Where
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """A preemptor and the place that is kept for it until it starts there. ``victims``: who had to leave."""
+
+    job: str
+    where: Where
+    since_s: float
+    victims: tuple[str, ...]
+
+
+class Calendar(msgspec.Struct, frozen=True):
+    """From ``begins_s`` to ``ends_s`` these nodes are for these accounts (and those below them) only; others
+    may use them before, as long as they are expected to be done by then."""
+
+    name: str
+    nodes: frozenset[str]
+    begins_s: float
+    ends_s: float
+    accounts: frozenset[str] = frozenset()
+
+    def admits(self, account: str) -> bool:
+        return any(account == name or account.startswith(f"{name}/") for name in self.accounts)
+
+
+class ClusterState(msgspec.Struct, frozen=True):
+    """Everything, for snapshots and their digests."""
+
+    nodes: tuple[Node, ...]
+    waiting: tuple[Request, ...]
+    holdings: tuple[Holding, ...]
+    pins: tuple[Pin, ...]
+    calendar: tuple[Calendar, ...]
+
+
+class Cluster:
+    """``devices_held`` and ``queued``: by account and everybody above it (``""`` is the pool)."""
+
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        self.room = Room()
+        self.nodes: dict[str, Node] = {}
+        self.waiting: dict[str, Request] = {}
+        self.holdings: dict[str, Holding] = {}
+        self.on_node: dict[str, dict[str, Holding]] = {}
+        self.pins: dict[str, Pin] = {}
+        self.leaving: dict[str, str] = {}
+        self.calendar: dict[str, Calendar] = {}
+        self.devices_held: dict[str, float] = {}
+        self.queued: dict[str, int] = {}
+        self.sharing = 0
+        self._charged: list[tuple[float, str]] = []
+        self._lines: dict[str, tuple[str, ...]] = {}
+        self._index: WaitingIndex | None = None
+        for node in nodes:
+            self.set_node(node)
+
+    # -- nodes -----------------------------------------------------------------------------------------------
+
+    def set_node(self, node: Node) -> None:
+        """A new one, or what has changed about it."""
+        self.nodes[node.node] = node
+        self.on_node.setdefault(node.node, {})
+        self.room.set_node(node)
+
+    def remove_node(self, name: str) -> None:
+        """Its jobs must have been ended before; places kept on it are given up."""
+        if self.on_node[name]:
+            jobs = ", ".join(sorted(self.on_node[name]))
+            raise ValueError(f"{name} still holds {jobs}; end them first")
+        for pin in [pin for pin in self.pins.values() if any(node == name for node, _ in pin.where)]:
+            self.unpin(pin.job)
+        del self.nodes[name], self.on_node[name]
+        self.room.remove_node(name)
+
+    def set_calendar(self, entry: Calendar) -> None:
+        if not entry.begins_s < entry.ends_s:
+            raise ValueError(f"reservation {entry.name} ends at {entry.ends_s} s, before it begins")
+        self.calendar[entry.name] = entry
+
+    def remove_calendar(self, name: str) -> None:
+        del self.calendar[name]
+
+    # -- those who wait --------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, now_s: float) -> None:
+        """It waits from now on; again after a preemption, too."""
+        if request.job in self.waiting or request.job in self.holdings:
+            raise ValueError(f"{request.job} waits or runs already")
+        self.waiting[request.job] = request
+        self._count_queued(request.account, 1)
+        self.sharing += _shares_devices(request)
+        if self._index is not None:
+            self._index.add(request, now_s)
+
+    def withdraw(self, job: str) -> Request:
+        """It does not wait any more."""
+        request = self.waiting.pop(job)
+        self._count_queued(request.account, -1)
+        self.sharing -= _shares_devices(request)
+        if self._index is not None:
+            self._index.discard(request)
+        self.unpin(job)
+        return request
+
+    def change(self, request: Request, now_s: float) -> None:
+        """What a waiting job wants is another now; a place that was kept for it stays."""
+        pin = self.pins.pop(request.job, None)
+        self.withdraw(request.job)
+        self.submit(request, now_s)
+        if pin is not None:
+            self.pins[request.job] = pin
+
+    def unpin(self, job: str) -> None:
+        """Its place is not kept any longer, if one was; who was leaving for it leaves nevertheless."""
+        self.pins.pop(job, None)
+
+    # -- those who run ---------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        job: str,
+        where: Where,
+        now_s: float,
+        ends_s: float | None = None,
+        *,
+        park_s: float = 0.0,
+        exempt_until_s: float = 0.0,
+        preemptible: bool = True,
+        charged_until_s: float | None = None,
+    ) -> Holding:
+        request = self.withdraw(job)
+        self.room.take(request.demand, where)
+        holding = Holding(request, where, now_s, ends_s, park_s, exempt_until_s, preemptible, charged_until_s)
+        self._hold(holding)
+        self._count_devices(request.account, devices_of(request.demand, _members(where)))
+        return holding
+
+    def update(self, holding: Holding) -> None:
+        """What is known about a running job (its end, what parking it costs) is another now; it stays where
+        it is."""
+        assert self.holdings[holding.request.job].where == holding.where
+        self._hold(holding)
+
+    def preempt(self, by: str, victims: tuple[str, ...], where: Where, now_s: float) -> None:
+        """These are asked to leave; the place is kept for ``by``."""
+        self.pins[by] = Pin(by, where, now_s, victims)
+        for victim in victims:
+            self.leaving[victim] = by
+
+    def finish(self, job: str) -> Holding:
+        """It does not run any more: done, failed, or parked."""
+        holding = self.holdings.pop(job)
+        self.leaving.pop(job, None)
+        demand, where = holding.request.demand, holding.where
+        self.room.give(demand, where)
+        for node, _ in where:
+            del self.on_node[node][job]
+        self._count_devices(holding.request.account, -devices_of(demand, _members(where)))
+        return holding
+
+    def parked(self, job: str, now_s: float, estimate_s: float | None) -> Request:
+        """It has moved aside and waits again; ``estimate_s``: what it needs still, coming back included."""
+        holding = self.finish(job)
+        request = holding.request
+        had_s = devices_of(request.demand, _members(holding.where)) * (now_s - holding.started_s)
+        again = replace(
+            request,
+            estimate_s=estimate_s,
+            attained_s=request.attained_s + had_s,
+            preempted=request.preempted + 1,
+            preempted_at_s=now_s,
+        )
+        self.submit(again, now_s)
+        return again
+
+    def _hold(self, holding: Holding) -> None:
+        self.holdings[holding.request.job] = holding
+        if holding.charged_until_s is not None:
+            heapq.heappush(self._charged, (holding.charged_until_s, holding.request.job))
+        for node, _ in holding.where:
+            self.on_node[node][holding.request.job] = holding
+
+    def _count_queued(self, account: str, change: int) -> None:
+        for name in self.above(account):
+            self.queued[name] = self.queued.get(name, 0) + change
+
+    def _count_devices(self, account: str, change: float) -> None:
+        for name in self.above(account):
+            self.devices_held[name] = self.devices_held.get(name, 0.0) + change
+
+    def above(self, account: str) -> tuple[str, ...]:
+        """The pool, every account above this one, and this one."""
+        known = self._lines.get(account)
+        if known is None:
+            known = self._lines[account] = accounts_above(account)
+        return known
+
+    # -- for decisions ---------------------------------------------------------------------------------------
+
+    def index(self, policy: QueuePolicy, now_s: float) -> WaitingIndex:
+        """Who waits, in the order of this policy, with ranks as of now."""
+        index = self._index
+        if index is None or index.policy != policy:
+            index = self._index = WaitingIndex(policy)
+            for request in self.waiting.values():
+                index.add(request, now_s)
+        for job in dict.fromkeys(index.due(now_s)):
+            request_due = self.waiting.get(job)
+            if request_due is not None:
+                index.discard(request_due)
+                index.add(request_due, now_s)
+        return index
+
+    def charge_due(self, now_s: float) -> tuple[list[str], float]:
+        """Running jobs whose charge is used up, and when the next one's will be (infinite: never)."""
+        due: dict[tuple[float, str], None] = {}
+        heap = self._charged
+        while heap and (heap[0][0] <= now_s or self._stale(heap[0])):
+            entry = heapq.heappop(heap)
+            if not self._stale(entry):
+                due[entry] = None
+        next_s = heap[0][0] if heap else math.inf
+        for entry in due:
+            heapq.heappush(heap, entry)
+        return [job for _, job in due], next_s
+
+    def _stale(self, entry: tuple[float, str]) -> bool:
+        holding = self.holdings.get(entry[1])
+        return holding is None or holding.charged_until_s != entry[0]
+
+    def state(self) -> ClusterState:
+        return ClusterState(
+            tuple(self.nodes[name] for name in sorted(self.nodes)),
+            tuple(sorted(self.waiting.values(), key=lambda request: request.number)),
+            tuple(sorted(self.holdings.values(), key=lambda holding: holding.request.number)),
+            tuple(self.pins.values()),
+            tuple(self.calendar[name] for name in sorted(self.calendar)),
+        )
+
+
+def accounts_above(account: str) -> tuple[str, ...]:
+    """The pool (``""``), every account above this one, and this one."""
+    parts = account.split("/")
+    return ("", *("/".join(parts[: count + 1]) for count in range(len(parts))))
+
+
+def _members(where: Where) -> int:
+    return sum(members for _, members in where)
+
+
+def _shares_devices(request: Request) -> bool:
+    return request.demand.device_milli < 1000

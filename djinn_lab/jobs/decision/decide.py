@@ -1,0 +1,289 @@
+"""The decision: a pure function of cluster, shares, policy and time.
+
+Candidates come in the order of the policy (:mod:`.waiting`, :mod:`.keys`): by effective rank; where the
+policy is fair, by the Fair Tree order of their accounts, looked at again after every start, since a start
+is charged at once; then by the policy's key. One look at the first of an equivalence class answers for all
+of it.
+
+A candidate that fits starts, unless that would delay somebody ahead who was promised room (EASY: the first k
+who could not start; conservative: all of them). One that does not fit may preempt (:mod:`.preempting`); if it
+cannot, it is promised room, and the policy says whether others may pass. All of it happens in transactions on
+room and shares that are rolled back at the end: :func:`decide` changes nothing, :mod:`.enact` does."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec.structs import replace
+
+from djinn_lab.jobs.decision import preempting
+from djinn_lab.jobs.decision.cluster import Cluster
+from djinn_lab.jobs.decision.keys import estimate_s
+from djinn_lab.jobs.decision.limiting import members_allowed, soft_limit, start_limit
+from djinn_lab.jobs.decision.plan import Plan, Preemption
+from djinn_lab.jobs.decision.policy import QueuePolicy
+from djinn_lab.jobs.decision.reason import Reason
+from djinn_lab.jobs.decision.trace import Trace
+from djinn_lab.jobs.decision.trial import Trial, fits_at
+from djinn_lab.jobs.decision.waiting import Bucket, Cursor, Head, WaitingIndex
+from djinn_lab.jobs.fairness import LimitHit, ShareTree
+from djinn_lab.jobs.placement import Placed
+from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Request
+
+
+def decide(
+    cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float, trace: Trace | None = None
+) -> Plan:
+    """What is to be done now. ``trace`` is told the verdict on every class that was looked at."""
+    index = cluster.index(policy, now_s)
+    shares.advance(now_s)
+    room_mark, shares_mark = cluster.room.checkpoint(), shares.checkpoint()
+    try:
+        return _Decision(Trial(cluster, shares, policy, now_s), trace).run(index)
+    finally:
+        shares.rollback(shares_mark)
+        cluster.room.rollback(room_mark)
+
+
+class _Decision:
+    """``why``: what kept the last candidate from being placed."""
+
+    def __init__(self, trial: Trial, trace: Trace | None) -> None:
+        self.trial = trial
+        self.trace = trace
+        self.policy = trial.policy
+        self.tries = self.policy.preempt_depth if self.policy.preempts else 0
+        self.rank = 0
+        self.stopped = False
+        self.why = Reason.BUSY
+        self.deferred: list[Cursor] = []
+
+    def run(self, index: WaitingIndex) -> Plan:
+        trial = self.trial
+        trial.top_up()
+        self._pins()
+        for rank in sorted(index.ranks):
+            self.rank = rank
+            self._walk(index.ranks[rank])
+        self._above_soft_limits()
+        if trial.blocked and self.trace is not None:
+            trial.book()
+        if trial.cluster.waiting:
+            trial.wake_by(index.next_change_s())
+        return Plan(
+            trial.now_s,
+            tuple(trial.starts),
+            tuple(trial.preemptions),
+            tuple(trial.reservations),
+            tuple(trial.top_ups),
+            None if trial.wake_s == math.inf else trial.wake_s,
+        )
+
+    def _pins(self) -> None:
+        """Places that were kept: taken where everybody has left, else closed to others."""
+        trial, cluster = self.trial, self.trial.cluster
+        for pin in cluster.pins.values():
+            request = cluster.waiting[pin.job]
+            there = frozenset(node for node, _ in pin.where)
+            left = not any(cluster.leaving.get(victim) == pin.job for victim in pin.victims)
+            if left and request.startable and fits_at(trial.room, request.demand, pin.where):
+                trial.start(request, Placed(pin.where, {}), pinned=True)
+                self._note(request, Reason.STARTS_NOW)
+            else:
+                trial.closed |= there
+                self._note(request, Reason.MAKING_ROOM)
+
+    # -- in order --------------------------------------------------------------------------------------------
+
+    def _walk(self, buckets: dict[str, Bucket]) -> None:
+        """One rank, its candidates in order."""
+        if self._over:
+            return
+        cursors = {account: Cursor(bucket) for account, bucket in buckets.items()}
+        if self.policy.by_fairness:
+            for account in cursors:
+                self.trial.shares.leaf(account)
+        while (cursor := self._next(cursors)) is not None:
+            self._look(cursor)
+            if self._over:
+                return
+
+    def _next(self, cursors: dict[str, Cursor]) -> Cursor | None:
+        """Whose turn it is: of the accounts that come first, the one whose first candidate does."""
+        if not self.policy.by_fairness:
+            return cursors[""] if cursors[""].head is not None else None
+        for group in self.trial.shares.order():
+            here: list[tuple[Head, Cursor]] = []
+            for leaf in group:
+                cursor = cursors.get(leaf.account)
+                if cursor is None:
+                    continue
+                if cursor.head is None:
+                    del cursors[leaf.account]
+                else:
+                    here.append((cursor.head, cursor))
+            if here:
+                return min(here)[1]
+            if not cursors:
+                return None
+        assert not cursors, "every account that waits has a leaf"
+        return None
+
+    @property
+    def _over(self) -> bool:
+        """Nobody else can start or preempt, so there is nobody to look at."""
+        if self.stopped:
+            return True
+        return (
+            self.tries <= 0
+            and self.trace is None
+            and not self.trial.cluster.sharing
+            and not self.trial.room.devices_free
+        )
+
+    def _look(self, cursor: Cursor) -> None:
+        """Decide on the candidate that the cursor stands at, and move the cursor on."""
+        trial = self.trial
+        request = trial.cluster.waiting[cursor.job]
+        if request.job in trial.cluster.pins:
+            cursor.next_of_class()
+            return
+        if not request.startable:
+            self._note(request, Reason.NOT_READY)
+            cursor.drop_class()
+            return
+        hit = start_limit(trial.cluster, trial.shares, request, trial.now_s, trial.more)
+        if hit is not None:
+            trial.wake_by(hit.until_s or 0.0)
+            self._note(request, Reason.ABOVE_LIMIT if hit.never else Reason.ACCOUNT_LIMIT, hit)
+            cursor.drop_class()
+            return
+        hit = soft_limit(trial.cluster, trial.shares, request, trial.more)
+        if hit is not None:
+            self.deferred.append(cursor.of_class())
+            self._note(request, Reason.SOFT_LIMIT, hit)
+            cursor.drop_class()
+            return
+        self._attempt(request, cursor)
+
+    def _above_soft_limits(self) -> None:
+        """Those may have what is left when everybody else has been asked."""
+        for cursor in self.deferred:
+            while cursor.head is not None and not self.stopped:
+                request = self.trial.cluster.waiting[cursor.job]
+                hit = start_limit(
+                    self.trial.cluster, self.trial.shares, request, self.trial.now_s, self.trial.more
+                )
+                placed = self._place(request) if hit is None else None
+                if placed is None:
+                    break
+                self._start(request, placed, cursor)
+
+    # -- one candidate ---------------------------------------------------------------------------------------
+
+    def _attempt(self, request: Request, cursor: Cursor) -> None:
+        """Start it, let it preempt, or note why not."""
+        placed = self._place(request)
+        if placed is not None:
+            self._start(request, placed, cursor)
+            return
+        if self.why is Reason.BUSY and not self.trial.room.ever_fits(request.demand):
+            self.why = Reason.IMPOSSIBLE
+        if self.why is Reason.BUSY and self.tries > 0:
+            found = preempting.find(self.trial, request)
+            if found is not None:
+                self._preempt(request, found)
+                cursor.next_of_class()
+                return
+            self.tries -= 1
+        self._note(request, Reason.BEHIND if self.why is Reason.BUSY and self.trial.blocked else self.why)
+        if self.why is Reason.BUSY:
+            self._block(request, cursor)
+        elif self.why is Reason.RESERVED and self.policy.within != "remaining":
+            cursor.shorter_of_class(self.trial.cluster.waiting)
+        else:
+            cursor.drop_class()
+
+    def _start(self, request: Request, placed: Placed, cursor: Cursor) -> None:
+        self.trial.start(request, placed, passed=bool(self.trial.blocked))
+        self._note(request, Reason.STARTS_NOW)
+        cursor.next_of_class()
+
+    def _block(self, request: Request, cursor: Cursor) -> None:
+        """It is ahead of those that follow. May they pass?"""
+        match self.policy.passing:
+            case "never":
+                self.trial.promise(request)
+                self.stopped = True
+            case "conservative":
+                self.trial.promise(request)
+                cursor.next_of_class()
+                return
+            case "easy":
+                if len(self.trial.blocked) < self.policy.reservations or request.deadline_s is not None:
+                    self.trial.promise(request)
+            case "always":
+                pass
+        cursor.drop_class()
+
+    def _preempt(self, request: Request, found: Preemption) -> None:
+        """Until they have left, nobody else is put on those nodes."""
+        trial = self.trial
+        trial.preemptions.append(found)
+        trial.victims.update(found.victims)
+        trial.closed.update(node for node, _ in found.where)
+        members = sum(members for _, members in found.where)
+        trial.admit(request, members, estimate_s(request, self.policy))
+        self._note(request, Reason.MAKING_ROOM)
+
+    def _place(self, request: Request) -> Placed | None:
+        """Where it could start now, with every promise kept; None: ``why`` says what is in the way."""
+        trial, demand = self.trial, self._demand(request)
+        self.why = Reason.BUSY
+        if demand.device_milli == WHOLE_DEVICE_MILLI and not trial.room.devices_free:
+            return None
+        allowed = trial.allowed(request)
+        if request.home is not None and self._waits_for_home(request, demand, allowed):
+            self.why = Reason.HOME
+            return None
+        placed = trial.room.place(demand, trial.scoring, request.home, allowed)
+        if placed is None:
+            if trial.cluster.calendar and trial.room.place(demand, trial.scoring, None, trial.opened):
+                self.why = Reason.CALENDAR
+            return None
+        if not trial.blocked or self.policy.passing not in ("easy", "conservative"):
+            return placed
+        if allowed is not None:
+            demand = replace(demand, nodes=allowed if demand.nodes is None else demand.nodes & allowed)
+        where = trial.book().now(demand, request.estimate_s, trial.scoring, request.home)
+        if where is None:
+            self.why = Reason.RESERVED
+            return None
+        return placed if where == placed.where else Placed(where, {})
+
+    def _waits_for_home(self, request: Request, demand: Demand, allowed: frozenset[str] | None) -> bool:
+        """Its home is busy, and will be free sooner than it could move."""
+        trial, home = self.trial, request.home
+        assert home is not None
+        node = trial.cluster.nodes.get(home)
+        if not self.policy.hold_home or request.move_s <= 0 or node is None:
+            return False
+        if not node.ready or node.cordoned or (allowed is not None and home not in allowed):
+            return False
+        if trial.room.place(demand, trial.scoring, home, frozenset({home})) is not None:
+            return False
+        wait_s = trial.home_wait_s(home)
+        if 0 < wait_s <= request.move_s:
+            trial.wake_by(trial.now_s + wait_s)
+            return True
+        return False
+
+    def _demand(self, request: Request) -> Demand:
+        """With as many members as its accounts' limits leave it."""
+        members = members_allowed(self.trial.cluster, self.trial.shares, request, self.trial.more)
+        demand = request.demand
+        return demand if members == demand.members else replace(demand, members=members)
+
+    def _note(self, request: Request, reason: Reason, hit: LimitHit | None = None) -> None:
+        if self.trace is not None:
+            self.trace.note(request, self.rank, reason, hit)

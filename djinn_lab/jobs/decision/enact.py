@@ -1,0 +1,55 @@
+"""Make a plan happen in the cluster and the shares. Whoever drives them (the live queue, the simulator)
+performs it in its world, too, and tells when something ended."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from djinn_lab.jobs.decision.cluster import Cluster
+from djinn_lab.jobs.decision.plan import Plan
+from djinn_lab.jobs.decision.trial import charge_for
+from djinn_lab.jobs.fairness import ShareTree
+from djinn_lab.jobs.request import Holding
+
+
+def enact(cluster: Cluster, shares: ShareTree, plan: Plan) -> None:
+    """Starts hold their nodes from ``plan.now_s`` on and are charged; victims are marked as leaving, and the
+    places that they leave are kept."""
+    for top_up in plan.top_ups:
+        shares.correct(top_up.job, top_up.charge)
+        holding = cluster.holdings[top_up.job]
+        cluster.update(replace(holding, charged_until_s=top_up.charged_until_s))
+    for start in plan.starts:
+        request = cluster.waiting[start.job]
+        shares.admit(start.job, request.account, plan.now_s, start.charge)
+        cluster.start(start.job, start.where, plan.now_s, start.ends_s, charged_until_s=start.charged_until_s)
+    for made in plan.preemptions:
+        cluster.preempt(made.by, made.victims, made.where, plan.now_s)
+
+
+def end(cluster: Cluster, shares: ShareTree, job: str, now_s: float, transfer_bytes: float = 0.0) -> Holding:
+    """A running job ended, however it did: its room is free, and its account pays for what it really used."""
+    holding = cluster.finish(job)
+    _settle(shares, holding, now_s, transfer_bytes)
+    return holding
+
+
+def park(
+    cluster: Cluster,
+    shares: ShareTree,
+    job: str,
+    now_s: float,
+    estimate_s: float | None,
+    transfer_bytes: float = 0.0,
+) -> None:
+    """A victim has moved aside: it has paid for what it used and waits again; ``estimate_s``: what it needs
+    still, coming back included."""
+    holding = cluster.holdings[job]
+    cluster.parked(job, now_s, estimate_s)
+    _settle(shares, holding, now_s, transfer_bytes)
+
+
+def _settle(shares: ShareTree, holding: Holding, now_s: float, transfer_bytes: float) -> None:
+    members = sum(members for _, members in holding.where)
+    used = charge_for(holding.request.demand, members, max(0.0, now_s - holding.started_s))
+    shares.settle(holding.request.job, used._replace(transfer_bytes=transfer_bytes))

@@ -1,0 +1,98 @@
+"""Order keys, all of them: what a request is compared by, waiting or running alike.
+
+That a running job keeps the keys it would have if it waited is what makes preemption stable: whoever was
+preempted because of a key still has the worse key at that moment."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+
+from djinn_lab.jobs.decision.policy import QueuePolicy
+from djinn_lab.jobs.request import Demand, Holding, Request
+
+Key = tuple[float, int]
+
+
+def devices_of(demand: Demand, members: int) -> float:
+    """Devices that so many members hold."""
+    return members * demand.device_milli / 1000
+
+
+def estimate_s(request: Request, policy: QueuePolicy) -> float:
+    return policy.unknown_s if request.estimate_s is None else request.estimate_s
+
+
+def within_key(request: Request, policy: QueuePolicy) -> Key:
+    """Among requests of one rank and account (:data:`~djinn_lab.jobs.decision.policy.Within`)."""
+    match policy.within:
+        case "arrival":
+            return (0.0, request.number)
+        case "remaining":
+            return (estimate_s(request, policy), request.number)
+        case "service":
+            devices = devices_of(request.demand, request.demand.members)
+            return (estimate_s(request, policy) * devices, request.number)
+        case "attained":
+            return (float(bisect_right(policy.attained_limits_s, request.attained_s)), request.number)
+
+
+def steps(request: Request, policy: QueuePolicy, now_s: float) -> int:
+    """By how many ranks age and deadline raise it, whether it waits or runs."""
+    if policy.age_step_s is None:
+        return 0
+    aged = int(max(0.0, now_s - request.arrived_s) / policy.age_step_s)
+    urgent = request.deadline_s is not None and now_s >= _urgent_from(request, policy)
+    return min(policy.age_ranks_max, aged + urgent)
+
+
+def effective_rank(request: Request, policy: QueuePolicy, now_s: float) -> int:
+    """Never 0 unless it is 0 by itself."""
+    if not policy.by_rank:
+        return 0
+    raised = request.rank - steps(request, policy, now_s)
+    return max(raised, min(1, request.rank))
+
+
+def next_rank_change_s(request: Request, policy: QueuePolicy, now_s: float) -> float:
+    """When :func:`effective_rank` is another by itself, infinite when never."""
+    if policy.age_step_s is None or not policy.by_rank or effective_rank(request, policy, now_s) <= 1:
+        return math.inf
+    if steps(request, policy, now_s) >= policy.age_ranks_max:
+        return math.inf
+    aged = int(max(0.0, now_s - request.arrived_s) / policy.age_step_s)
+    change_s = request.arrived_s + (aged + 1) * policy.age_step_s
+    while change_s <= now_s:
+        change_s = math.nextafter(change_s, math.inf)
+    if request.deadline_s is not None and now_s < _urgent_from(request, policy):
+        change_s = min(change_s, _urgent_from(request, policy))
+    return change_s
+
+
+def _urgent_from(request: Request, policy: QueuePolicy) -> float:
+    assert request.deadline_s is not None
+    return request.deadline_s - estimate_s(request, policy) - policy.deadline_slack_s
+
+
+def remaining_s(holding: Holding, policy: QueuePolicy, now_s: float) -> float:
+    """What it is expected to run for still. Past its estimate it is taken to run for as long again as it
+    has: predictions order the queue, nobody is ended by one (Tsafrir, Etsion, Feitelson, IEEE TPDS 18(6),
+    2007)."""
+    ends_s = holding.ends_s
+    if ends_s is None:
+        ends_s = holding.started_s + policy.unknown_s
+    if ends_s > now_s:
+        return ends_s - now_s
+    return max(now_s - holding.started_s, ends_s - holding.started_s)
+
+
+def attained_queue(holding: Holding, policy: QueuePolicy, now_s: float) -> int:
+    """Of a running job, as :func:`within_key` has it for waiting ones."""
+    return bisect_right(policy.attained_limits_s, attained_s(holding, now_s))
+
+
+def attained_s(holding: Holding, now_s: float) -> float:
+    """Device-seconds until now."""
+    members = sum(members for _, members in holding.where)
+    had = devices_of(holding.request.demand, members) * max(0.0, now_s - holding.started_s)
+    return holding.request.attained_s + had

@@ -1,0 +1,116 @@
+"""Policies: who comes first, who may pass, who may preempt whom. Each is data; the machinery that obeys it is
+:mod:`djinn_lab.jobs.decision.decide`.
+
+Sources: EASY: Lifka, The ANL/IBM SP scheduling system (JSSPP 1995); conservative: Mu'alem and Feitelson, IEEE
+TPDS 12(6), 2001. SRTF: Schrage 1968. Tiresias: Gu et al., NSDI 2019 (discretised two-dimensional attained
+service). QSSF: Hu et al., Characterization and prediction of deep learning workloads (Helios), SC 2021.
+Fair Tree: Cox and Morrison, Slurm 14.11. Minimum run time below the lowest common ancestor: KAI scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+Within = Literal["arrival", "remaining", "service", "attained"]
+"""The order among equals: number of arrival; predicted seconds still to run; those times devices; the queue
+of attained device-seconds that it is in, then arrival."""
+
+Passing = Literal["never", "always", "easy", "conservative"]
+"""May a job start before one that is ahead of it and does not fit? Never; always; when it delays none of the
+first ``reservations`` of those; when it delays nobody."""
+
+Cause = Literal["rank", "fairness", "shorter", "attained"]
+"""Why one job may preempt another: better priority; its account would still be behind the other's; it is much
+shorter; it has had less service."""
+
+
+class QueuePolicy(msgspec.Struct, frozen=True):
+    """Order: ``by_rank``, then ``by_fairness``, then ``within``.
+
+    ``age_step_s``: after each such time a waiting job is treated as one rank better, at most
+    ``age_ranks_max`` times and never as rank 0, which nobody can wait himself into; a deadline that comes
+    close counts as one such step. None: never. ``unknown_s``: what a job without an estimate is taken to
+    need.
+
+    A preemption for shortness needs ``remaining x shorter_factor + park_s`` below what the victim still
+    needs; one for fairness that the account stays behind by ``fair_margin_s`` device-seconds per weight,
+    after both charges, and by ``park_factor`` times what parking costs. ``min_runtime_s``: so long nobody
+    is preempted, where accounts set nothing else; ``preemptions_max``: so often a job is (rank 0 may
+    nevertheless). ``preempt_depth``: how many kinds of waiting jobs are tried as preemptors in one
+    decision; ``victims_max``: how many jobs one may displace. ``hold_home``: wait for the home device while
+    that costs less than moving."""
+
+    name: str
+    version: int = 1
+    by_rank: bool = True
+    by_fairness: bool = False
+    within: Within = "arrival"
+    passing: Passing = "never"
+    reservations: int = 1
+    preempts: tuple[Cause, ...] = ()
+    shorter_factor: float = 2.0
+    park_factor: float = 4.0
+    fair_margin_s: float = 30.0
+    min_runtime_s: float = 0.0
+    preemptions_max: int = 50
+    preempt_depth: int = 4
+    victims_max: int = 64
+    age_step_s: float | None = None
+    age_ranks_max: int = 1
+    deadline_slack_s: float = 60.0
+    attained_limits_s: tuple[float, ...] = ()
+    unknown_s: float = 300.0
+    hold_home: bool = True
+    scoring: str = "default"
+
+    def __post_init__(self) -> None:
+        if self.shorter_factor < 1:
+            raise ValueError(
+                f"shorter_factor {self.shorter_factor} is below 1: jobs would trade places for ever"
+            )
+        if self.reservations < 1 and self.passing == "easy":
+            raise ValueError("EASY needs at least one reservation; passing='always' is without")
+
+
+OURS = QueuePolicy(
+    "ours",
+    by_fairness=True,
+    within="remaining",
+    passing="easy",
+    reservations=2,
+    preempts=("rank", "fairness", "shorter"),
+    min_runtime_s=0.1,
+    age_step_s=6 * 3600.0,
+)
+
+POLICIES: Mapping[str, QueuePolicy] = {
+    policy.name: policy
+    for policy in (
+        QueuePolicy("fifo"),
+        QueuePolicy("fifo_passing", passing="always"),
+        QueuePolicy("sjf", within="remaining"),
+        QueuePolicy(
+            "srtf",
+            within="remaining",
+            passing="always",
+            preempts=("shorter",),
+            shorter_factor=1.0,
+            preemptions_max=1_000_000,
+        ),
+        QueuePolicy(
+            "tiresias",
+            within="attained",
+            passing="always",
+            preempts=("attained",),
+            attained_limits_s=(3600.0,),
+            preemptions_max=1_000_000,
+        ),
+        QueuePolicy("qssf", within="service"),
+        QueuePolicy("easy", passing="easy"),
+        QueuePolicy("conservative", passing="conservative"),
+        QueuePolicy("fair_share_only", by_rank=False, by_fairness=True, passing="always"),
+        OURS,
+    )
+}

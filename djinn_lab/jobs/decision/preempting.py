@@ -1,0 +1,214 @@
+"""Who may be asked to move aside for whom, and which of them costs least.
+
+A preemption is only ever proposed inside a transaction on the room that ended with the preemptor placed;
+every victim that turned out not to be needed is spared, and the place is then kept for the preemptor alone.
+
+**No two jobs preempt each other in a loop at one moment.** At one moment (with nothing arriving or ending)
+let P be the jobs that have been preempted at it. A preemption needs a preemptor that is not in P
+(:func:`find` refuses those with ``preempted_at_s`` = now) and that waits, and it puts at least one job into
+P. A job starts at most once without being in P, and every further start needs it to have been preempted,
+hence in P, hence no preemptor any more. So at one moment there are at most as many preemptions as jobs.
+QED.
+
+**A preempted job that is handed in again at once triggers nothing**, now or later, unless something changed.
+Each cause is a strict order on keys that a job has whether it waits or runs (:mod:`.keys`):
+- rank: c before v means rank(c) < rank(v); then v before c is false;
+- fairness: level(A with c) + margin < level(B without v), below their lowest common ancestor. v against c
+  would need level(B with v) < level(A without c) <= level(A with c) < level(B without v) <= level(B with v);
+- shorter: remaining(c) x factor + park < remaining(v), factor >= 1, park >= 0; and where accounts differ, the
+  fairness order above with margin 0 must not stand against it;
+- attained: queue(c) < queue(v), of attained service.
+They are tried in this order and a worse rank ends the question, so the union is free of pairs as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from djinn_lab.jobs.decision.keys import (
+    attained_queue,
+    attained_s,
+    devices_of,
+    effective_rank,
+    estimate_s,
+    remaining_s,
+    within_key,
+)
+from djinn_lab.jobs.decision.plan import Preemption
+from djinn_lab.jobs.decision.policy import Cause
+from djinn_lab.jobs.decision.trial import Trial, charge_for, fits_at
+from djinn_lab.jobs.fairness import Amounts
+from djinn_lab.jobs.request import Holding, Request, Where
+
+
+class Victim(NamedTuple):
+    """Sorted, the first to go comes first: worst rank, least cost, longest to run still."""
+
+    better_rank: int
+    cost_s: float
+    shortness: float
+    number: int
+    holding: Holding
+    cause: Cause
+
+
+class Found(NamedTuple):
+    victims: tuple[Victim, ...]
+    where: Where
+    cost_s: float
+
+
+def find(trial: Trial, request: Request) -> Preemption | None:
+    """The cheapest preemption that gets it placed; None when there is none. Leaves the trial as it was."""
+    if request.preempted_at_s is not None and request.preempted_at_s >= trial.now_s:
+        return None
+    victims = sorted(_eligible(trial, request), key=lambda victim: victim[:4])
+    if not victims:
+        return None
+    allowed = trial.allowed(request)
+    best = _on_one_node(trial, request, victims, allowed)
+    if best is None:
+        best = _attempt(trial, request, victims, allowed)
+    if best is None:
+        return None
+    return Preemption(
+        request.job,
+        tuple(victim.holding.request.job for victim in best.victims),
+        best.where,
+        tuple(victim.cause for victim in best.victims),
+        best.cost_s,
+    )
+
+
+def _eligible(trial: Trial, request: Request) -> Iterable[Victim]:
+    policy, now_s = trial.policy, trial.now_s
+    longest_s = policy.passing in ("easy", "conservative") and bool(trial.blocked)
+    needed_s = estimate_s(request, policy)
+    for job, holding in trial.cluster.holdings.items():
+        if job in trial.victims or not holding.preemptible:
+            continue
+        if holding.request.preempted >= policy.preemptions_max and request.rank > 0:
+            continue
+        cause = _cause(trial, request, holding)
+        if cause is None or _protected(trial, request, holding):
+            continue
+        left_s = remaining_s(holding, policy, now_s)
+        if longest_s and left_s < needed_s:
+            continue
+        rank = effective_rank(holding.request, policy, now_s)
+        cost_s = holding.park_s * (1 + holding.request.preempted)
+        yield Victim(-rank, cost_s, -left_s, -holding.request.number, holding, cause)
+
+
+def _protected(trial: Trial, request: Request, holding: Holding) -> bool:
+    """In its minimum run time; then the trial wakes at its end."""
+    account = holding.request.account
+    least_s = trial.shares.min_runtime_s(account, request.account, trial.policy.min_runtime_s)
+    until_s = max(holding.exempt_until_s, holding.started_s + least_s)
+    trial.wake_by(until_s)
+    return trial.now_s < until_s
+
+
+def _cause(trial: Trial, request: Request, holding: Holding) -> Cause | None:
+    """The first cause that lets it preempt this one."""
+    policy, now_s = trial.policy, trial.now_s
+    victim = holding.request
+    mine, theirs = effective_rank(request, policy, now_s), effective_rank(victim, policy, now_s)
+    if mine != theirs:
+        return "rank" if mine < theirs and "rank" in policy.preempts else None
+    if "attained" in policy.preempts:
+        return "attained" if _less_served(trial, request, holding) else None
+    behind_s = None
+    if policy.by_fairness and request.account != victim.account:
+        behind_s = _behind_s(trial, request, holding)
+        margin_s = policy.fair_margin_s + policy.park_factor * holding.park_s
+        if behind_s > margin_s and "fairness" in policy.preempts:
+            return "fairness"
+    if "shorter" in policy.preempts and (behind_s is None or behind_s >= 0):
+        left_s = remaining_s(holding, policy, now_s)
+        if holding.ends_s is not None:
+            trial.wake_by(holding.ends_s)
+        if request.estimate_s is not None and (
+            request.estimate_s * policy.shorter_factor + policy.park_factor * holding.park_s < left_s
+        ):
+            return "shorter"
+    return None
+
+
+def _less_served(trial: Trial, request: Request, holding: Holding) -> bool:
+    queue = attained_queue(holding, trial.policy, trial.now_s)
+    limits = trial.policy.attained_limits_s
+    if queue < len(limits):
+        members = sum(members for _, members in holding.where)
+        rate = devices_of(holding.request.demand, members)
+        if rate:
+            had_s = attained_s(holding, trial.now_s)
+            trial.wake_by(trial.now_s + (limits[queue] - had_s) / rate)
+    return within_key(request, trial.policy)[0] < queue
+
+
+def _behind_s(trial: Trial, request: Request, holding: Holding) -> float:
+    """By how many device-seconds per weight its account would still be behind the victim's, once it is
+    charged for starting and the victim's is given back what it did not use."""
+    shares, demand = trial.shares, request.demand
+    seconds = min(estimate_s(request, trial.policy), shares.settings.quantum_s)
+    gains = charge_for(demand, demand.members_min, seconds)
+    charge = shares.charge(holding.request.job)
+    back = Amounts()
+    if charge is not None:
+        members = sum(members for _, members in holding.where)
+        used = charge_for(holding.request.demand, members, trial.now_s - holding.started_s)
+        back = Amounts(*(max(0.0, one - two) for one, two in zip(charge.amounts, used, strict=True)))
+    return shares.behind_s(request.account, holding.request.account, gains, back, trial.now_s)
+
+
+def _on_one_node(
+    trial: Trial, request: Request, victims: Sequence[Victim], allowed: frozenset[str] | None
+) -> Found | None:
+    """The cheapest of the ways to make room on a single node."""
+    by_node: dict[str, list[Victim]] = {}
+    for victim in victims:
+        for node, _ in victim.holding.where:
+            by_node.setdefault(node, []).append(victim)
+    best: Found | None = None
+    for node, on_node in sorted(by_node.items(), key=lambda item: item[1][0][:4]):
+        if allowed is not None and node not in allowed:
+            continue
+        if best is not None and on_node[0].cost_s >= best.cost_s:
+            continue
+        found = _attempt(trial, request, on_node, frozenset({node}))
+        if found is not None and (best is None or found.cost_s < best.cost_s):
+            best = found
+            if len(found.victims) == 1 and found.victims[0] is on_node[0] and not found.cost_s:
+                break
+    return best
+
+
+def _attempt(
+    trial: Trial, request: Request, victims: Sequence[Victim], only: frozenset[str] | None
+) -> Found | None:
+    """Let them go one by one until it fits, then take back whoever need not have gone. Undone at the end."""
+    room = trial.room
+    mark = room.checkpoint()
+    gone: list[Victim] = []
+    try:
+        for victim in victims[: trial.policy.victims_max]:
+            room.give(victim.holding.request.demand, victim.holding.where)
+            gone.append(victim)
+            placed = room.place(request.demand, trial.scoring, request.home, only)
+            if placed is not None:
+                room.take(request.demand, placed.where)
+                needed = tuple(one for one in gone if not _stays(trial, one))
+                return Found(needed, placed.where, sum(one.cost_s for one in needed))
+        return None
+    finally:
+        room.rollback(mark)
+
+
+def _stays(trial: Trial, victim: Victim) -> bool:
+    """There is room for it beside the preemptor after all; then it has it again."""
+    demand, where = victim.holding.request.demand, victim.holding.where
+    if fits_at(trial.room, demand, where):
+        trial.room.take(demand, where)
+        return True
+    return False

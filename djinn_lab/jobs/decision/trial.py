@@ -1,0 +1,203 @@
+"""What a decision tries before it is one: takes from the room and charges to the shares that are all undone
+at its end, and the promises (pins, reservations, the calendar) that every attempt has to respect."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec.structs import replace
+
+from djinn_lab.jobs.backfill import Ending, Profile, Slot
+from djinn_lab.jobs.decision.cluster import Cluster
+from djinn_lab.jobs.decision.keys import devices_of, estimate_s, remaining_s
+from djinn_lab.jobs.decision.plan import Preemption, Reserved, Start, TopUp
+from djinn_lab.jobs.decision.policy import QueuePolicy
+from djinn_lab.jobs.fairness import Amounts, ShareTree
+from djinn_lab.jobs.placement import SCORINGS, Placed, Room
+from djinn_lab.jobs.placement.free import capacity
+from djinn_lab.jobs.request import Demand, Request, Where
+
+MIB = 1 << 20
+
+
+class Trial:
+    """``closed``: nodes where somebody is still moving aside for somebody else. ``more``: devices given
+    out, by account and everybody above. ``wake_s``: the earliest moment at which a clock alone changes
+    something."""
+
+    def __init__(self, cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float) -> None:
+        self.cluster, self.shares, self.policy, self.now_s = cluster, shares, policy, now_s
+        self.room = cluster.room
+        self.scoring = SCORINGS[policy.scoring]
+        self.starts: list[Start] = []
+        self.preemptions: list[Preemption] = []
+        self.reservations: list[Reserved] = []
+        self.top_ups: list[TopUp] = []
+        self.victims: set[str] = set(cluster.leaving)
+        self.closed: set[str] = set()
+        self.more: dict[str, float] = {}
+        self.blocked: list[Request] = []
+        self.wake_s = math.inf
+        self._profile: Profile | None = None
+        self._promised = 0
+        self._begun: list[tuple[Request, Where, float]] = []
+
+    def wake_by(self, at_s: float) -> None:
+        if self.now_s < at_s < self.wake_s:
+            self.wake_s = at_s
+
+    # -- what running jobs owe -------------------------------------------------------------------------------
+
+    def top_up(self) -> None:
+        """Charge those who run on for another quantum."""
+        due, next_s = self.cluster.charge_due(self.now_s)
+        self.wake_by(next_s)
+        for job in due:
+            charge = self.shares.charge(job)
+            if charge is None:
+                continue
+            holding = self.cluster.holdings[job]
+            ran_s = self.now_s - holding.started_s
+            ahead_s = min(remaining_s(holding, self.policy, self.now_s), self.shares.settings.quantum_s)
+            members = sum(members for _, members in holding.where)
+            owed = charge_for(holding.request.demand, members, ran_s + ahead_s)
+            self.wake_by(self.now_s + ahead_s)
+            self.top_ups.append(TopUp(job, owed, self.now_s + ahead_s))
+            self.shares.correct(job, owed)
+
+    # -- where something may go ------------------------------------------------------------------------------
+
+    def allowed(self, request: Request) -> frozenset[str] | None:
+        """Nodes that no promise keeps it from; None: all of them."""
+        shut = self.closed
+        if self.cluster.calendar:
+            shut = shut | self._kept(request)
+        if not shut:
+            return None
+        return frozenset(self.cluster.nodes) - shut
+
+    @property
+    def opened(self) -> frozenset[str]:
+        """Nodes where nobody is moving aside."""
+        return frozenset(self.cluster.nodes) - self.closed
+
+    def _kept(self, request: Request) -> set[str]:
+        """Nodes that the calendar has for others before it would be done."""
+        seconds = math.inf if request.estimate_s is None else request.estimate_s
+        kept: set[str] = set()
+        for entry in self.cluster.calendar.values():
+            for edge_s in (entry.begins_s, entry.ends_s):
+                self.wake_by(edge_s)
+            open_until_s = entry.begins_s - seconds
+            if open_until_s < self.now_s < entry.ends_s and not entry.admits(request.account):
+                kept |= entry.nodes
+        return kept
+
+    def home_wait_s(self, home: str) -> float:
+        """How long until the first of those at home is expected to be done."""
+        waits = [
+            remaining_s(one, self.policy, self.now_s) for one in self.cluster.on_node.get(home, {}).values()
+        ]
+        waits += [seconds for _, where, seconds in self._begun if any(node == home for node, _ in where)]
+        return min(waits, default=0.0)
+
+    # -- promises to those who are ahead ---------------------------------------------------------------------
+
+    def promise(self, request: Request) -> None:
+        """It is ahead, and cannot start: whoever starts from now on must leave it its room."""
+        self.blocked.append(request)
+
+    def book(self) -> Profile:
+        """When there will be room for what, with all promises made so far booked in it."""
+        if self._profile is None:
+            self._profile = Profile(self.room, self._endings(), self.now_s)
+            for pin in self.cluster.pins.values():
+                self._book_pin(self._profile, self.cluster.waiting[pin.job], pin.where)
+            for made in self.preemptions:
+                self._book_pin(self._profile, self.cluster.waiting[made.by], made.where)
+        while self._promised < len(self.blocked):
+            request = self.blocked[self._promised]
+            self._promised += 1
+            slot = self._profile.earliest(
+                self.restricted(request), request.estimate_s, self.now_s, self.scoring, request.home
+            )
+            if slot is not None:
+                self._profile.reserve(request.demand, slot, request.estimate_s)
+                self.reservations.append(Reserved(request.job, slot.start_s, slot.where))
+        return self._profile
+
+    def restricted(self, request: Request) -> Demand:
+        """Its demand, on nodes only that are not promised to others for ever by the calendar."""
+        if not self.cluster.calendar:
+            return request.demand
+        kept = self._kept(request)
+        if not kept:
+            return request.demand
+        names = frozenset(self.cluster.nodes) if request.demand.nodes is None else request.demand.nodes
+        return replace(request.demand, nodes=names - kept)
+
+    def _endings(self) -> list[Ending]:
+        endings = []
+        for job, holding in self.cluster.holdings.items():
+            ends_s = holding.ends_s
+            if job in self.victims:
+                ends_s = self.now_s + holding.park_s
+            elif ends_s is not None and ends_s <= self.now_s:
+                ends_s = self.now_s + remaining_s(holding, self.policy, self.now_s)
+            endings.append(Ending(ends_s, holding.request.demand, holding.where))
+        for request, where, seconds in self._begun:
+            ends_s = None if request.estimate_s is None else self.now_s + seconds
+            endings.append(Ending(ends_s, request.demand, where))
+        return endings
+
+    def _book_pin(self, profile: Profile, request: Request, where: Where) -> None:
+        members = sum(members for _, members in where)
+        profile.reserve(request.demand, Slot(self.now_s, members, where), request.estimate_s)
+
+    # -- taking ----------------------------------------------------------------------------------------------
+
+    def start(self, request: Request, placed: Placed, *, passed: bool = False, pinned: bool = False) -> None:
+        """It starts, in this trial."""
+        where = placed.where
+        self.room.take(request.demand, where)
+        self.victims.add(request.job)
+        seconds = estimate_s(request, self.policy)
+        if request.home is not None and any(node != request.home for node, _ in where):
+            seconds += request.move_s
+        if self._profile is not None:
+            slot = Slot(self.now_s, placed.members, where)
+            self._profile.reserve(request.demand, slot, None if request.estimate_s is None else seconds)
+        self._begun.append((request, where, seconds))
+        charge = self.admit(request, placed.members, seconds)
+        self.starts.append(
+            Start(
+                request.job,
+                where,
+                None if request.estimate_s is None else self.now_s + seconds,
+                charge,
+                self.now_s + min(seconds, self.shares.settings.quantum_s),
+                placed.scores,
+                passed,
+                pinned,
+            )
+        )
+
+    def admit(self, request: Request, members: int, seconds: float) -> Amounts:
+        """Charge it on trial, and count its devices."""
+        charge = charge_for(request.demand, members, min(seconds, self.shares.settings.quantum_s))
+        if self.shares.charge(request.job) is None:
+            self.shares.admit(request.job, request.account, self.now_s, charge)
+        for name in self.cluster.above(request.account):
+            self.more[name] = self.more.get(name, 0.0) + devices_of(request.demand, members)
+        return charge
+
+
+def fits_at(room: Room, demand: Demand, where: Where) -> bool:
+    """Is there room for it on exactly these nodes now?"""
+    return all(capacity(room.free(node), demand) >= members for node, members in where)
+
+
+def charge_for(demand: Demand, members: int, seconds: float) -> Amounts:
+    """What holding it for so long costs. Transfers are charged when they have happened."""
+    memory_bytes = float(demand.memory_mib * MIB * members)
+    return Amounts(devices_of(demand, members) * seconds, memory_bytes * seconds, 0.0)

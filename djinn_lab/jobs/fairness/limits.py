@@ -1,0 +1,42 @@
+"""What an account of any level may have at most."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+LimitKind = Literal["devices", "device_s", "queued", "rank"]
+"""Devices at once; decayed device-seconds; waiting jobs; the best priority."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """``devices_max``: devices at once, never more. ``devices_soft``: more only where nobody else within his
+    own soft limit wants them. ``device_s_max``: device-seconds in the window (decayed). ``queued_max``:
+    waiting jobs. ``rank_min``: the best rank of priority that its jobs may have (0 is CRITICAL)."""
+
+    devices_max: float | None = None
+    devices_soft: float | None = None
+    device_s_max: float | None = None
+    queued_max: int | None = None
+    rank_min: int = 0
+
+
+NO_LIMITS = Limits()
+
+
+class LimitHit(msgspec.Struct, frozen=True):
+    """``account``: whose limit, an ancestor's perhaps. ``used`` and ``wanted`` are in the limit's unit.
+    ``until_s``: when it ends without anything happening, None when something must end first."""
+
+    account: str
+    kind: LimitKind
+    limit: float
+    used: float
+    wanted: float
+    until_s: float | None = None
+
+    @property
+    def never(self) -> bool:
+        """Is what it wants alone above the limit?"""
+        return self.wanted > self.limit and self.kind != "device_s"

@@ -1,0 +1,66 @@
+"""All of a share tree as one frozen value, exact: floats are stored as they are, totals are integers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from djinn_lab.jobs.fairness.amounts import Amounts, Capacity
+from djinn_lab.jobs.fairness.limits import NO_LIMITS, Limits
+
+WEEK_S = 7 * 86_400.0
+
+
+class ShareSettings(msgspec.Struct, frozen=True):
+    """``half_life_s`` of usage. ``resource_weights``: by which each normalised resource counts before the
+    dominant one is chosen. ``quantum_s``: at most so much run time is charged ahead of its being used."""
+
+    half_life_s: float = WEEK_S
+    resource_weights: Amounts = Amounts(1.0, 1.0, 1.0)
+    quantum_s: float = 60.0
+
+
+class AccountState(msgspec.Struct, frozen=True):
+    """``usage``: stored forward from the landmark (:mod:`djinn_lab.jobs.fairness.decay`). ``used``: undecayed
+    totals of what ended: device-microseconds, byte-milliseconds, bytes. ``leaf``: jobs are charged to it."""
+
+    account: str
+    weight: float = 1.0
+    limits: Limits = NO_LIMITS
+    min_runtime_s: float | None = None
+    usage: Amounts = Amounts()
+    used: tuple[int, int, int] = (0, 0, 0)
+    leaf: bool = False
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """What a running job has been charged since it was admitted at ``at_s``; what it has really used
+    replaces it, at the same weight."""
+
+    job: str
+    account: str
+    at_s: float
+    amounts: Amounts
+
+
+class ShareState(msgspec.Struct, frozen=True):
+    settings: ShareSettings = ShareSettings()
+    capacity: Capacity = Capacity()
+    landmark_s: float = 0.0
+    accounts: tuple[AccountState, ...] = ()
+    charges: tuple[Charge, ...] = ()
+
+
+class AccountView(msgspec.Struct, frozen=True):
+    """An account for people. ``share``: its part of the pool by weights. ``usage``: fractions of the pool's
+    window, by resource. ``dominant``: the largest. ``level``: dominant usage over weight, which siblings are
+    compared by, the lowest first. ``rank``: among all leaves, 1 first, ties equal; None for inner ones."""
+
+    account: str
+    weight: float
+    share: float
+    usage: Amounts
+    dominant: float
+    level: float
+    rank: int | None
+    used: Amounts
+    limits: Limits

@@ -1,0 +1,354 @@
+"""Who has had how much, and whose turn it is.
+
+Accounts are paths such as ``"vision/train/ann"``; every level has a weight, and accounts come into being with
+weight 1 when they are first named. Usage decays (:mod:`.decay`), is normalised to the pool's capacity, and
+counts by its dominant resource (Ghodsi et al.: Dominant Resource Fairness, NSDI 2011). A job is charged when
+it is admitted, for its estimate up to a quantum, and the charge is corrected while it runs and when it ends:
+a burst between two samples gains nothing (Kueue's admission fair sharing needed the same), and who is slow
+to be sampled is not either."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from djinn_lab.jobs.fairness.account import OWN, Account, sides
+from djinn_lab.jobs.fairness.amounts import Amounts, Capacity
+from djinn_lab.jobs.fairness.decay import Decay
+from djinn_lab.jobs.fairness.fair_tree import fair_order, ranks
+from djinn_lab.jobs.fairness.limits import NO_LIMITS, Limits
+from djinn_lab.jobs.fairness.state import AccountState, AccountView, Charge, ShareSettings, ShareState
+
+Undo = tuple[str, Charge | None, tuple[tuple[Account, float, float, float, float], ...]]
+_MICRO = 1_000_000
+_MILLI = 1_000
+
+
+class ShareTree:
+    """All accounts of a pool. Between :meth:`checkpoint` and :meth:`rollback` jobs are admitted on trial."""
+
+    def __init__(self, state: ShareState | None = None) -> None:
+        state = state or ShareState()
+        self.settings: ShareSettings = state.settings
+        self.capacity: Capacity = state.capacity
+        self.limited = False
+        self._decay = Decay(state.settings.half_life_s, state.landmark_s)
+        self._root = Account("", None)
+        self._nodes: dict[str, Account] = {}
+        self._leaves: dict[str, Account] = {}
+        self._charges: dict[str, Charge] = {charge.job: charge for charge in state.charges}
+        self._undo: list[Undo] = []
+        self._marks = 0
+        self._factors = (0.0, 0.0, 0.0)
+        self._per_device_s = 1.0
+        for known in state.accounts:
+            self._restore(known)
+        self.set_capacity(state.capacity)
+
+    # -- accounts and targets --------------------------------------------------------------------------------
+
+    def leaf(self, account: str) -> Account:
+        """The account that jobs of this name are charged to; new ones come into being."""
+        known = self._leaves.get(account)
+        if known is not None:
+            return known
+        node = self._node(account)
+        if node.children:
+            node = self._own(node)
+        node.leaf = True
+        self._leaves[account] = node
+        return node
+
+    def set_weight(self, account: str, weight: float) -> None:
+        if not weight > 0:
+            raise ValueError(f"a weight of {weight} for {account}; it must be above 0")
+        node = self._node(account)
+        node.weight = weight
+        self._level(node)
+
+    def set_limits(self, account: str, limits: Limits) -> None:
+        """``""`` is the whole pool."""
+        self._node(account).limits = limits
+        self.limited = any(node.limits != NO_LIMITS for node in (self._root, *self._nodes.values()))
+
+    def set_min_runtime(self, account: str, seconds: float | None) -> None:
+        """How long a job below this account runs before outsiders may preempt it; None: as its parent."""
+        self._node(account).min_runtime_s = seconds
+
+    def set_capacity(self, capacity: Capacity) -> None:
+        """What usage is a fraction of. As long as none is known, device time alone counts."""
+        self.capacity = capacity
+        capacity = capacity if any(capacity) else Capacity(devices=1.0)
+        window_s = self._decay.window_s
+        self._factors = (
+            _factor(self.settings.resource_weights.device_s, capacity.devices * window_s),
+            _factor(self.settings.resource_weights.memory_byte_s, capacity.memory_bytes * window_s),
+            _factor(self.settings.resource_weights.transfer_bytes, capacity.transfer_bytes_per_s * window_s),
+        )
+        self._per_device_s = max(1.0, capacity.devices) * window_s
+        for node in self._nodes.values():
+            self._level(node)
+
+    # -- usage -----------------------------------------------------------------------------------------------
+
+    def admit(self, job: str, account: str, at_s: float, amounts: Amounts) -> None:
+        """The job starts: charge it for what it is expected to use."""
+        assert job not in self._charges, f"{job} is charged already"
+        self.advance(at_s)
+        self._put(job, Charge(job, account, at_s, amounts), amounts)
+
+    def correct(self, job: str, amounts: Amounts) -> None:
+        """While it runs: it has used, or will have, so much since it was admitted."""
+        charge = self._charges[job]
+        self._put(job, Charge(job, charge.account, charge.at_s, amounts), _less(amounts, charge.amounts))
+
+    def settle(self, job: str, amounts: Amounts) -> None:
+        """It ended or was parked, and used so much since it was admitted: the charge becomes true."""
+        charge = self._charges[job]
+        self._put(job, None, _less(amounts, charge.amounts))
+        if not self._marks:
+            leaf = self.leaf(charge.account)
+            device_us, byte_ms, moved = leaf.used
+            leaf.used = (
+                device_us + round(amounts.device_s * _MICRO),
+                byte_ms + round(amounts.memory_byte_s * _MILLI),
+                moved + round(amounts.transfer_bytes),
+            )
+
+    def charge(self, job: str) -> Charge | None:
+        return self._charges.get(job)
+
+    def advance(self, at_s: float) -> None:
+        """Make sure that charges at this time can be weighed; nothing that can be seen changes."""
+        if self._decay.covers(at_s):
+            return
+        assert not self._marks, "advance before a trial, not in it"
+        if at_s < self._decay.landmark_s:
+            raise ValueError(f"time {at_s} s lies more than {self._decay.half_life_s} s x 256 in the past")
+        factor = self._decay.move_to(at_s)
+        for node in self._nodes.values():
+            node.device_s *= factor
+            node.memory_byte_s *= factor
+            node.transfer_bytes *= factor
+            self._level(node)
+
+    # -- trials ----------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> int:
+        """A mark to come back to; marks nest."""
+        self._marks += 1
+        return len(self._undo)
+
+    def rollback(self, mark: int) -> None:
+        """Everything is as it was at the mark, bit for bit."""
+        assert self._marks, "no trial is on"
+        while len(self._undo) > mark:
+            job, before, nodes = self._undo.pop()
+            if before is None:
+                self._charges.pop(job, None)
+            else:
+                self._charges[job] = before
+            for node, device_s, memory_byte_s, transfer_bytes, level in nodes:
+                node.device_s, node.memory_byte_s = device_s, memory_byte_s
+                node.transfer_bytes, node.level = transfer_bytes, level
+                node.moved()
+        self._marks -= 1
+
+    # -- whose turn ------------------------------------------------------------------------------------------
+
+    def order(self) -> Iterator[list[Account]]:
+        """Leaves in groups of equal rank, who is due first; see :mod:`.fair_tree`."""
+        return fair_order(self._root)
+
+    def ranks(self) -> dict[str, int]:
+        return {
+            self._nodes[path].account: rank
+            for path, rank in ranks(fair_order(self._root)).items()
+            if self._nodes[path].leaf
+        }
+
+    def behind_s(self, one: str, other: str, gains: Amounts, gives_back: Amounts, at_s: float) -> float:
+        """By how much ``one`` would still be better entitled than ``other`` after having been charged
+        ``gains`` while ``other`` got ``gives_back`` returned: the difference of their levels below their
+        lowest common ancestor, in device-seconds per weight (of the dominant resource's worth). 0 for one
+        and the same account."""
+        found = sides(self.leaf(one), self.leaf(other))
+        if found is None:
+            return 0.0
+        mine, theirs = found
+        weight = self._decay.weight(at_s)
+        after = self._dominant(mine, gains, weight) / mine.weight
+        before = self._dominant(theirs, Amounts(*(-amount for amount in gives_back)), weight) / theirs.weight
+        return (before - after) / weight * self._per_device_s
+
+    def min_runtime_s(self, victim: str, preemptor: str, default: float) -> float:
+        """KAI's rule: below the lowest common ancestor of both, the victim's side decides, and what it
+        leaves open its ancestors decide. So a team protects its jobs from each other as it likes, but from
+        outsiders only as whoever stands above both teams allows."""
+        found = sides(self.leaf(victim), self.leaf(preemptor))
+        node: Account | None = self.leaf(victim) if found is None else found[0]
+        while node is not None:
+            if node.min_runtime_s is not None:
+                return node.min_runtime_s
+            node = node.parent
+        return default
+
+    def lineage(self, account: str) -> tuple[Account, ...]:
+        """The account and everybody above it, the whole pool first."""
+        return (self._root, *self.leaf(account).line)
+
+    def device_s(self, node: Account, at_s: float) -> float:
+        """Decayed device-seconds at that time."""
+        weight = self._decay.weight(at_s)
+        return node.device_s / weight if weight else 0.0
+
+    def below_s(self, node: Account, amount: float, at_s: float) -> float:
+        """When its decayed device-seconds will have sunk to this amount, if nothing more is charged."""
+        now = self.device_s(node, at_s)
+        if now <= amount:
+            return at_s
+        return at_s + self._decay.half_life_s * math.log2(now / amount) if amount > 0 else math.inf
+
+    # -- to look at and to store -----------------------------------------------------------------------------
+
+    def view(self, at_s: float) -> tuple[AccountView, ...]:
+        """Every account at that time, parents before children."""
+        weight = self._decay.weight(at_s)
+        found = ranks(fair_order(self._root))
+        return tuple(
+            self._view(node, weight, found.get(node.path)) for _, node in sorted(self._nodes.items())
+        )
+
+    def state(self) -> ShareState:
+        """Accounts that nothing is known about but their name are left out; they come back by themselves."""
+        kept: dict[str, Account] = {"": self._root}
+        for node in self._nodes.values():
+            if not node.blank:
+                kept.update((one.path, one) for one in node.line)
+        return ShareState(
+            self.settings,
+            self.capacity,
+            self._decay.landmark_s,
+            tuple(
+                AccountState(
+                    node.path,
+                    node.weight,
+                    node.limits,
+                    node.min_runtime_s,
+                    Amounts(*node.usage),
+                    node.used,
+                    node.leaf,
+                )
+                for _, node in sorted(kept.items())
+            ),
+            tuple(charge for _, charge in sorted(self._charges.items())),
+        )
+
+    # -- parts -----------------------------------------------------------------------------------------------
+
+    def _node(self, account: str) -> Account:
+        if not account:
+            return self._root
+        known = self._nodes.get(account)
+        if known is not None:
+            return known
+        parent_path, _, name = account.rpartition("/")
+        if not name or account.startswith("/") or "//" in account:
+            raise ValueError(
+                f"account {account!r} has an empty part; write it like organisation/project/user"
+            )
+        parent = self._node(parent_path)
+        if parent.leaf and name != OWN:
+            self._own(parent)
+        node = self._nodes[account] = parent.child(name)
+        return node
+
+    def _own(self, node: Account) -> Account:
+        """The child for what is charged to an account that others lie below; it inherits what was."""
+        own = self._nodes.get(f"{node.path}/{OWN}")
+        if own is None:
+            was_leaf, node.leaf = node.leaf, False
+            own = self._nodes[f"{node.path}/{OWN}"] = node.child(OWN)
+            if was_leaf:
+                own.device_s, own.memory_byte_s, own.transfer_bytes = node.usage
+                own.used, node.used = node.used, (0, 0, 0)
+                self._leaves[node.path] = own
+            own.leaf = was_leaf
+            self._level(own)
+        return own
+
+    def _put(self, job: str, charge: Charge | None, amounts: Amounts) -> None:
+        old = self._charges.get(job)
+        known = charge or old
+        assert known is not None
+        line = self.leaf(known.account).line
+        if self._marks:
+            before = tuple((n, n.device_s, n.memory_byte_s, n.transfer_bytes, n.level) for n in line)
+            self._undo.append((job, old, before))
+        if charge is None:
+            del self._charges[job]
+        else:
+            self._charges[job] = charge
+        weight = self._decay.weight(known.at_s)
+        device_s, memory_byte_s, moved = (amount * weight for amount in amounts)
+        for node in line:
+            node.device_s = max(0.0, node.device_s + device_s)
+            node.memory_byte_s = max(0.0, node.memory_byte_s + memory_byte_s)
+            node.transfer_bytes = max(0.0, node.transfer_bytes + moved)
+            self._level(node)
+
+    def _level(self, node: Account) -> None:
+        by_device, by_memory, by_transfer = self._factors
+        dominant = node.device_s * by_device
+        if node.memory_byte_s * by_memory > dominant:
+            dominant = node.memory_byte_s * by_memory
+        if node.transfer_bytes * by_transfer > dominant:
+            dominant = node.transfer_bytes * by_transfer
+        node.level = dominant / node.weight
+        node.moved()
+
+    def _dominant(self, node: Account, more: Amounts, weight: float) -> float:
+        usage = zip(node.usage, more, self._factors, strict=True)
+        return max(0.0, *((stored + added * weight) * factor for stored, added, factor in usage))
+
+    def _view(self, node: Account, weight: float, rank: int | None) -> AccountView:
+        share = 1.0
+        for step in node.line:
+            assert step.parent is not None
+            share *= step.weight / sum(sibling.weight for sibling in step.parent.children.values())
+        unweighted = (1 / (c * self._decay.window_s * weight) if c else 0.0 for c in self.capacity)
+        usage = Amounts(*(stored * factor for stored, factor in zip(node.usage, unweighted, strict=True)))
+        return AccountView(
+            node.path,
+            node.weight,
+            share,
+            usage,
+            node.level * node.weight / weight,
+            node.level / weight,
+            rank if node.leaf else None,
+            Amounts(node.used[0] / _MICRO, node.used[1] / _MILLI, node.used[2]),
+            node.limits,
+        )
+
+    def _restore(self, known: AccountState) -> None:
+        parent_path, _, name = known.account.rpartition("/")
+        if known.account:
+            node = self._nodes[known.account] = (
+                self._nodes[parent_path] if parent_path else self._root
+            ).child(name)
+        else:
+            node = self._root
+        node.weight, node.limits, node.min_runtime_s = known.weight, known.limits, known.min_runtime_s
+        node.device_s, node.memory_byte_s, node.transfer_bytes = known.usage
+        node.used, node.leaf = known.used, known.leaf
+        self.limited = self.limited or node.limits != NO_LIMITS
+        if known.leaf:
+            self._leaves[node.account] = node
+
+
+def _factor(weight: float, capacity: float) -> float:
+    return weight / capacity if capacity > 0 else 0.0
+
+
+def _less(amounts: Amounts, other: Amounts) -> Amounts:
+    return Amounts(*(one - two for one, two in zip(amounts, other, strict=True)))

@@ -1,0 +1,137 @@
+"""A pool that does what plans say, in simulated time: for tests of decisions."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from djinn_lab.jobs.decision import Cluster, Plan, QueuePolicy, decide, enact, end, park
+from djinn_lab.jobs.fairness import Capacity, ShareSettings, ShareState, ShareTree
+from djinn_lab.jobs.request import Demand, Node, Request
+
+
+class DrivenPool:
+    """``runs_s``: how long each job really runs, its estimate where nothing else is said. Parking takes no
+    time and costs ``park_s`` of run time when it resumes. ``intervals``: (job, where, from, to)."""
+
+    def __init__(
+        self, nodes: Iterable[Node], policy: QueuePolicy, *, park_s: float = 0.0, quantum_s: float = 60.0
+    ) -> None:
+        self.policy = policy
+        self.park_s = park_s
+        self.cluster = Cluster(nodes)
+        self.shares = ShareTree(ShareState(ShareSettings(quantum_s=quantum_s)))
+        devices = sum(node.devices for node in self.cluster.nodes.values())
+        self.shares.set_capacity(Capacity(devices=devices))
+        self.now_s = 0.0
+        self.runs_s: dict[str, float] = {}
+        self.ended_s: dict[str, float] = {}
+        self.first_start_s: dict[str, float] = {}
+        self.intervals: list[tuple[str, tuple[tuple[str, int], ...], float, float]] = []
+        self.preemptions: list[tuple[float, str, str]] = []
+        self.plans: list[Plan] = []
+        self._endings: list[tuple[float, int, str]] = []
+        self._arrivals: list[tuple[float, int, Request]] = []
+        self._starts = 0
+
+    def arrive(self, request: Request, runs_s: float | None = None) -> None:
+        heapq.heappush(self._arrivals, (request.arrived_s, request.number, request))
+        needed = runs_s if runs_s is not None else request.estimate_s
+        assert needed is not None
+        self.runs_s[request.job] = needed
+
+    def run(self, until_s: float = math.inf, steps_max: int = 100_000) -> None:
+        """Until nothing happens any more, or until that time."""
+        wake_s = math.inf
+        for _ in range(steps_max):
+            self._drop_stale()
+            moments = [self._endings[0][0]] if self._endings else []
+            moments += [self._arrivals[0][0]] if self._arrivals else []
+            moments += [wake_s] if self.cluster.waiting else []
+            at_s = min(moments, default=math.inf)
+            if at_s > until_s or at_s == math.inf:
+                self.now_s = max(self.now_s, min(until_s, self.now_s if at_s == math.inf else until_s))
+                return
+            self.now_s = max(self.now_s, at_s)
+            self._end_those_due()
+            while self._arrivals and self._arrivals[0][0] <= self.now_s:
+                self.cluster.submit(heapq.heappop(self._arrivals)[2], self.now_s)
+            plan = self.settle()
+            wake_s = math.inf if plan.wake_at_s is None else plan.wake_at_s
+        raise AssertionError(f"still busy after {steps_max} steps")
+
+    def settle(self) -> Plan:
+        """Decide until there is nothing to do at this moment."""
+        for _ in range(1000):
+            plan = decide(self.cluster, self.shares, self.policy, self.now_s)
+            self.plans.append(plan)
+            if not plan:
+                return plan
+            self.perform(plan)
+        raise AssertionError("decisions at one moment do not come to an end")
+
+    def perform(self, plan: Plan) -> None:
+        enact(self.cluster, self.shares, plan)
+        for start in plan.starts:
+            holding = self.cluster.holdings[start.job]
+            self.cluster.update(replace(holding, park_s=self.park_s))
+            self._starts += 1
+            moved = holding.request.home is not None and start.where[0][0] != holding.request.home
+            runs_s = self.runs_s[start.job] + (holding.request.move_s if moved else 0.0)
+            self.runs_s[start.job] = runs_s
+            heapq.heappush(self._endings, (self.now_s + runs_s, self._starts, start.job))
+            self.first_start_s.setdefault(start.job, self.now_s)
+        for made in plan.preemptions:
+            for victim in made.victims:
+                self.preemptions.append((self.now_s, victim, made.by))
+                holding = self.cluster.holdings[victim]
+                ran_s = self.now_s - holding.started_s
+                self.runs_s[victim] = max(0.0, self.runs_s[victim] - ran_s) + self.park_s
+                left_s = self.runs_s[victim] if holding.request.estimate_s is not None else None
+                self._record(victim)
+                park(self.cluster, self.shares, victim, self.now_s, left_s)
+
+    def _drop_stale(self) -> None:
+        while self._endings and not self._current(self._endings[0]):
+            heapq.heappop(self._endings)
+
+    def _current(self, ending: tuple[float, int, str]) -> bool:
+        at_s, _, job = ending
+        holding = self.cluster.holdings.get(job)
+        return holding is not None and holding.started_s + self.runs_s[job] == at_s
+
+    def _end_those_due(self) -> None:
+        self._drop_stale()
+        while self._endings and self._endings[0][0] <= self.now_s:
+            job = heapq.heappop(self._endings)[2]
+            self._record(job)
+            end(self.cluster, self.shares, job, self.now_s)
+            self.ended_s[job] = self.now_s
+            self._drop_stale()
+
+    def _record(self, job: str) -> None:
+        holding = self.cluster.holdings[job]
+        self.intervals.append((job, holding.where, holding.started_s, self.now_s))
+
+
+def device_nodes(count: int) -> list[Node]:
+    """As in the live pool: every device is a node."""
+    return [Node(f"gpu:{number}") for number in range(count)]
+
+
+def request(
+    job: str,
+    number: int,
+    *,
+    account: str = "ann",
+    rank: int = 2,
+    at_s: float = 0.0,
+    seconds: float | None = 10.0,
+    members: int = 1,
+    **more: object,
+) -> Request:
+    demand = more.pop("demand", None) or Demand(members=members, members_min=members)
+    return Request(job, account, rank, number, at_s, demand, seconds, **more)  # type: ignore[arg-type]

@@ -1,0 +1,133 @@
+"""Decisions: order, passing, promises."""
+
+from __future__ import annotations
+
+import pytest
+from driven_pool import DrivenPool, device_nodes, request
+
+from djinn_lab.jobs.decision import POLICIES, Calendar, Cluster, decide
+from djinn_lab.jobs.fairness import ShareTree
+from djinn_lab.jobs.request import Demand, Node
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_policy_runs_every_job(name: str) -> None:
+    pool = DrivenPool([Node("a", 4), Node("b", 4)], POLICIES[name])
+    for number in range(60):
+        pool.arrive(
+            request(
+                f"job{number}",
+                number,
+                account=f"u{number % 3}",
+                at_s=float(number),
+                seconds=5.0 + 7 * number % 50,
+                members=1 + number % 4,
+            )
+        )
+    pool.run()
+    assert len(pool.ended_s) == 60
+    assert not pool.cluster.waiting
+    assert not pool.cluster.holdings
+
+
+def test_fifo_is_strict() -> None:
+    pool = DrivenPool(device_nodes(2), POLICIES["fifo"])
+    pool.arrive(request("first", 0, seconds=10))
+    pool.arrive(request("wide", 1, members=2, seconds=10))
+    pool.arrive(request("narrow", 2, seconds=1))
+    pool.run()
+    assert pool.first_start_s == {"first": 0.0, "wide": 10.0, "narrow": 20.0}
+
+
+def test_easy_passes_only_what_does_not_delay() -> None:
+    pool = DrivenPool(device_nodes(2), POLICIES["easy"])
+    pool.arrive(request("first", 0, seconds=10))
+    pool.arrive(request("wide", 1, members=2, seconds=10))
+    pool.arrive(request("long", 2, seconds=11))
+    pool.arrive(request("short", 3, seconds=10))
+    pool.run()
+    assert pool.first_start_s == {"first": 0.0, "wide": 10.0, "long": 20.0, "short": 0.0}
+
+
+def test_srtf_runs_the_shortest() -> None:
+    pool = DrivenPool(device_nodes(1), POLICIES["srtf"])
+    pool.arrive(request("long", 0, seconds=100))
+    pool.arrive(request("short", 1, seconds=10, at_s=5))
+    pool.run()
+    assert pool.ended_s == {"short": 15.0, "long": 110.0}
+    assert pool.preemptions == [(5.0, "long", "short")]
+
+
+def test_ours_takes_turns_by_usage() -> None:
+    pool = DrivenPool(device_nodes(1), POLICIES["ours"])
+    for number in range(10):
+        pool.arrive(request(f"ann{number}", number, account="ann"))
+        pool.arrive(request(f"bob{number}", 100 + number, account="bob"))
+    pool.run(until_s=95)
+    started = list(pool.first_start_s)
+    assert {name[:3] for name in started[:2]} == {"ann", "bob"}
+    assert abs(sum(name.startswith("ann") for name in started) - 5) <= 1
+
+
+def test_critical_preempts_and_gets_the_place() -> None:
+    pool = DrivenPool(device_nodes(1), POLICIES["ours"], park_s=0.5)
+    pool.arrive(request("train", 0, seconds=100))
+    pool.arrive(request("urgent", 1, rank=0, at_s=10, seconds=200, account="bob"))
+    pool.run()
+    assert pool.preemptions == [(10.0, "train", "urgent")]
+    assert pool.ended_s == {"urgent": 210.0, "train": 300.5}
+
+
+def test_minimum_run_time_is_kept_and_the_decision_wakes_at_its_end() -> None:
+    pool = DrivenPool(device_nodes(1), POLICIES["ours"])
+    pool.shares.set_min_runtime("ann", 30.0)
+    pool.arrive(request("train", 0, seconds=100))
+    pool.arrive(request("urgent", 1, rank=0, at_s=10, account="bob"))
+    pool.run()
+    assert pool.preemptions == [(30.0, "train", "urgent")]
+
+
+def test_decide_changes_nothing() -> None:
+    cluster, shares = Cluster(device_nodes(2)), ShareTree()
+    for number in range(5):
+        cluster.submit(request(f"job{number}", number, account=f"u{number}"), 0.0)
+    before = cluster.state(), shares.state()
+    plan = decide(cluster, shares, POLICIES["ours"], 0.0)
+    assert len(plan.starts) == 2
+    assert (cluster.state(), shares.state()) == before
+    assert decide(cluster, shares, POLICIES["ours"], 0.0) == plan
+
+
+def test_home_is_waited_for_while_that_is_cheaper_than_moving() -> None:
+    for move_s, expected in ((20.0, "gpu:0"), (5.0, "gpu:1")):
+        pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+        pool.arrive(request("busy", 0, seconds=10, home="gpu:0", move_s=1.0))
+        pool.arrive(request("mine", 1, seconds=10, home="gpu:0", move_s=move_s))
+        pool.run()
+        where = {job: where[0][0] for job, where, _, _ in pool.intervals}
+        assert where == {"busy": "gpu:0", "mine": expected}
+
+
+def test_calendar_keeps_nodes_free() -> None:
+    pool = DrivenPool(device_nodes(1), POLICIES["ours"])
+    pool.cluster.set_calendar(Calendar("demo", frozenset({"gpu:0"}), 50.0, 80.0, frozenset({"vision"})))
+    pool.arrive(request("short", 0, seconds=50))
+    pool.arrive(request("other", 1, seconds=50))
+    pool.arrive(request("theirs", 2, seconds=10, at_s=50, account="vision/ann"))
+    pool.run()
+    assert pool.first_start_s == {"short": 0.0, "theirs": 50.0, "other": 80.0}
+
+
+def test_an_impossible_job_blocks_nobody() -> None:
+    pool = DrivenPool(device_nodes(2), POLICIES["fifo"])
+    pool.arrive(request("huge", 0, members=3))
+    pool.arrive(request("small", 1))
+    pool.run()
+    assert pool.first_start_s == {"small": 0.0}
+
+
+def test_elastic_gang_starts_with_what_there_is() -> None:
+    pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+    pool.arrive(request("gang", 0, demand=Demand(members=4, members_min=2)))
+    pool.run(until_s=1)
+    assert sum(members for _, members in pool.cluster.holdings["gang"].where) == 2
