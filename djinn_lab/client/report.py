@@ -16,6 +16,7 @@ STAGES = (
     "network",
     "queued",
     "restoring",
+    "preempted",
     "dispatch",
     "load",
     "run",

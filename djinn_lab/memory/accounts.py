@@ -15,6 +15,7 @@ from djinn_lab.memory.messages import (
     DeviceLost,
     Event,
     FreeSession,
+    LineOrdered,
     MemoryReported,
     PhaseSignalled,
     RefuseSegment,
@@ -30,7 +31,7 @@ from djinn_lab.memory.messages import (
     TransferFailed,
 )
 from djinn_lab.memory.policy import POLICIES, MemoryPolicy
-from djinn_lab.memory.records import Device, Segment, Session
+from djinn_lab.memory.records import LAST, Device, Segment, Session
 from djinn_lab.memory.serving import has_turn, needed_bytes, serve
 from djinn_lab.memory.snapshot import DeviceAccount, MemorySnapshot, SessionAccount
 from djinn_lab.memory.states import IllegalEvent, Move
@@ -78,6 +79,16 @@ class MemoryAccounts:
         away = known.total_bytes if known is not None and known.away else 0
         here = sum(device.session_bytes.get(session, 0) for device in self._tables.devices.values())
         return max(away, here)
+
+    def move_s(self, session: str) -> float:
+        """About how long bringing the session's state to another device takes: out, and in again. 0 where
+        the link's rate is unknown."""
+        known = self._tables.sessions.get(session)
+        device = self._tables.device_of(known) if known is not None else None
+        if known is None or device is None:
+            return 0.0
+        out_bytes = known.unstored_bytes if known.place == "device" else 0
+        return device.seconds_for(out_bytes + known.total_bytes) or 0.0
 
     def snapshot(self) -> MemorySnapshot:
         return views.snapshot(self._tables)
@@ -135,6 +146,8 @@ class MemoryAccounts:
                 self._close(event)
             case SessionBound():
                 self._bind(event)
+            case LineOrdered():
+                self._order_line(event)
             case _:
                 raise AssertionError(event)
 
@@ -184,13 +197,14 @@ class MemoryAccounts:
             event.node,
             event.op,
             kept_bytes=event.kept_bytes,
+            turn=device.line.get(event.job, LAST),
         )
         phases.placed(tables, session)
         tables.segments[event.job] = session.segments[event.job] = segment
         at_once = (
             session.resident
             and not device.contended
-            and has_turn(device, self.policy)
+            and has_turn(segment, device, self.policy)
             and not admission.is_new(session)
             and needed_bytes(session, segment, device) <= device.free_bytes()
         )
@@ -198,6 +212,14 @@ class MemoryAccounts:
             enacting.grant(tables, segment)
             return
         insort(device.waiting, segment, key=lambda waiting: waiting.order)
+        self._plan(device, background=False)
+
+    def _order_line(self, event: LineOrdered) -> None:
+        device = self._tables.device(event.device)
+        device.line = {job: turn for turn, job in enumerate(event.jobs)}
+        for segment in [*device.waiting, *device.granted.values()]:
+            segment.turn = device.line.get(segment.job, LAST)
+        device.waiting.sort(key=lambda segment: segment.order)
         self._plan(device, background=False)
 
     def _withdraw(self, event: SegmentWithdrawn) -> None:

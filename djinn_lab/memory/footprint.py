@@ -3,21 +3,31 @@ worker frees."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from djinn_lab.srg.program import Program
 
+REMAINDERS_MAX = 64
+
 
 class Footprint(msgspec.Struct, frozen=True):
     """``peak_bytes`` of storages that the program itself makes or loads, reached at ``node`` (None: while
     loading). ``kept_bytes``: of those that outlive it, but for tensors that came as blobs, which sessions
-    share."""
+    share. ``remainders``: see :meth:`remaining_bytes`, for equal runs of the ``ops``."""
 
     peak_bytes: int
     node: int | None
     kept_bytes: int = 0
+    ops: int = 0
+    remainders: tuple[int, ...] = ()
+
+    def remaining_bytes(self, executed: int) -> int:
+        """What the program takes at most from op number ``executed`` on, besides what it holds there."""
+        if not 0 < executed < self.ops:
+            return self.peak_bytes
+        return self.remainders[executed // _run_length(self.ops)]
 
 
 def predict_peak_bytes(program: Program) -> Footprint:
@@ -37,7 +47,10 @@ def predict_peak_bytes(program: Program) -> Footprint:
     dying: dict[int, list[int]] = {}
     for used, last in last_use.items():
         dying.setdefault(last, []).append(used)
+    before: list[int] = []
+    during: list[int] = []
     for index, node in enumerate(program.nodes):
+        before.append(live)
         for meta, storage in zip(node.output_metas, node.storages, strict=False):
             if meta is None or storage is None or storage in size_of or storage in held_before:
                 continue
@@ -45,8 +58,26 @@ def predict_peak_bytes(program: Program) -> Footprint:
             live += size_of[storage]
         if live > peak:
             peak, peak_node = live, index
+        during.append(live)
         live -= sum(size_of.get(dead, 0) for dead in dying.get(index, ()))
-    return Footprint(peak, peak_node, _kept_bytes(program, size_of))
+    kept_bytes = _kept_bytes(program, size_of)
+    return Footprint(peak, peak_node, kept_bytes, len(program.nodes), _remainders(before, during))
+
+
+def _run_length(ops: int) -> int:
+    return max(1, -(-ops // REMAINDERS_MAX))
+
+
+def _remainders(before: Sequence[int], during: Sequence[int]) -> tuple[int, ...]:
+    """Of every run of ops: the most that is live from its first op on, less the least that is live before
+    one of its own."""
+    length = _run_length(len(before))
+    found: list[int] = []
+    most = 0
+    for first in reversed(range(0, len(before), length)):
+        most = max(most, *during[first : first + length])
+        found.append(most - min(before[first : first + length]))
+    return tuple(reversed(found))
 
 
 def _kept_bytes(program: Program, size_of: Mapping[int, int]) -> int:

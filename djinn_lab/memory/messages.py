@@ -109,6 +109,15 @@ class SegmentWithdrawn(msgspec.Struct, frozen=True, tag=True):
     job: str
 
 
+class LineOrdered(msgspec.Struct, frozen=True, tag=True):
+    """The first jobs of those that do not run yet on the device, in the order in which they will: they are
+    served in it, before all others."""
+
+    at_s: float
+    device: str
+    jobs: tuple[str, ...]
+
+
 class MemoryReported(msgspec.Struct, frozen=True, tag=True):
     """A worker's own count. ``used_bytes``: everything live on the device; ``session_bytes``: each
     session's own part of it; ``shared_bytes``: weights that several sessions share, counted once and in no
@@ -203,6 +212,7 @@ Event = (
     | SegmentProposed
     | SegmentPlaced
     | SegmentWithdrawn
+    | LineOrdered
     | MemoryReported
     | CellEnded
     | PhaseSignalled

@@ -10,10 +10,14 @@ from djinn_lab.memory.expected_wake import Gap
 from djinn_lab.memory.messages import TransferKind
 from djinn_lab.memory.states import Connection, Phase, Place
 
+LAST = 2**31
+"""A place behind all others."""
+
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """Placed and not over. ``arrival`` of its job orders equal ranks, so that a cell keeps its place.
+    """Placed and not over. ``turn``: its place in its device's line, as the queue told it. ``arrival`` of its
+    job orders equal ranks, so that a cell keeps its place.
     ``base_bytes``: what its session held when it was granted. ``told``: the kind of reason that its owner
     heard last, who hears no other before ``hears_s``. ``counted``: among those that waited for others to
     leave."""
@@ -39,10 +43,11 @@ class Segment:
     kept_bytes: int | None = None
     line_since_s: float | None = None
     lined_s: float = 0.0
+    turn: int = LAST
 
     @property
-    def order(self) -> tuple[int, int]:
-        return self.rank, self.arrival
+    def order(self) -> tuple[int, int, int]:
+        return self.turn, self.rank, self.arrival
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +145,8 @@ class Session:
 @dataclass(slots=True, eq=False)
 class Device:
     """``host_full``, ``disk_full``, ``device_full``: a transfer failed for it; nothing was freed since.
-    ``usual_peak_bytes``: of the last segments, a moving average."""
+    ``usual_peak_bytes``: of the last segments, a moving average. ``line``: jobs that the queue named last,
+    with their places."""
 
     device: str
     memory_bytes: int
@@ -167,6 +173,7 @@ class Device:
     device_full: bool = False
     slots: int = 1
     usual_peak_bytes: float = 0.0
+    line: dict[str, int] = field(default_factory=dict)
 
     @property
     def tiers(self) -> bool:

@@ -13,7 +13,7 @@ from djinn_lab.memory.admission import AdmissionLore
 from djinn_lab.memory.costs import may_rebuild
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.ranking import IDLE, LEASED, Victim, fewest, victims
-from djinn_lab.memory.records import Device, Segment, Session
+from djinn_lab.memory.records import LAST, Device, Segment, Session
 from djinn_lab.memory.states import Phase
 from djinn_lab.memory.suggestions import Grant, Hold, Hurry, Refuse, Suggestion, Transport
 from djinn_lab.memory.tier_room import HostRoom, clear_host
@@ -21,7 +21,6 @@ from djinn_lab.units import format_bytes
 
 FAILURES_MAX = 3
 """Failed transfers of a session after which its segments are refused, and it is no victim any more."""
-LAST = 2**31
 
 
 @dataclass(slots=True)
@@ -58,7 +57,7 @@ def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: floa
                 yield hold
                 continue
         near += 1
-        if near > policy.restore_ahead and not has_turn(device, policy) and session.moving is None:
+        if near > policy.restore_ahead and not has_turn(segment, device, policy) and session.moving is None:
             yield _in_line(segment, device)
             continue
         yield from _serve_one(segment, session, device, policy, now_s, room)
@@ -81,9 +80,10 @@ def wishes(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
     )
 
 
-def has_turn(device: Device, policy: MemoryPolicy) -> bool:
-    """Is room kept for one more?"""
-    return len(device.granted) < device.slots + policy.ready_ahead
+def has_turn(segment: Segment, device: Device, policy: MemoryPolicy) -> bool:
+    """Is room kept for it, too? Granted segments that stand behind it in the device's line do not count."""
+    before = sum(not segment.turn < other.turn < LAST for other in device.granted.values())
+    return before < device.slots + policy.ready_ahead
 
 
 def needed_bytes(session: Session, segment: Segment, device: Device) -> int:
@@ -107,7 +107,7 @@ def _serve_one(
         if segment.job:
             yield _unrestorable(segment, session)
         return
-    turn = has_turn(device, policy)
+    turn = has_turn(segment, device, policy)
     needed = needed_bytes(session, segment, device) - (0 if turn else segment.peak_bytes)
     enough = needed <= room.free_bytes
     room.claim(needed)

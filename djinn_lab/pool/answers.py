@@ -73,17 +73,31 @@ def worker_error(failure: RemoteFailure, lost_values: str | None) -> ErrorInfo:
     )
 
 
+def lost_aside(how: str) -> ErrorInfo:
+    """Of a preempted cell."""
+    return ErrorInfo(
+        "pool",
+        "WorkerLost",
+        f"{how[:1].upper()}{how[1:]} while this cell was set aside, and the values that this session had "
+        "there are lost.",
+        "Run the cells that made the values again.",
+    )
+
+
 def stages(flight: RunningSegment, seconds: Mapping[str, float], now_s: float) -> dict[str, float]:
     """Seconds by stage; they add up to the time in the pool. What the worker does not account for is
-    ``dispatch``, or ``run`` when it accounted for nothing."""
+    ``dispatch``, or ``run`` when it accounted for nothing. ``preempted``: between the runs of a segment that
+    had to move aside."""
     if flight.started_s is None:
         return {"queued": now_s - flight.received_s}
-    rest_s = max(0.0, now_s - flight.started_s - sum(seconds.values()))
+    aside_s = flight.stops.aside_until(now_s) if flight.stops is not None else 0.0
+    rest_s = max(0.0, now_s - flight.started_s - sum(seconds.values()) - aside_s)
     rest = "dispatch" if seconds else "run"
     waited_s = flight.started_s - flight.received_s
     restoring_s = min(waited_s, flight.restoring_s)
     restoring = {"restoring": restoring_s} if restoring_s else {}
-    return {"queued": waited_s - restoring_s, **restoring, **seconds, rest: rest_s}
+    preempted = {"preempted": aside_s} if flight.stops is not None else {}
+    return {"queued": waited_s - restoring_s, **restoring, **preempted, **seconds, rest: rest_s}
 
 
 def fetched(done: SegmentDone | None, outcome: str, session: str, blobs: BlobStore) -> list[Fetched]:

@@ -7,7 +7,6 @@ workers, messages to clients, writes queued at the store.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 
 from djinn_lab import jobs, memory
@@ -21,6 +20,7 @@ from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.registry import Session
 from djinn_lab.pool.residence import RELEASE_JOB, Residence
+from djinn_lab.pool.runs import Runs
 from djinn_lab.protocol.messages import (
     ErrorInfo,
     FinishJob,
@@ -31,20 +31,18 @@ from djinn_lab.worker.messages import (
     Calibrate,
     CancelSegment,
     FromWorker,
+    PreemptSegment,
     RunSegment,
     SegmentCancelled,
     SegmentDone,
     SegmentFailed,
+    SegmentPreempted,
     SegmentProgress,
     SegmentStarted,
     SessionClosed,
     TransferDone,
     TransferFailed,
 )
-
-PROGRESS_INTERVAL_S = 0.2
-
-log = logging.getLogger(__name__)
 
 
 class Driver:
@@ -60,8 +58,15 @@ class Driver:
         self.books = books
         self.registry = books.registry
         self.residence = Residence(
-            ledger, launcher, self.registry, self._memory_granted, self._memory_held, self._memory_refused
+            ledger,
+            launcher,
+            self.registry,
+            self._memory_granted,
+            self._memory_held,
+            self._memory_refused,
+            self._values_lost,
         )
+        self.runs = Runs(ledger, books, self._jobs)
         self.intake = Intake(ledger, blobs, books, self.residence, self._perform)
         self._commands: deque[jobs.Command] = deque()
         self._performing = False
@@ -84,6 +89,10 @@ class Driver:
     def cancel(self, job: str, message: str) -> None:
         """Raises jobs.IllegalEvent for a job that is unknown or finished. ``message``: by whom."""
         self._jobs(jobs.CancelRequested(self.ledger.clock.now_s(), job, message))
+
+    def preempt(self, job: str, message: str) -> None:
+        """Raises jobs.IllegalEvent for a job that does not run. ``message``: by whom."""
+        self._jobs(jobs.PreemptRequested(self.ledger.clock.now_s(), job, message))
 
     def signal(self, session: Session, signal: SignalPhase) -> memory.AnswerPhase:
         now_s = self.ledger.clock.now_s()
@@ -125,10 +134,11 @@ class Driver:
             case SegmentStarted():
                 pass
             case SegmentProgress():
-                self._progress(message)
-            case SegmentDone() | SegmentFailed() | SegmentCancelled():
+                self.runs.progress(message)
+            case SegmentDone() | SegmentFailed() | SegmentCancelled() | SegmentPreempted():
                 self.residence.report(device, message.memory, message.job)
-                self._segment_over(device, message)
+                if message.job != RELEASE_JOB:
+                    self.runs.over(device, message)
             case SessionClosed():
                 self.residence.report(device, message.memory)
             case TransferDone():
@@ -171,8 +181,11 @@ class Driver:
         self._jobs(jobs.ClockTicked(self.ledger.clock.now_s()))
 
     def _perform(self, commands: list[jobs.Command]) -> None:
-        """In the order in which the queue gave them, even where performing one leads to more."""
-        self._commands.extend(commands)
+        """In the order in which the queue gave them, even where performing one leads to more; but memory
+        hears of an order before it is asked for who is in it."""
+        lines = [command for command in commands if isinstance(command, jobs.LineOrdered)]
+        self._commands.extend(lines)
+        self._commands.extend(command for command in commands if command not in lines)
         if self._performing:
             return
         self._performing = True
@@ -192,9 +205,9 @@ class Driver:
             case jobs.CancelSegment():
                 self.launcher.send(command.device, CancelSegment(command.job))
             case jobs.PreemptSegment():
-                raise NotImplementedError("no worker can stop and keep what it has yet")
+                self.launcher.send(command.device, PreemptSegment(command.job, command.segment))
             case jobs.LineOrdered():
-                pass
+                self.residence.order_line(command.device, command.jobs)
             case jobs.EndSegment():
                 self._end(command)
             case jobs.Notify():
@@ -206,9 +219,13 @@ class Driver:
         """The queue bound the segment's session: memory decides when it may start."""
         job = self.ledger.queue.job(command.job)
         flight = self.books.records[command.job].flight
-        if job is None or job.state is not jobs.JobState.RESTORING or flight is None:
+        if job is None or flight is None or not _asks(job):
             return
-        self.residence.bind(command.session, command.device)
+        if flight.stops is not None and flight.stops.lost:
+            error = self.books.records[command.job].error = answers.lost_aside(flight.stops.lost)
+            self._jobs(jobs.MemoryRefused(self.ledger.clock.now_s(), command.job, error.message))
+            return
+        self.residence.bind(command.session, command.device, command.job)
         self.residence.perform(self.residence.place(flight.placement))
 
     def _cell_over(self, job: str) -> None:
@@ -221,7 +238,8 @@ class Driver:
     def _memory_granted(self, grant: memory.GrantSegment) -> None:
         flight = self.books.records[grant.job].flight
         assert flight is not None
-        flight.restoring_s = grant.waited_s
+        if flight.stops is None:
+            flight.restoring_s = grant.waited_s
         self._jobs(jobs.MemoryGranted(self.ledger.clock.now_s(), grant.job))
 
     def _memory_held(self, hold: memory.HoldSegment) -> None:
@@ -235,13 +253,25 @@ class Driver:
         record.error = answers.never_fits(verdict)
         self._jobs(jobs.MemoryRefused(self.ledger.clock.now_s(), verdict.job, record.error.message))
 
+    def _values_lost(self, lost: memory.ValuesLost) -> None:
+        """With what a preempted segment of the session had made, where there is one."""
+        for record in self.books.records.values():
+            stops = record.flight.stops if record.flight is not None else None
+            if record.session == lost.session and stops is not None and stops.since_s is not None:
+                stops.lost = lost.reason
+
     def _start(self, command: jobs.StartSegment) -> None:
         record = self.books.records[command.job]
         flight = record.flight
         assert flight is not None
-        flight.started_s = self.ledger.clock.now_s()
+        now_s = self.ledger.clock.now_s()
+        if flight.started_s is None:
+            flight.started_s = now_s
         blobs = {digest: str(self.blobs.path(digest)) for digest in flight.blobs}
-        run = RunSegment(command.job, command.segment, record.session, flight.program, blobs, flight.key)
+        resume = flight.stops.resume(now_s) if flight.stops is not None else None
+        run = RunSegment(
+            command.job, command.segment, record.session, flight.program, blobs, flight.key, resume
+        )
         self.launcher.send(command.device, run)
 
     def _end(self, command: jobs.EndSegment) -> None:
@@ -255,73 +285,15 @@ class Driver:
             case _:
                 error = answers.cancelled(command.message)
         outcome = "cancelled" if command.outcome == "cancelled" else "failed"
+        self._give_up(command.job)
         self.books.answer(command.job, outcome, command.ops_done, {}, error=error)
 
-    def _progress(self, message: SegmentProgress) -> None:
-        record = self.books.records.get(message.job)
-        now_s = self.ledger.clock.now_s()
-        if record is None or record.flight is None or record.flight.segment != message.segment:
-            return
-        if now_s - record.flight.told_progress_s < PROGRESS_INTERVAL_S:
-            return
-        record.flight.told_progress_s = now_s
-        try:
-            self._jobs(jobs.SegmentProgressed(now_s, message.job, message.segment, message.ops_done))
-        except jobs.IllegalEvent as error:
-            log.error("a worker's progress makes no sense: %s", error)
-            return
-        job = self.ledger.queue.job(message.job)
-        record.ops_done = record.ops_before + message.ops_done
-        record.reason = self.ledger.queue.explain(message.job)
-        self.books.tell(record, job)
-
-    def _segment_over(self, device: str, message: SegmentDone | SegmentFailed | SegmentCancelled) -> None:
-        record = self.books.records.get(message.job)
-        if message.job == RELEASE_JOB:
-            return
-        if record is None or record.flight is None or record.flight.segment != message.segment:
-            log.error(
-                "%s answers segment %d of %s, which is not running", device, message.segment, message.job
-            )
-            return
-        match message:
-            case SegmentDone():
-                self._done(message)
-            case SegmentFailed():
-                self._failed(message)
-            case SegmentCancelled():
-                self._cancelled(message)
-
-    def _done(self, message: SegmentDone) -> None:
-        ops = len(message.node_end_s)
-        seconds = {"load": message.load_s, "run": message.run_s, "fetch": message.fetch_s}
-        self._settle(message.job, message.segment, "done", ops, "")
-        job = self.ledger.queue.job(message.job)
-        late = job is not None and job.state is jobs.JobState.CANCELLED
-        error = answers.cancelled(job.message) if job is not None and late else None
-        self.books.note_run(message)
-        session = self._session_of(message.job)
-        if session is not None:
-            session.lost = None
-        self.books.answer(message.job, "cancelled" if error else "done", ops, seconds, message, error)
-
-    def _failed(self, message: SegmentFailed) -> None:
-        session = self._session_of(message.job)
-        error = answers.worker_error(message.error, session.lost if session else None)
-        self._settle(message.job, message.segment, "failed", message.executed, error.message)
-        self.books.answer(message.job, "failed", message.executed, {}, error=error, report=message.memory)
-
-    def _cancelled(self, message: SegmentCancelled) -> None:
-        job = self.ledger.queue.job(message.job)
-        error = answers.cancelled(job.message if job else "")
-        self._settle(message.job, message.segment, "cancelled", message.executed, error.message)
-        self.books.answer(message.job, "cancelled", message.executed, {}, error=error, report=message.memory)
-
-    def _session_of(self, job: str) -> Session | None:
-        return self.registry.get(self.books.records[job].session)
-
-    def _settle(self, job: str, segment: int, outcome: str, executed: int, message: str) -> None:
-        self._jobs(jobs.SegmentFinished(self.ledger.clock.now_s(), job, segment, outcome, executed, message))
+    def _give_up(self, job: str) -> None:
+        """A preempted segment will not go on: what it made is of no use."""
+        record = self.books.records[job]
+        stops = record.flight.stops if record.flight is not None else None
+        if stops is not None and stops.since_s is not None and not stops.lost:
+            self.residence.release(record.session, stops.if_given_up)
 
     def _device_ready(self, device: str) -> None:
         now_s = self.ledger.clock.now_s()
@@ -338,3 +310,9 @@ class Driver:
             )
         )
         self._jobs(jobs.DeviceAdded(now_s, device))
+
+
+def _asks(job: jobs.Job) -> bool:
+    """It waits for memory's answer; by now it may be over."""
+    asks = job.state is jobs.JobState.PREEMPTED and job.memory == "ask"
+    return asks or job.state is jobs.JobState.RESTORING

@@ -73,6 +73,7 @@ class Intake:
                 inspected.blobs,
                 received_s,
                 placement,
+                inspected.footprint,
                 key=inspected.key,
                 plan_cached=inspected.cached,
             )

@@ -40,7 +40,7 @@ class JobDetail(msgspec.Struct, frozen=True):
 
 
 def add_job_routes(app: FastAPI, context: PoolContext) -> None:
-    """List, look into and cancel."""
+    """List, look into, cancel and move aside."""
 
     @app.get("/v1/jobs", responses=documented(list[JobView]), summary="Jobs of all users, newest first")
     async def jobs(
@@ -61,13 +61,24 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.post("/v1/jobs/{job}/cancel", responses=documented(JobView), summary="Stop a job")
     async def cancel(job: str, user: Annotated[User, Depends(runner)]) -> Response:
-        view, _ = await find_job(context, job)
-        if view.user != user.name and user.role < Role.OPERATOR:
-            raise HTTPException(403, f"Job {job} belongs to another user.")
+        view = await _stoppable(context, job, user)
         try:
             context.driver.cancel(view.job, f"by {user.name}")
         except IllegalEvent:
             raise HTTPException(409, f"Job {view.job} is already {view.state}.") from None
+        return answer(context.driver.books.records[view.job].view())
+
+    @app.post(
+        "/v1/jobs/{job}/preempt",
+        responses=documented(JobView),
+        summary="Let a running job move aside: it goes on behind those that wait now",
+    )
+    async def preempt(job: str, user: Annotated[User, Depends(runner)]) -> Response:
+        view = await _stoppable(context, job, user)
+        try:
+            context.driver.preempt(view.job, f"{user.name} asked it to move aside")
+        except IllegalEvent:
+            raise HTTPException(409, f"Job {view.job} does not run ({view.state}).") from None
         return answer(context.driver.books.records[view.job].view())
 
     _add_program_routes(app, context)
@@ -136,6 +147,14 @@ async def find_job(context: PoolContext, job: str) -> tuple[JobView, str]:
     if not rows:
         raise HTTPException(404, f"There is no job {job[:80]!r}.")
     return rows[0]
+
+
+async def _stoppable(context: PoolContext, job: str, user: User) -> JobView:
+    """A job that is the user's to stop. Raises HTTPException."""
+    view, _ = await find_job(context, job)
+    if view.user != user.name and user.role < Role.OPERATOR:
+        raise HTTPException(403, f"Job {job} belongs to another user.")
+    return view
 
 
 async def _own_program(

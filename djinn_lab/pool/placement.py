@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Placement:
-    """What session memory is asked about a segment. ``rank``: of its priority, 0 first."""
+    """What session memory is asked about a segment. ``rank``: of its priority, 0 first. ``peak_bytes``: from
+    where it is now to its end."""
 
     job: str
     segment: int

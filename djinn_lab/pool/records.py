@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from djinn_lab.jobs import Job, Notify
+from djinn_lab.memory.footprint import Footprint
 from djinn_lab.pool.placement import Placement
+from djinn_lab.pool.stops import Stops
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
 from djinn_lab.srg.merging import STREAMED
 
@@ -52,18 +54,20 @@ class JobView(msgspec.Struct, frozen=True):
 class RunningSegment:
     """The segment in flight. ``blobs``: pinned digests; times in seconds of the pool's clock. ``key``: what
     equal programs have in common, and whether one was here before (``plan_cached``). ``restoring_s``: waited
-    for session memory."""
+    for session memory before it first started. ``stops``: None until it was preempted."""
 
     segment: int
     program: bytes
     blobs: list[str]
     received_s: float
     placement: Placement
+    footprint: Footprint
     started_s: float | None = None
     restoring_s: float = 0.0
     told_progress_s: float = 0.0
     key: bytes | None = None
     plan_cached: bool = False
+    stops: Stops | None = None
 
 
 @dataclass(slots=True)

@@ -39,7 +39,8 @@ class Stored:
 
 
 class Residence:
-    """``granted``, ``held`` and ``refused`` hear what becomes of segments that were placed."""
+    """``granted``, ``held`` and ``refused`` hear what becomes of segments that were placed, ``lost`` of
+    sessions whose values are gone."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Residence:
         granted: Callable[[memory.GrantSegment], None],
         held: Callable[[memory.HoldSegment], None],
         refused: Callable[[memory.RefuseSegment], None],
+        lost: Callable[[memory.ValuesLost], None],
     ) -> None:
         self._ledger = ledger
         self._launcher = launcher
@@ -56,6 +58,7 @@ class Residence:
         self._granted = granted
         self._held = held
         self._refused = refused
+        self._hear_lost = lost
         self._alarm = Alarm(self._now_s, self._timeout)
         self._stored: dict[str, Stored] = {}
         self._reported: dict[str, worker.WorkerMemory] = {}
@@ -78,11 +81,17 @@ class Residence:
             )
         )
 
-    def bind(self, session: str, device: str) -> None:
-        """The queue chose a device for the session."""
+    def bind(self, session: str, device: str, job: str) -> None:
+        """The queue chose a device for the session, whose segment of ``job`` is about to be placed there."""
         account = self._ledger.accounts.session(session)
         if account is not None and account.device != device:
+            self.handle(memory.SegmentWithdrawn(self._now_s(), job))
             self.handle(memory.SessionBound(self._now_s(), session, device))
+
+    def order_line(self, device: str, line: tuple[str, ...]) -> None:
+        """The queue says who runs next there."""
+        if self._ledger.accounts.device(device) is not None:
+            self.handle(memory.LineOrdered(self._now_s(), device, line))
 
     def handle(self, event: memory.Event) -> None:
         """Feed the core and do what it says."""
@@ -270,6 +279,7 @@ class Residence:
         if session is not None:
             reason = command.reason[:1].upper() + command.reason[1:]
             session.lost = f"{reason}, and this session's values are lost."
+        self._hear_lost(command)
 
     def _send(self, device: str, message: worker.ToWorker) -> None:
         self._launcher.send(device, message)

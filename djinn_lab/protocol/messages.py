@@ -193,8 +193,8 @@ class SegmentResult(msgspec.Struct, frozen=True, tag="result"):
     """``outcome``: ``done``, ``failed`` or ``cancelled``; the first ``executed`` nodes ran.
 
     ``stages``: seconds by stage as the pool measured them, a subset of ``queued``, ``restoring``,
-    ``dispatch``, ``load``, ``run``, ``fetch``; they do not overlap. ``pool_s``: from receipt of the
-    submit to sending this.
+    ``preempted``, ``dispatch``, ``load``, ``run``, ``fetch``; they do not overlap. ``pool_s``: from receipt
+    of the submit to sending this.
     """
 
     job: str

@@ -40,6 +40,7 @@ class Outcome:
     fetched: list[FetchedTensor] = field(default_factory=list)
     dynamic_metas: list[TensorMeta | None] = field(default_factory=list)
     rng_state: bytes | None = None
+    if_given_up: list[int] = field(default_factory=list)
     node_start_s: list[float] = field(default_factory=list)
     node_end_s: list[float] = field(default_factory=list)
     load_s: float = 0.0
@@ -327,10 +328,13 @@ class _Run:
         self._interpreter.memory.release(self._reserved)
         if not self._values.running:
             return
+        keep = set(self._program.keep)
         if self._outcome.stopped == "preempted":
+            here = (value for value in self._temporary if value in self._values.tensors)
+            self._outcome.if_given_up = [value for value in here if value not in keep]
+            self._outcome.if_given_up += self._program.release
             self._values.stop_running()
             return
-        keep = set(self._program.keep)
         for value in self._temporary:
             if value not in keep:
                 self._values.drop(value)

@@ -241,14 +241,16 @@ class SegmentCancelled(msgspec.Struct, frozen=True, tag="cancelled"):
 
 class SegmentPreempted(msgspec.Struct, frozen=True, tag="preempted"):
     """It stopped before op number ``executed``; what it made by then stays among its session's values, and
-    can be parked with them. ``rng_state``: for :class:`Resume`. The times are of the ops of this run, as in
-    :class:`SegmentDone`. (Only a last op has dynamic metas, so there are none yet.)"""
+    can be parked with them. ``rng_state``: for :class:`Resume`. ``if_given_up``: values that nobody needs
+    should it never go on. The times are of the ops of this run, as in :class:`SegmentDone`. (Only a last op
+    has dynamic metas, so there are none yet.)"""
 
     job: str
     segment: int
     executed: int
     ops_total: int
     rng_state: bytes | None
+    if_given_up: list[int]
     node_start_s: list[float]
     node_end_s: list[float]
     load_s: float

@@ -152,6 +152,7 @@ class WorkerProcess:
                 executed=outcome.executed,
                 ops_total=outcome.ops_total,
                 rng_state=outcome.rng_state,
+                if_given_up=outcome.if_given_up,
                 node_start_s=outcome.node_start_s,
                 node_end_s=outcome.node_end_s,
                 load_s=outcome.load_s,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from programs import Script
-from random_programs import training
+from training import training
 from worker_kit import MIB, WorkerUnderTest, read_fetched
 
 from djinn_lab.srg.program import Program, encode_program

@@ -196,9 +196,8 @@ def test_what_a_preempted_program_made_is_freed_when_it_is_given_up(make_device:
     outcome = device.try_run("ann", program, stop_at(4))
     assert (outcome.stopped, outcome.executed, outcome.ops_total) == ("preempted", 3, 10)
     assert device.memory().session_bytes == {"ann": 400}
-    made = [value for node in program.nodes[:3] for value in node.outputs if value is not None]
     device.park("ann")
-    device.run("ann", Script().program(release=tuple(made)))
+    device.run("ann", Script().program(release=tuple(outcome.if_given_up)))
     assert device.memory().host_bytes == 0
     device.restore("ann")
     assert device.memory().session_bytes == {"ann": 0}

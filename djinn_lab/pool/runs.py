@@ -1,0 +1,128 @@
+"""What workers say about the segments that they run: progress, and the one answer to each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from djinn_lab import jobs
+from djinn_lab.pool import answers
+from djinn_lab.pool.bookkeeping import Bookkeeper
+from djinn_lab.pool.ledger import Ledger
+from djinn_lab.pool.records import RunningSegment
+from djinn_lab.pool.registry import Session
+from djinn_lab.pool.stops import Stops
+from djinn_lab.worker.messages import (
+    SegmentCancelled,
+    SegmentDone,
+    SegmentFailed,
+    SegmentPreempted,
+    SegmentProgress,
+    WorkerMemory,
+)
+
+PROGRESS_INTERVAL_S = 0.2
+
+log = logging.getLogger(__name__)
+
+
+class Runs:
+    """``tell`` feeds the queue and does what it says."""
+
+    def __init__(self, ledger: Ledger, books: Bookkeeper, tell: Callable[[jobs.Event], None]) -> None:
+        self._ledger = ledger
+        self._books = books
+        self._tell = tell
+
+    def progress(self, message: SegmentProgress) -> None:
+        record = self._books.records.get(message.job)
+        now_s = self._ledger.clock.now_s()
+        if record is None or record.flight is None or record.flight.segment != message.segment:
+            return
+        if now_s - record.flight.told_progress_s < PROGRESS_INTERVAL_S:
+            return
+        record.flight.told_progress_s = now_s
+        try:
+            self._tell(jobs.SegmentProgressed(now_s, message.job, message.segment, message.ops_done))
+        except jobs.IllegalEvent as error:
+            log.error("a worker's progress makes no sense: %s", error)
+            return
+        job = self._ledger.queue.job(message.job)
+        record.ops_done = record.ops_before + message.ops_done
+        record.reason = self._ledger.queue.explain(message.job)
+        self._books.tell(record, job)
+
+    def over(
+        self, device: str, message: SegmentDone | SegmentFailed | SegmentCancelled | SegmentPreempted
+    ) -> None:
+        """The one answer to a segment that a worker was given."""
+        record = self._books.records.get(message.job)
+        if record is None or record.flight is None or record.flight.segment != message.segment:
+            log.error(
+                "%s answers segment %d of %s, which is not running", device, message.segment, message.job
+            )
+            return
+        match message:
+            case SegmentDone():
+                self._done(message)
+            case SegmentFailed():
+                self._failed(message)
+            case SegmentCancelled():
+                self._cancelled(message)
+            case SegmentPreempted():
+                self._preempted(message, record.flight)
+
+    def _done(self, message: SegmentDone) -> None:
+        stops = self._stops(message.job)
+        message = message if stops is None else stops.whole(message)
+        ops = len(message.node_end_s)
+        seconds = {"load": message.load_s, "run": message.run_s, "fetch": message.fetch_s}
+        self._settle(message.job, message.segment, "done", ops, "")
+        job = self._ledger.queue.job(message.job)
+        late = job is not None and job.state is jobs.JobState.CANCELLED
+        error = answers.cancelled(job.message) if job is not None and late else None
+        self._books.note_run(message)
+        session = self._session_of(message.job)
+        if session is not None:
+            session.lost = None
+        self._books.answer(message.job, "cancelled" if error else "done", ops, seconds, message, error)
+
+    def _failed(self, message: SegmentFailed) -> None:
+        session = self._session_of(message.job)
+        error = answers.worker_error(message.error, session.lost if session else None)
+        self._settle(message.job, message.segment, "failed", message.executed, error.message)
+        self._books.answer(
+            message.job, "failed", message.executed, {}, error=error, report=self._memory(message)
+        )
+
+    def _cancelled(self, message: SegmentCancelled) -> None:
+        job = self._ledger.queue.job(message.job)
+        error = answers.cancelled(job.message if job else "")
+        self._settle(message.job, message.segment, "cancelled", message.executed, error.message)
+        self._books.answer(
+            message.job, "cancelled", message.executed, {}, error=error, report=self._memory(message)
+        )
+
+    def _preempted(self, message: SegmentPreempted, flight: RunningSegment) -> None:
+        now_s = self._ledger.clock.now_s()
+        if flight.stops is None:
+            flight.stops = Stops()
+        flight.stops.add(message, now_s)
+        flight.placement.peak_bytes = flight.footprint.remaining_bytes(message.executed)
+        move_s = self._ledger.accounts.move_s(flight.placement.session)
+        event = jobs.SegmentPreempted(now_s, message.job, message.segment, message.executed, move_s)
+        self._tell(event)
+
+    def _stops(self, job: str) -> Stops | None:
+        flight = self._books.records[job].flight
+        return flight.stops if flight is not None else None
+
+    def _memory(self, message: SegmentFailed | SegmentCancelled) -> WorkerMemory:
+        stops = self._stops(message.job)
+        return message.memory if stops is None else stops.fullest(message.memory)
+
+    def _session_of(self, job: str) -> Session | None:
+        return self._books.registry.get(self._books.records[job].session)
+
+    def _settle(self, job: str, segment: int, outcome: str, executed: int, message: str) -> None:
+        self._tell(jobs.SegmentFinished(self._ledger.clock.now_s(), job, segment, outcome, executed, message))
