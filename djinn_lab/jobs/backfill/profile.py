@@ -93,7 +93,8 @@ class Profile:
         return self._by_node().at(demand, self.now_s, lasts_s, scoring, home, self._waited_for)
 
     def reserve(self, demand: Demand, slot: Slot, seconds: float | None) -> None:
-        """Nobody else is offered this from now on; nothing is taken in the room."""
+        """Nobody else is offered this from now on; nothing is taken in the room. More than there is can be
+        reserved, such as a place that others are about to leave."""
         lasts_s = _seconds(seconds)
         if slot.start_s == self._soon_s:
             self._all_waited_for = self._all_waited_for or not slot.where

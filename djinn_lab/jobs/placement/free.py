@@ -37,8 +37,7 @@ def capacity(free: Free, demand: Demand) -> int:
 
 
 def taken(free: Free, demand: Demand, members: int) -> Free:
-    """What is left. Shares go where they fit most tightly."""
-    assert members <= capacity(free, demand), (free, demand, members)
+    """What is left, below nothing where there was not enough. Shares go where they fit most tightly."""
     devices, shares = free.devices, free.shares
     if demand.device_milli == WHOLE_DEVICE_MILLI:
         devices -= members

@@ -129,7 +129,9 @@ class Room:
 
     def take(self, demand: Demand, where: Where) -> None:
         for name, members in where:
-            self._change(name, taken(self.free(name), demand, members))
+            free = self.free(name)
+            assert members <= capacity(free, demand), (name, free, demand, members)
+            self._change(name, taken(free, demand, members))
 
     def give(self, demand: Demand, where: Where) -> None:
         for name, members in where:

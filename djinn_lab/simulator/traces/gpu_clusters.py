@@ -4,6 +4,7 @@ any of them."""
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -14,12 +15,17 @@ from djinn_lab.simulator.traces.folder import NoTraces
 from djinn_lab.simulator.traces.lines import LeftOut, Row, collect, positive, rows
 
 DEVICES_PER_NODE = 8
+PHILLY_CONTENDED = ("2869ce", "103959", "11cb48", "e13805", "7f04ca")
+"""The virtual clusters that the published comparison of policies is about."""
 
 
-def load_philly(path: Path, pools: Path | None = None) -> Trace:
+def load_philly(path: Path, pools: Path | None = None, only: Collection[str] | None = None) -> Trace:
     """``submit,duration,gpus,vc`` (Jeon et al., USENIX ATC'19, as compiled by adaptdl). ``pools``: JSON with
-    nodes of eight devices by virtual cluster; only jobs of those are kept. Tenants are virtual clusters."""
+    nodes of eight devices by virtual cluster; only jobs of those are kept, and of those ``only`` the named
+    ones. Tenants are virtual clusters."""
     sizes = _pools(pools) if pools is not None else None
+    if sizes is not None and only is not None:
+        sizes = {vc: sizes[vc] for vc in only}
 
     def job(row: Row, before: int) -> TraceJob:
         if sizes is not None and row["vc"] not in sizes:

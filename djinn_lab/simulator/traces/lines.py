@@ -49,6 +49,8 @@ def collect(name: str, lines: Iterable[tuple[int, Line]], parse: Callable[[Line,
     left_out = 0
     for number, line in lines:
         try:
+            if isinstance(line, Mapping) and None in line.values():
+                raise ValueError("too few columns")
             jobs.append(parse(line, len(jobs)))
         except LeftOut:
             left_out += 1

@@ -19,7 +19,7 @@ _SUBMIT, _RUN, _PROCS, _REQUESTED_PROCS, _REQUESTED_TIME, _USER, _GROUP = 1, 3, 
 
 def load_swf(path: Path) -> Trace:
     """The machine is one node of as many devices as the header says. Run times are capped at what was asked
-    for; jobs that never ran are left out."""
+    for, and a job that ended within its first second ran for one; jobs that never ran are left out."""
     trace = collect(path.name.split(".swf")[0], _lines(path), _job)
     procs = _machine(path) or max((job.demand.members for job in trace.jobs), default=1)
     return Trace(
@@ -62,7 +62,7 @@ def _job(line: str, before: int) -> TraceJob:
     return TraceJob(
         job=fields[0],
         submit_s=submit_s,
-        run_s=run_s,
+        run_s=max(run_s, 1.0),
         demand=_gang(procs),
         account=f"group{fields[_GROUP]}/user{fields[_USER]}",
         estimate_s=requested_s if requested_s > 0 else None,

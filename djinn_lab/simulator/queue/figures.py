@@ -1,0 +1,130 @@
+"""What a run came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from djinn_lab.jobs.fairness import jain
+from djinn_lab.simulator.queue.records import Records
+
+
+class QueueFigures(msgspec.Struct, frozen=True):
+    """``wait``: time in the system beyond the undisturbed run time, wherever it went (queue, parking).
+    ``jct``: from submission to completion. ``slowdown``: bounded, ``max(1, jct / max(run, bound))``
+    (Feitelson and Rudolph, JSSPP 1998). ``delayed``: jobs that waited at all. ``utilisation``: device-seconds
+    of work over what there was from the first submission to the last end. ``jain``: of how quickly each
+    account's work went through, its run time over its time in the system (Jain, Chiu, Hawe 1984); None with
+    one account. ``unfinished``: jobs that no node could ever hold."""
+
+    policy: str
+    trace: str
+    jobs: int
+    devices: int
+    wait_mean_s: float
+    wait_p50_s: float
+    wait_p99_s: float
+    wait_max_s: float
+    jct_mean_s: float
+    jct_p99_s: float
+    slowdown_mean: float
+    slowdown_p99: float
+    delayed: int
+    utilisation: float
+    jain: float | None
+    accounts: int
+    preemptions: int
+    makespan_s: float
+    decisions: int
+    failures: int = 0
+    unfinished: int = 0
+
+
+class AccountFigures(msgspec.Struct, frozen=True):
+    """Of one account. ``progress``: its run time over its time in the system."""
+
+    account: str
+    jobs: int
+    device_s: float
+    wait_mean_s: float
+    jct_mean_s: float
+    progress: float
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The nearest rank of sorted values; nan without any."""
+    return ordered[max(1, math.ceil(share * len(ordered))) - 1] if ordered else math.nan
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def figures_of(
+    records: Records,
+    *,
+    policy: str,
+    trace: str,
+    devices: int,
+    bound_s: float,
+    decisions: int,
+    failures: int = 0,
+    unfinished: int = 0,
+) -> QueueFigures:
+    rows = range(len(records))
+    jct = [records.ended_s[row] - records.submitted_s[row] for row in rows]
+    waits = sorted(jct[row] - records.run_s[row] for row in rows)
+    slowdowns = sorted(max(1.0, jct[row] / max(records.run_s[row], bound_s)) for row in rows)
+    worked = math.fsum(records.run_s[row] * records.devices[row] for row in rows)
+    makespan_s = max(records.ended_s) - min(records.submitted_s) if rows else 0.0
+    progress = [one.progress for one in accounts_of(records)]
+    jct_mean_s = mean(jct)
+    return QueueFigures(
+        policy=policy,
+        trace=trace,
+        jobs=len(records),
+        devices=devices,
+        wait_mean_s=mean(waits),
+        wait_p50_s=percentile(waits, 0.5),
+        wait_p99_s=percentile(waits, 0.99),
+        wait_max_s=max(waits, default=math.nan),
+        jct_mean_s=jct_mean_s,
+        jct_p99_s=percentile(sorted(jct), 0.99),
+        slowdown_mean=mean(slowdowns),
+        slowdown_p99=percentile(slowdowns, 0.99),
+        delayed=sum(wait > 1e-6 for wait in waits),
+        utilisation=worked / (devices * makespan_s) if devices and makespan_s else 0.0,
+        jain=jain(progress) if len(progress) > 1 else None,
+        accounts=len(progress),
+        preemptions=sum(records.preempted),
+        makespan_s=makespan_s,
+        decisions=decisions,
+        failures=failures,
+        unfinished=unfinished,
+    )
+
+
+def accounts_of(records: Records) -> list[AccountFigures]:
+    """Those with the most device-seconds first."""
+    names = list(records.accounts)
+    sums = [[0.0, 0.0, 0.0, 0.0] for _ in names]
+    for row, number in enumerate(records.account):
+        found = sums[number]
+        found[0] += 1
+        found[1] += records.run_s[row]
+        found[2] += records.ended_s[row] - records.submitted_s[row]
+        found[3] += records.run_s[row] * records.devices[row]
+    found_accounts = [
+        AccountFigures(
+            name,
+            int(jobs),
+            device_s,
+            (jct_s - run_s) / jobs,
+            jct_s / jobs,
+            run_s / jct_s if jct_s else 1.0,
+        )
+        for name, (jobs, run_s, jct_s, device_s) in zip(names, sums, strict=True)
+    ]
+    return sorted(found_accounts, key=lambda one: (-one.device_s, one.account))

@@ -1,0 +1,240 @@
+"""One pool under a simulated clock. Decisions are :func:`djinn_lab.jobs.decision.decide`'s, as in the live
+pool; what is simulated is that jobs arrive, run, end, move aside and come back, and that nodes fail.
+
+All that happens at one moment happens before the decision about it: ends first, then arrivals."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import Literal
+
+from msgspec.structs import replace
+
+from djinn_lab.jobs.decision import Cluster, Plan, QueuePolicy, Start, decide, enact, end, park
+from djinn_lab.jobs.fairness import Capacity, ShareSettings, ShareState, ShareTree
+from djinn_lab.jobs.request import Node, Request
+from djinn_lab.simulator.queue.estimates import Estimator
+from djinn_lab.simulator.queue.history import History
+from djinn_lab.simulator.queue.records import Records
+from djinn_lab.simulator.queue.settings import QueueSettings
+from djinn_lab.simulator.queue.workload import TraceJob
+
+Kind = Literal["repaired", "ended", "parked", "failed", "wake"]
+ORDER: dict[Kind, int] = {"repaired": 0, "ended": 1, "parked": 2, "failed": 3, "wake": 4}
+NEVER_CHARGED_AGAIN_S = 1e15
+
+
+@dataclass(slots=True)
+class Running:
+    """A job in the system. ``left_s``: of its run time, at full size. ``since_s``: when it began to compute
+    this time, ``rate`` the part of full speed that it has. ``attempt`` tells a stale end from the true
+    one."""
+
+    job: TraceJob
+    left_s: float
+    estimate_s: float | None
+    first_s: float | None = None
+    since_s: float = 0.0
+    rate: float = 1.0
+    attempt: int = 0
+    preempted: int = 0
+    parked: bool = False
+    stopped: bool = False
+
+
+class PoolSimulation:
+    def __init__(
+        self, jobs: Iterable[TraceJob], nodes: Iterable[Node], policy: QueuePolicy, settings: QueueSettings
+    ) -> None:
+        self.policy = policy
+        self.settings = settings
+        self.cluster = Cluster(nodes)
+        self.devices = self.cluster.room.devices
+        quantum_s = settings.quantum_s if policy.by_fairness else NEVER_CHARGED_AGAIN_S
+        shares = ShareSettings(half_life_s=settings.half_life_s, quantum_s=quantum_s)
+        self.shares = ShareTree(ShareState(shares, Capacity(devices=float(self.devices))))
+        self.records = Records()
+        self.busy = History()
+        self.queue = History()
+        self.now_s = -math.inf
+        self.decisions = 0
+        self.failures = 0
+        self.unplaceable = 0
+        self._estimator = Estimator(settings.estimates)
+        self._arrivals: Iterator[TraceJob] = iter(jobs)
+        self._next: TraceJob | None = next(self._arrivals, None)
+        self._running: dict[str, Running] = {}
+        self._due: list[tuple[float, int, int, Kind, str, int]] = []
+        self._numbers = count()
+        self._arrived = count()
+        self._wake_s = math.inf
+        self._random = Random(settings.failures.seed if settings.failures is not None else 0)
+        if settings.failures is not None and self._next is not None:
+            for name in self.cluster.nodes:
+                self._fail_later(name, self._next.submit_s)
+
+    @property
+    def waiting(self) -> int:
+        return len(self.cluster.waiting)
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until nothing is left to happen. Who can never start stays waiting."""
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """The next moment at which something happens; False when nothing is left to do."""
+        if self._next is None and not self._running:
+            return False
+        next_s = self._next.submit_s if self._next is not None else math.inf
+        now_s = min(next_s, self._due[0][0] if self._due else math.inf)
+        if now_s == math.inf:
+            return False
+        self.now_s = now_s
+        while self._due and self._due[0][0] <= now_s:
+            _, _, _, kind, name, attempt = heapq.heappop(self._due)
+            self._happen(kind, name, attempt)
+        while self._next is not None and self._next.submit_s <= now_s:
+            self._arrive(self._next)
+            self._next = next(self._arrivals, None)
+        self._decide()
+        return True
+
+    def _at(self, when_s: float, kind: Kind, name: str = "", attempt: int = 0) -> None:
+        heapq.heappush(self._due, (when_s, ORDER[kind], next(self._numbers), kind, name, attempt))
+
+    def _happen(self, kind: Kind, name: str, attempt: int) -> None:
+        match kind:
+            case "ended":
+                if name in self._running and self._running[name].attempt == attempt:
+                    self._end(self._running[name])
+            case "parked":
+                if name in self._running and self._running[name].attempt == attempt:
+                    self._parked(self._running[name])
+            case "failed":
+                self._fail(name)
+            case "repaired":
+                self.cluster.set_node(replace(self.cluster.nodes[name], ready=True))
+                self._fail_later(name, self.now_s)
+            case "wake":
+                if self.now_s >= self._wake_s:
+                    self._wake_s = math.inf
+
+    # -- jobs ------------------------------------------------------------------------------------------------
+
+    def _arrive(self, job: TraceJob) -> None:
+        if not self.cluster.room.ever_fits(job.demand):
+            self.unplaceable += 1
+            return
+        running = self._running[job.job] = Running(job, job.run_s, self._estimator.estimate_s(job))
+        self._submit(running, running.estimate_s)
+
+    def _submit(self, running: Running, estimate_s: float | None) -> None:
+        job = running.job
+        request = Request(
+            job=job.job,
+            account=job.account,
+            rank=job.rank,
+            number=next(self._arrived),
+            arrived_s=job.submit_s,
+            demand=job.demand,
+            estimate_s=estimate_s,
+        )
+        self.cluster.submit(request, self.now_s)
+
+    def _begin(self, start: Start) -> None:
+        running = self._running[start.job]
+        demand, members = running.job.demand, start.members
+        parking = self.settings.parking
+        back_s = parking.back_s(members) if running.parked else 0.0
+        running.first_s = self.now_s if running.first_s is None else running.first_s
+        running.since_s = self.now_s + back_s
+        running.rate = members / demand.members
+        running.attempt += 1
+        running.parked = running.stopped = False
+        self.cluster.update(replace(self.cluster.holdings[start.job], park_s=parking.out_s(members) + back_s))
+        self._at(running.since_s + running.left_s / running.rate, "ended", start.job, running.attempt)
+
+    def _end(self, running: Running) -> None:
+        job = running.job
+        end(self.cluster, self.shares, job.job, self.now_s)
+        assert running.first_s is not None
+        self.records.add(job, running.first_s, self.now_s, running.preempted)
+        self._estimator.ended(job)
+        del self._running[job.job]
+
+    def _ask_aside(self, name: str) -> None:
+        """It stops at once, between two ops, and holds its devices until its state is parked."""
+        running = self._running[name]
+        self._work_off(running)
+        running.attempt += 1
+        running.preempted += 1
+        running.stopped = True
+        members = sum(members for _, members in self.cluster.holdings[name].where)
+        self._at(self.now_s + self.settings.parking.out_s(members), "parked", name, running.attempt)
+
+    def _work_off(self, running: Running) -> None:
+        done_s = max(0.0, self.now_s - running.since_s) * running.rate
+        running.left_s = max(0.0, running.left_s - done_s)
+
+    def _parked(self, running: Running) -> None:
+        name = running.job.job
+        running.parked = True
+        park(self.cluster, self.shares, name, self.now_s, self._still_s(running))
+
+    def _still_s(self, running: Running) -> float | None:
+        """What it is believed to need yet. Past its estimate, as long again as it has run."""
+        if running.estimate_s is None:
+            return None
+        had_s = running.job.run_s - running.left_s
+        left_s = running.estimate_s - had_s if running.estimate_s > had_s else had_s
+        return left_s + self.settings.parking.back_s(running.job.demand.members)
+
+    # -- nodes -----------------------------------------------------------------------------------------------
+
+    def _fail_later(self, name: str, from_s: float) -> None:
+        assert self.settings.failures is not None
+        after_s = self._random.expovariate(1 / self.settings.failures.every_s)
+        self._at(from_s + after_s, "failed", name)
+
+    def _fail(self, name: str) -> None:
+        """What ran there loses what it computed since it started or came back, and waits again."""
+        assert self.settings.failures is not None
+        self.failures += 1
+        for job in list(self.cluster.on_node[name]):
+            running = self._running[job]
+            running.attempt += 1
+            end(self.cluster, self.shares, job, self.now_s)
+            running.parked = running.left_s < running.job.run_s
+            self._submit(running, self._still_s(running))
+        self.cluster.set_node(replace(self.cluster.nodes[name], ready=False))
+        self._at(self.now_s + self.settings.failures.repair_s, "repaired", name)
+
+    # -- decisions -------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        plan = decide(self.cluster, self.shares, self.policy, self.now_s)
+        self.decisions += 1
+        if plan:
+            enact(self.cluster, self.shares, plan)
+            self._perform(plan)
+        held = self.cluster.devices_held.get("", 0.0)
+        self.busy.set(self.now_s, held)
+        self.queue.set(self.now_s, len(self.cluster.waiting))
+        if plan.wake_at_s is not None and plan.wake_at_s < self._wake_s:
+            self._wake_s = max(plan.wake_at_s, math.nextafter(self.now_s, math.inf))
+            self._at(self._wake_s, "wake")
+
+    def _perform(self, plan: Plan) -> None:
+        for start in plan.starts:
+            self._begin(start)
+        for made in plan.preemptions:
+            for victim in made.victims:
+                self._ask_aside(victim)
