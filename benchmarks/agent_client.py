@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +13,6 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.runtime_file import RuntimeInfo
-
-MESSAGE_BYTES_MAX = messages.MESSAGE_BYTES_MAX
 
 
 class AgentFailed(Exception):
@@ -29,8 +26,7 @@ class AgentFailed(Exception):
 @dataclass
 class Turn:
     """Seconds by this process's clock. ``restoring_s``, ``queued_s``: what the pool waited for memory and
-    for the device. ``first_s``: until the first segment was answered. ``outputs``: digest of what was
-    fetched."""
+    for the device. ``outputs``: digest of what was fetched."""
 
     started_s: float
     seconds: float
@@ -38,7 +34,6 @@ class Turn:
     queued_s: float
     run_s: float
     outputs: str
-    admission_s: float = 0.0
 
 
 @dataclass
@@ -132,14 +127,3 @@ async def upload(info: RuntimeInfo, blobs: Mapping[str, bytes]) -> None:
     async with httpx.AsyncClient(base_url=info.url, headers=headers, trust_env=False) as client:
         for digest, data in blobs.items():
             (await client.put(f"/v1/blobs/{digest}", content=data)).raise_for_status()
-
-
-async def gather(work: Sequence[asyncio.Task[None]]) -> None:
-    """All of them; the first failure ends the rest."""
-    try:
-        await asyncio.gather(*work)
-    except BaseException:
-        for task in work:
-            task.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
-        raise

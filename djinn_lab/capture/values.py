@@ -3,10 +3,10 @@
 A :class:`Storage` is one memory, shared by a tensor and its views. It may be current on the pool, on the
 host, or both:
 
-- ``version`` counts writes, wherever they happen; - ``host`` holds the bytes as of ``host_version``; -
-``generation`` tells which pool memory is meant: a write on the host (or the loss of the pool) starts a
-new one, and a
-  :class:`Value` whose own generation is older has to be derived again before the pool can use it.
+- ``version`` counts writes, wherever they happen;
+- ``host`` holds the bytes as of ``host_version``;
+- ``generation`` tells which pool memory is meant: a write on the host (or the loss of the pool) starts a new
+  one, and a :class:`Value` whose own generation is older has to be derived again before the pool can use it.
 
 So no read can be stale: a host read needs ``host_version == version``, a pool read ``value.generation ==
 storage.generation``.

@@ -35,6 +35,9 @@ def start(
     memory_policy: Annotated[
         str | None, typer.Option(help="What session memory keeps and moves; see the docs.")
     ] = None,
+    queue_policy: Annotated[
+        str | None, typer.Option(help="Who runs next, and who moves aside for whom; see the docs.")
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 0,
     profile: Annotated[
         str | None, typer.Option("--profile", "-p", help="Whose pool settings to use.")
@@ -55,6 +58,7 @@ def start(
         disk_bytes=settings.disk_bytes if disk is None else _bytes("--disk", disk),
         link_bytes_per_s=settings.link_bytes_per_s if link_rate is None else _bytes("--link-rate", link_rate),
         memory_policy=memory_policy,
+        queue_policy=queue_policy,
         port=port,
         wait_s=wait_s,
     )

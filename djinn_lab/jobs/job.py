@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from djinn_lab.jobs.messages import MemoryNeed
-from djinn_lab.jobs.states import FINISHED, RANKS, JobState
+from djinn_lab.jobs.states import FINISHED, JobState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
 
@@ -42,6 +40,8 @@ class Job(msgspec.Struct, frozen=True):
     memory: MemoryNeed = "free"
     memory_reason: str = ""
     memory_wait_s: float | None = None
+    memory_room: bool = False
+    """Held until others leave, not for a copy."""
     terms: Terms = NO_TERMS
     deadline_at_s: float | None = None
     waits_for: tuple[str, ...] = ()
@@ -96,17 +96,3 @@ class QueueSnapshot(msgspec.Struct, frozen=True):
 
     devices: tuple[DeviceView, ...]
     jobs: tuple[Job, ...]
-
-
-def line_order(queued: Iterable[Job]) -> list[Job]:
-    """The order in which queued segments of one device will run.
-
-    Priority, then turn of the job; but no segment passes an earlier one of its own session.
-    """
-    held_back: dict[str, tuple[int, int]] = {}
-    keyed: list[tuple[tuple[int, int], int, Job]] = []
-    for job in sorted(queued, key=lambda job: job.arrival):
-        key = max((RANKS[job.priority], job.turn), held_back.get(job.session, (0, 0)))
-        held_back[job.session] = key
-        keyed.append((key, job.arrival, job))
-    return [job for _, _, job in sorted(keyed, key=lambda entry: entry[:2])]

@@ -35,7 +35,15 @@ def hold(tables: Tables, event: MemoryHeld) -> None:
         tables.put(_in_line(job, "line"))
         return
     held = moved(job, Move.HOLD) if job.state in IN_LINE else job
-    tables.put(replace(held, memory="held", memory_reason=event.reason, memory_wait_s=event.wait_s))
+    tables.put(
+        replace(
+            held,
+            memory="held",
+            memory_reason=event.reason,
+            memory_wait_s=event.wait_s,
+            memory_room=event.room,
+        )
+    )
 
 
 def grant(tables: Tables, event: MemoryGranted) -> None:
@@ -51,11 +59,12 @@ def refuse_memory(tables: Tables, event: MemoryRefused) -> None:
 
 def _in_line(job: Job, memory: MemoryNeed) -> Job:
     back = moved(job, Move.GRANT) if job.state is JobState.RESTORING else job
-    return replace(back, memory=memory, memory_reason="", memory_wait_s=None)
+    return replace(back, memory=memory, memory_reason="", memory_wait_s=None, memory_room=False)
 
 
 def _waiting_for_memory(tables: Tables, job: str) -> Job:
     known = tables.active(job, "pool")
+    tables.memory_news.add(job)
     asked = known.state is JobState.PREEMPTED and known.memory == "ask"
     if known.state is not JobState.RESTORING and known.memory != "line" and not asked:
         raise IllegalEvent(f"job {job} does not wait for memory ({known.state})", "pool")
@@ -76,6 +85,7 @@ def finish_segment(tables: Tables, event: SegmentFinished) -> None:
     if event.outcome not in OUTCOME_MOVES:
         raise IllegalEvent(f"unknown outcome {event.outcome!r}", "pool")
     done = _stopped(tables, job, event.at_s, max(job.ops_done, event.ops_done))
+    tables.used[job.job] = (event.memory_byte_s, event.transfer_bytes)
     cancelled = event.outcome == "cancelled" or (
         job.cancelling and not (job.final and event.outcome == "done")
     )

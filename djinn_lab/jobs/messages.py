@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from djinn_lab.jobs.fairness import Limits, ShareState
 from djinn_lab.jobs.states import JobState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
@@ -18,10 +19,13 @@ run on the device that its session is bound to."""
 
 
 class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
-    """A worker became ready, for the first time or again."""
+    """A worker became ready, for the first time or again. ``memory_bytes`` and ``link_bytes_per_s``: what it
+    offers, for shares of it; 0: not shared by."""
 
     at_s: float
     device: str
+    memory_bytes: int = 0
+    link_bytes_per_s: float = 0.0
 
 
 class DeviceLost(msgspec.Struct, frozen=True, tag=True):
@@ -72,13 +76,14 @@ class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
 
 class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
     """The job's segment waits for its session's state, or for room, on its device; sent again when the reason
-    changes. ``in_line``: only until its turn is near."""
+    changes. ``in_line``: only until its turn is near. ``room``: for others to leave, not for a copy."""
 
     at_s: float
     job: str
     reason: str
     wait_s: float | None = None
     in_line: bool = False
+    room: bool = False
 
 
 class MemoryGranted(msgspec.Struct, frozen=True, tag=True):
@@ -105,7 +110,9 @@ class SegmentProgressed(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
-    """The worker's answer. ``outcome``: ``done``, ``failed`` or ``cancelled``."""
+    """The worker's answer. ``outcome``: ``done``, ``failed`` or ``cancelled``. ``memory_byte_s`` and
+    ``transfer_bytes``: what it held over its run time, and what was copied for it to and from the device,
+    for its account."""
 
     at_s: float
     job: str
@@ -113,6 +120,8 @@ class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
     outcome: str
     ops_done: int
     message: str = ""
+    memory_byte_s: float = 0.0
+    transfer_bytes: float = 0.0
 
 
 class JobFinished(msgspec.Struct, frozen=True, tag=True):
@@ -171,6 +180,32 @@ class DeviceCordoned(msgspec.Struct, frozen=True, tag=True):
     drain: bool = False
 
 
+class QueueOpened(msgspec.Struct, frozen=True, tag=True):
+    """The first event of a queue's life: by which policy it decides, and what its accounts have used and may
+    use."""
+
+    at_s: float
+    policy: str
+    shares: ShareState
+
+
+class PolicyChanged(msgspec.Struct, frozen=True, tag=True):
+    """``policy``: a name in :data:`djinn_lab.jobs.decision.POLICIES`."""
+
+    at_s: float
+    policy: str
+
+
+class SharesChanged(msgspec.Struct, frozen=True, tag=True):
+    """New targets for an account of any level (``""``: the whole pool). What is None stays."""
+
+    at_s: float
+    account: str
+    weight: float | None = None
+    limits: Limits | None = None
+    min_runtime_s: float | None = None
+
+
 class ClockTicked(msgspec.Struct, frozen=True, tag=True):
     """Something may be due: see :meth:`djinn_lab.jobs.JobQueue.due_s`."""
 
@@ -207,6 +242,9 @@ Event = (
     | SegmentPreempted
     | MoveRefused
     | DeviceCordoned
+    | QueueOpened
+    | PolicyChanged
+    | SharesChanged
     | ClockTicked
     | SessionDetached
     | SessionClosed
@@ -253,6 +291,21 @@ class LineOrdered(msgspec.Struct, frozen=True, tag=True):
     jobs: tuple[str, ...]
 
 
+class ChargeAccount(msgspec.Struct, frozen=True, tag=True):
+    """A stretch of run time of a segment is over, and its account has used so much, exactly. To be stored:
+    all of them together are the usage ledger."""
+
+    job: str
+    segment: int
+    account: str
+    user: str
+    device: str
+    started_at_s: float
+    ended_at_s: float
+    memory_byte_s: float
+    transfer_bytes: float
+
+
 class EndSegment(msgspec.Struct, frozen=True, tag=True):
     """Answer the submit without a worker's result. ``outcome``: ``cancelled``, ``lost`` with the
     device, or ``refused`` by session memory."""
@@ -277,4 +330,13 @@ class Notify(msgspec.Struct, frozen=True, tag=True):
     estimate_s: float | None
 
 
-Command = PlaceSegment | StartSegment | CancelSegment | PreemptSegment | LineOrdered | EndSegment | Notify
+Command = (
+    PlaceSegment
+    | StartSegment
+    | CancelSegment
+    | PreemptSegment
+    | LineOrdered
+    | ChargeAccount
+    | EndSegment
+    | Notify
+)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from djinn_lab.jobs import arrivals, dependencies, lifecycle
-from djinn_lab.jobs.dispatch import dispatch
+from djinn_lab.jobs.contest import Contest
+from djinn_lab.jobs.decision import POLICIES
 from djinn_lab.jobs.explain import Place
+from djinn_lab.jobs.fairness import ShareTree
 from djinn_lab.jobs.invariants import check_queue
 from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
+from djinn_lab.jobs.lines import Lines
 from djinn_lab.jobs.messages import (
     CancelRequested,
     ClockTicked,
@@ -22,7 +25,9 @@ from djinn_lab.jobs.messages import (
     MemoryHeld,
     MemoryRefused,
     MoveRefused,
+    PolicyChanged,
     PreemptRequested,
+    QueueOpened,
     SegmentFinished,
     SegmentPreempted,
     SegmentProgressed,
@@ -30,6 +35,7 @@ from djinn_lab.jobs.messages import (
     SegmentSubmitted,
     SessionClosed,
     SessionDetached,
+    SharesChanged,
 )
 from djinn_lab.jobs.states import IN_LINE, IllegalEvent, JobState
 from djinn_lab.jobs.tables import FINISHED_JOBS_MAX, Device, Tables
@@ -41,26 +47,32 @@ class JobQueue:
 
     def __init__(self) -> None:
         self._tables = Tables()
-        self._teller = Teller(self._tables)
+        self._contest = Contest(self._tables)
+        self._lines = Lines(self._tables, self._contest)
+        self._teller = Teller(self._tables, self._lines)
 
     def handle(self, event: Event) -> list[Command]:
         """Apply one event. Raises IllegalEvent, with nothing changed, when it cannot happen now."""
         tables = self._tables
-        tables.out, tables.touched, tables.forgotten = [], {}, []
+        tables.begin_event(event.at_s)
         self._apply(event)
         self._end_dependents(event.at_s)
-        dispatch(tables, event.at_s)
+        self._contest.settle(event.at_s)
         self._teller.remember(event)
         return [*tables.out, *self._teller.line_news(), *self._teller.notices()]
 
     def check(self, event: SegmentSubmitted) -> None:
         """Raises IllegalEvent for a submit that :meth:`handle` would not take; changes nothing."""
         arrivals.check(self._tables, event)
+        if event.segment == 0:
+            self._contest.check_limits(event)
 
     def due_s(self) -> float | None:
         """When a :class:`ClockTicked` would do something, None for never."""
         running = self._tables.in_state(JobState.RUNNING)
         dues = [due for job in running if (due := lifecycle.timeout_due_s(job)) is not None]
+        if self._contest.wake_at_s is not None:
+            dues.append(self._contest.wake_at_s)
         return min(dues, default=None)
 
     # -- looking -------------------------------------------------------------------------------------------
@@ -111,14 +123,14 @@ class JobQueue:
         return self._teller.story(job)
 
     def snapshot(self) -> QueueSnapshot:
-        tables = self._tables
+        tables, lines = self._tables, self._lines.all()
         devices = tuple(
             DeviceView(
                 device=name,
                 alive=device.alive,
                 cordoned=device.cordoned,
                 running=device.running,
-                line=tuple(job.job for job in self._teller.line(name)),
+                line=tuple(job.job for job in lines[name]),
                 sessions=tuple(sorted(s for s, bound in tables.bound.items() if bound == name)),
             )
             for name, device in sorted(tables.devices.items())
@@ -140,7 +152,12 @@ class JobQueue:
                 self._lose_device(event)
             case DeviceCordoned():
                 self._cordon(event)
+            case QueueOpened() | PolicyChanged():
+                self._open(event)
+            case SharesChanged():
+                self._change_shares(event)
             case SegmentSubmitted():
+                self.check(event)
                 arrivals.submit(tables, event)
             case SegmentRefused():
                 arrivals.refuse(tables, event)
@@ -172,6 +189,28 @@ class JobQueue:
             case ClockTicked():
                 lifecycle.stop_overdue(tables, event.at_s)
 
+    def _open(self, event: QueueOpened | PolicyChanged) -> None:
+        if event.policy not in POLICIES:
+            known = ", ".join(POLICIES)
+            raise IllegalEvent(f"there is no policy {event.policy!r}; there are {known}", "client")
+        if isinstance(event, QueueOpened):
+            if self._tables.jobs or self._tables.devices:
+                raise IllegalEvent("the queue has begun already", "pool")
+            self._contest.shares = ShareTree(event.shares)
+        self._contest.policy = POLICIES[event.policy]
+
+    def _change_shares(self, event: SharesChanged) -> None:
+        shares = self._contest.shares
+        try:
+            if event.weight is not None:
+                shares.set_weight(event.account, event.weight)
+            if event.limits is not None:
+                shares.set_limits(event.account, event.limits)
+            if event.min_runtime_s is not None:
+                shares.set_min_runtime(event.account, event.min_runtime_s)
+        except ValueError as error:
+            raise IllegalEvent(str(error), "client") from None
+
     def _end_dependents(self, at_s: float) -> None:
         """Ends of jobs free others, or end them, and so on."""
         looked_at: set[str] = set()
@@ -185,6 +224,7 @@ class JobQueue:
         if known.alive:
             raise IllegalEvent(f"{event.device} is already up", "pool")
         known.alive = True
+        known.memory_bytes, known.link_bytes_per_s = event.memory_bytes, event.link_bytes_per_s
 
     def _lose_device(self, event: DeviceLost) -> None:
         known = self._tables.devices.get(event.device)

@@ -25,13 +25,16 @@ class Device:
     alive: bool = True
     cordoned: bool = False
     running: str | None = None
+    memory_bytes: int = 0
+    link_bytes_per_s: float = 0.0
 
 
 @dataclass(slots=True)
 class Tables:
     """``bound``: session to device. ``jobs``: the unfinished. ``of_session``: those by session, in the order
-    in which their segments arrived. ``out``: commands of the event in hand; ``touched``: jobs that it
-    changed."""
+    in which their segments arrived. Of the event in hand: ``out``: its commands; ``touched``: jobs that it
+    changed; ``forgotten``: finished ones that are not remembered any longer; ``memory_news``: of whom memory
+    said something; ``used``: memory byte-seconds and transferred bytes of what just ended."""
 
     devices: dict[str, Device] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)
@@ -39,11 +42,14 @@ class Tables:
     finished: dict[str, Job] = field(default_factory=dict)
     of_session: dict[str, list[str]] = field(default_factory=dict)
     of_state: dict[JobState, dict[str, None]] = field(default_factory=lambda: {s: {} for s in JobState})
+    now_s: float = 0.0
     jobs_seen: int = 0
     segments_seen: int = 0
     out: list[Command] = field(default_factory=list)
     touched: dict[str, None] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
+    memory_news: set[str] = field(default_factory=set)
+    used: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     # -- looking -------------------------------------------------------------------------------------------
 
@@ -64,6 +70,17 @@ class Tables:
         if known.state is not JobState.RUNNING or known.segment != segment:
             raise IllegalEvent(f"segment {segment} of job {job} is not running ({known.state})", "pool")
         return known
+
+    def begin_event(self, at_s: float) -> None:
+        self.now_s = at_s
+        self.out, self.touched, self.forgotten = [], {}, []
+        self.memory_news, self.used = set(), {}
+
+    def first_of_session(self, session: str) -> Job | None:
+        """The one that nothing of its session stands before; what waits for its client stands in nobody's
+        way."""
+        mates = (self.jobs[name] for name in self.of_session.get(session, ()))
+        return next((job for job in mates if job.state is not JobState.WAITING), None)
 
     def in_state(self, *states: JobState) -> Iterator[Job]:
         for state in states:

@@ -6,19 +6,23 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from djinn_lab.jobs.explain import Place, explain, places_in
-from djinn_lab.jobs.job import Job, line_order
-from djinn_lab.jobs.messages import LINE_TOLD_MAX, Event, LineOrdered, Notify, SegmentProgressed
+from djinn_lab.jobs.job import Job
+from djinn_lab.jobs.lines import Lines
+from djinn_lab.jobs.messages import Event, LineOrdered, Notify, SegmentProgressed
 from djinn_lab.jobs.states import IN_LINE, JobState
 from djinn_lab.jobs.tables import Tables
 
 STORY_EVENTS_MAX = 1000
+POSITIONS_TOLD_MAX = 100
+"""With more in line, a change of place is not worth a message to each of them."""
 
 
 class Teller:
     """Remembers what was told, so that only news are."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, lines: Lines) -> None:
         self._tables = tables
+        self._lines = lines
         self._told: dict[str, tuple[object, ...]] = {}
         self._lines_told: dict[str, tuple[str, ...]] = {}
         self._stories: dict[str, deque[Event]] = {}
@@ -27,11 +31,12 @@ class Teller:
         """Where in its device's line a job stands, None when it stands in none."""
         if job.held_on is None or job.state not in IN_LINE:
             return None
-        return next(place for other, place in self._places(job.held_on) if other.job == job.job)
+        places = self._places(job.held_on, self._lines.of_device(job.held_on))
+        return next(place for other, place in places if other.job == job.job)
 
     def places(self) -> dict[str, Place]:
-        devices = {job.held_on for job in self._tables.in_state(*IN_LINE) if job.held_on}
-        return {job.job: place for device in sorted(devices) for job, place in self._places(device)}
+        lines = self._lines.all().items()
+        return {job.job: place for device, line in lines for job, place in self._places(device, line)}
 
     def explain(self, job: Job, place: Place | None) -> str:
         return explain(job, place, self._tables.closed_devices())
@@ -40,21 +45,19 @@ class Teller:
         """Every event that touched a remembered job, oldest first."""
         return tuple(self._stories.get(job, ()))
 
-    def line(self, device: str) -> list[Job]:
-        return line_order(job for job in self._tables.of_device(device) if job.state in IN_LINE)
-
     def line_news(self) -> Iterator[LineOrdered]:
         """Whose turn is near, for session memory, where that changed."""
-        for device in sorted(self._tables.devices):
-            ordered = line_order(self._tables.of_device(device))
-            line = tuple(job.job for job in ordered[:LINE_TOLD_MAX])
+        for device, line in sorted(self._lines.next_of_each().items()):
             if len(line) > 1 and self._lines_told.get(device) != line:
                 yield LineOrdered(device, line)
             self._lines_told[device] = line
 
     def notices(self) -> Iterator[Notify]:
-        """One for every job whose state, device or place in line changed."""
-        tables, places = self._tables, self.places()
+        """One for every job whose state, device or place in line changed. Of a long line only those that the
+        event touched hear at once; the others when somebody asks."""
+        tables = self._tables
+        short = len(tables.of_state[JobState.QUEUED]) <= POSITIONS_TOLD_MAX
+        places = self.places() if short else {}
         for name in dict.fromkeys([*tables.touched, *places]):
             job = tables.find(name)
             if job is None or (job.state is JobState.RESTORING and job.memory == "ask"):
@@ -85,6 +88,6 @@ class Teller:
         for name in self._tables.forgotten:
             self._stories.pop(name, None)
 
-    def _places(self, device: str) -> Iterator[tuple[Job, Place]]:
+    def _places(self, device: str, line: list[Job]) -> Iterator[tuple[Job, Place]]:
         running = self._tables.devices[device].running
-        return places_in(self.line(device), self._tables.jobs[running] if running else None)
+        return places_in(line, self._tables.jobs[running] if running else None)

@@ -9,6 +9,8 @@ import shlex
 import sys
 
 from djinn_lab.errors import DjinnError
+from djinn_lab.jobs import decision
+from djinn_lab.jobs.decision import OURS
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.devices import plan_devices
 from djinn_lab.pool.launcher import WORKER_COMMAND
@@ -33,7 +35,12 @@ def main() -> int:
         )
         command = shlex.split(arguments.worker_command) if arguments.worker_command else WORKER_COMMAND
         options = PoolOptions(
-            plans, command, arguments.port, arguments.blob_bytes_max, arguments.memory_policy
+            plans,
+            command,
+            arguments.port,
+            arguments.blob_bytes_max,
+            arguments.memory_policy,
+            arguments.queue_policy,
         )
         run_pool(options)
     except DjinnError as error:
@@ -55,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--disk-bytes", type=int, default=0, help="of parked sessions, for each device")
     parser.add_argument("--link-bytes-per-s", type=int, help="of a CPU device's copies; 0: unlimited")
     parser.add_argument("--memory-policy", default="ours", choices=sorted(POLICIES))
+    parser.add_argument("--queue-policy", default=OURS.name, choices=sorted(decision.POLICIES))
     parser.add_argument("--worker-command", help="the worker's command line, before its own options")
     return parser
 

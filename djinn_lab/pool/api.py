@@ -29,8 +29,11 @@ CHUNK_BYTES = 2**20
 
 
 class NewUser(msgspec.Struct, frozen=True):
+    """``account``: the account above the user's own, such as ``"vision/train"``."""
+
     name: str
     role: str = "user"
+    account: str | None = None
 
 
 class UserToken(msgspec.Struct, frozen=True):
@@ -56,8 +59,11 @@ class PhaseAnswer(msgspec.Struct, frozen=True):
 
 
 class UserView(msgspec.Struct, frozen=True):
+    """``account``: the leaf of the share tree that pays for the user's cells."""
+
     name: str
     role: str
+    account: str
 
 
 def create_app(context: PoolContext) -> FastAPI:
@@ -187,7 +193,9 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
 def _add_user_routes(app: FastAPI, context: PoolContext) -> None:
     @app.get("/v1/users", responses=documented(list[UserView]), summary="All users (admins)")
     async def users(_user: Annotated[User, Depends(admin)]) -> Response:
-        return answer([UserView(user.name, user.role.label) for user in context.authentication.users()])
+        return answer(
+            [UserView(user.name, user.role.label, user.account) for user in context.authentication.users()]
+        )
 
     @app.post(
         "/v1/users", status_code=201, responses=documented(UserToken, 201), summary="Add a user (admins)"
@@ -196,10 +204,10 @@ def _add_user_routes(app: FastAPI, context: PoolContext) -> None:
         try:
             new = msgspec.json.decode(await request.body(), type=NewUser)
             token = new_token()
-            user = context.authentication.add(new.name, new.role, token_digest(token))
+            user = context.authentication.add(new.name, new.role, token_digest(token), new.account)
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
-        context.store.write(write_user(user.name, user.role.label, token_digest(token)))
+        context.store.write(write_user(user.name, user.role.label, token_digest(token), user.above))
         return answer(UserToken(user.name, user.role.label, token), 201)
 
     @app.delete("/v1/users/{name}", status_code=204, summary="Remove a user (admins)")

@@ -8,6 +8,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from djinn_lab.errors import PoolError
+from djinn_lab.jobs import QueueOpened
+from djinn_lab.jobs.decision import OURS
 from djinn_lab.memory import POLICIES, MemoryPolicy
 from djinn_lab.pool import history
 from djinn_lab.pool.authentication import Authentication
@@ -21,6 +23,7 @@ from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.metrics import Metrics
 from djinn_lab.pool.registry import SessionRegistry
+from djinn_lab.pool.share_store import read_shares
 from djinn_lab.pool.store import Store, sqlite_url
 
 
@@ -32,6 +35,7 @@ def assemble(
     database: Path,
     stop: Callable[[], None],
     policy: MemoryPolicy = POLICIES["ours"],
+    queue_policy: str = OURS.name,
 ) -> PoolContext:
     """Reads what the database knows, so it blocks; call it before serving. Raises PoolError without one."""
     clock = Clock()
@@ -40,6 +44,7 @@ def assemble(
     try:
         last_seq = store.opened()
         users = store.submit(history.read_users).result()
+        shares = store.submit(read_shares).result()
         measurements = store.submit(history.read_measurements).result()
     except sa.exc.SQLAlchemyError as error:
         raise PoolError(
@@ -47,11 +52,12 @@ def assemble(
         ) from error
     store.write(lambda connection: history.end_jobs_of_dead_pools(connection, pool, started_at))
     authentication = Authentication(token)
-    for name, role, digest in users:
-        authentication.add(name, role, digest)
+    for name, role, digest, above in users:
+        authentication.add(name, role, digest, above)
     metrics = Metrics()
     fleet = Fleet(launcher.plans, measurements)
     ledger = Ledger(pool, clock, store.journal, last_seq, policy)
+    ledger.jobs(QueueOpened(started_at, queue_policy, shares))
     books = Bookkeeper(ledger, blobs, store, SessionRegistry(), metrics.observe_segment)
     driver = Driver(ledger, launcher, fleet, blobs, books)
     heartbeat = Heartbeat(driver, store)

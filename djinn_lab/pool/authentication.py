@@ -30,8 +30,17 @@ class Role(IntEnum):
 
 
 class User(msgspec.Struct, frozen=True):
+    """``above``: the account in the share tree that the user's own lies below, such as ``"vision/train"``,
+    None at the top."""
+
     name: str
     role: Role
+    above: str | None = None
+
+    @property
+    def account(self) -> str:
+        """The leaf of the share tree that pays for the user's cells."""
+        return f"{self.above}/{self.name}" if self.above else self.name
 
 
 def new_token() -> str:
@@ -73,15 +82,17 @@ class Authentication:
     def users(self) -> list[User]:
         return sorted(self._users.values(), key=lambda user: user.name)
 
-    def add(self, name: str, role: str, digest: str) -> User:
-        """Raises ValueError on a bad or taken name, or a role that is none."""
+    def add(self, name: str, role: str, digest: str, above: str | None = None) -> User:
+        """Raises ValueError on a bad or taken name, a role that is none, or a bad account."""
+        if above is not None and not all(_NAME.fullmatch(part) for part in above.split("/")):
+            raise ValueError(f"{above!r} is no account; write it like organisation/project")
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no user name (letters, digits and . _ @ -, at most 64)")
         if role.upper() not in Role.__members__:
             raise ValueError(f"{role!r} is no role; there are {', '.join(r.label for r in Role)}")
         if any(user.name == name for user in self._users.values()):
             raise ValueError(f"there is a user {name!r} already")
-        user = User(name, Role[role.upper()])
+        user = User(name, Role[role.upper()], above)
         self._users[digest] = user
         return user
 

@@ -15,6 +15,7 @@ from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.records import JobRecord
 from djinn_lab.pool.registry import Session, SessionRegistry
+from djinn_lab.pool.share_store import usage_row
 from djinn_lab.pool.store import PROGRAM_BYTES_MAX, Kind, Row, Store, program_row, timings_row
 from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
 from djinn_lab.worker.messages import SegmentDone, WorkerMemory
@@ -74,6 +75,10 @@ class Bookkeeper:
             self._history.popitem(last=False)
         timings = msgspec.msgpack.encode((done.node_start_s, done.node_end_s))
         self._store.put(timings_row(done.job, done.segment, timings))
+
+    def charge(self, charge: jobs.ChargeAccount) -> None:
+        """A line of the usage ledger."""
+        self._store.put(usage_row(charge))
 
     def keep_program(self, submit: SubmitSegment) -> None:
         """For the graph and schedule pages; those above PROGRAM_BYTES_MAX are not kept."""

@@ -208,6 +208,8 @@ class Driver:
                 self.launcher.send(command.device, PreemptSegment(command.job, command.segment))
             case jobs.LineOrdered():
                 self.residence.order_line(command.device, command.jobs)
+            case jobs.ChargeAccount():
+                self.books.charge(command)
             case jobs.EndSegment():
                 self._end(command)
             case jobs.Notify():
@@ -244,7 +246,10 @@ class Driver:
 
     def _memory_held(self, hold: memory.HoldSegment) -> None:
         now_s = self.ledger.clock.now_s()
-        self._jobs(jobs.MemoryHeld(now_s, hold.job, hold.reason, hold.estimate_s, hold.in_line))
+        held = jobs.MemoryHeld(
+            now_s, hold.job, hold.reason, hold.estimate_s, hold.in_line, room=hold.admission
+        )
+        self._jobs(held)
 
     def _memory_refused(self, verdict: memory.RefuseSegment) -> None:
         """Of a segment that was held."""
@@ -309,7 +314,8 @@ class Driver:
                 link_bytes_per_s=ready.link_bytes_per_s,
             )
         )
-        self._jobs(jobs.DeviceAdded(now_s, device))
+        link = ready.link_bytes_per_s or 0.0
+        self._jobs(jobs.DeviceAdded(now_s, device, ready.memory_bytes, link))
 
 
 def _asks(job: jobs.Job) -> bool:

@@ -105,11 +105,10 @@ def read_events(connection: sa.Connection, pool: str, after: int | None, limit: 
     return rows if after is not None else rows[::-1]
 
 
-def read_users(connection: sa.Connection) -> list[tuple[str, str, str]]:
-    """Name, role and token digest."""
-    table = tables.users
-    rows = connection.execute(sa.select(table.c.name, table.c.role, table.c.token_digest))
-    return [(row.name, row.role, row.token_digest) for row in rows]
+def read_users(connection: sa.Connection) -> list[tuple[str, str, str, str | None]]:
+    """Name, role, token digest and the account above."""
+    rows = connection.execute(sa.select(tables.users))
+    return [(row.name, row.role, row.token_digest, row.account) for row in rows]
 
 
 def read_measurements(connection: sa.Connection) -> dict[tuple[str, int], DeviceMeasured]:

@@ -113,6 +113,7 @@ class Intake:
             wish=submit.target,
             predicted_s=self._books.predicted_s(session, submit, inspected.ops),
             memory="ask",
+            account=session.account,
             terms=self._terms(submit),
         )
 

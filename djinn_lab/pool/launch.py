@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from djinn_lab.errors import OptionError, PoolError
+from djinn_lab.jobs import decision
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.devices import plan_devices
 from djinn_lab.protocol.runtime_file import (
@@ -48,13 +49,15 @@ def start_pool(
     disk_bytes: int = 0,
     link_bytes_per_s: int | None = None,
     memory_policy: str | None = None,
+    queue_policy: str | None = None,
 ) -> RuntimeInfo:
     """The running pool, or a new one once it is ready. It outlives the caller.
 
     ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Sizes are per device; see
     :func:`djinn_lab.pool.devices.plan_devices`. ``memory_policy``: a name in
-    :data:`djinn_lab.memory.POLICIES`. Raises OptionError, or PoolError with the end of
-    the server's log when it does not become ready within ``wait_s``.
+    :data:`djinn_lab.memory.POLICIES`, ``queue_policy`` in :data:`djinn_lab.jobs.decision.POLICIES`. Raises
+    OptionError, or PoolError with the end of the server's log when it does not become ready within
+    ``wait_s``.
     """
     deadline_s = time.monotonic() + wait_s
     with _start_lock(deadline_s):
@@ -67,6 +70,10 @@ def start_pool(
             raise OptionError(
                 f"{memory_policy!r} is no policy of session memory.", f"Use one of {', '.join(POLICIES)}."
             )
+        if queue_policy is not None and queue_policy not in decision.POLICIES:
+            raise OptionError(
+                f"{queue_policy!r} is no policy of the queue.", f"Use one of {', '.join(decision.POLICIES)}."
+            )
         arguments = {
             "--devices": devices,
             "--memory-bytes": memory_bytes,
@@ -78,6 +85,7 @@ def start_pool(
             "--disk-bytes": disk_bytes,
             "--link-bytes-per-s": link_bytes_per_s,
             "--memory-policy": memory_policy,
+            "--queue-policy": queue_policy,
         }
         process = _spawn([f"{name}={value}" for name, value in arguments.items() if value is not None])
         return _wait_until_ready(process, deadline_s, wait_s)

@@ -18,12 +18,12 @@ class Ledger:
         clock: Clock,
         write: Callable[[Record], None],
         last_seq: int = 0,
-        policy: memory.MemoryPolicy | None = None,
+        policy: memory.MemoryPolicy = memory.POLICIES["ours"],
     ) -> None:
         self.pool = pool
         self.clock = clock
         self.queue = jobs.JobQueue()
-        self.accounts = memory.MemoryAccounts(policy or memory.POLICIES["ours"])
+        self.accounts = memory.MemoryAccounts(policy)
         self._write = write
         self._seq = last_seq
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from djinn_lab.pool.authentication import User
 from djinn_lab.pool.received import Received
 from djinn_lab.protocol.messages import PROTOCOL_VERSION, FromPool, JobUpdate, SegmentResult
 
@@ -54,12 +55,13 @@ class Link:
 
 @dataclass(slots=True)
 class Session:
-    """``pins``: blobs held for the next submit. ``verifying``: uploads under way, by digest.
-    ``rejected``: why an upload did not count. ``lost``: how the device with its values died, until it
-    runs again."""
+    """``account``: pays for its cells. ``pins``: blobs held for the next submit. ``verifying``: uploads under
+    way, by digest. ``rejected``: why an upload did not count. ``lost``: how the device with its values died,
+    until it runs again."""
 
     session: str
     user: str
+    account: str
     name: str
     same_host: bool
     connected_at: float
@@ -89,8 +91,8 @@ class SessionRegistry:
     def get(self, session: str) -> Session | None:
         return self._sessions.get(session)
 
-    def add(self, user: str, name: str, same_host: bool, at_s: float, link: Link) -> Session:
-        session = Session(uuid.uuid4().hex, user, name, same_host, at_s, at_s, link)
+    def add(self, user: User, name: str, same_host: bool, at_s: float, link: Link) -> Session:
+        session = Session(uuid.uuid4().hex, user.name, user.account, name, same_host, at_s, at_s, link)
         self._sessions[session.session] = session
         return session
 

@@ -53,13 +53,15 @@ log = logging.getLogger(__name__)
 
 class PoolOptions(msgspec.Struct, frozen=True):
     """``port`` 0: any free one. ``blob_bytes_max`` None: half of the free shared memory. ``memory_policy``:
-    its name in :data:`djinn_lab.memory.POLICIES`."""
+    its name in :data:`djinn_lab.memory.POLICIES`. ``queue_policy``: in
+    :data:`djinn_lab.jobs.decision.POLICIES`."""
 
     plans: Sequence[DevicePlan]
     worker_command: Sequence[str]
     port: int = 0
     blob_bytes_max: int | None = None
     memory_policy: str = "ours"
+    queue_policy: str = "ours"
 
 
 def run_pool(options: PoolOptions) -> None:
@@ -99,7 +101,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
     stopped = asyncio.Event()
     database = data_directory() / DATABASE_FILE
     policy = POLICIES[options.memory_policy]
-    context = assemble(pool, token, launcher, blobs, database, stopped.set, policy)
+    context = assemble(pool, token, launcher, blobs, database, stopped.set, policy, options.queue_policy)
     listener = _listen(options.port)
     server = WebServer(create_app(context), GRACE_S)
     loop = asyncio.get_running_loop()

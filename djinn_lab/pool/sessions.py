@@ -96,7 +96,7 @@ class SessionEndpoint:
         resumed = session is not None
         if session is None:
             now_s = self._driver.ledger.clock.now_s()
-            session = self._driver.registry.add(user.name, hello.name[:200], same_host, now_s, link)
+            session = self._driver.registry.add(user, hello.name[:200], same_host, now_s, link)
             self._driver.ledger.memory(memory.SessionOpened(now_s, session.session, user.name))
         directory = self._blobs.open_session(session.session)
         link.send(

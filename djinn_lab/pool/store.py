@@ -23,7 +23,7 @@ import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.journal import Record
-from djinn_lab.pool.tables import devices, journal, metadata, programs, schema_version, users
+from djinn_lab.pool.tables import devices, journal, metadata, programs, schema_version, usage, users
 from djinn_lab.pool.tables import jobs as jobs_table
 
 BATCH_MAX = 2000
@@ -34,7 +34,7 @@ PROGRAM_BYTES_MAX = 32 * 2**20
 PROGRAMS_BYTES_MAX = 2**30
 JOURNAL_ROWS_MAX = 200_000
 TRIM_EVERY_BATCHES = 200
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Result = TypeVar("Result")
 Work = Callable[[sa.Connection], None]
@@ -45,6 +45,7 @@ class Kind(Enum):
     """Rows that are written together, in this order."""
 
     JOURNAL = auto()
+    USAGE = auto()
     JOB = auto()
     PROGRAM = auto()
     TIMINGS = auto()
@@ -57,6 +58,7 @@ class Row(NamedTuple):
 
 _STATEMENTS: dict[Kind, sa.Executable] = {
     Kind.JOURNAL: sa.insert(journal),
+    Kind.USAGE: sa.insert(usage),
     Kind.JOB: sa.insert(jobs_table).prefix_with("OR REPLACE"),
     Kind.PROGRAM: sa.insert(programs).prefix_with("OR REPLACE"),
     Kind.TIMINGS: sa.update(programs)
@@ -189,8 +191,8 @@ def timings_row(job: str, segment: int, timings: bytes) -> Row:
     return Row(Kind.TIMINGS, {"of_job": job, "of_segment": segment, "timings": timings})
 
 
-def write_user(name: str, role: str, digest: str) -> Work:
-    row = {"name": name, "role": role, "token_digest": digest}
+def write_user(name: str, role: str, digest: str, account: str | None) -> Work:
+    row = {"name": name, "role": role, "token_digest": digest, "account": account}
     return lambda connection: _execute(connection, sa.insert(users).values(row))
 
 
@@ -220,6 +222,9 @@ def _open_engine(url: str) -> sa.Engine:
         found = connection.scalar(sa.select(schema_version.c.version))
         if found is None:
             connection.execute(sa.insert(schema_version).values(version=SCHEMA_VERSION))
+        elif found == 1:
+            connection.execute(sa.text("ALTER TABLE users ADD COLUMN account VARCHAR"))
+            connection.execute(sa.update(schema_version).values(version=SCHEMA_VERSION))
         elif found != SCHEMA_VERSION:
             raise sa.exc.InvalidRequestError(
                 f"the database has schema {found}, this pool needs {SCHEMA_VERSION}"

@@ -52,7 +52,35 @@ users = sa.Table(
     sa.Column("name", sa.String, primary_key=True),
     sa.Column("role", sa.String, nullable=False),
     sa.Column("token_digest", sa.String, nullable=False, unique=True),
+    sa.Column("account", sa.String),
 )
+"""``account``: the account above the user's own in the share tree, None for the top."""
+
+accounts = sa.Table(
+    "accounts",
+    metadata,
+    sa.Column("account", sa.String, primary_key=True),
+    sa.Column("weight", sa.Float, nullable=False),
+    sa.Column("limits", sa.Text, nullable=False),
+    sa.Column("min_runtime_s", sa.Float),
+)
+"""Targets of the share tree; ``limits`` in JSON."""
+
+usage = sa.Table(
+    "usage",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("job", sa.String, nullable=False, index=True),
+    sa.Column("segment", sa.Integer, nullable=False),
+    sa.Column("account", sa.String, nullable=False, index=True),
+    sa.Column("user", sa.String, nullable=False),
+    sa.Column("device", sa.String, nullable=False),
+    sa.Column("started_at_s", sa.Float, nullable=False),
+    sa.Column("ended_at_s", sa.Float, nullable=False),
+    sa.Column("memory_byte_s", sa.Float, nullable=False),
+    sa.Column("transfer_bytes", sa.Float, nullable=False),
+)
+"""The usage ledger: a row for every stretch of run time, written in one transaction with what it led to."""
 
 devices = sa.Table(
     "devices",

@@ -122,8 +122,11 @@ def test_a_note_that_cannot_be_read_and_a_pool_that_is_gone_stop_nobody(
     assert not path.exists()
 
 
-def test_the_session_is_called_like_the_notebook(manager: KernelManager, pool: PoolUnderTest) -> None:
-    manager.start_kernel(env={**pool.environment, "JPY_SESSION_NAME": "/work/plans/attention.ipynb"})
+def test_the_session_is_called_like_the_notebook(
+    manager: KernelManager, pool: PoolUnderTest, tmp_path: Path
+) -> None:
+    notebook = str(tmp_path / "attention.ipynb")
+    manager.start_kernel(env={**pool.environment, "JPY_SESSION_NAME": notebook})
     run(manager, HOLD)
     assert [session["name"] for session in pool.rest.sessions()] == ["attention"]
     manager.shutdown_kernel()

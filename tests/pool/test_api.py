@@ -131,7 +131,7 @@ def test_sessions_are_listed_and_closed(shared_pool: RuntimeInfo) -> None:
 def test_users(shared_pool: RuntimeInfo) -> None:
     api = rest(shared_pool)
     name, token = new_user(shared_pool, "viewer")
-    assert {"name": name, "role": "viewer"} in api.users()
+    assert {"name": name, "role": "viewer", "account": name} in api.users()
     assert rest(shared_pool, token).status()["user"] == name
     api.delete_user(name)
     assert name not in [user["name"] for user in api.users()]

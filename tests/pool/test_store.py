@@ -34,9 +34,9 @@ def test_reads_see_what_was_written_before(tmp_path: Path) -> None:
 
 def test_one_bad_write_takes_nothing_with_it(tmp_path: Path) -> None:
     store = Store(sqlite_url(tmp_path / "db"))
-    store.write(write_user("ann", "user", "1"))
-    store.write(write_user("ann", "user", "2"))
-    store.write(write_user("bob", "user", "3"))
+    store.write(write_user("ann", "user", "1", None))
+    store.write(write_user("ann", "user", "2", None))
+    store.write(write_user("bob", "user", "3", "vision/train"))
     assert [row[0] for row in store.submit(history.read_users).result()] == ["ann", "bob"]
     store.close()
 

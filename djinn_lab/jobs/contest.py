@@ -1,0 +1,242 @@
+"""Between the jobs of the pool and the decisions about them: who contends for a device, and what a plan means
+for a job.
+
+Of every session one job contends, the first that is there: what a session runs later reads what it made
+before. A job contends from the device that its session is bound to, its *home*; a decision to start it on
+another means that its session moves there first.
+
+Session memory has the last word on whether a segment can start (:mod:`djinn_lab.memory`). A decision to start
+one that memory has not granted yet passes over it until memory says something new about it; where others
+moved aside for it the device stays its own meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from djinn_lab.jobs import lifecycle
+from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start, decide, submit_limit
+from djinn_lab.jobs.fairness import Amounts, Capacity, ShareTree
+from djinn_lab.jobs.job import Job
+from djinn_lab.jobs.messages import ChargeAccount, MemoryNeed, PlaceSegment, SegmentSubmitted, StartSegment
+from djinn_lab.jobs.request import Demand, Node, Request
+from djinn_lab.jobs.states import IN_LINE, RANKS, IllegalEvent, JobState, Move
+from djinn_lab.jobs.tables import Tables, moved
+
+CONTENDING = frozenset({*IN_LINE, JobState.RESTORING})
+ROUNDS_MAX = 1000
+_ANYWHERE = Demand()
+
+
+@dataclass(slots=True)
+class Contest:
+    """``contender``: by session. ``passed_over``: memory has not granted what a decision wanted to start."""
+
+    tables: Tables
+    policy: QueuePolicy = POLICIES["ours"]
+    shares: ShareTree = field(default_factory=ShareTree)
+    cluster: Cluster = field(default_factory=Cluster)
+    contender: dict[str, str] = field(default_factory=dict)
+    passed_over: set[str] = field(default_factory=set)
+    wake_at_s: float | None = None
+    plan: Plan | None = None
+
+    def settle(self, at_s: float) -> None:
+        """Decide until nothing is left to do."""
+        self._follow(at_s)
+        for _ in range(ROUNDS_MAX):
+            self._bind_new(at_s)
+            plan = decide(self.cluster, self.shares, self.policy, at_s)
+            self.plan, self.wake_at_s = plan, plan.wake_at_s
+            if not plan:
+                return
+            self._obey(plan, at_s)
+        raise AssertionError("decisions do not come to an end")
+
+    def check_limits(self, event: SegmentSubmitted) -> None:
+        """Raises IllegalEvent for a job that its account may not hand in."""
+        account = event.account or event.user
+        request = Request(event.job, account, RANKS[event.priority], 0, event.at_s)
+        hit = submit_limit(self.cluster, self.shares, request)
+        if hit is None:
+            return
+        whose = f"account {hit.account}" if hit.account else "the pool"
+        if hit.kind == "rank":
+            best = list(RANKS)[int(hit.limit)]
+            raise IllegalEvent(f"priority {event.priority} is above the limit of {whose}, {best}", "client")
+        if hit.kind == "queued":
+            message = f"{whose} has {hit.used:.0f} cells waiting, and may have {hit.limit:.0f}"
+            raise IllegalEvent(message, "client")
+        raise IllegalEvent(f"{whose} may have {hit.limit:g} devices, and this needs {hit.wanted:g}", "client")
+
+    # -- following the jobs --------------------------------------------------------------------------------
+
+    def _follow(self, at_s: float) -> None:
+        """Bring what decisions read to what the last event made of the jobs."""
+        tables, cluster = self.tables, self.cluster
+        self._follow_devices()
+        for name in list(tables.touched):
+            job = tables.find(name)
+            if job is None:
+                continue
+            if name in cluster.holdings and job.state is not JobState.RUNNING:
+                self._stopped(job, at_s)
+        for session in dict.fromkeys(job.session for name in tables.touched if (job := tables.find(name))):
+            self._follow_session(session, at_s)
+
+    def _follow_devices(self) -> None:
+        for name, device in self.tables.devices.items():
+            node = Node(name, cordoned=device.cordoned, ready=device.alive)
+            if self.cluster.nodes.get(name) != node:
+                self.cluster.set_node(node)
+                self._offer()
+
+    def _offer(self) -> None:
+        """What the pool has to share, all its devices up."""
+        devices = self.tables.devices.values()
+        memory_bytes = float(sum(device.memory_bytes for device in devices))
+        link_bytes_per_s = sum(device.link_bytes_per_s for device in devices)
+        self.shares.set_capacity(Capacity(float(len(devices)), memory_bytes, link_bytes_per_s))
+
+    def _stopped(self, job: Job, at_s: float) -> None:
+        """Off its device. What it used replaces what it was charged."""
+        held = self.cluster.finish(job.job)
+        ended_at_s = max(at_s, held.started_s)
+        device = held.where[0][0]
+        used = self.tables.used.pop(job.job, (0.0, 0.0))
+        self.shares.settle(job.job, Amounts(ended_at_s - held.started_s, *used))
+        self.tables.out.append(
+            ChargeAccount(
+                job.job, job.segment, job.account, job.user, device, held.started_s, ended_at_s, *used
+            )
+        )
+        for other in self.tables.of_device(device):
+            self.passed_over.discard(other.job)
+
+    def _follow_session(self, session: str, at_s: float) -> None:
+        first = self.tables.first_of_session(session)
+        if first is not None and first.state not in CONTENDING:
+            first = None
+        before = self.contender.get(session)
+        if before is not None and before in self.cluster.waiting and (first is None or first.job != before):
+            self.cluster.withdraw(before)
+        if first is None:
+            self.contender.pop(session, None)
+            return
+        self.contender[session] = first.job
+        if first.job in self.tables.memory_news:
+            self.passed_over.discard(first.job)
+        request = self._request(first)
+        known = self.cluster.waiting.get(first.job)
+        if known is None:
+            self.cluster.submit(request, at_s)
+        elif known != request:
+            self.cluster.change(request, at_s)
+
+    def _request(self, job: Job) -> Request:
+        ready = job.memory in ("free", "granted", "line") or (job.memory == "held" and job.memory_room)
+        only = job.wish or (job.held_on if job.settled else None)
+        return Request(
+            job=job.job,
+            account=job.account,
+            rank=RANKS[job.priority],
+            number=job.turn,
+            arrived_s=job.submitted_at_s,
+            demand=_ANYWHERE if only is None else Demand(nodes=frozenset({only})),
+            estimate_s=job.remaining_s,
+            attained_s=job.ran_s,
+            deadline_s=job.deadline_at_s,
+            home=job.held_on,
+            move_s=job.move_s,
+            preempted=job.preemptions,
+            startable=ready and job.job not in self.passed_over,
+        )
+
+    # -- sessions without a device -------------------------------------------------------------------------
+
+    def _bind_new(self, at_s: float) -> None:
+        """Give jobs without a device one, so that memory can be asked: the wished one, or the least loaded;
+        ties by name. Binding is no promise: a decision may move the session."""
+        tables = self.tables
+        for job in sorted(tables.in_state(JobState.SUBMITTED), key=lambda job: job.arrival):
+            if job.waits_for:
+                continue
+            device = tables.bound.get(job.session) or self._least_loaded(job)
+            if device is not None:
+                self._bind(job, device)
+                self._follow_session(job.session, at_s)
+
+    def _bind(self, job: Job, device: str) -> None:
+        self.tables.bound[job.session] = device
+        bound = replace(moved(job, Move.BIND), held_on=device)
+        if bound.memory in ("ask", "held"):
+            bound = moved(bound, Move.HOLD)
+        if bound.memory == "ask":
+            self.tables.out.append(PlaceSegment(job.job, job.segment, job.session, device))
+        self.tables.put(bound)
+
+    def _least_loaded(self, job: Job) -> str | None:
+        tables = self.tables
+        up = [name for name, device in tables.devices.items() if device.alive and job.wish in (None, name)]
+        load = {name: 0 for name in up if not tables.devices[name].cordoned}
+        waiting = [other.held_on for other in tables.in_state(*CONTENDING)]
+        for name in (*tables.bound.values(), *waiting):
+            if name in load:
+                load[name] += 1
+        return min(load, key=lambda name: (load[name], name), default=None)
+
+    # -- obeying a plan ------------------------------------------------------------------------------------
+
+    def _obey(self, plan: Plan, at_s: float) -> None:
+        for top_up in plan.top_ups:
+            self.shares.correct(top_up.job, top_up.charge)
+            holding = self.cluster.holdings[top_up.job]
+            self.cluster.update(replace(holding, charged_until_s=top_up.charged_until_s))
+        for preemption in plan.preemptions:
+            self.cluster.preempt(preemption.by, preemption.victims, preemption.where, at_s)
+            by = self.tables.jobs[preemption.by]
+            for victim in preemption.victims:
+                message = f"for {by.user}'s job {by.job[:8]} ({by.priority})"
+                lifecycle.ask_to_move_aside(self.tables, self.tables.jobs[victim], message)
+        for start in plan.starts:
+            job = self.tables.jobs[start.job]
+            device = start.where[0][0]
+            if device != job.held_on:
+                self._move(job, device, at_s)
+            elif job.memory in ("free", "granted"):
+                self._start(job, start, at_s)
+            else:
+                self.passed_over.add(job.job)
+                self._follow_session(job.session, at_s)
+
+    def _start(self, job: Job, start: Start, at_s: float) -> None:
+        assert job.held_on is not None
+        self.tables.devices[job.held_on].running = job.job
+        first_at_s = job.started_at_s if job.started_at_s is not None else at_s
+        started = replace(moved(job, Move.START), started_at_s=first_at_s, running_since_s=at_s)
+        self.tables.put(replace(started, settled=False, message=""))
+        self.tables.out.append(StartSegment(job.job, job.segment, job.held_on))
+        self.cluster.start(
+            job.job,
+            start.where,
+            at_s,
+            start.ends_s,
+            park_s=job.move_s,
+            charged_until_s=start.charged_until_s,
+        )
+        self.shares.admit(job.job, job.account, at_s, start.charge)
+        self.contender.pop(job.session, None)
+
+    def _move(self, job: Job, device: str, at_s: float) -> None:
+        """Its session goes to another device, with all that it has in line."""
+        self.tables.bound[job.session] = device
+        for name in self.tables.of_session[job.session]:
+            mate = self.tables.jobs[name]
+            if mate.state not in CONTENDING:
+                continue
+            memory: MemoryNeed = "free" if mate.memory == "free" else "ask"
+            loose = replace(moved(mate, Move.UNBIND), held_on=None, memory=memory, memory_reason="")
+            self._bind(replace(loose, settled=True), device)
+        self._follow_session(job.session, at_s)

@@ -1,0 +1,46 @@
+"""The share tree in the database: its targets, and the usage ledger that it is built from again."""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+
+from djinn_lab.jobs import ChargeAccount
+from djinn_lab.jobs.fairness import AccountView, Amounts, Limits, ShareState, ShareTree
+from djinn_lab.pool.store import Kind, Row, Work
+from djinn_lab.pool.tables import accounts, usage
+
+
+def usage_row(charge: ChargeAccount) -> Row:
+    return Row(Kind.USAGE, msgspec.structs.asdict(charge))
+
+
+def write_target(view: AccountView, min_runtime_s: float | None) -> Work:
+    """An account's weight and limits replace those that are stored."""
+    row = {
+        "account": view.account,
+        "weight": view.weight,
+        "limits": msgspec.json.encode(view.limits).decode(),
+        "min_runtime_s": min_runtime_s,
+    }
+
+    def write(connection: sa.Connection) -> None:
+        connection.execute(sa.delete(accounts).where(accounts.c.account == view.account))
+        connection.execute(sa.insert(accounts).values(row))
+
+    return write
+
+
+def read_shares(connection: sa.Connection) -> ShareState:
+    """Targets as stored, usage summed over the ledger."""
+    tree = ShareTree()
+    for row in connection.execute(sa.select(usage).order_by(usage.c.id)):
+        charge = f"{row.job}:{row.id}"
+        tree.admit(charge, row.account, row.started_at_s, Amounts())
+        seconds = row.ended_at_s - row.started_at_s
+        tree.settle(charge, Amounts(seconds, row.memory_byte_s, row.transfer_bytes))
+    for row in connection.execute(sa.select(accounts)):
+        tree.set_weight(row.account, row.weight)
+        tree.set_limits(row.account, msgspec.json.decode(row.limits, type=Limits))
+        tree.set_min_runtime(row.account, row.min_runtime_s)
+    return tree.state()
