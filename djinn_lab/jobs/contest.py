@@ -77,6 +77,7 @@ class Contest:
         """Bring what decisions read to what the last event made of the jobs."""
         tables, cluster = self.tables, self.cluster
         self._follow_devices()
+        self.passed_over -= tables.memory_news
         for name in list(tables.touched):
             job = tables.find(name)
             if job is None:
@@ -126,8 +127,6 @@ class Contest:
             self.contender.pop(session, None)
             return
         self.contender[session] = first.job
-        if first.job in self.tables.memory_news:
-            self.passed_over.discard(first.job)
         request = self._request(first)
         known = self.cluster.waiting.get(first.job)
         if known is None:
@@ -137,7 +136,8 @@ class Contest:
 
     def _request(self, job: Job) -> Request:
         ready = job.memory in ("free", "granted", "line") or (job.memory == "held" and job.memory_room)
-        only = job.wish or (job.held_on if job.settled else None)
+        stays = job.settled or job.move_s is None
+        only = job.wish or (job.held_on if stays else None)
         return Request(
             job=job.job,
             account=job.account,
@@ -149,7 +149,7 @@ class Contest:
             attained_s=job.ran_s,
             deadline_s=job.deadline_at_s,
             home=job.held_on,
-            move_s=job.move_s,
+            move_s=job.move_s or 0.0,
             preempted=job.preemptions,
             startable=ready and job.job not in self.passed_over,
         )
@@ -223,7 +223,7 @@ class Contest:
             start.where,
             at_s,
             start.ends_s,
-            park_s=job.move_s,
+            park_s=job.move_s or 0.0,
             charged_until_s=start.charged_until_s,
         )
         self.shares.admit(job.job, job.account, at_s, start.charge)

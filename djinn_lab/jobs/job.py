@@ -53,8 +53,8 @@ class Job(msgspec.Struct, frozen=True):
     yields: bool = False
     """Somebody asked for that, so it lets all others go first."""
     preemptions: int = 0
-    move_s: float = 0.0
-    """What bringing its session's state to another device would take."""
+    move_s: float | None = None
+    """What bringing its session's state to another device would take, None when it cannot be brought."""
     settled: bool = False
     """It was moved, or could not be: it stays where it is until it has run there."""
     running_since_s: float | None = None

@@ -40,7 +40,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     """``wish``: the device the user asked for. ``predicted_s``: expected run time, None when unknown. With
     ``memory`` held: why, and for how long about. ``account``: the leaf of the share tree that pays, the
     user's name if empty. ``terms`` count with the first segment. ``move_s``: what bringing the session's
-    state to another device would take."""
+    state to another device would take, None when it cannot be brought."""
 
     at_s: float
     job: str
@@ -57,7 +57,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     memory_wait_s: float | None = None
     account: str = ""
     terms: Terms = NO_TERMS
-    move_s: float = 0.0
+    move_s: float | None = None
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
@@ -151,13 +151,13 @@ class PreemptRequested(msgspec.Struct, frozen=True, tag=True):
 
 class SegmentPreempted(msgspec.Struct, frozen=True, tag=True):
     """The worker stopped the segment after ``ops_done`` ops, and what these made stays with the session.
-    ``move_s``: what bringing all of it to another device would take."""
+    ``move_s``: what bringing all of it to another device would take, None when it cannot be brought."""
 
     at_s: float
     job: str
     segment: int
     ops_done: int
-    move_s: float = 0.0
+    move_s: float | None = None
 
 
 class MoveRefused(msgspec.Struct, frozen=True, tag=True):

@@ -114,6 +114,10 @@ class JobQueue:
         """The device that the session is bound to."""
         return self._tables.bound.get(session)
 
+    def jobs_of(self, session: str) -> tuple[str, ...]:
+        """The session's unfinished jobs, in the order in which their segments came."""
+        return tuple(self._tables.of_session.get(session, ()))
+
     def has_unfinished(self, session: str) -> bool:
         """Does a job of the session run or wait?"""
         return session in self._tables.of_session

@@ -227,7 +227,7 @@ class Driver:
             error = self.books.records[command.job].error = answers.lost_aside(flight.stops.lost)
             self._jobs(jobs.MemoryRefused(self.ledger.clock.now_s(), command.job, error.message))
             return
-        self.residence.bind(command.session, command.device, command.job)
+        self.residence.bind(command.session, command.device)
         self.residence.perform(self.residence.place(flight.placement))
 
     def _cell_over(self, job: str) -> None:

@@ -81,11 +81,12 @@ class Residence:
             )
         )
 
-    def bind(self, session: str, device: str, job: str) -> None:
-        """The queue chose a device for the session, whose segment of ``job`` is about to be placed there."""
+    def bind(self, session: str, device: str) -> None:
+        """The queue chose a device for the session, where its segments are about to be placed."""
         account = self._ledger.accounts.session(session)
         if account is not None and account.device != device:
-            self.handle(memory.SegmentWithdrawn(self._now_s(), job))
+            for job in self._ledger.queue.jobs_of(session):
+                self.handle(memory.SegmentWithdrawn(self._now_s(), job))
             self.handle(memory.SessionBound(self._now_s(), session, device))
 
     def order_line(self, device: str, line: tuple[str, ...]) -> None:
