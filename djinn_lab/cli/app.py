@@ -18,6 +18,7 @@ from djinn_lab.cli import (
     profiles,
     sessions,
     setup,
+    simulate,
     version,
 )
 from djinn_lab.cli.output import print_error
@@ -46,6 +47,7 @@ def build_app() -> typer.Typer:
     app.command("doctor")(doctor.examine)
     app.command("demo")(demo.run_demo)
     app.add_typer(kernel.build_group(), name="kernel")
+    app.command("simulate")(simulate.run_simulation)
     app.command("bench")(bench.run_benchmarks)
     app.command("version")(version.show_versions)
     return app

@@ -68,7 +68,7 @@ def simulate_with_records(
 ) -> tuple[QueueRun, Records]:
     """With what became of every job."""
     chosen = POLICIES[policy] if isinstance(policy, str) else policy
-    pools = _pools(trace, nodes)
+    pools = pools_of(trace, nodes)
     records = Records()
     courses: dict[str, Course] = {}
     devices = decisions = failures = unfinished = 0
@@ -95,12 +95,13 @@ def simulate_with_records(
     return QueueRun(figures, accounts_of(records), courses, _rows(records, settings.keep_jobs)), records
 
 
-def _pools(trace: Trace, nodes: Nodes | None) -> dict[str, list[Node]]:
+def pools_of(trace: Trace, nodes: Nodes | None) -> dict[str, list[Node]]:
+    """Nodes by pool. Raises ValueError when nobody says how many there are."""
     chosen = trace.nodes if nodes is None else nodes
     if not isinstance(chosen, Mapping):
         return {"": list(chosen)}
     if not chosen:
-        raise ValueError(f"the trace {trace.name} names no nodes; say how many there are")
+        raise ValueError(f"The trace {trace.name} names no nodes")
     return {pool: list(members) for pool, members in chosen.items()}
 
 

@@ -1,0 +1,169 @@
+"""``djinn-lab simulate``: what would another policy, or another pool, have done with these jobs?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from msgspec.structs import replace
+
+from djinn_lab.cli.options import AsJson
+from djinn_lab.cli.output import print_line, print_table
+from djinn_lab.errors import OptionError, UserError
+from djinn_lab.units import format_seconds
+
+if TYPE_CHECKING:
+    from djinn_lab.jobs.request import Node
+    from djinn_lab.simulator.queue import BrokenLine, QueueRun, QueueSettings, Trace
+
+DEVICES_PER_NODE = 8
+BROKEN_SHOWN = 3
+
+
+def run_simulation(
+    trace: Annotated[
+        str,
+        typer.Argument(
+            help="A file (SWF, Philly, ITP, Helios, openb), a public trace by name, or synthetic."
+        ),
+    ],
+    policy: Annotated[str, typer.Option(help="One, several with commas between, or all.")] = "ours",
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="One pool of so many equal nodes, whatever the trace says.")
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="Devices of each of them; alone: of a single node. Default: 8.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
+    pools: Annotated[Path | None, typer.Option(help="JSON with nodes by virtual cluster (Philly).")] = None,
+    estimates: Annotated[
+        str, typer.Option(help="Of run times: given (by the trace), exact, history, none.")
+    ] = "given",
+    park_s: Annotated[
+        float | None, typer.Option("--park", min=0, help="Seconds to move aside, and again to come back.")
+    ] = None,
+    node_failures: Annotated[
+        float | None, typer.Option(min=1, help="Each node fails about every so many seconds, for an hour.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the result there, for the dashboard.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--traces", help="Folder of public traces. Default: DJINN_TRACES.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a trace of jobs through the pool's own scheduler, on simulated devices and time."""
+    from djinn_lab.simulator.queue.result_file import result_of, write_result
+    from djinn_lab.simulator.queue.run import pools_of, simulate_queue
+
+    chosen = _policies(policy)
+    settings = _settings(estimates, park_s, node_failures)
+    found = _trace(trace, folder, pools, jobs)
+    try:
+        simulated = pools_of(found, _nodes(nodes, devices))
+    except ValueError as error:
+        raise UserError(f"{error}.", "Say --nodes N, and --devices N for each of them.") from None
+    runs, seconds = [], []
+    for name in chosen:
+        started = perf_counter()
+        runs.append(simulate_queue(found, simulated, name, settings))
+        seconds.append(perf_counter() - started)
+    by_pool = {pool: sum(node.devices for node in members) for pool, members in simulated.items()}
+    result = result_of(found.name, by_pool, settings, runs, found.broken, found.left_out)
+    if out is not None:
+        write_result(out, result)
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
+        return
+    _report(found, runs, seconds, sum(by_pool.values()))
+    if out is not None:
+        print_line(f"Written: {out}")
+
+
+def _policies(wanted: str) -> list[str]:
+    from djinn_lab.jobs.decision import POLICIES
+
+    names = list(POLICIES) if wanted == "all" else [name.strip() for name in wanted.split(",")]
+    unknown = [name for name in names if name not in POLICIES]
+    if unknown:
+        known = ", ".join(POLICIES)
+        raise OptionError(f"There is no policy {', '.join(unknown)}.", f"There are: {known}; or say all.")
+    return names
+
+
+def _settings(estimates: str, park_s: float | None, node_failures_s: float | None) -> QueueSettings:
+    from djinn_lab.simulator.queue import Failures, Parking, QueueSettings
+
+    try:
+        settings = msgspec.convert({"estimates": estimates}, QueueSettings)
+    except msgspec.ValidationError:
+        raise OptionError(
+            f"--estimates {estimates} is none of those that are known.",
+            "There are: given, exact, history, none.",
+        ) from None
+    if park_s is not None:
+        settings = replace(settings, parking=Parking(((1, park_s, park_s),)))
+    if node_failures_s is not None:
+        settings = replace(settings, failures=Failures(node_failures_s, 3600.0))
+    return settings
+
+
+def _trace(name: str, folder: Path | None, pools: Path | None, jobs: int | None) -> Trace:
+    from djinn_lab.simulator.traces.catalog import open_trace
+    from djinn_lab.simulator.traces.folder import NoTraces
+
+    try:
+        found = open_trace(name, folder, pools)
+    except NoTraces as error:
+        raise UserError(f"{str(error)[0].upper()}{str(error)[1:]}.") from None
+    return found if jobs is None else replace(found, jobs=tuple(islice(found.jobs, jobs)))
+
+
+def _nodes(nodes: int | None, devices: int | None) -> tuple[Node, ...] | None:
+    from djinn_lab.simulator.queue import equal_nodes
+
+    if nodes is None and devices is None:
+        return None
+    return equal_nodes(nodes or 1, devices or DEVICES_PER_NODE)
+
+
+def _report(trace: Trace, runs: Iterable[QueueRun], seconds: Iterable[float], devices: int) -> None:
+    headings = (
+        *("policy", "jobs", "wait mean", "p99", "completion mean", "p99", "slowdown"),
+        *("used", "Jain", "preemptions", "simulated in"),
+    )
+    rows = [_row(run, took_s) for run, took_s in zip(runs, seconds, strict=True)]
+    print_table(f"{trace.name} on {devices} devices", headings, rows)
+    unfinished = max((run.figures.unfinished for run in runs), default=0)
+    if unfinished:
+        print_line(f"{unfinished} jobs fit on no node and are not counted.")
+    if trace.left_out:
+        print_line(f"{trace.left_out} lines are no work (jobs that never ran, or of other pools).")
+    if trace.broken:
+        print_line(f"{len(trace.broken)} broken lines were left out: {_shown(trace.broken)}")
+
+
+def _shown(broken: tuple[BrokenLine, ...]) -> str:
+    shown = "; ".join(f"line {line.number}: {line.reason}" for line in broken[:BROKEN_SHOWN])
+    return f"{shown}; ..." if len(broken) > BROKEN_SHOWN else shown
+
+
+def _row(run: QueueRun, took_s: float) -> tuple[str, ...]:
+    found = run.figures
+    return (
+        found.policy,
+        str(found.jobs),
+        format_seconds(found.wait_mean_s),
+        format_seconds(found.wait_p99_s),
+        format_seconds(found.jct_mean_s),
+        format_seconds(found.jct_p99_s),
+        f"{found.slowdown_mean:.2f}",
+        f"{found.utilisation:.1%}",
+        "" if found.jain is None else f"{found.jain:.3f}",
+        str(found.preemptions),
+        format_seconds(took_s),
+    )

@@ -1,0 +1,74 @@
+"""A frozen result on disk, for the dashboard and for later. JSON; the same run writes the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from djinn_lab.errors import UserError
+from djinn_lab.simulator.queue.run import QueueRun
+from djinn_lab.simulator.queue.settings import QueueSettings
+from djinn_lab.simulator.queue.workload import BrokenLine
+
+FORMAT = "djinn-lab queue simulation 1"
+SUFFIX = ".djinn-queue.json"
+BROKEN_KEPT = 20
+
+
+class QueueResult(msgspec.Struct, frozen=True, kw_only=True):
+    """``runs``: one a policy. ``broken``: lines of the trace that could not be understood, the first of them
+    with their reasons. ``left_out``: lines that are no work."""
+
+    format: str = FORMAT
+    trace: str
+    nodes: dict[str, int]
+    settings: QueueSettings
+    broken: int
+    broken_lines: tuple[BrokenLine, ...]
+    left_out: int
+    runs: tuple[QueueRun, ...]
+
+
+def result_of(
+    trace: str,
+    nodes: dict[str, int],
+    settings: QueueSettings,
+    runs: Sequence[QueueRun],
+    broken: Sequence[BrokenLine] = (),
+    left_out: int = 0,
+) -> QueueResult:
+    """``nodes``: devices by pool."""
+    return QueueResult(
+        trace=trace,
+        nodes=nodes,
+        settings=settings,
+        broken=len(broken),
+        broken_lines=tuple(broken[:BROKEN_KEPT]),
+        left_out=left_out,
+        runs=tuple(runs),
+    )
+
+
+def write_result(path: Path, result: QueueResult) -> None:
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}", "Name another --out FILE.") from error
+
+
+def read_result(path: Path) -> QueueResult:
+    """Raises UserError when it is no such file."""
+    try:
+        result = msgspec.json.decode(path.read_bytes(), type=QueueResult)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise UserError(
+            f"{path} is no result of a queue simulation: {error}",
+            "djinn-lab simulate TRACE --out FILE writes one.",
+        ) from error
+    if result.format != FORMAT:
+        raise UserError(f"{path} has the format {result.format!r}; this version reads {FORMAT!r}")
+    return result
