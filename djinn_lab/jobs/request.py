@@ -57,7 +57,8 @@ class Request(msgspec.Struct, frozen=True):
     None when unknown; it orders and sizes holes, and never kills. ``attained_s``: device-seconds that it
     has had. ``home``: where its state lies; elsewhere costs ``move_s``. ``preempted``: how often it had to
     move aside, last at ``preempted_at_s``. ``startable`` False: it keeps its place, but something is still
-    brought for it, so that others may pass."""
+    brought for it, so that others may pass. ``park_s``: what moving aside is expected to cost once it
+    runs."""
 
     job: str
     account: str
@@ -73,6 +74,7 @@ class Request(msgspec.Struct, frozen=True):
     preempted: int = 0
     startable: bool = True
     preempted_at_s: float | None = None
+    park_s: float = 0.0
 
 
 class Holding(msgspec.Struct, frozen=True):

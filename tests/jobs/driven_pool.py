@@ -38,6 +38,7 @@ class DrivenPool:
         self._starts = 0
 
     def arrive(self, request: Request, runs_s: float | None = None) -> None:
+        request = replace(request, park_s=self.park_s)
         heapq.heappush(self._arrivals, (request.arrived_s, request.number, request))
         needed = runs_s if runs_s is not None else request.estimate_s
         assert needed is not None
@@ -45,7 +46,7 @@ class DrivenPool:
 
     def run(self, until_s: float = math.inf, steps_max: int = 100_000) -> None:
         """Until nothing happens any more, or until that time."""
-        wake_s = math.inf
+        wake_s = self.settle().wake_at_s or math.inf
         for _ in range(steps_max):
             self._drop_stale()
             moments = [self._endings[0][0]] if self._endings else []
@@ -77,9 +78,9 @@ class DrivenPool:
         enact(self.cluster, self.shares, plan)
         for start in plan.starts:
             holding = self.cluster.holdings[start.job]
-            self.cluster.update(replace(holding, park_s=self.park_s))
             self._starts += 1
-            moved = holding.request.home is not None and start.where[0][0] != holding.request.home
+            home = holding.request.home
+            moved = home is not None and all(node != home for node, _ in start.where)
             runs_s = self.runs_s[start.job] + (holding.request.move_s if moved else 0.0)
             self.runs_s[start.job] = runs_s
             heapq.heappush(self._endings, (self.now_s + runs_s, self._starts, start.job))

@@ -75,7 +75,8 @@ def test_usage_halves_in_a_half_life() -> None:
     assert shares.device_s(leaf, 0) == 100
     assert shares.device_s(leaf, 50) == 50
     assert shares.device_s(leaf, 150) == 12.5
-    assert shares.below_s(leaf, 25, 0) == 100
+    assert shares.below_s(leaf, 25, 0) == pytest.approx(100)
+    assert shares.device_s(leaf, shares.below_s(leaf, 25, 0)) < 25
 
 
 def test_usage_is_a_fraction_of_the_pool() -> None:

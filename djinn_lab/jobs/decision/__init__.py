@@ -3,32 +3,51 @@
 from djinn_lab.jobs.decision.cluster import Calendar, Cluster, ClusterState, Pin
 from djinn_lab.jobs.decision.decide import decide
 from djinn_lab.jobs.decision.enact import enact, end, park
+from djinn_lab.jobs.decision.explain import Ahead, Blocker, Counterfactual, Explanation, Outlook, explain
+from djinn_lab.jobs.decision.forecast import Expected, Forecast, WhatIf, forecast, what_if
 from djinn_lab.jobs.decision.limiting import submit_limit
 from djinn_lab.jobs.decision.plan import Plan, Preemption, Reserved, Start, TopUp
 from djinn_lab.jobs.decision.policy import OURS, POLICIES, Cause, QueuePolicy
-from djinn_lab.jobs.decision.reason import Reason
+from djinn_lab.jobs.decision.reasons import Reason
+from djinn_lab.jobs.decision.record import DecisionRecord, Snapshot, record
+from djinn_lab.jobs.decision.sentence import sentence
 from djinn_lab.jobs.decision.trace import Note, Trace
 
 __all__ = [
     "OURS",
     "POLICIES",
+    "Ahead",
+    "Blocker",
     "Calendar",
     "Cause",
     "Cluster",
     "ClusterState",
+    "Counterfactual",
+    "DecisionRecord",
+    "Expected",
+    "Explanation",
+    "Forecast",
     "Note",
+    "Outlook",
     "Pin",
     "Plan",
     "Preemption",
     "QueuePolicy",
     "Reason",
     "Reserved",
+    "Snapshot",
     "Start",
     "TopUp",
     "Trace",
+    "WhatIf",
     "decide",
     "enact",
     "end",
+    "explain",
+    "forecast",
     "park",
+    "record",
+    "sentence",
     "submit_limit",
+    "what_if",
 ]

@@ -42,17 +42,20 @@ class Calendar(msgspec.Struct, frozen=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """Everything, for snapshots and their digests."""
+    """Everything: for snapshots, their digests, and copies to try things on. ``leaving``: victims and for
+    whom they leave."""
 
-    nodes: tuple[Node, ...]
-    waiting: tuple[Request, ...]
-    holdings: tuple[Holding, ...]
-    pins: tuple[Pin, ...]
-    calendar: tuple[Calendar, ...]
+    nodes: tuple[Node, ...] = ()
+    waiting: tuple[Request, ...] = ()
+    holdings: tuple[Holding, ...] = ()
+    pins: tuple[Pin, ...] = ()
+    leaving: tuple[tuple[str, str], ...] = ()
+    calendar: tuple[Calendar, ...] = ()
 
 
 class Cluster:
-    """``devices_held`` and ``queued``: by account and everybody above it (``""`` is the pool)."""
+    """``devices_held`` and ``queued``: by account and everybody above it (``""`` is the pool). ``decided_s``:
+    when a plan was last made to happen. ``sharing``: waiting requests for less than a whole device."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self.room = Room()
@@ -66,11 +69,26 @@ class Cluster:
         self.devices_held: dict[str, float] = {}
         self.queued: dict[str, int] = {}
         self.sharing = 0
+        self.decided_s: float | None = None
         self._charged: list[tuple[float, str]] = []
         self._lines: dict[str, tuple[str, ...]] = {}
         self._index: WaitingIndex | None = None
         for node in nodes:
             self.set_node(node)
+
+    @classmethod
+    def restored(cls, state: ClusterState, now_s: float) -> Cluster:
+        """One that decides as the one did whose state this was."""
+        found = cls(state.nodes)
+        for holding in state.holdings:
+            found._begin(holding)
+        for request in state.waiting:
+            found.submit(request, now_s)
+        found.pins = {pin.job: pin for pin in state.pins}
+        found.leaving = dict(state.leaving)
+        for entry in state.calendar:
+            found.set_calendar(entry)
+        return found
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
@@ -141,16 +159,15 @@ class Cluster:
         now_s: float,
         ends_s: float | None = None,
         *,
-        park_s: float = 0.0,
+        park_s: float | None = None,
         exempt_until_s: float = 0.0,
         preemptible: bool = True,
         charged_until_s: float | None = None,
     ) -> Holding:
         request = self.withdraw(job)
-        self.room.take(request.demand, where)
+        park_s = request.park_s if park_s is None else park_s
         holding = Holding(request, where, now_s, ends_s, park_s, exempt_until_s, preemptible, charged_until_s)
-        self._hold(holding)
-        self._count_devices(request.account, devices_of(request.demand, _members(where)))
+        self._begin(holding)
         return holding
 
     def update(self, holding: Holding) -> None:
@@ -190,6 +207,12 @@ class Cluster:
         )
         self.submit(again, now_s)
         return again
+
+    def _begin(self, holding: Holding) -> None:
+        request, where = holding.request, holding.where
+        self.room.take(request.demand, where)
+        self._hold(holding)
+        self._count_devices(request.account, devices_of(request.demand, _members(where)))
 
     def _hold(self, holding: Holding) -> None:
         self.holdings[holding.request.job] = holding
@@ -248,10 +271,11 @@ class Cluster:
 
     def state(self) -> ClusterState:
         return ClusterState(
-            tuple(self.nodes[name] for name in sorted(self.nodes)),
+            tuple(self.nodes.values()),
             tuple(sorted(self.waiting.values(), key=lambda request: request.number)),
             tuple(sorted(self.holdings.values(), key=lambda holding: holding.request.number)),
             tuple(self.pins.values()),
+            tuple(sorted(self.leaving.items())),
             tuple(self.calendar[name] for name in sorted(self.calendar)),
         )
 

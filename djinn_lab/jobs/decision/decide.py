@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import preempting
 from djinn_lab.jobs.decision.cluster import Cluster
-from djinn_lab.jobs.decision.keys import estimate_s
+from djinn_lab.jobs.decision.keys import estimate_s, steps
 from djinn_lab.jobs.decision.limiting import members_allowed, soft_limit, start_limit
 from djinn_lab.jobs.decision.plan import Plan, Preemption
-from djinn_lab.jobs.decision.policy import QueuePolicy
-from djinn_lab.jobs.decision.reason import Reason
+from djinn_lab.jobs.decision.policy import PROMISING, QueuePolicy
+from djinn_lab.jobs.decision.reasons import Reason
 from djinn_lab.jobs.decision.trace import Trace
 from djinn_lab.jobs.decision.trial import Trial, fits_at
 from djinn_lab.jobs.decision.waiting import Bucket, Cursor, Head, WaitingIndex
@@ -84,13 +84,12 @@ class _Decision:
         trial, cluster = self.trial, self.trial.cluster
         for pin in cluster.pins.values():
             request = cluster.waiting[pin.job]
-            there = frozenset(node for node, _ in pin.where)
             left = not any(cluster.leaving.get(victim) == pin.job for victim in pin.victims)
             if left and request.startable and fits_at(trial.room, request.demand, pin.where):
                 trial.start(request, Placed(pin.where, {}), pinned=True)
                 self._note(request, Reason.STARTS_NOW)
             else:
-                trial.closed |= there
+                trial.keep(request, pin.where, pin.victims)
                 self._note(request, Reason.MAKING_ROOM)
 
     # -- in order --------------------------------------------------------------------------------------------
@@ -220,7 +219,11 @@ class _Decision:
                 cursor.next_of_class()
                 return
             case "easy":
-                if len(self.trial.blocked) < self.policy.reservations or request.deadline_s is not None:
+                if len(self.trial.blocked) < self.policy.reservations:
+                    self.trial.promise(request)
+            case "starving":
+                raised = steps(request, self.policy, self.trial.now_s) > 0
+                if raised and len(self.trial.blocked) < self.policy.reservations:
                     self.trial.promise(request)
             case "always":
                 pass
@@ -231,7 +234,7 @@ class _Decision:
         trial = self.trial
         trial.preemptions.append(found)
         trial.victims.update(found.victims)
-        trial.closed.update(node for node, _ in found.where)
+        trial.keep(request, found.where, found.victims)
         members = sum(members for _, members in found.where)
         trial.admit(request, members, estimate_s(request, self.policy))
         self._note(request, Reason.MAKING_ROOM)
@@ -251,7 +254,7 @@ class _Decision:
             if trial.cluster.calendar and trial.room.place(demand, trial.scoring, None, trial.opened):
                 self.why = Reason.CALENDAR
             return None
-        if not trial.blocked or self.policy.passing not in ("easy", "conservative"):
+        if not trial.blocked or self.policy.passing not in PROMISING:
             return placed
         if allowed is not None:
             demand = replace(demand, nodes=allowed if demand.nodes is None else demand.nodes & allowed)

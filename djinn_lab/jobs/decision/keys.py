@@ -41,7 +41,7 @@ def steps(request: Request, policy: QueuePolicy, now_s: float) -> int:
     """By how many ranks age and deadline raise it, whether it waits or runs."""
     if policy.age_step_s is None:
         return 0
-    aged = int(max(0.0, now_s - request.arrived_s) / policy.age_step_s)
+    aged = int(max(0.0, now_s - request.arrived_s) / _age_step_s(request, policy))
     urgent = request.deadline_s is not None and now_s >= _urgent_from(request, policy)
     return min(policy.age_ranks_max, aged + urgent)
 
@@ -60,13 +60,22 @@ def next_rank_change_s(request: Request, policy: QueuePolicy, now_s: float) -> f
         return math.inf
     if steps(request, policy, now_s) >= policy.age_ranks_max:
         return math.inf
-    aged = int(max(0.0, now_s - request.arrived_s) / policy.age_step_s)
-    change_s = request.arrived_s + (aged + 1) * policy.age_step_s
+    step_s = _age_step_s(request, policy)
+    aged = int(max(0.0, now_s - request.arrived_s) / step_s)
+    change_s = request.arrived_s + (aged + 1) * step_s
     while change_s <= now_s:
         change_s = math.nextafter(change_s, math.inf)
     if request.deadline_s is not None and now_s < _urgent_from(request, policy):
         change_s = min(change_s, _urgent_from(request, policy))
     return change_s
+
+
+def _age_step_s(request: Request, policy: QueuePolicy) -> float:
+    """What it needs in all does not change when it is preempted, so neither does its rank then."""
+    assert policy.age_step_s is not None
+    devices = devices_of(request.demand, request.demand.members)
+    had_s = request.attained_s / devices if devices else 0.0
+    return policy.age_step_s + policy.age_stretch * (estimate_s(request, policy) + had_s)
 
 
 def _urgent_from(request: Request, policy: QueuePolicy) -> float:

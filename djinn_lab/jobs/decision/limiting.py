@@ -58,8 +58,11 @@ def soft_limit(
     return None
 
 
-def submit_limit(cluster: Cluster, shares: ShareTree, request: Request) -> LimitHit | None:
-    """What forbids handing it in at all: its priority, too many waiting, or more than it can ever get."""
+def submit_limit(
+    cluster: Cluster, shares: ShareTree, request: Request, *, again: bool = False
+) -> LimitHit | None:
+    """What forbids handing it in at all: its priority, too many waiting, or more than it can ever get.
+    ``again``: it waits already, and is one of those that are counted."""
     wanted = devices_of(request.demand, request.demand.members_min)
     for node in shares.lineage(request.account):
         limits = node.limits
@@ -67,7 +70,7 @@ def submit_limit(cluster: Cluster, shares: ShareTree, request: Request) -> Limit
             return LimitHit(node.account, "rank", limits.rank_min, request.rank, request.rank)
         if limits.devices_max is not None and wanted > limits.devices_max:
             return LimitHit(node.account, "devices", limits.devices_max, 0.0, wanted)
-        queued = cluster.queued.get(node.account, 0)
+        queued = cluster.queued.get(node.account, 0) - again
         if limits.queued_max is not None and queued >= limits.queued_max:
             return LimitHit(node.account, "queued", limits.queued_max, queued, 1)
     return None

@@ -17,9 +17,13 @@ Within = Literal["arrival", "remaining", "service", "attained"]
 """The order among equals: number of arrival; predicted seconds still to run; those times devices; the queue
 of attained device-seconds that it is in, then arrival."""
 
-Passing = Literal["never", "always", "easy", "conservative"]
-"""May a job start before one that is ahead of it and does not fit? Never; always; when it delays none of the
-first ``reservations`` of those; when it delays nobody."""
+Passing = Literal["never", "always", "starving", "easy", "conservative"]
+"""May a job start before one that is ahead of it and does not fit? Never; always; when it delays none of
+those that age or a deadline has raised (at most ``reservations``); none of the first ``reservations``;
+nobody."""
+
+PROMISING: frozenset[Passing] = frozenset({"starving", "easy", "conservative"})
+"""With these, who is ahead may be promised room, and nobody may start in it."""
 
 Cause = Literal["rank", "fairness", "shorter", "attained"]
 """Why one job may preempt another: better priority; its account would still be behind the other's; it is much
@@ -29,15 +33,15 @@ shorter; it has had less service."""
 class QueuePolicy(msgspec.Struct, frozen=True):
     """Order: ``by_rank``, then ``by_fairness``, then ``within``.
 
-    ``age_step_s``: after each such time a waiting job is treated as one rank better, at most
-    ``age_ranks_max`` times and never as rank 0, which nobody can wait himself into; a deadline that comes
-    close counts as one such step. None: never. ``unknown_s``: what a job without an estimate is taken to
-    need.
+    ``age_step_s``: after each such time, plus ``age_stretch`` times what it needs in all, a job is treated
+    as one rank better, at most ``age_ranks_max`` times and never as rank 0, which nobody can wait himself
+    into; a deadline that comes close counts as one such step. None: never. ``unknown_s``: what a job
+    without an estimate is taken to need.
 
-    A preemption for shortness needs ``remaining x shorter_factor + park_s`` below what the victim still
-    needs; one for fairness that the account stays behind by ``fair_margin_s`` device-seconds per weight,
-    after both charges, and by ``park_factor`` times what parking costs. ``min_runtime_s``: so long nobody
-    is preempted, where accounts set nothing else; ``preemptions_max``: so often a job is (rank 0 may
+    A preemption for shortness needs ``remaining x shorter_factor + park_factor x park_s`` below what the
+    victim still needs; one for fairness that the account stays behind by ``fair_margin_s`` device-seconds
+    per weight, after both charges, and by ``park_factor x park_s``. ``min_runtime_s``: so long nobody is
+    preempted, where accounts set nothing else; ``preemptions_max``: so often a job is (rank 0 may
     nevertheless). ``preempt_depth``: how many kinds of waiting jobs are tried as preemptors in one
     decision; ``victims_max``: how many jobs one may displace. ``hold_home``: wait for the home device while
     that costs less than moving."""
@@ -58,6 +62,7 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     preempt_depth: int = 4
     victims_max: int = 64
     age_step_s: float | None = None
+    age_stretch: float = 0.0
     age_ranks_max: int = 1
     deadline_slack_s: float = 60.0
     attained_limits_s: tuple[float, ...] = ()
@@ -70,8 +75,10 @@ class QueuePolicy(msgspec.Struct, frozen=True):
             raise ValueError(
                 f"shorter_factor {self.shorter_factor} is below 1: jobs would trade places for ever"
             )
-        if self.reservations < 1 and self.passing == "easy":
-            raise ValueError("EASY needs at least one reservation; passing='always' is without")
+        if self.reservations < 1 and self.passing in ("easy", "starving"):
+            raise ValueError(f"{self.passing} needs at least one reservation; passing='always' is without")
+        if self.age_step_s is not None and not self.age_step_s > 0:
+            raise ValueError(f"age_step_s {self.age_step_s} is not above 0; None is without ageing")
 
 
 OURS = QueuePolicy(

@@ -35,7 +35,7 @@ from djinn_lab.jobs.decision.keys import (
     within_key,
 )
 from djinn_lab.jobs.decision.plan import Preemption
-from djinn_lab.jobs.decision.policy import Cause
+from djinn_lab.jobs.decision.policy import PROMISING, Cause
 from djinn_lab.jobs.decision.trial import Trial, charge_for, fits_at
 from djinn_lab.jobs.fairness import Amounts
 from djinn_lab.jobs.request import Holding, Request, Where
@@ -82,7 +82,7 @@ def find(trial: Trial, request: Request) -> Preemption | None:
 
 def _eligible(trial: Trial, request: Request) -> Iterable[Victim]:
     policy, now_s = trial.policy, trial.now_s
-    longest_s = policy.passing in ("easy", "conservative") and bool(trial.blocked)
+    promised = policy.passing in PROMISING and bool(trial.blocked)
     needed_s = estimate_s(request, policy)
     for job, holding in trial.cluster.holdings.items():
         if job in trial.victims or not holding.preemptible:
@@ -93,7 +93,7 @@ def _eligible(trial: Trial, request: Request) -> Iterable[Victim]:
         if cause is None or _protected(trial, request, holding):
             continue
         left_s = remaining_s(holding, policy, now_s)
-        if longest_s and left_s < needed_s:
+        if promised and left_s < needed_s:
             continue
         rank = effective_rank(holding.request, policy, now_s)
         cost_s = holding.park_s * (1 + holding.request.preempted)

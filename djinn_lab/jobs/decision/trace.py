@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from djinn_lab.jobs.decision.reason import Reason
+from djinn_lab.jobs.decision.reasons import Reason
 from djinn_lab.jobs.decision.waiting import Shape, shape_of
 from djinn_lab.jobs.fairness import LimitHit
 from djinn_lab.jobs.request import Request

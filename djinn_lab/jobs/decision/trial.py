@@ -4,6 +4,7 @@ at its end, and the promises (pins, reservations, the calendar) that every attem
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -21,7 +22,8 @@ MIB = 1 << 20
 
 
 class Trial:
-    """``closed``: nodes where somebody is still moving aside for somebody else. ``more``: devices given
+    """``closed``: nodes where somebody is still moving aside for somebody else; ``displaced``: those, and
+    how long the others want their room. ``more``: devices given
     out, by account and everybody above. ``wake_s``: the earliest moment at which a clock alone changes
     something."""
 
@@ -34,6 +36,7 @@ class Trial:
         self.reservations: list[Reserved] = []
         self.top_ups: list[TopUp] = []
         self.victims: set[str] = set(cluster.leaving)
+        self.displaced: dict[str, float | None] = {}
         self.closed: set[str] = set()
         self.more: dict[str, float] = {}
         self.blocked: list[Request] = []
@@ -49,7 +52,10 @@ class Trial:
     # -- what running jobs owe -------------------------------------------------------------------------------
 
     def top_up(self) -> None:
-        """Charge those who run on for another quantum."""
+        """Charge those who run on for another quantum, or a quarter of what they have had: a long job is
+        looked at a number of times that grows with the logarithm of its length."""
+        if not self.policy.by_fairness:
+            return
         due, next_s = self.cluster.charge_due(self.now_s)
         self.wake_by(next_s)
         for job in due:
@@ -58,7 +64,8 @@ class Trial:
                 continue
             holding = self.cluster.holdings[job]
             ran_s = self.now_s - holding.started_s
-            ahead_s = min(remaining_s(holding, self.policy, self.now_s), self.shares.settings.quantum_s)
+            quantum_s = max(self.shares.settings.quantum_s, ran_s / 4)
+            ahead_s = min(remaining_s(holding, self.policy, self.now_s), quantum_s)
             members = sum(members for _, members in holding.where)
             owed = charge_for(holding.request.demand, members, ran_s + ahead_s)
             self.wake_by(self.now_s + ahead_s)
@@ -101,6 +108,21 @@ class Trial:
         waits += [seconds for _, where, seconds in self._begun if any(node == home for node, _ in where)]
         return min(waits, default=0.0)
 
+    def keep(self, request: Request, where: Where, victims: Iterable[str]) -> None:
+        """Those who leave do so for this request: until it has come, its nodes are closed to others. What is
+        free of its place is taken; the victims' room comes back, for all that is known, when it is done."""
+        self.closed.update(node for node, _ in where)
+        self.displaced.update((victim, request.estimate_s) for victim in victims)
+        free = tuple(
+            (node, min(members, capacity(self.room.free(node), request.demand))) for node, members in where
+        )
+        part = tuple((node, members) for node, members in free if members)
+        self.room.take(request.demand, part)
+        self._begun.append((request, part, estimate_s(request, self.policy)))
+        if self._profile is not None and part:
+            slot = Slot(self.now_s, sum(members for _, members in part), part)
+            self._profile.reserve(request.demand, slot, request.estimate_s)
+
     # -- promises to those who are ahead ---------------------------------------------------------------------
 
     def promise(self, request: Request) -> None:
@@ -111,10 +133,6 @@ class Trial:
         """When there will be room for what, with all promises made so far booked in it."""
         if self._profile is None:
             self._profile = Profile(self.room, self._endings(), self.now_s)
-            for pin in self.cluster.pins.values():
-                self._book_pin(self._profile, self.cluster.waiting[pin.job], pin.where)
-            for made in self.preemptions:
-                self._book_pin(self._profile, self.cluster.waiting[made.by], made.where)
         while self._promised < len(self.blocked):
             request = self.blocked[self._promised]
             self._promised += 1
@@ -140,8 +158,9 @@ class Trial:
         endings = []
         for job, holding in self.cluster.holdings.items():
             ends_s = holding.ends_s
-            if job in self.victims:
-                ends_s = self.now_s + holding.park_s
+            if job in self.displaced:
+                seconds = self.displaced[job]
+                ends_s = None if seconds is None else self.now_s + holding.park_s + seconds
             elif ends_s is not None and ends_s <= self.now_s:
                 ends_s = self.now_s + remaining_s(holding, self.policy, self.now_s)
             endings.append(Ending(ends_s, holding.request.demand, holding.where))
@@ -149,10 +168,6 @@ class Trial:
             ends_s = None if request.estimate_s is None else self.now_s + seconds
             endings.append(Ending(ends_s, request.demand, where))
         return endings
-
-    def _book_pin(self, profile: Profile, request: Request, where: Where) -> None:
-        members = sum(members for _, members in where)
-        profile.reserve(request.demand, Slot(self.now_s, members, where), request.estimate_s)
 
     # -- taking ----------------------------------------------------------------------------------------------
 
@@ -162,7 +177,7 @@ class Trial:
         self.room.take(request.demand, where)
         self.victims.add(request.job)
         seconds = estimate_s(request, self.policy)
-        if request.home is not None and any(node != request.home for node, _ in where):
+        if request.home is not None and all(node != request.home for node, _ in where):
             seconds += request.move_s
         if self._profile is not None:
             slot = Slot(self.now_s, placed.members, where)

@@ -20,6 +20,8 @@ from djinn_lab.jobs.fairness.limits import NO_LIMITS, Limits
 from djinn_lab.jobs.fairness.state import AccountState, AccountView, Charge, ShareSettings, ShareState
 
 Undo = tuple[str, Charge | None, tuple[tuple[Account, float, float, float, float], ...]]
+BELOW = 1 + 1e-9
+"""So that what is said to be below something then is."""
 _MICRO = 1_000_000
 _MILLI = 1_000
 
@@ -203,11 +205,11 @@ class ShareTree:
         return node.device_s / weight if weight else 0.0
 
     def below_s(self, node: Account, amount: float, at_s: float) -> float:
-        """When its decayed device-seconds will have sunk to this amount, if nothing more is charged."""
+        """When its decayed device-seconds will be below this amount, if nothing more is charged."""
         now = self.device_s(node, at_s)
         if now <= amount:
             return at_s
-        return at_s + self._decay.half_life_s * math.log2(now / amount) if amount > 0 else math.inf
+        return at_s + self._decay.half_life_s * math.log2(now / amount * BELOW) if amount > 0 else math.inf
 
     # -- to look at and to store -----------------------------------------------------------------------------
 

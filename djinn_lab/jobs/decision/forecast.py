@@ -1,0 +1,227 @@
+"""When will what start? The same :func:`~djinn_lab.jobs.decision.decide`, run forward on a copy with
+nothing but what is known now: jobs end when they are expected to, nobody else comes, nothing fails."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from djinn_lab.jobs.decision.cluster import Cluster
+from djinn_lab.jobs.decision.decide import decide
+from djinn_lab.jobs.decision.enact import enact, end, park
+from djinn_lab.jobs.decision.keys import remaining_s
+from djinn_lab.jobs.decision.limiting import submit_limit
+from djinn_lab.jobs.decision.plan import Plan
+from djinn_lab.jobs.decision.policy import QueuePolicy
+from djinn_lab.jobs.fairness import LimitHit, ShareTree
+from djinn_lab.jobs.request import Request, Where
+from djinn_lab.jobs.states import RANKS
+
+STARTS_MAX = 2_000
+"""So many starts are looked ahead; what comes later is "later than"."""
+
+Basis = Literal["estimates", "guesses"]
+"""What an expected start rests on: estimates of every job that runs or starts before; or some of these have
+none, and are taken to need ``unknown_s``."""
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """A first start. ``before``: those that wait now and start earlier, in that order."""
+
+    job: str
+    start_s: float
+    where: Where
+    before: tuple[str, ...]
+    basis: Basis
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """First starts of those that wait now, in order. ``until_s``: as far as it goes; ``complete``: nothing
+    was left to happen then. Who is not among the starts of a complete forecast does not start by itself."""
+
+    starts: dict[str, tuple[float, Where]]
+    guessed_from: int
+    until_s: float
+    complete: bool
+
+    def expected(self, job: str) -> Expected | None:
+        found = self.starts.get(job)
+        if found is None:
+            return None
+        order = list(self.starts)
+        place = order.index(job)
+        basis: Basis = "estimates" if place < self.guessed_from else "guesses"
+        return Expected(job, found[0], found[1], tuple(order[:place]), basis)
+
+
+class WhatIf(msgspec.Struct, frozen=True):
+    """The same future twice: as it is and with the change. Times are None where it does not start within the
+    forecast. ``refused``: the account may not have what was asked for."""
+
+    job: str
+    start_s: float | None
+    changed_start_s: float | None
+    refused: LimitHit | None = None
+
+    @property
+    def sooner_s(self) -> float:
+        """By how much the change lets it start earlier; 0 when it does not, infinite when only so it
+        starts."""
+        if self.changed_start_s is None:
+            return 0.0
+        return math.inf if self.start_s is None else max(0.0, self.start_s - self.changed_start_s)
+
+
+def forecast(
+    cluster: Cluster,
+    shares: ShareTree,
+    policy: QueuePolicy,
+    now_s: float,
+    *,
+    job: str | None = None,
+    starts_max: int = STARTS_MAX,
+) -> Forecast:
+    """From now on; only until ``job`` has started, if one is named."""
+    future = _Future(Cluster.restored(cluster.state(), now_s), ShareTree(shares.state()), policy, now_s)
+    return future.run(job, starts_max)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What else a user could ask for. ``anywhere``: without a wish for certain nodes."""
+
+    priority: str | None = None
+    members: int | None = None
+    deadline_s: float | None = None
+    anywhere: bool = False
+
+
+def what_if(
+    cluster: Cluster,
+    shares: ShareTree,
+    policy: QueuePolicy,
+    now_s: float,
+    job: str,
+    *,
+    priority: str | None = None,
+    members: int | None = None,
+    deadline_s: float | None = None,
+    anywhere: bool = False,
+) -> WhatIf:
+    """When would a waiting job start with another priority, gang size or deadline, or without its wish for
+    certain nodes? Computed by the scheduler itself."""
+    changed = changed_request(cluster.waiting[job], Change(priority, members, deadline_s, anywhere))
+    before = start_with(cluster, shares, policy, now_s, cluster.waiting[job])
+    after = start_with(cluster, shares, policy, now_s, changed)
+    start_s = None if isinstance(before, LimitHit) else before
+    if isinstance(after, LimitHit):
+        return WhatIf(job, start_s, None, after)
+    return WhatIf(job, start_s, after)
+
+
+def start_with(
+    cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float, request: Request
+) -> float | LimitHit | None:
+    """When this request would start in the place of the waiting one of the same name; a limit that forbids
+    it; None when it would not start within the forecast."""
+    refused = submit_limit(cluster, shares, request, again=True)
+    if refused is not None:
+        return refused
+    other = Cluster.restored(cluster.state(), now_s)
+    if request != cluster.waiting[request.job]:
+        other.change(request, now_s)
+    expected = forecast(other, shares, policy, now_s, job=request.job).expected(request.job)
+    return None if expected is None else expected.start_s
+
+
+def changed_request(request: Request, change: Change) -> Request:
+    """Raises ValueError for what nobody can ask for."""
+    demand = request.demand
+    if change.members is not None:
+        if change.members < 1:
+            raise ValueError(f"a gang of {change.members}; it takes at least one member")
+        members_min = min(change.members, demand.members_min)
+        demand = replace(demand, members=change.members, members_min=members_min)
+    if change.anywhere:
+        demand = replace(demand, nodes=None, selector=frozenset())
+    if change.priority is not None and change.priority not in RANKS:
+        raise ValueError(f"priority {change.priority!r} is none of {', '.join(RANKS)}")
+    return replace(
+        request,
+        rank=request.rank if change.priority is None else RANKS[change.priority],
+        demand=demand,
+        deadline_s=request.deadline_s if change.deadline_s is None else change.deadline_s,
+    )
+
+
+class _Future:
+    """``guessed_from``: the number of starts before the first that rests on a guess."""
+
+    def __init__(self, cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float) -> None:
+        self.cluster, self.shares, self.policy, self.now_s = cluster, shares, policy, now_s
+        self.starts: dict[str, tuple[float, Where]] = {}
+        self.asked = frozenset(cluster.waiting)
+        self.left_s: dict[str, float] = {}
+        self.guessed_from: int | None = None
+        self._endings: list[tuple[float, int, str]] = []
+        self._pushed = 0
+        for name, holding in cluster.holdings.items():
+            if holding.ends_s is None or holding.ends_s <= now_s:
+                self.guessed_from = 0
+            self._expect_end(name, now_s + remaining_s(holding, policy, now_s))
+
+    def run(self, job: str | None, starts_max: int) -> Forecast:
+        complete = False
+        while len(self.starts) < starts_max and (job is None or job not in self.starts):
+            plan = decide(self.cluster, self.shares, self.policy, self.now_s)
+            if plan:
+                self._perform(plan)
+                continue
+            at_s = self._next_s(plan)
+            if at_s == math.inf:
+                complete = True
+                break
+            self.now_s = at_s
+            while self._endings and self._endings[0][0] <= at_s:
+                self._end(heapq.heappop(self._endings))
+        if not self.cluster.waiting:
+            complete = True
+        guessed_from = len(self.starts) if self.guessed_from is None else self.guessed_from
+        return Forecast(self.starts, guessed_from, self.now_s, complete)
+
+    def _next_s(self, plan: Plan) -> float:
+        ends_s = self._endings[0][0] if self._endings else math.inf
+        if not self.cluster.waiting:
+            return math.inf
+        return min(ends_s, math.inf if plan.wake_at_s is None else plan.wake_at_s)
+
+    def _perform(self, plan: Plan) -> None:
+        parking = {victim for made in plan.preemptions for victim in made.victims}
+        enact(self.cluster, self.shares, plan)
+        for start in plan.starts:
+            if start.job in self.asked:
+                self.starts.setdefault(start.job, (self.now_s, start.where))
+            holding = self.cluster.holdings[start.job]
+            if holding.ends_s is None and self.guessed_from is None:
+                self.guessed_from = len(self.starts)
+            self._expect_end(start.job, self.now_s + remaining_s(holding, self.policy, self.now_s))
+        for victim in parking:
+            self._park(victim)
+
+    def _park(self, victim: str) -> None:
+        holding = self.cluster.holdings[victim]
+        left_s = remaining_s(holding, self.policy, self.now_s) + holding.park_s
+        park(self.cluster, self.shares, victim, self.now_s, left_s)
+
+    def _expect_end(self, job: str, ends_s: float) -> None:
+        self._pushed += 1
+        heapq.heappush(self._endings, (ends_s, self._pushed, job))
+        self.left_s[job] = ends_s
+
+    def _end(self, ending: tuple[float, int, str]) -> None:
+        ends_s, _, job = ending
+        if job in self.cluster.holdings and self.left_s[job] == ends_s:
+            end(self.cluster, self.shares, job, ends_s)

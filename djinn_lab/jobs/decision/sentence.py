@@ -1,0 +1,193 @@
+"""One true sentence (or two) on why a job waits, with numbers: :func:`sentence` of an
+:class:`~djinn_lab.jobs.decision.explain.Explanation`. Nothing is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from djinn_lab.jobs.decision.explain import Ahead, Blocker, Explanation
+from djinn_lab.jobs.decision.reasons import Reason
+from djinn_lab.jobs.fairness import LimitHit
+from djinn_lab.jobs.placement import EverFits, Misfit
+
+NAMED_MAX = 3
+"""So many jobs or nodes are named; of the others only the number is told."""
+STALE_S = 5.0
+"""A decision that is due for so long was not taken: the scheduler itself is what is waited for."""
+
+Clock = Callable[[float], str]
+
+_NEVER = {
+    "nodes": "none of the named nodes exists",
+    "selector": "no node has all the labels that it asks for",
+    "taints": "it tolerates the taints of no node that it could use",
+    "devices": "no node that it could use has a device",
+    "device_share": "it asks for {needed} thousandths of one device, and a device has {available}",
+    "cpu": "a member needs {needed} thousandths of a core, and the largest node for it has {available}",
+    "memory": "a member needs {needed} MiB, and the largest node for it has {available} MiB",
+    "one_node": "{needed} members must be on one node, and at most {available} fit on one",
+    "packed": "{needed} members must be packed, and at most {available} can be",
+    "members": "it needs {needed} members at once, and the whole pool holds {available}",
+}
+
+
+def sentence(explanation: Explanation, clock: Clock | None = None) -> str:
+    """``clock`` writes a time of the core's clock for people; without it, times are told as from now."""
+    say = clock or (lambda at_s: f"in {duration(at_s - explanation.now_s)}")
+    parts = [_why(explanation, say), *_when(explanation, say), *_instead(explanation, say)]
+    return " ".join(part[0].upper() + part[1:] + "." for part in parts if part)
+
+
+def duration(seconds: float) -> str:
+    """Such as ``40 ms``, ``12 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 1:
+        return f"{max(0.0, seconds) * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86_400:.1f} days"
+
+
+def _why(explanation: Explanation, say: Clock) -> str:
+    """The reason itself."""
+    ahead = explanation.ahead
+    match explanation.reason:
+        case Reason.IMPOSSIBLE:
+            return "it can never start: " + _impossible(explanation.impossible)
+        case Reason.ABOVE_LIMIT | Reason.ACCOUNT_LIMIT | Reason.SOFT_LIMIT:
+            return _limit(explanation.reason, explanation.limit, say)
+        case Reason.STARTS_NOW:
+            return _starts_now(explanation)
+        case Reason.NOT_READY:
+            return "what it needs is still brought to its device; its place in line is kept"
+        case Reason.MAKING_ROOM:
+            return f"{_jobs(explanation.blockers, say)} moves aside for it"
+        case Reason.UNAVAILABLE:
+            return "every node that could hold it is cordoned or away" + _nodes(explanation.nodes)
+        case Reason.CALENDAR:
+            return "the free nodes that could hold it are reserved for others before it would be done"
+        case Reason.HOME:
+            held = _jobs(explanation.blockers, say)
+            return f"its state lies where {held} runs, and waiting there costs less than moving"
+        case Reason.RESERVED:
+            return f"there is room, but not until it would be done: {_promised(explanation.blockers, say)}"
+        case Reason.BEHIND:
+            first = f"{_count(ahead)} ahead of it" if ahead else "nobody is expected to start before it"
+            return first + _held(explanation, say)
+        case Reason.BUSY:
+            return "it is next, and what it needs is in use" + _held(explanation, say)
+
+
+def _starts_now(explanation: Explanation) -> str:
+    decided_s = explanation.decided_s
+    if decided_s is not None and explanation.now_s - decided_s > STALE_S:
+        ago = duration(explanation.now_s - decided_s)
+        return f"nothing is in its way, but the scheduler has not decided anything for {ago}"
+    return "nothing is in its way; it starts now"
+
+
+def _when(explanation: Explanation, say: Clock) -> list[str]:
+    """Its place, and when it is expected to start."""
+    if explanation.reason.never or explanation.reason in (Reason.STARTS_NOW, Reason.NOT_READY):
+        return []
+    if explanation.expected_s is None:
+        if explanation.later_than_s is not None:
+            return [f"it is not expected to start before {say(explanation.later_than_s)}"]
+        return ["as things are, it does not start by itself"]
+    basis = "" if explanation.basis == "estimates" else ", guessing run times that nobody has estimated"
+    place = f"it is expected to start {say(explanation.expected_s)}{basis}"
+    return [f"{place}, as number {explanation.position} of {explanation.waiting} that wait"]
+
+
+def _instead(explanation: Explanation, say: Clock) -> list[str]:
+    if not explanation.would:
+        return []
+    best = explanation.would[0]
+    when = "now" if best.start_s <= explanation.now_s else say(best.start_s)
+    return [f"with `{best.option}` it would start {when}"]
+
+
+def _held(explanation: Explanation, say: Clock) -> str:
+    if explanation.blockers:
+        nodes = _names(explanation.expected_where)
+        return f"; {nodes} {_is(explanation.expected_where)} held by {_jobs(explanation.blockers, say)}"
+    return _nodes(explanation.nodes)
+
+
+def _jobs(blockers: Sequence[Blocker], say: Clock) -> str:
+    told = [
+        f"{one.job} of {one.account}"
+        + ("" if one.until_s is None else f" (expected to end {say(one.until_s)})")
+        for one in blockers[:NAMED_MAX]
+    ]
+    more = len(blockers) - NAMED_MAX
+    return _listed([*told, f"{more} more"] if more > 0 else told) or "nobody any more"
+
+
+def _promised(blockers: Sequence[Blocker], say: Clock) -> str:
+    told = [
+        f"{one.job} of {one.account} is to start {'' if one.until_s is None else say(one.until_s)}".rstrip()
+        for one in blockers[:NAMED_MAX]
+    ]
+    return _listed(told)
+
+
+def _count(ahead: Sequence[Ahead]) -> str:
+    total = sum(one.jobs for one in ahead)
+    told = [f"{one.jobs} of {one.account}" for one in ahead[:NAMED_MAX]]
+    more = total - sum(one.jobs for one in ahead[:NAMED_MAX])
+    listed = _listed([*told, f"{more} of others"] if more else told)
+    return f"{total} {'job is' if total == 1 else 'jobs are'} expected to start ({listed})"
+
+
+def _nodes(misfit: Misfit | None) -> str:
+    """Such as ``; of 4 nodes 2 are busy, 1 has not the labels``."""
+    if misfit is None:
+        return ""
+    counted = [
+        (misfit.busy, "busy"),
+        (misfit.open, "free, which are too few"),
+        (misfit.cordoned, "cordoned"),
+        (misfit.not_ready, "away"),
+        (misfit.not_named, "not wanted"),
+        (misfit.label, "without its labels"),
+        (misfit.taint, "tainted"),
+        (misfit.too_small, "too small"),
+    ]
+    told = [f"{count} {what}" for count, what in counted if count]
+    return f"; of {misfit.nodes} {'node' if misfit.nodes == 1 else 'nodes'}: {', '.join(told)}"
+
+
+def _impossible(found: EverFits | None) -> str:
+    assert found is not None
+    assert found.constraint is not None
+    return _NEVER[found.constraint].format(needed=found.needed, available=found.available)
+
+
+def _limit(reason: Reason, hit: LimitHit | None, say: Clock) -> str:
+    assert hit is not None
+    whose = f"account {hit.account}" if hit.account else "the pool"
+    if reason is Reason.ABOVE_LIMIT:
+        return (
+            f"it can never start: it wants {hit.wanted:g} devices, and {whose} may have {hit.limit:g} at once"
+        )
+    if hit.kind == "device_s":
+        until = "" if hit.until_s is None else f"; that has decayed below it {say(hit.until_s)}"
+        return f"{whose} has used {hit.used:.4g} device-seconds of its {hit.limit:g}{until}"
+    kind = "soft limit" if reason is Reason.SOFT_LIMIT else "limit"
+    held = f"{whose} holds {hit.used:g} of its {kind} of {hit.limit:g} devices, and it wants {hit.wanted:g}"
+    return held + ("; others want the rest" if reason is Reason.SOFT_LIMIT else "")
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return _listed([*names[:NAMED_MAX], f"{more} more"] if more > 0 else list(names))
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else ""
