@@ -170,6 +170,8 @@ def test_state_survives_a_database(charges: list[tuple[str, float, float, float]
     stored = msgspec.json.encode(shares.state())
     again = ShareTree(msgspec.json.decode(stored, type=ShareState))
     assert again.state() == shares.state()
+    for account in ACCOUNTS:
+        assert again.leaf(account).account == shares.leaf(account).account
     assert order(again) == order(shares)
     again.admit("more", "c", 0.0, Amounts(1))
     shares.admit("more", "c", 0.0, Amounts(1))
