@@ -56,6 +56,18 @@ def jobs(notebook: Notebook, words: list[str]) -> str:
     return "\n".join(lines)
 
 
+def why(notebook: Notebook, words: list[str]) -> str:
+    """Why a job waits, by the first characters of its id (default: this notebook's own newest)."""
+    pool, own = notebook.session.pool, notebook.session.welcome.session
+    if not words:
+        found = [row for row in pool.jobs(limit=1000) if row["session"] == own]
+        if not found:
+            raise OptionError("this notebook has no job yet.", "Run a cell that begins with %%djinn.")
+        words = [found[0]["job"]]
+    answer = pool.why(words[0])
+    return f"job {answer['job'][:8]} is {answer['state']}: {answer['sentence']}"
+
+
 def cancel(notebook: Notebook, words: list[str]) -> str:
     """Cancel a job by the first characters of its id (default: this notebook's own newest)."""
     active = [row for row in notebook.session.pool.jobs(limit=1000) if row["finished_at"] is None]
@@ -200,6 +212,7 @@ def list_variables(notebook: Notebook, words: list[str]) -> str:
 COMMANDS: Mapping[str, Command] = {
     "status": status,
     "jobs": jobs,
+    "why": why,
     "cancel": cancel,
     "graph": graph,
     "schedule": schedule,

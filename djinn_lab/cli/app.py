@@ -16,6 +16,7 @@ from djinn_lab.cli import (
     kernel,
     pool,
     profiles,
+    queue,
     sessions,
     setup,
     simulate,
@@ -39,6 +40,12 @@ def build_app() -> typer.Typer:
     app.add_typer(pool.build_group(), name="pool")
     app.command("jobs")(jobs.show_jobs)
     app.command("cancel")(jobs.cancel_job)
+    app.command("queue")(queue.show_queue)
+    app.command("why")(queue.why_job)
+    app.command("preempt")(queue.preempt_job)
+    app.command("share")(queue.set_share)
+    app.command("cordon")(queue.cordon_device)
+    app.command("uncordon")(queue.uncordon_device)
     app.command("sessions")(sessions.show_sessions)
     app.command("close")(sessions.close_session)
     app.command("profiles")(profiles.show_profiles)

@@ -125,12 +125,49 @@ class PoolClient:
         """The journal after line ``after``, or its end; oldest first."""
         return self._list("/v1/events", {"after": after, "limit": limit})
 
+    def queue(self) -> Json:
+        """Who waits and why, who runs, what every account has had."""
+        return self._dict("GET", "/v1/queue")
+
+    def why(self, job: str) -> Json:
+        """Why a job is where it is: ``sentence``, and for one that waits for a device its ``explanation``."""
+        return self._dict("GET", f"/v1/jobs/{_part(job)}/why")
+
+    def what_if(self, job: str, **changes: Any) -> Json:
+        """When a waiting job would start with another ``priority``, ``members`` or ``deadline_s``, or
+        ``anywhere``."""
+        return self._dict("GET", f"/v1/jobs/{_part(job)}/what-if", changes)
+
+    def preempt(self, job: str) -> None:
+        """Ask a running job to move aside, behind all that wait."""
+        self._request("POST", f"/v1/jobs/{_part(job)}/preempt")
+
+    def set_targets(self, account: str, **targets: Any) -> Json:
+        """``weight``, ``limits`` and ``min_runtime_s`` of an account; what is left out stays."""
+        path = "/v1/accounts/" + "/".join(map(_part, account.split("/")))
+        response = self._send("PUT", path, body=targets)
+        self._check(response)
+        answer: Json = response.json()
+        return answer
+
+    def cordon(self, device: str, drain: bool = False) -> None:
+        """Start nothing new on a device; ``drain``: what runs there moves aside."""
+        self._check(self._send("POST", f"/v1/devices/{_part(device)}/cordon", body={"drain": drain}))
+
+    def uncordon(self, device: str) -> None:
+        self._request("POST", f"/v1/devices/{_part(device)}/uncordon")
+
+    def set_policy(self, policy: str) -> None:
+        """Decide by another policy from now on."""
+        self._check(self._send("PUT", "/v1/queue/policy", body={"policy": policy}))
+
     def users(self) -> list[Json]:
         return self._list("/v1/users")
 
-    def create_user(self, name: str, role: str = "user") -> Json:
-        """The answer holds the new user's token, which is shown this once."""
-        response = self._send("POST", "/v1/users", body={"name": name, "role": role})
+    def create_user(self, name: str, role: str = "user", account: str | None = None) -> Json:
+        """The answer holds the new user's token, which is shown this once. ``account``: above the user's
+        own."""
+        response = self._send("POST", "/v1/users", body={"name": name, "role": role, "account": account})
         self._check(response)
         answer: Json = response.json()
         return answer

@@ -37,11 +37,21 @@ from djinn_lab.jobs.messages import (
     StartSegment,
 )
 from djinn_lab.jobs.queue import JobQueue
-from djinn_lab.jobs.states import FINISHED, RANKS, TRANSITIONS, IllegalEvent, JobState, Move, Priority
+from djinn_lab.jobs.states import (
+    FINISHED,
+    IN_LINE,
+    RANKS,
+    TRANSITIONS,
+    IllegalEvent,
+    JobState,
+    Move,
+    Priority,
+)
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
 __all__ = [
     "FINISHED",
+    "IN_LINE",
     "NO_TERMS",
     "RANKS",
     "TRANSITIONS",

@@ -41,7 +41,7 @@ class Contest:
     contender: dict[str, str] = field(default_factory=dict)
     passed_over: set[str] = field(default_factory=set)
     wake_at_s: float | None = None
-    plan: Plan | None = None
+    decided_s: float | None = None
 
     def settle(self, at_s: float) -> None:
         """Decide until nothing is left to do."""
@@ -49,9 +49,11 @@ class Contest:
         for _ in range(ROUNDS_MAX):
             self._bind_new(at_s)
             plan = decide(self.cluster, self.shares, self.policy, at_s)
-            self.plan, self.wake_at_s = plan, plan.wake_at_s
+            self.wake_at_s = plan.wake_at_s
             if not plan:
                 return
+            if plan.starts or plan.preemptions:
+                self.decided_s = at_s
             self._obey(plan, at_s)
         raise AssertionError("decisions do not come to an end")
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from djinn_lab.jobs import arrivals, dependencies, lifecycle
 from djinn_lab.jobs.contest import Contest
-from djinn_lab.jobs.decision import POLICIES
+from djinn_lab.jobs.decision import POLICIES, Snapshot
 from djinn_lab.jobs.explain import Place
-from djinn_lab.jobs.fairness import ShareTree
+from djinn_lab.jobs.fairness import AccountState, AccountView, ShareTree
 from djinn_lab.jobs.invariants import check_queue
 from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
 from djinn_lab.jobs.lines import Lines
@@ -109,6 +109,24 @@ class JobQueue:
         for job in self._tables.in_state(JobState.SUBMITTED, JobState.RESTORING, *IN_LINE):
             place = places.get(job.job)
             yield job, place, self._teller.explain(job, place)
+
+    def decision(self, at_s: float) -> Snapshot:
+        """All that a decision reads, frozen: to explain, forecast and replay from."""
+        contest = self._contest
+        return Snapshot.taken(contest.cluster, contest.shares, contest.policy, at_s)
+
+    @property
+    def decided_s(self) -> float | None:
+        """When something was last started or asked to move aside."""
+        return self._contest.decided_s
+
+    def accounts(self, at_s: float) -> tuple[AccountView, ...]:
+        """What every account has used and may use."""
+        return self._contest.shares.view(at_s)
+
+    def account(self, account: str) -> AccountState:
+        """Raises KeyError for one that was never named."""
+        return {known.account: known for known in self._contest.shares.state().accounts}[account]
 
     def device_of(self, session: str) -> str | None:
         """The device that the session is bound to."""

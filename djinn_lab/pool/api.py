@@ -17,6 +17,7 @@ from djinn_lab.pool.authentication import Role, User, new_token, token_digest
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.job_api import add_job_routes
 from djinn_lab.pool.memory_view import MemoryReport, memory_report
+from djinn_lab.pool.queue_api import add_queue_routes
 from djinn_lab.pool.registry import SessionView
 from djinn_lab.pool.sessions import SessionEndpoint
 from djinn_lab.pool.store import delete_user, write_user
@@ -97,6 +98,7 @@ def create_app(context: PoolContext) -> FastAPI:
     _add_blob_routes(app, context)
     _add_user_routes(app, context)
     add_job_routes(app, context)
+    add_queue_routes(app, context)
     return app
 
 

@@ -16,6 +16,7 @@ from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.records import JobRecord
 from djinn_lab.pool.registry import Session, SessionRegistry
 from djinn_lab.pool.share_store import usage_row
+from djinn_lab.pool.start_estimates import StartEstimates
 from djinn_lab.pool.store import PROGRAM_BYTES_MAX, Kind, Row, Store, program_row, timings_row
 from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
 from djinn_lab.worker.messages import SegmentDone, WorkerMemory
@@ -41,6 +42,7 @@ class Bookkeeper:
         self.records: OrderedDict[str, JobRecord] = OrderedDict()
         self.ledger = ledger
         self._blobs = blobs
+        self.estimates = StartEstimates()
         self._store = store
         self._observe_segment = observe_segment
         self._changed: set[str] = set()
@@ -89,6 +91,10 @@ class Bookkeeper:
         """Record what the queue decided and tell the client."""
         record = self.records[notice.job]
         job = self.ledger.queue.job(notice.job)
+        if notice.state is jobs.JobState.RUNNING:
+            self.estimates.started(notice.job, self.ledger.clock.now_s())
+        elif notice.state in jobs.FINISHED:
+            self.estimates.left(notice.job)
         record.note(notice, job)
         self._changed.add(notice.job)
         self.tell(record, job)

@@ -94,6 +94,10 @@ class Driver:
         """Raises jobs.IllegalEvent for a job that does not run. ``message``: by whom."""
         self._jobs(jobs.PreemptRequested(self.ledger.clock.now_s(), job, message))
 
+    def steer(self, event: jobs.DeviceCordoned | jobs.SharesChanged | jobs.PolicyChanged) -> None:
+        """Somebody in charge changes what the queue goes by. Raises jobs.IllegalEvent for what cannot be."""
+        self._jobs(event)
+
     def signal(self, session: Session, signal: SignalPhase) -> memory.AnswerPhase:
         now_s = self.ledger.clock.now_s()
         event = memory.PhaseSignalled(now_s, session.session, signal.phase[:40], signal.expected_s)

@@ -6,7 +6,7 @@ import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.jobs import ChargeAccount
-from djinn_lab.jobs.fairness import AccountView, Amounts, Limits, ShareState, ShareTree
+from djinn_lab.jobs.fairness import AccountState, Amounts, Limits, ShareState, ShareTree
 from djinn_lab.pool.store import Kind, Row, Work
 from djinn_lab.pool.tables import accounts, usage
 
@@ -15,17 +15,17 @@ def usage_row(charge: ChargeAccount) -> Row:
     return Row(Kind.USAGE, msgspec.structs.asdict(charge))
 
 
-def write_target(view: AccountView, min_runtime_s: float | None) -> Work:
+def write_targets(known: AccountState) -> Work:
     """An account's weight and limits replace those that are stored."""
     row = {
-        "account": view.account,
-        "weight": view.weight,
-        "limits": msgspec.json.encode(view.limits).decode(),
-        "min_runtime_s": min_runtime_s,
+        "account": known.account,
+        "weight": known.weight,
+        "limits": msgspec.json.encode(known.limits).decode(),
+        "min_runtime_s": known.min_runtime_s,
     }
 
     def write(connection: sa.Connection) -> None:
-        connection.execute(sa.delete(accounts).where(accounts.c.account == view.account))
+        connection.execute(sa.delete(accounts).where(accounts.c.account == known.account))
         connection.execute(sa.insert(accounts).values(row))
 
     return write

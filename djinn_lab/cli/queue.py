@@ -1,0 +1,182 @@
+"""``djinn-lab queue``, ``why``, ``share``, ``cordon``, ``uncordon`` and ``preempt``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from djinn_lab.cli.options import AsJson
+from djinn_lab.cli.output import print_json, print_line, print_table
+from djinn_lab.errors import OptionError
+from djinn_lab.jobs import RANKS
+from djinn_lab.units import format_seconds
+
+_SHORT_ID_CHARS = 8
+
+JobId = Annotated[str, typer.Argument(help="The job's id, or a unique start of it.")]
+DeviceName = Annotated[str, typer.Argument(help="The device, e.g. cuda:0.")]
+
+
+def show_queue(as_json: AsJson = False) -> None:
+    """Show who waits and why, who runs, and what every account has had of the pool."""
+    from djinn_lab.client.rest import PoolClient
+
+    found = PoolClient.find().queue()
+    if as_json:
+        print_json(found)
+        return
+    now = found["now"]
+    print_line(
+        f"Policy {found['policy']}. {found['waiting_count']} waiting, {len(found['running'])} running."
+    )
+    if found["waiting"]:
+        headings = ("", "job", "user", "priority", "waits for", "why")
+        print_table("Waiting", headings, [_waiting_row(job, now) for job in found["waiting"]])
+    if found["running"]:
+        headings = ("job", "user", "priority", "device", "since", "moved aside")
+        print_table("Running", headings, [_running_row(job, now) for job in found["running"]])
+    if found["accounts"]:
+        headings = ("account", "share", "used", "rank", "limits")
+        print_table("Accounts", headings, [_account_row(account) for account in found["accounts"]])
+
+
+def why_job(
+    job: JobId,
+    priority: Annotated[str | None, typer.Option(help="When would it start with this priority?")] = None,
+    gang: Annotated[int | None, typer.Option(min=1, help="... with a gang of so many?")] = None,
+    anywhere: Annotated[bool, typer.Option(help="... on any device?")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a job waits, when it will start, and what would help."""
+    from djinn_lab.client.rest import PoolClient
+
+    client = PoolClient.find()
+    if priority is None and gang is None and not anywhere:
+        found = client.why(job)
+    else:
+        if priority is not None and priority.upper() not in RANKS:
+            raise OptionError(f"There is no priority {priority!r}.", f"Use one of {', '.join(RANKS)}.")
+        found = client.what_if(job, priority=priority, members=gang, anywhere=anywhere or None)
+    if as_json:
+        print_json(found)
+    else:
+        print_line(found["sentence"])
+
+
+def set_share(
+    account: Annotated[str, typer.Argument(help="A user, project or organisation, e.g. vision/train/ann.")],
+    weight: Annotated[float | None, typer.Option(help="Share beside its siblings; 1 by default.")] = None,
+    devices: Annotated[float | None, typer.Option(help="Devices at once, never more.")] = None,
+    devices_soft: Annotated[
+        float | None, typer.Option(help="More devices than this only while nobody else wants them.")
+    ] = None,
+    device_seconds: Annotated[float | None, typer.Option(help="Device-seconds in a week (decaying).")] = None,
+    queued: Annotated[int | None, typer.Option(min=0, help="Cells that may wait at once.")] = None,
+    best_priority: Annotated[str | None, typer.Option(help="The best priority it may ask for.")] = None,
+    no_limits: Annotated[bool, typer.Option("--no-limits", help="Lift all limits first.")] = False,
+) -> None:
+    """Change the weight and the limits of an account while the pool runs (admins)."""
+    from djinn_lab.client.rest import PoolClient
+
+    client = PoolClient.find()
+    limits = _limits(devices, devices_soft, device_seconds, queued, best_priority)
+    known = {one["account"]: one["limits"] for one in client.queue()["accounts"]}
+    body: dict[str, Any] = {} if weight is None else {"weight": weight}
+    if limits or no_limits:
+        body["limits"] = {**({} if no_limits else known.get(account, {})), **limits}
+    if not body:
+        raise OptionError("Nothing to change.", "Give --weight or a limit; see djinn-lab share --help.")
+    changed = client.set_targets(account, **body)
+    _, share, used, _, told = _account_row(changed)
+    print_line(f"Account {account}: a share of {share}, {used} used; {told}.")
+
+
+def cordon_device(
+    device: DeviceName,
+    drain: Annotated[bool, typer.Option(help="What runs there moves aside and goes on elsewhere.")] = False,
+) -> None:
+    """Start nothing new on a device (operators)."""
+    from djinn_lab.client.rest import PoolClient
+
+    PoolClient.find().cordon(device, drain)
+    print_line(f"{device} is cordoned. Let it serve again with: djinn-lab uncordon {device}")
+
+
+def uncordon_device(device: DeviceName) -> None:
+    """Let a cordoned device serve again (operators)."""
+    from djinn_lab.client.rest import PoolClient
+
+    PoolClient.find().uncordon(device)
+    print_line(f"{device} serves again.")
+
+
+def preempt_job(job: JobId) -> None:
+    """Ask a running job to move aside between two ops; it goes on later, with nothing lost."""
+    from djinn_lab.client.rest import PoolClient
+
+    PoolClient.find().preempt(job)
+    print_line(f"Job {job} moves aside after its current op.")
+
+
+def _limits(
+    devices: float | None,
+    devices_soft: float | None,
+    device_seconds: float | None,
+    queued: int | None,
+    best_priority: str | None,
+) -> dict[str, Any]:
+    rank = None
+    if best_priority is not None:
+        if best_priority.upper() not in RANKS:
+            raise OptionError(f"There is no priority {best_priority!r}.", f"Use one of {', '.join(RANKS)}.")
+        rank = RANKS[best_priority.upper()]
+    given = {
+        "devices_max": devices,
+        "devices_soft": devices_soft,
+        "device_s_max": device_seconds,
+        "queued_max": queued,
+        "rank_min": rank,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _waiting_row(job: dict[str, Any], now: float) -> tuple[str, ...]:
+    return (
+        "" if job["position"] is None else str(job["position"]),
+        job["job"][:_SHORT_ID_CHARS],
+        job["user"],
+        job["priority"],
+        format_seconds(max(0.0, now - job["since"])),
+        job["sentence"],
+    )
+
+
+def _running_row(job: dict[str, Any], now: float) -> tuple[str, ...]:
+    since = job["since"]
+    return (
+        job["job"][:_SHORT_ID_CHARS],
+        job["user"],
+        job["priority"],
+        job["device"] or "",
+        "" if since is None else format_seconds(max(0.0, now - since)),
+        str(job["preemptions"] or ""),
+    )
+
+
+def _account_row(account: dict[str, Any]) -> tuple[str, ...]:
+    limits = account["limits"]
+    told = [
+        f"{name.replace('_', ' ')} {value:g}"
+        for name, value in limits.items()
+        if value is not None and name != "rank_min"
+    ]
+    if limits["rank_min"]:
+        told.append(f"at best {list(RANKS)[limits['rank_min']]}")
+    return (
+        account["account"],
+        f"{account['share']:.1%}",
+        f"{account['dominant']:.2%}",
+        "" if account["rank"] is None else str(account["rank"]),
+        ", ".join(told) or "no limits",
+    )

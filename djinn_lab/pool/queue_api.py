@@ -1,0 +1,151 @@
+"""The part of the REST API that is about the queue: why and when, shares, devices that serve or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import msgspec
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+
+from djinn_lab import jobs
+from djinn_lab.jobs.decision import Change
+from djinn_lab.jobs.fairness import AccountView, Limits
+from djinn_lab.pool import queue_view
+from djinn_lab.pool.authentication import User
+from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.job_api import find_job
+from djinn_lab.pool.share_store import write_targets
+from djinn_lab.pool.web import admin, answer, documented, operator, reader
+
+Body = TypeVar("Body")
+
+
+class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """New targets of an account; what is left out stays."""
+
+    weight: float | None = None
+    limits: Limits | None = None
+    min_runtime_s: float | None = None
+
+
+class Cordon(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``drain``: what runs moves aside, to run elsewhere."""
+
+    drain: bool = False
+
+
+class PolicyName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    policy: str
+
+
+def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
+    """Look, ask, steer."""
+    driver = context.driver
+    queue, clock = driver.ledger.queue, driver.ledger.clock
+
+    @app.get("/v1/queue", responses=documented(queue_view.QueueReport), summary="Who waits and why")
+    async def whole_queue(_user: Annotated[User, Depends(reader)]) -> Response:
+        snapshot = queue.decision(clock.now_s())
+        contending = {request.job for request in snapshot.cluster.waiting}
+        others = queue_view.waits_without_contending(queue, contending)
+        found = await asyncio.to_thread(
+            queue_view.report,
+            queue.snapshot().jobs,
+            snapshot,
+            others,
+            driver.ledger.decision_times(),
+            context.heartbeat.lag_s,
+            driver.books.estimates.error,
+            queue.decided_s,
+        )
+        return answer(found)
+
+    @app.get("/v1/jobs/{job}/why", responses=documented(queue_view.Why), summary="Why is it where it is?")
+    async def why(job: str, _user: Annotated[User, Depends(reader)]) -> Response:
+        view, _ = await find_job(context, job)
+        known = queue.job(view.job)
+        if known is None:
+            return answer(queue_view.Why(view.job, view.state, view.reason, None, None))
+        snapshot, plain = queue.decision(clock.now_s()), queue.explain(known.job)
+        error = driver.books.estimates.error
+        found = await asyncio.to_thread(queue_view.why, known, plain, snapshot, queue.decided_s, error)
+        return answer(found)
+
+    @app.get(
+        "/v1/jobs/{job}/what-if",
+        responses=documented(queue_view.WhatIfAnswer),
+        summary="When would a waiting job start with another priority, gang or deadline?",
+    )
+    async def what_if(
+        job: str,
+        _user: Annotated[User, Depends(reader)],
+        priority: str | None = None,
+        members: Annotated[int | None, Query(ge=1)] = None,
+        deadline_s: Annotated[float | None, Query(gt=0)] = None,
+        anywhere: bool = False,
+    ) -> Response:
+        view, _ = await find_job(context, job)
+        now_s = clock.now_s()
+        snapshot, known = queue.decision(now_s), queue.job(view.job)
+        if known is None or all(request.job != view.job for request in snapshot.cluster.waiting):
+            raise HTTPException(409, f"Job {view.job} does not wait for a device ({view.state}).")
+        at_s = None if deadline_s is None else now_s + deadline_s
+        change = Change(priority.upper() if priority else None, members, at_s, anywhere)
+        error = driver.books.estimates.error
+        try:
+            found = await asyncio.to_thread(
+                queue_view.changed, known, change, snapshot, queue.decided_s, error
+            )
+        except ValueError as problem:
+            raise HTTPException(422, str(problem)) from None
+        return answer(found)
+
+    _add_steering_routes(app, context)
+
+
+def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
+    driver = context.driver
+    queue, clock = driver.ledger.queue, driver.ledger.clock
+
+    @app.put(
+        "/v1/accounts/{account:path}",
+        responses=documented(AccountView),
+        summary="Weight and limits of an account, a project or an organisation (admins)",
+    )
+    async def set_targets(account: str, request: Request, _user: Annotated[User, Depends(admin)]) -> Response:
+        targets = await _body(request, Targets)
+        now_s = clock.now_s()
+        event = jobs.SharesChanged(now_s, account, targets.weight, targets.limits, targets.min_runtime_s)
+        _steer(context, lambda: driver.steer(event))
+        context.store.write(write_targets(queue.account(account)))
+        return answer(next(one for one in queue.accounts(now_s) if one.account == account))
+
+    @app.post("/v1/devices/{device}/cordon", status_code=204, summary="Start nothing new there (operators)")
+    async def cordon(device: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
+        drain = (await _body(request, Cordon)).drain
+        _steer(context, lambda: driver.steer(jobs.DeviceCordoned(clock.now_s(), device, True, drain)))
+
+    @app.post("/v1/devices/{device}/uncordon", status_code=204, summary="Serve again (operators)")
+    async def uncordon(device: str, _user: Annotated[User, Depends(operator)]) -> None:
+        _steer(context, lambda: driver.steer(jobs.DeviceCordoned(clock.now_s(), device, False)))
+
+    @app.put("/v1/queue/policy", status_code=204, summary="Decide by another policy from now on (admins)")
+    async def set_policy(request: Request, _user: Annotated[User, Depends(admin)]) -> None:
+        policy = (await _body(request, PolicyName)).policy
+        _steer(context, lambda: driver.steer(jobs.PolicyChanged(clock.now_s(), policy)))
+
+
+def _steer(context: PoolContext, act: Callable[[], None]) -> None:
+    try:
+        act()
+    except jobs.IllegalEvent as error:
+        raise HTTPException(422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+
+
+async def _body(request: Request, kind: type[Body]) -> Body:
+    try:
+        return msgspec.json.decode(await request.body() or b"{}", type=kind)
+    except msgspec.DecodeError as error:
+        raise HTTPException(422, str(error)) from None

@@ -1,0 +1,250 @@
+"""The queue in the API: who waits and why, who runs, what every account has had."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from djinn_lab.jobs import IN_LINE, Job, JobQueue, JobState
+from djinn_lab.jobs.decision import (
+    Change,
+    Cluster,
+    Explanation,
+    Outlook,
+    Snapshot,
+    WhatIf,
+    sentence,
+    what_if,
+)
+from djinn_lab.jobs.fairness import AccountView, ShareTree, jain
+from djinn_lab.pool.ledger import DecisionTimes
+from djinn_lab.pool.start_estimates import EstimateError
+from djinn_lab.units import format_seconds
+
+EXPLAINED_MAX = 200
+SHORT_ID_CHARS = 8
+_ID = re.compile(r"\b[0-9a-f]{32}\b")
+
+
+class WaitingJob(msgspec.Struct, frozen=True):
+    """``reason``: a code of :class:`djinn_lab.jobs.decision.Reason`, or the job's state where it does not
+    contend; ``sentence``: for people. Times in seconds since the epoch. ``expected_at`` is given with
+    ``QueueReport.estimate_error`` only."""
+
+    job: str
+    user: str
+    account: str
+    priority: str
+    state: str
+    device: str | None
+    position: int | None
+    reason: str
+    sentence: str
+    since: float
+    expected_at: float | None
+
+
+class RunningJob(msgspec.Struct, frozen=True):
+    """``ends_at``: expected, None when unknown. ``preempting``: it is asked to move aside."""
+
+    job: str
+    user: str
+    account: str
+    priority: str
+    device: str | None
+    since: float | None
+    ends_at: float | None
+    preempting: bool
+    preemptions: int
+
+
+class QueueReport(msgspec.Struct, frozen=True):
+    """``waiting``: the first of ``waiting_count``. ``decided_at``: when something was last started or moved
+    aside. ``jain``: of the dominant shares over weights of all who pay, 1 for equal."""
+
+    now: float
+    policy: str
+    policy_version: int
+    decided_at: float | None
+    decisions: DecisionTimes | None
+    event_loop_lag_s: float
+    waiting_count: int
+    waiting: list[WaitingJob]
+    running: list[RunningJob]
+    accounts: list[AccountView]
+    jain: float | None
+    estimate_error: EstimateError | None
+
+
+class Why(msgspec.Struct, frozen=True):
+    """``explanation``: of a job that contends for a device. ``snapshot``: digest of what it was computed
+    from."""
+
+    job: str
+    state: str
+    sentence: str
+    explanation: Explanation | None
+    snapshot: str | None
+
+
+class WhatIfAnswer(msgspec.Struct, frozen=True):
+    """Seconds from now; None: it would not start by itself."""
+
+    job: str
+    starts_in_s: float | None
+    changed_starts_in_s: float | None
+    refused: str | None
+    sentence: str
+    estimate_error: EstimateError | None
+
+
+def report(
+    queue_jobs: Sequence[Job],
+    snapshot: Snapshot,
+    others: Sequence[tuple[Job, str]],
+    decisions: DecisionTimes | None,
+    lag_s: float,
+    error: EstimateError | None,
+    decided_s: float | None,
+) -> QueueReport:
+    """Takes a while with many jobs, and reads nothing but its arguments: for another thread. ``others``:
+    those that wait without contending, with what they wait for."""
+    cluster, shares = _restored(snapshot, decided_s)
+    outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s)
+    known = {job.job: job for job in queue_jobs}
+    explained = [outlook.explain(name, advise=False) for name in list(cluster.waiting)[:EXPLAINED_MAX]]
+    explained.sort(key=lambda one: (one.position is None, one.position))
+    waiting = [_waiting(known[one.job], one, error) for one in explained if one.job in known]
+    waiting += [_plain(job, why) for job, why in others[: EXPLAINED_MAX - len(waiting)]]
+    views = shares.view(snapshot.now_s)
+    levels = [view.level for view in views if view.rank is not None]
+    return QueueReport(
+        now=snapshot.now_s,
+        policy=snapshot.policy.name,
+        policy_version=snapshot.policy.version,
+        decided_at=decided_s,
+        decisions=decisions,
+        event_loop_lag_s=lag_s,
+        waiting_count=len(cluster.waiting) + len(others),
+        waiting=waiting,
+        running=[_running(job, cluster) for job in queue_jobs if job.state is JobState.RUNNING],
+        accounts=list(views),
+        jain=jain(levels) if any(levels) else None,
+        estimate_error=error,
+    )
+
+
+def why(
+    job: Job, plain: str, snapshot: Snapshot, decided_s: float | None, error: EstimateError | None
+) -> Why:
+    """``plain``: what the queue says without computing anything."""
+    if job.job not in {request.job for request in snapshot.cluster.waiting}:
+        return Why(job.job, job.state, plain, None, None)
+    cluster, shares = _restored(snapshot, decided_s)
+    outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s, job=job.job)
+    found = outlook.explain(job.job)
+    held = f"{job.memory_reason} " if job.memory_reason else ""
+    return Why(job.job, job.state, held + told(found, error), found, snapshot.digest)
+
+
+def changed(
+    job: Job, change: Change, snapshot: Snapshot, decided_s: float | None, error: EstimateError | None
+) -> WhatIfAnswer:
+    """Raises ValueError for what nobody can ask for, KeyError for a job that does not contend."""
+    cluster, shares = _restored(snapshot, decided_s)
+    found = what_if(
+        cluster, shares, snapshot.policy, snapshot.now_s, job.job, **msgspec.structs.asdict(change)
+    )
+    now_s = snapshot.now_s
+    before_s = None if found.start_s is None else max(0.0, found.start_s - now_s)
+    after_s = None if found.changed_start_s is None else max(0.0, found.changed_start_s - now_s)
+    refused = None
+    if found.refused is not None:
+        whose = f"account {found.refused.account}" if found.refused.account else "the pool"
+        refused = f"{whose} has a limit of {found.refused.limit:g} ({found.refused.kind})"
+    return WhatIfAnswer(
+        job.job, before_s, after_s, refused, _compare(found, before_s, after_s, refused), error
+    )
+
+
+def told(explanation: Explanation, error: EstimateError | None) -> str:
+    """With the expected start where it is known how far such estimates are off."""
+    text = _ID.sub(
+        lambda found: found[0][:SHORT_ID_CHARS], sentence(explanation, tell_start=error is not None)
+    )
+    if error is None or explanation.expected_s is None:
+        return text
+    off = format_seconds(error.median_s)
+    return f"{text} (Such estimates were off by {off} in the median of the last {error.count}.)"
+
+
+def waits_without_contending(queue: JobQueue, contending: set[str]) -> list[tuple[Job, str]]:
+    return [(job, reason) for job, _, reason in queue.waiting() if job.job not in contending]
+
+
+def _restored(snapshot: Snapshot, decided_s: float | None) -> tuple[Cluster, ShareTree]:
+    cluster = Cluster.restored(snapshot.cluster, snapshot.now_s)
+    cluster.decided_s = decided_s
+    return cluster, ShareTree(snapshot.shares)
+
+
+def _waiting(job: Job, found: Explanation, error: EstimateError | None) -> WaitingJob:
+    return WaitingJob(
+        job=job.job,
+        user=job.user,
+        account=job.account,
+        priority=job.priority,
+        state=job.state,
+        device=job.held_on,
+        position=found.position,
+        reason=found.reason,
+        sentence=told(found, error),
+        since=job.segment_at_s,
+        expected_at=found.expected_s if error is not None else None,
+    )
+
+
+def _plain(job: Job, reason: str) -> WaitingJob:
+    return WaitingJob(
+        job=job.job,
+        user=job.user,
+        account=job.account,
+        priority=job.priority,
+        state=job.state,
+        device=job.held_on,
+        position=None,
+        reason="session_order" if job.state in IN_LINE else job.state.lower(),
+        sentence=reason,
+        since=job.segment_at_s,
+        expected_at=None,
+    )
+
+
+def _running(job: Job, cluster: Cluster) -> RunningJob:
+    held = cluster.holdings.get(job.job)
+    return RunningJob(
+        job=job.job,
+        user=job.user,
+        account=job.account,
+        priority=job.priority,
+        device=job.held_on,
+        since=job.running_since_s,
+        ends_at=held.ends_s if held is not None else None,
+        preempting=job.preempting,
+        preemptions=job.preemptions,
+    )
+
+
+def _compare(found: WhatIf, before_s: float | None, after_s: float | None, refused: str | None) -> str:
+    if refused is not None:
+        return f"That is not allowed: {refused}."
+    if after_s is None:
+        return "With that it would not start by itself, as things are."
+    now = f"it would start in {format_seconds(after_s)}"
+    if before_s is None:
+        return f"With that {now}; as it is, it does not start by itself."
+    if found.sooner_s > 0:
+        return f"With that {now}, {format_seconds(found.sooner_s)} sooner."
+    return f"With that {now}, which is no sooner than as it is."
