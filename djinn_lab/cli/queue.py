@@ -31,14 +31,14 @@ def show_queue(as_json: AsJson = False) -> None:
         f"Policy {found['policy']}. {found['waiting_count']} waiting, {len(found['running'])} running."
     )
     if found["waiting"]:
-        headings = ("", "job", "user", "priority", "waits for", "why")
-        print_table("Waiting", headings, [_waiting_row(job, now) for job in found["waiting"]])
+        columns = ("", "job", "user", "priority", "waits for", "why")
+        print_table("Waiting", columns, [_waiting_row(job, now) for job in found["waiting"]])
     if found["running"]:
         headings = ("job", "user", "priority", "device", "since", "moved aside")
         print_table("Running", headings, [_running_row(job, now) for job in found["running"]])
     if found["accounts"]:
-        headings = ("account", "share", "used", "rank", "limits")
-        print_table("Accounts", headings, [_account_row(account) for account in found["accounts"]])
+        titles = ("account", "share", "used", "rank", "limits")
+        print_table("Accounts", titles, [_account_row(account) for account in found["accounts"]])
 
 
 def why_job(

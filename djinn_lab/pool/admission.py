@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,6 +15,7 @@ from djinn_lab.memory.footprint import Footprint
 from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import Program, decode_program
 from djinn_lab.srg.validation import validate_content, validate_program
+from djinn_lab.srg.work import Work, work_of
 from djinn_lab.units import format_bytes
 
 PROGRAM_BYTES_MAX = 64 * 2**20
@@ -23,6 +25,13 @@ INLINE_BYTES_MAX = 64 * 2**10
 """Programs above this are inspected in a thread."""
 
 
+class Measured(NamedTuple):
+    """What programs with equal keys have in common."""
+
+    footprint: Footprint
+    work: Work
+
+
 class Inspected(msgspec.Struct, frozen=True):
     """``blobs``: digests that must be present."""
 
@@ -30,6 +39,7 @@ class Inspected(msgspec.Struct, frozen=True):
     ops: int
     blobs: list[str]
     footprint: Footprint
+    work: Work
     peak_op: str | None
     key: bytes | None
     cached: bool
@@ -41,33 +51,33 @@ class PlanCache:
 
     def __init__(self, entries_max: int = PLANS_MAX) -> None:
         self._entries_max = entries_max
-        self._footprints: OrderedDict[bytes, Footprint] = OrderedDict()
+        self._measured: OrderedDict[bytes, Measured] = OrderedDict()
         self._lock = threading.Lock()
         self.hits = 0
         self.misses = 0
 
     @property
     def entries(self) -> int:
-        return len(self._footprints)
+        return len(self._measured)
 
-    def find(self, key: bytes | None) -> Footprint | None:
+    def find(self, key: bytes | None) -> Measured | None:
         with self._lock:
-            found = None if key is None else self._footprints.get(key)
+            found = None if key is None else self._measured.get(key)
             if found is None:
                 self.misses += 1
                 return None
             assert key is not None
             self.hits += 1
-            self._footprints.move_to_end(key)
+            self._measured.move_to_end(key)
             return found
 
-    def keep(self, key: bytes | None, footprint: Footprint) -> None:
+    def keep(self, key: bytes | None, measured: Measured) -> None:
         if key is None:
             return
         with self._lock:
-            self._footprints[key] = footprint
-            while len(self._footprints) > self._entries_max:
-                self._footprints.popitem(last=False)
+            self._measured[key] = measured
+            while len(self._measured) > self._entries_max:
+                self._measured.popitem(last=False)
 
 
 async def inspect_program(encoded: bytes, plans: PlanCache) -> Inspected:
@@ -89,14 +99,15 @@ def _inspect(encoded: bytes, plans: PlanCache) -> Inspected:
     except (msgspec.DecodeError, RecursionError) as error:
         raise Refused(f"The submitted graph cannot be read: {error}.") from None
     key = plan_key(program)
-    known = plans.find(key)
-    if known is None:
+    measured = plans.find(key)
+    cached = measured is not None
+    if measured is None:
         validate_program(program)
-        footprint = predict_peak_bytes(program)
-        plans.keep(key, footprint)
+        measured = Measured(predict_peak_bytes(program), work_of(program))
+        plans.keep(key, measured)
     else:
         validate_content(program)
-        footprint = known
+    footprint = measured.footprint
     peak_op = None if footprint.node is None else program.templates[program.nodes[footprint.node].template].op
     blobs = list(dict.fromkeys(source.blob for source in program.sources if source.blob is not None))
-    return Inspected(program, len(program.nodes), blobs, footprint, peak_op, key, known is not None)
+    return Inspected(program, len(program.nodes), blobs, *measured, peak_op, key, cached)

@@ -67,7 +67,7 @@ class Driver:
             self._values_lost,
         )
         self.runs = Runs(ledger, books, self._jobs)
-        self.intake = Intake(ledger, blobs, books, self.residence, self._perform)
+        self.intake = Intake(ledger, blobs, books, self.residence, fleet, self._perform)
         self._commands: deque[jobs.Command] = deque()
         self._performing = False
         self._alarm = Alarm(self.ledger.clock.now_s, self._due)

@@ -9,6 +9,7 @@ import msgspec
 
 from djinn_lab.pool.devices import DevicePlan
 from djinn_lab.protocol.messages import DeviceInfo
+from djinn_lab.srg.work import Work
 from djinn_lab.worker.messages import DeviceMeasured, FromWorker, WorkerReady
 
 CALIBRATE_AFTER_IDLE_S = 3.0
@@ -90,6 +91,14 @@ class Fleet:
                 status.asked_to_measure = True
                 return device
         return None
+
+    def seconds(self, work: Work) -> float | None:
+        """What it would take on the slowest measured device; None while none is measured."""
+        measured = [status.measured for status in self._statuses.values() if status.measured is not None]
+        return max(
+            (work.seconds(one.flops_per_s, one.memory_bytes_per_s, one.op_overhead_s) for one in measured),
+            default=None,
+        )
 
     def infos(self) -> list[DeviceInfo]:
         """As the protocol tells clients."""

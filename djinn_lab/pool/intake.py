@@ -13,6 +13,7 @@ from djinn_lab.pool import answers
 from djinn_lab.pool.admission import Inspected, PlanCache, inspect_program
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
+from djinn_lab.pool.fleet import Fleet
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.placement import Placement
 from djinn_lab.pool.records import RunningSegment
@@ -30,8 +31,10 @@ class Intake:
         blobs: BlobStore,
         books: Bookkeeper,
         residence: Residence,
+        fleet: Fleet,
         perform: Callable[[list[jobs.Command]], None],
     ) -> None:
+        self._fleet = fleet
         self._ledger = ledger
         self._blobs = blobs
         self._books = books
@@ -111,11 +114,16 @@ class Intake:
             ops_total=inspected.ops,
             final=submit.final,
             wish=submit.target,
-            predicted_s=self._books.predicted_s(session, submit, inspected.ops),
+            predicted_s=self._predicted_s(session, submit, inspected),
             memory="ask",
             account=session.account,
             terms=self._terms(submit),
         )
+
+    def _predicted_s(self, session: Session, submit: SubmitSegment, inspected: Inspected) -> float | None:
+        """What it took the last time, else what its graph says."""
+        known_s = self._books.predicted_s(session, submit, inspected.ops)
+        return self._fleet.seconds(inspected.work) if known_s is None else known_s
 
     def _terms(self, submit: SubmitSegment) -> jobs.Terms:
         """With whole ids. Raises jobs.IllegalEvent for one that is the start of none or several."""

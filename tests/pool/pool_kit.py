@@ -17,6 +17,7 @@ from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as open_websocket
 
 from djinn_lab.client.rest import PoolClient
+from djinn_lab.jobs import Terms
 from djinn_lab.pool.launch import start_pool, stop_pool
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.host import host_id
@@ -154,12 +155,13 @@ class Client(Wire):
         priority: str = "NORMAL",
         cell: str = "cell 1",
         target: str | None = None,
+        terms: Terms | None = None,
     ) -> str:
         job = job or uuid.uuid4().hex
         encoded = program if isinstance(program, bytes) else encode_program(program)
         self.send(
             messages.SubmitSegment(
-                job, segment, cell, priority, final, "cell end", 0, encoded, "y = x + 1", target
+                job, segment, cell, priority, final, "cell end", 0, encoded, "y = x + 1", target, terms=terms
             )
         )
         return job

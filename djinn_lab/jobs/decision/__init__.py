@@ -4,7 +4,7 @@ from djinn_lab.jobs.decision.cluster import Calendar, Cluster, ClusterState, Pin
 from djinn_lab.jobs.decision.decide import decide
 from djinn_lab.jobs.decision.enact import enact, end, park
 from djinn_lab.jobs.decision.explain import Ahead, Blocker, Counterfactual, Explanation, Outlook, explain
-from djinn_lab.jobs.decision.forecast import Expected, Forecast, WhatIf, forecast, what_if
+from djinn_lab.jobs.decision.forecast import Change, Expected, Forecast, WhatIf, forecast, what_if
 from djinn_lab.jobs.decision.limiting import submit_limit
 from djinn_lab.jobs.decision.plan import Plan, Preemption, Reserved, Start, TopUp
 from djinn_lab.jobs.decision.policy import OURS, POLICIES, Cause, QueuePolicy
@@ -20,6 +20,7 @@ __all__ = [
     "Blocker",
     "Calendar",
     "Cause",
+    "Change",
     "Cluster",
     "ClusterState",
     "Counterfactual",

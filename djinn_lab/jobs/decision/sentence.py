@@ -31,10 +31,13 @@ _NEVER = {
 }
 
 
-def sentence(explanation: Explanation, clock: Clock | None = None) -> str:
-    """``clock`` writes a time of the core's clock for people; without it, times are told as from now."""
+def sentence(explanation: Explanation, clock: Clock | None = None, *, tell_start: bool = True) -> str:
+    """``clock`` writes a time of the core's clock for people; without it, times are told as from now.
+    ``tell_start``: also when it is expected to start, now and with what would help."""
     say = clock or (lambda at_s: f"in {duration(at_s - explanation.now_s)}")
-    parts = [_why(explanation, say), *_when(explanation, say), *_instead(explanation, say)]
+    parts = [_why(explanation, say)]
+    if tell_start:
+        parts += [*_when(explanation, say), *_instead(explanation, say)]
     return " ".join(part[0].upper() + part[1:] + "." for part in parts if part)
 
 

@@ -1,0 +1,176 @@
+"""The queue over the wire: dependencies, limits, cordons, and straight answers to who waits and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from pool_kit import Client, act, new_user, rest, running_pool
+
+from djinn_lab.errors import OptionError, PoolError, Refused
+from djinn_lab.jobs import Terms
+from djinn_lab.pool.tables import usage
+from djinn_lab.protocol.messages import SegmentResult
+from djinn_lab.protocol.runtime_file import RuntimeInfo
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
+    with running_pool(tmp_path_factory.mktemp("queue"), "cpu:1") as info:
+        yield info
+
+
+def refusal(result: SegmentResult) -> str:
+    assert result.error is not None
+    assert (result.outcome, result.error.family) == ("failed", "refused")
+    return result.error.message
+
+
+def test_why_names_who_is_in_the_way_and_goes_away_with_them(pool: RuntimeInfo) -> None:
+    with Client(pool) as ann, Client(pool) as bob, closing(rest(pool)) as client:
+        running = ann.submit(act("sleep 30"))
+        ann.until(running, "RUNNING")
+        waiting = bob.submit(act("sleep 30"))
+        bob.until(waiting, "QUEUED")
+        answer = client.why(waiting)
+        assert answer["state"] == "QUEUED"
+        assert running[:8] in answer["sentence"]
+        assert answer["explanation"]["position"] == 1
+        found = client.queue()
+        assert [job["job"] for job in found["waiting"]] == [waiting]
+        assert found["waiting"][0]["sentence"].startswith(answer["sentence"].split(".")[0])
+        assert [job["job"] for job in found["running"]] == [running]
+        client.cancel(running)
+        bob.until(waiting, "RUNNING")
+        assert client.why(waiting)["sentence"].startswith("Running on cpu:0")
+        assert client.queue()["waiting"] == []
+        client.cancel(waiting)
+
+
+def test_what_if_is_asked_of_waiting_jobs_only(pool: RuntimeInfo) -> None:
+    with Client(pool) as ann, Client(pool) as bob, closing(rest(pool)) as client:
+        running = ann.submit(act("sleep 30"))
+        ann.until(running, "RUNNING")
+        waiting = bob.submit(act("sleep 30"), priority="LOW")
+        bob.until(waiting, "QUEUED")
+        sooner = client.what_if(waiting, priority="critical")
+        assert sooner["changed_starts_in_s"] < sooner["starts_in_s"]
+        assert "sooner" in sooner["sentence"]
+        with pytest.raises(OptionError, match="URGENT"):
+            client.what_if(waiting, priority="URGENT")
+        with pytest.raises(PoolError, match="does not wait"):
+            client.what_if(running, priority="HIGH")
+        client.cancel(waiting)
+        client.cancel(running)
+
+
+def test_a_cell_waits_for_another_to_end_well(pool: RuntimeInfo) -> None:
+    with Client(pool) as ann, Client(pool) as bob, closing(rest(pool)) as client:
+        first = ann.submit(act("sleep 0.4"))
+        ann.until(first, "RUNNING")
+        after = bob.submit(act(""), terms=Terms(after=(first[:10],)))
+        assert first[:8] in bob.until(after, "SUBMITTED").reason
+        assert bob.result(after).outcome == "done"
+        events = {job["job"]: job for job in client.jobs()}
+        assert events[after]["started_at"] >= events[first]["finished_at"]
+        assert ann.result(first).outcome == "done"
+
+        failing = ann.submit(act("sleep 0.3", "fail no such key"))
+        ann.until(failing, "RUNNING")
+        result = bob.run(act(""), terms=Terms(after=(failing,)))
+        assert result.outcome == "cancelled"
+        assert result.error is not None
+        assert failing[:8] in result.error.message
+        assert "no job" in refusal(bob.run(act(""), terms=Terms(after=("zzz",))))
+
+
+def test_a_cell_stops_at_its_own_limit_of_run_time(pool: RuntimeInfo) -> None:
+    with Client(pool) as client:
+        result = client.run(act("sleep 30"), terms=Terms(timeout_s=0.2))
+        assert result.outcome == "cancelled"
+        assert result.error is not None
+        assert "200.0 ms" in result.error.message
+        assert client.run(act(""), terms=Terms(timeout_s=30)).outcome == "done"
+
+
+def test_a_gang_larger_than_one_device_is_refused(pool: RuntimeInfo) -> None:
+    with Client(pool) as client:
+        assert "one device" in refusal(client.run(act(""), terms=Terms(gang=3, gang_min=2)))
+        assert client.run(act(""), terms=Terms(gang=3, gang_min=1)).outcome == "done"
+
+
+def test_limits_hold_from_the_moment_they_are_set_until_they_are_lifted(pool: RuntimeInfo) -> None:
+    name, token = new_user(pool)
+    with Client(pool, token) as client, closing(rest(pool)) as chief, closing(rest(pool, token)) as own:
+        assert client.run(act(""), priority="CRITICAL").outcome == "done"
+        chief.set_targets(name, limits={"rank_min": 2})
+        assert "at" not in refusal(client.run(act(""), priority="HIGH")).split()[:1]
+        assert "NORMAL" in refusal(client.run(act(""), priority="HIGH"))
+        chief.set_targets(name, limits={"queued_max": 0})
+        assert "waiting" in refusal(client.run(act("")))
+        chief.set_targets(name, limits={"devices_max": 0})
+        assert "devices" in refusal(client.run(act("")))
+        changed = chief.set_targets(name, limits={}, weight=3)
+        assert changed["weight"] == 3
+        assert client.run(act("")).outcome == "done"
+        with pytest.raises(Refused, match="admin"):
+            own.set_targets(name, weight=100)
+        with pytest.raises(OptionError, match="weight"):
+            chief.set_targets(name, weight=-1)
+
+
+def test_a_cordoned_device_starts_nothing_new(pool: RuntimeInfo) -> None:
+    with Client(pool) as ann, Client(pool) as bob, closing(rest(pool)) as client:
+        client.cordon("cpu:0")
+        waiting = ann.submit(act(""))
+        assert "cordoned" in ann.until(waiting, "SUBMITTED").reason
+        assert "cordoned" in client.why(waiting)["sentence"]
+        client.uncordon("cpu:0")
+        assert ann.result(waiting).outcome == "done"
+        assert bob.run(act("")).outcome == "done"
+        with pytest.raises(OptionError, match="cpu:7"):
+            client.cordon("cpu:7")
+
+
+def test_the_policy_can_be_changed_while_the_pool_runs(pool: RuntimeInfo) -> None:
+    with Client(pool) as client, closing(rest(pool)) as chief:
+        chief.set_policy("easy")
+        assert chief.queue()["policy"] == "easy"
+        assert client.run(act("")).outcome == "done"
+        with pytest.raises(OptionError, match="fifo"):
+            chief.set_policy("roulette")
+        chief.set_policy("ours")
+
+
+def test_what_was_used_is_in_the_ledger_and_survives_the_pool(tmp_path: Path) -> None:
+    def used(info: RuntimeInfo) -> dict[str, float]:
+        with closing(rest(info)) as client:
+            return {account["account"]: account["used"][0] for account in client.queue()["accounts"]}
+
+    with running_pool(tmp_path, "cpu:1") as info:
+        with closing(rest(info)) as chief:
+            token = chief.create_user("ann", account="vision/train")["token"]
+            chief.set_targets("vision", weight=2)
+        with Client(info, token) as ann, Client(info) as owner:
+            for _ in range(3):
+                ann.run(act("sleep 0.05"))
+            owner.run(act("sleep 0.05", "fail"))
+        before = used(info)
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'pool.sqlite3'}")
+    with engine.connect() as connection:
+        rows = connection.execute(sa.select(usage)).all()
+    engine.dispose()
+    stretches = [row.ended_at_s - row.started_at_s for row in rows if row.account == "vision/train/ann"]
+    assert len(stretches) == 3
+    assert sum(stretches) == pytest.approx(before["vision/train/ann"], abs=1e-5)
+    assert sum(stretches) > 0.15
+    with running_pool(tmp_path, "cpu:1") as info:
+        assert used(info) == before
+        with closing(rest(info)) as chief:
+            weights = {account["account"]: account["weight"] for account in chief.queue()["accounts"]}
+    assert weights["vision"] == 2
