@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -16,6 +18,8 @@ from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.decision.waiting import WaitingIndex
 from djinn_lab.jobs.placement import Room
 from djinn_lab.jobs.request import Holding, Node, Request, Where
+
+_Name = TypeVar("_Name", bound=Hashable)
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -54,7 +58,8 @@ class ClusterState(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """``devices_held`` and ``queued``: by account and everybody above it (``""`` is the pool). ``decided_s``:
+    """``devices_held`` and ``queued``: by account and everybody above it (``""`` is the pool). ``running``:
+    holdings by account. ``decided_s``:
     when a plan was last made to happen. ``sharing``: waiting requests for less than a whole device."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
@@ -62,6 +67,7 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.waiting: dict[str, Request] = {}
         self.holdings: dict[str, Holding] = {}
+        self.running: dict[str, dict[str, Holding]] = {}
         self.on_node: dict[str, dict[str, Holding]] = {}
         self.pins: dict[str, Pin] = {}
         self.leaving: dict[str, str] = {}
@@ -70,6 +76,8 @@ class Cluster:
         self.queued: dict[str, int] = {}
         self.sharing = 0
         self.decided_s: float | None = None
+        self._waiting_by_account: Counter[str] = Counter()
+        self._ranks: Counter[int] = Counter()
         self._charged: list[tuple[float, str]] = []
         self._lines: dict[str, tuple[str, ...]] = {}
         self._index: WaitingIndex | None = None
@@ -191,6 +199,11 @@ class Cluster:
         for node, _ in where:
             del self.on_node[node][job]
         self._count_devices(holding.request.account, -devices_of(demand, _members(where)))
+        _count(self._ranks, holding.request.rank, -1)
+        of_account = self.running[holding.request.account]
+        del of_account[job]
+        if not of_account:
+            del self.running[holding.request.account]
         return holding
 
     def parked(self, job: str, now_s: float, estimate_s: float | None) -> Request:
@@ -213,15 +226,18 @@ class Cluster:
         self.room.take(request.demand, where)
         self._hold(holding)
         self._count_devices(request.account, devices_of(request.demand, _members(where)))
+        _count(self._ranks, request.rank, 1)
 
     def _hold(self, holding: Holding) -> None:
         self.holdings[holding.request.job] = holding
+        self.running.setdefault(holding.request.account, {})[holding.request.job] = holding
         if holding.charged_until_s is not None:
             heapq.heappush(self._charged, (holding.charged_until_s, holding.request.job))
         for node, _ in holding.where:
             self.on_node[node][holding.request.job] = holding
 
     def _count_queued(self, account: str, change: int) -> None:
+        _count(self._waiting_by_account, account, change)
         for name in self.above(account):
             self.queued[name] = self.queued.get(name, 0) + change
 
@@ -252,6 +268,17 @@ class Cluster:
                 index.add(request_due, now_s)
         return index
 
+    @property
+    def contended(self) -> bool:
+        """Does somebody wait while another account runs?"""
+        waiting, running = self._waiting_by_account, self.running
+        return bool(waiting and running) and (len(waiting) > 1 or waiting.keys() != running.keys())
+
+    @property
+    def worst_rank(self) -> int:
+        """Of those who run."""
+        return max(self._ranks, default=0)
+
     def charge_due(self, now_s: float) -> tuple[list[str], float]:
         """Running jobs whose charge is used up, and when the next one's will be (infinite: never)."""
         due: dict[tuple[float, str], None] = {}
@@ -278,6 +305,12 @@ class Cluster:
             tuple(sorted(self.leaving.items())),
             tuple(self.calendar[name] for name in sorted(self.calendar)),
         )
+
+
+def _count(counter: Counter[_Name], name: _Name, change: int) -> None:
+    counter[name] += change
+    if not counter[name]:
+        del counter[name]
 
 
 def accounts_above(account: str) -> tuple[str, ...]:

@@ -25,10 +25,13 @@ from djinn_lab.jobs.decision.policy import PROMISING, QueuePolicy
 from djinn_lab.jobs.decision.reasons import Reason
 from djinn_lab.jobs.decision.trace import Trace
 from djinn_lab.jobs.decision.trial import Trial, fits_at
-from djinn_lab.jobs.decision.waiting import Bucket, Cursor, Head, WaitingIndex
+from djinn_lab.jobs.decision.waiting import Bucket, Cursor, WaitingIndex
 from djinn_lab.jobs.fairness import LimitHit, ShareTree
 from djinn_lab.jobs.placement import Placed
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Request
+
+LOOKS_PER_TRY = 2
+"""So many candidates that cannot start are looked at for each that is tried as a preemptor."""
 
 
 def decide(
@@ -53,6 +56,8 @@ class _Decision:
         self.trace = trace
         self.policy = trial.policy
         self.tries = self.policy.preempt_depth if self.policy.preempts else 0
+        self.looks = self.tries * LOOKS_PER_TRY
+        self.failed: dict[tuple[str, Demand], float] = {}
         self.rank = 0
         self.stopped = False
         self.why = Reason.BUSY
@@ -95,38 +100,51 @@ class _Decision:
     # -- in order --------------------------------------------------------------------------------------------
 
     def _walk(self, buckets: dict[str, Bucket]) -> None:
-        """One rank, its candidates in order."""
+        """One rank, its candidates in order. Whose turn it is, is asked again after every charge."""
         if self._over:
             return
-        cursors = {account: Cursor(bucket) for account, bucket in buckets.items()}
-        if self.policy.by_fairness:
-            for account in cursors:
-                self.trial.shares.leaf(account)
-        while (cursor := self._next(cursors)) is not None:
-            self._look(cursor)
-            if self._over:
-                return
-
-    def _next(self, cursors: dict[str, Cursor]) -> Cursor | None:
-        """Whose turn it is: of the accounts that come first, the one whose first candidate does."""
         if not self.policy.by_fairness:
-            return cursors[""] if cursors[""].head is not None else None
+            self._take_turns([Cursor(buckets[""])])
+            return
+        cursors: dict[str, Cursor | None] = dict.fromkeys(buckets)
+        for account in buckets:
+            self.trial.shares.leaf(account)
+        while cursors and not self._over and not self._round(buckets, cursors):
+            pass
+
+    def _round(self, buckets: dict[str, Bucket], cursors: dict[str, Cursor | None]) -> bool:
+        """Group by group of accounts of equal rank. True when all have been asked and nobody was charged."""
         for group in self.trial.shares.order():
-            here: list[tuple[Head, Cursor]] = []
+            here = []
             for leaf in group:
-                cursor = cursors.get(leaf.account)
-                if cursor is None:
-                    continue
-                if cursor.head is None:
-                    del cursors[leaf.account]
-                else:
-                    here.append((cursor.head, cursor))
-            if here:
-                return min(here)[1]
+                if leaf.account in cursors:
+                    cursor = cursors[leaf.account] or Cursor(buckets[leaf.account])
+                    cursors[leaf.account] = cursor
+                    here.append(cursor)
+            if not here:
+                continue
+            if self._take_turns(here):
+                return False
+            if self._over:
+                return True
+            for leaf in group:
+                cursors.pop(leaf.account, None)
             if not cursors:
-                return None
-        assert not cursors, "every account that waits has a leaf"
-        return None
+                return True
+        return True
+
+    def _take_turns(self, cursors: list[Cursor]) -> bool:
+        """Accounts of equal rank, their candidates by key. True when an account was charged."""
+        before = len(self.trial.admitted)
+        while not self._over:
+            heads = [(cursor.head, cursor) for cursor in cursors if cursor.head is not None]
+            if not heads:
+                return False
+            cursor = heads[0][1] if len(heads) == 1 else min(heads)[1]
+            self._look(cursor)
+            if self.policy.by_fairness and len(self.trial.admitted) != before:
+                return True
+        return False
 
     @property
     def _over(self) -> bool:
@@ -186,15 +204,14 @@ class _Decision:
         if placed is not None:
             self._start(request, placed, cursor)
             return
-        if self.why is Reason.BUSY and not self.trial.room.ever_fits(request.demand):
-            self.why = Reason.IMPOSSIBLE
         if self.why is Reason.BUSY and self.tries > 0:
-            found = preempting.find(self.trial, request)
+            found = self._find_victims(request)
             if found is not None:
                 self._preempt(request, found)
                 cursor.next_of_class()
                 return
-            self.tries -= 1
+        if self.why is Reason.BUSY and self._impossible(request):
+            self.why = Reason.IMPOSSIBLE
         self._note(request, Reason.BEHIND if self.why is Reason.BUSY and self.trial.blocked else self.why)
         if self.why is Reason.BUSY:
             self._block(request, cursor)
@@ -202,6 +219,13 @@ class _Decision:
             cursor.shorter_of_class(self.trial.cluster.waiting)
         else:
             cursor.drop_class()
+
+    def _impossible(self, request: Request) -> bool:
+        """Who can never start is in nobody's way; not asked where nobody is in anybody's."""
+        asked = self.trace is not None or self.policy.passing not in ("always", "starving")
+        return (asked or steps(request, self.policy, self.trial.now_s) > 0) and not (
+            self.trial.room.ever_fits(request.demand)
+        )
 
     def _start(self, request: Request, placed: Placed, cursor: Cursor) -> None:
         self.trial.start(request, placed, passed=bool(self.trial.blocked))
@@ -228,6 +252,21 @@ class _Decision:
             case "always":
                 pass
         cursor.drop_class()
+
+    def _find_victims(self, request: Request) -> Preemption | None:
+        """Not tried for who asks for the same as somebody of the same account that could not, for longer."""
+        asked = (request.account, request.demand)
+        needed_s = estimate_s(request, self.policy)
+        found = None
+        if needed_s < self.failed.get(asked, math.inf):
+            found = preempting.find(self.trial, request)
+            if found is None:
+                self.failed[asked] = needed_s
+                self.tries -= 1
+        self.looks -= found is None
+        if not self.looks:
+            self.tries = 0
+        return found
 
     def _preempt(self, request: Request, found: Preemption) -> None:
         """Until they have left, nobody else is put on those nodes."""

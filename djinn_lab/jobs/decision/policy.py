@@ -39,9 +39,9 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     without an estimate is taken to need.
 
     A preemption for shortness needs ``remaining x shorter_factor + park_factor x park_s`` below what the
-    victim still needs; one for fairness that the account stays behind by ``fair_margin_s`` device-seconds
-    per weight, after both charges, and by ``park_factor x park_s``. ``min_runtime_s``: so long nobody is
-    preempted, where accounts set nothing else; ``preemptions_max``: so often a job is (rank 0 may
+    victim still needs; one for fairness that the account stays behind, after both charges, by what the
+    whole pool computes in ``fair_margin_s + park_factor x park_s``, per weight. ``min_runtime_s``: so long
+    nobody is preempted, where accounts set nothing else; ``preemptions_max``: so often a job is (rank 0 may
     nevertheless). ``preempt_depth``: how many kinds of waiting jobs are tried as preemptors in one
     decision; ``victims_max``: how many jobs one may displace. ``hold_home``: wait for the home device while
     that costs less than moving."""
@@ -85,11 +85,14 @@ OURS = QueuePolicy(
     "ours",
     by_fairness=True,
     within="remaining",
-    passing="easy",
+    passing="starving",
     reservations=2,
     preempts=("rank", "fairness", "shorter"),
+    shorter_factor=1.0,
     min_runtime_s=0.1,
-    age_step_s=6 * 3600.0,
+    preemptions_max=500,
+    age_step_s=600.0,
+    age_stretch=20.0,
 )
 
 POLICIES: Mapping[str, QueuePolicy] = {

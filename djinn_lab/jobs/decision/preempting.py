@@ -22,7 +22,8 @@ They are tried in this order and a worse rank ends the question, so the union is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from djinn_lab.jobs.decision.keys import (
@@ -31,7 +32,6 @@ from djinn_lab.jobs.decision.keys import (
     devices_of,
     effective_rank,
     estimate_s,
-    remaining_s,
     within_key,
 )
 from djinn_lab.jobs.decision.plan import Preemption
@@ -62,7 +62,7 @@ def find(trial: Trial, request: Request) -> Preemption | None:
     """The cheapest preemption that gets it placed; None when there is none. Leaves the trial as it was."""
     if request.preempted_at_s is not None and request.preempted_at_s >= trial.now_s:
         return None
-    victims = sorted(_eligible(trial, request), key=lambda victim: victim[:4])
+    victims = sorted(_Contest(trial, request).eligible(), key=lambda victim: victim[:4])
     if not victims:
         return None
     allowed = trial.allowed(request)
@@ -80,59 +80,89 @@ def find(trial: Trial, request: Request) -> Preemption | None:
     )
 
 
-def _eligible(trial: Trial, request: Request) -> Iterable[Victim]:
-    policy, now_s = trial.policy, trial.now_s
-    promised = policy.passing in PROMISING and bool(trial.blocked)
-    needed_s = estimate_s(request, policy)
-    for job, holding in trial.cluster.holdings.items():
-        if job in trial.victims or not holding.preemptible:
-            continue
-        if holding.request.preempted >= policy.preemptions_max and request.rank > 0:
-            continue
-        cause = _cause(trial, request, holding)
-        if cause is None or _protected(trial, request, holding):
-            continue
-        left_s = remaining_s(holding, policy, now_s)
-        if promised and left_s < needed_s:
-            continue
-        rank = effective_rank(holding.request, policy, now_s)
-        cost_s = holding.park_s * (1 + holding.request.preempted)
-        yield Victim(-rank, cost_s, -left_s, -holding.request.number, holding, cause)
+class _Contest:
+    """A candidate against those who run. Accounts none of whose jobs could have to go are passed over without
+    looking at their jobs."""
 
+    def __init__(self, trial: Trial, request: Request) -> None:
+        self.trial, self.request, self.policy = trial, request, trial.policy
+        self.rank = effective_rank(request, trial.policy, trial.now_s)
+        self.needed_s = estimate_s(request, trial.policy)
+        seconds = min(self.needed_s, trial.shares.settings.quantum_s)
+        gains = charge_for(request.demand, request.demand.members_min, seconds)
+        self.claim = trial.shares.claim(request.account, gains, trial.now_s)
+        self.promised = self.policy.passing in PROMISING and bool(trial.blocked)
+        self.least_s = self.needed_s * self.policy.shorter_factor
+        self.shorter = (
+            "shorter" in self.policy.preempts
+            and request.estimate_s is not None
+            and self.least_s < trial.longest_left_s
+        )
 
-def _protected(trial: Trial, request: Request, holding: Holding) -> bool:
-    """In its minimum run time; then the trial wakes at its end."""
-    account = holding.request.account
-    least_s = trial.shares.min_runtime_s(account, request.account, trial.policy.min_runtime_s)
-    until_s = max(holding.exempt_until_s, holding.started_s + least_s)
-    trial.wake_by(until_s)
-    return trial.now_s < until_s
+    def eligible(self) -> Iterator[Victim]:
+        """Rank is asked about only where somebody who runs has a worse one, and service only where it
+        counts."""
+        by_rank = "rank" in self.policy.preempts and self.trial.cluster.worst_rank > self.rank
+        by_service = "attained" in self.policy.preempts
+        for account, runners in self.trial.runners.items():
+            outdone = by_rank or by_service
+            fair_s = math.inf
+            if self.policy.by_fairness and account != self.request.account:
+                fair_s = self.claim.behind_s(self.trial.shares.leaf(account))
+                fairly = fair_s > self.policy.fair_margin_s and "fairness" in self.policy.preempts
+                if not outdone and not fairly and not (self.shorter and fair_s >= 0):
+                    continue
+                outdone = outdone or fairly
+            elif not outdone and not self.shorter:
+                continue
+            for left_s, holding in runners:
+                if outdone or self._outlasted(holding, left_s):
+                    victim = self._victim(holding, left_s)
+                    if victim is not None:
+                        yield victim
 
+    def _outlasted(self, holding: Holding, left_s: float) -> bool:
+        """Is the candidate much shorter?"""
+        if holding.ends_s is not None and self.shorter:
+            self.trial.wake_by(holding.ends_s)
+        return self.shorter and self.least_s + self.policy.park_factor * holding.park_s < left_s
 
-def _cause(trial: Trial, request: Request, holding: Holding) -> Cause | None:
-    """The first cause that lets it preempt this one."""
-    policy, now_s = trial.policy, trial.now_s
-    victim = holding.request
-    mine, theirs = effective_rank(request, policy, now_s), effective_rank(victim, policy, now_s)
-    if mine != theirs:
-        return "rank" if mine < theirs and "rank" in policy.preempts else None
-    if "attained" in policy.preempts:
-        return "attained" if _less_served(trial, request, holding) else None
-    behind_s = None
-    if policy.by_fairness and request.account != victim.account:
-        behind_s = _behind_s(trial, request, holding)
-        margin_s = policy.fair_margin_s + policy.park_factor * holding.park_s
-        if behind_s > margin_s and "fairness" in policy.preempts:
-            return "fairness"
-    if "shorter" in policy.preempts and (behind_s is None or behind_s >= 0):
-        left_s = remaining_s(holding, policy, now_s)
-        if holding.ends_s is not None:
-            trial.wake_by(holding.ends_s)
-        if request.estimate_s is not None and (
-            request.estimate_s * policy.shorter_factor + policy.park_factor * holding.park_s < left_s
-        ):
-            return "shorter"
-    return None
+    def _victim(self, holding: Holding, left_s: float) -> Victim | None:
+        policy, victim = self.policy, holding.request
+        if victim.job in self.trial.victims or not holding.preemptible:
+            return None
+        if victim.preempted >= policy.preemptions_max and self.request.rank > 0:
+            return None
+        rank = effective_rank(victim, policy, self.trial.now_s)
+        cause = self._cause(holding, rank, left_s)
+        if cause is None or self._protected(holding) or (self.promised and left_s < self.needed_s):
+            return None
+        cost_s = holding.park_s * (1 + victim.preempted)
+        return Victim(-rank, cost_s, -left_s, -victim.number, holding, cause)
+
+    def _protected(self, holding: Holding) -> bool:
+        """In its minimum run time; then the trial wakes at its end."""
+        default_s = self.policy.min_runtime_s
+        least_s = self.trial.shares.min_runtime_s(holding.request.account, self.request.account, default_s)
+        until_s = max(holding.exempt_until_s, holding.started_s + least_s)
+        self.trial.wake_by(until_s)
+        return self.trial.now_s < until_s
+
+    def _cause(self, holding: Holding, rank: int, left_s: float) -> Cause | None:
+        """The first cause that lets the candidate preempt this one."""
+        policy, request = self.policy, self.request
+        if self.rank != rank:
+            return "rank" if self.rank < rank and "rank" in policy.preempts else None
+        if "attained" in policy.preempts:
+            return "attained" if _less_served(self.trial, request, holding) else None
+        behind_s = 0.0
+        if policy.by_fairness and request.account != holding.request.account:
+            account = self.trial.shares.leaf(holding.request.account)
+            behind_s = self.claim.behind_s(account, _unused(self.trial, holding))
+            margin_s = policy.fair_margin_s + policy.park_factor * holding.park_s
+            if behind_s > margin_s and "fairness" in policy.preempts:
+                return "fairness"
+        return "shorter" if behind_s >= 0 and self._outlasted(holding, left_s) else None
 
 
 def _less_served(trial: Trial, request: Request, holding: Holding) -> bool:
@@ -147,19 +177,14 @@ def _less_served(trial: Trial, request: Request, holding: Holding) -> bool:
     return within_key(request, trial.policy)[0] < queue
 
 
-def _behind_s(trial: Trial, request: Request, holding: Holding) -> float:
-    """By how many device-seconds per weight its account would still be behind the victim's, once it is
-    charged for starting and the victim's is given back what it did not use."""
-    shares, demand = trial.shares, request.demand
-    seconds = min(estimate_s(request, trial.policy), shares.settings.quantum_s)
-    gains = charge_for(demand, demand.members_min, seconds)
-    charge = shares.charge(holding.request.job)
-    back = Amounts()
-    if charge is not None:
-        members = sum(members for _, members in holding.where)
-        used = charge_for(holding.request.demand, members, trial.now_s - holding.started_s)
-        back = Amounts(*(max(0.0, one - two) for one, two in zip(charge.amounts, used, strict=True)))
-    return shares.behind_s(request.account, holding.request.account, gains, back, trial.now_s)
+def _unused(trial: Trial, holding: Holding) -> Amounts:
+    """What its account would be given back if it stopped now."""
+    charge = trial.shares.charge(holding.request.job)
+    if charge is None:
+        return Amounts()
+    members = sum(members for _, members in holding.where)
+    used = charge_for(holding.request.demand, members, trial.now_s - holding.started_s)
+    return Amounts(*(max(0.0, one - two) for one, two in zip(charge.amounts, used, strict=True)))
 
 
 def _on_one_node(

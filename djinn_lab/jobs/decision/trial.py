@@ -16,7 +16,7 @@ from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.fairness import Amounts, ShareTree
 from djinn_lab.jobs.placement import SCORINGS, Placed, Room
 from djinn_lab.jobs.placement.free import capacity
-from djinn_lab.jobs.request import Demand, Request, Where
+from djinn_lab.jobs.request import Demand, Holding, Request, Where
 
 MIB = 1 << 20
 
@@ -38,9 +38,12 @@ class Trial:
         self.victims: set[str] = set(cluster.leaving)
         self.displaced: dict[str, float | None] = {}
         self.closed: set[str] = set()
+        self.admitted: list[str] = []
         self.more: dict[str, float] = {}
         self.blocked: list[Request] = []
         self.wake_s = math.inf
+        self._runners: dict[str, list[tuple[float, Holding]]] | None = None
+        self._longest_left_s = 0.0
         self._profile: Profile | None = None
         self._promised = 0
         self._begun: list[tuple[Request, Where, float]] = []
@@ -57,7 +60,9 @@ class Trial:
         if not self.policy.by_fairness:
             return
         due, next_s = self.cluster.charge_due(self.now_s)
-        self.wake_by(next_s)
+        matters = self.cluster.contended
+        if matters:
+            self.wake_by(next_s)
         for job in due:
             charge = self.shares.charge(job)
             if charge is None:
@@ -68,7 +73,8 @@ class Trial:
             ahead_s = min(remaining_s(holding, self.policy, self.now_s), quantum_s)
             members = sum(members for _, members in holding.where)
             owed = charge_for(holding.request.demand, members, ran_s + ahead_s)
-            self.wake_by(self.now_s + ahead_s)
+            if matters:
+                self.wake_by(self.now_s + ahead_s)
             self.top_ups.append(TopUp(job, owed, self.now_s + ahead_s))
             self.shares.correct(job, owed)
 
@@ -99,6 +105,23 @@ class Trial:
             if open_until_s < self.now_s < entry.ends_s and not entry.admits(request.account):
                 kept |= entry.nodes
         return kept
+
+    @property
+    def runners(self) -> dict[str, list[tuple[float, Holding]]]:
+        """Who runs, by account, with what each needs still."""
+        if self._runners is None:
+            self._runners = {
+                account: [(remaining_s(one, self.policy, self.now_s), one) for one in holdings.values()]
+                for account, holdings in self.cluster.running.items()
+            }
+            left = (left_s for runners in self._runners.values() for left_s, _ in runners)
+            self._longest_left_s = max(left, default=0.0)
+        return self._runners
+
+    @property
+    def longest_left_s(self) -> float:
+        """What the one that has the longest still to run needs."""
+        return self._longest_left_s if self.runners else 0.0
 
     def home_wait_s(self, home: str) -> float:
         """How long until the first of those at home is expected to be done."""
@@ -202,6 +225,7 @@ class Trial:
         charge = charge_for(request.demand, members, min(seconds, self.shares.settings.quantum_s))
         if self.shares.charge(request.job) is None:
             self.shares.admit(request.job, request.account, self.now_s, charge)
+        self.admitted.append(request.job)
         for name in self.cluster.above(request.account):
             self.more[name] = self.more.get(name, 0.0) + devices_of(request.demand, members)
         return charge

@@ -88,6 +88,8 @@ class Account:
 
 def sides(one: Account, other: Account) -> tuple[Account, Account] | None:
     """Below their lowest common ancestor, the child on each one's side; None for one and the same."""
+    if one.line[0] is not other.line[0]:
+        return one.line[0], other.line[0]
     for mine, theirs in zip(one.line, other.line, strict=False):
         if mine is not theirs:
             return mine, theirs

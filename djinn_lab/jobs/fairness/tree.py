@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from djinn_lab.jobs.fairness.account import OWN, Account, sides
 from djinn_lab.jobs.fairness.amounts import Amounts, Capacity
+from djinn_lab.jobs.fairness.claim import Claim
 from djinn_lab.jobs.fairness.decay import Decay
 from djinn_lab.jobs.fairness.fair_tree import fair_order, ranks
 from djinn_lab.jobs.fairness.limits import NO_LIMITS, Limits
@@ -42,7 +43,6 @@ class ShareTree:
         self._undo: list[Undo] = []
         self._marks = 0
         self._factors = (0.0, 0.0, 0.0)
-        self._per_device_s = 1.0
         for known in state.accounts:
             self._restore(known)
         self.set_capacity(state.capacity)
@@ -87,7 +87,6 @@ class ShareTree:
             _factor(self.settings.resource_weights.memory_byte_s, capacity.memory_bytes * window_s),
             _factor(self.settings.resource_weights.transfer_bytes, capacity.transfer_bytes_per_s * window_s),
         )
-        self._per_device_s = max(1.0, capacity.devices) * window_s
         for node in self._nodes.values():
             self._level(node)
 
@@ -169,19 +168,23 @@ class ShareTree:
             if self._nodes[path].leaf
         }
 
-    def behind_s(self, one: str, other: str, gains: Amounts, gives_back: Amounts, at_s: float) -> float:
-        """By how much ``one`` would still be better entitled than ``other`` after having been charged
-        ``gains`` while ``other`` got ``gives_back`` returned: the difference of their levels below their
-        lowest common ancestor, in device-seconds per weight (of the dominant resource's worth). 0 for one
-        and the same account."""
-        found = sides(self.leaf(one), self.leaf(other))
-        if found is None:
-            return 0.0
-        mine, theirs = found
+    def claim(self, account: str, gains: Amounts, at_s: float) -> Claim:
+        """How the account would stand against others once it is charged this. Good until the next charge."""
         weight = self._decay.weight(at_s)
-        after = self._dominant(mine, gains, weight) / mine.weight
-        before = self._dominant(theirs, Amounts(*(-amount for amount in gives_back)), weight) / theirs.weight
-        return (before - after) / weight * self._per_device_s
+
+        def leveled(node: Account, more: Amounts) -> float:
+            by_device, by_memory, by_transfer = self._factors
+            return (
+                max(
+                    0.0,
+                    (node.device_s + more.device_s * weight) * by_device,
+                    (node.memory_byte_s + more.memory_byte_s * weight) * by_memory,
+                    (node.transfer_bytes + more.transfer_bytes * weight) * by_transfer,
+                )
+                / node.weight
+            )
+
+        return Claim(self.leaf(account), gains, leveled, self._decay.window_s / weight)
 
     def min_runtime_s(self, victim: str, preemptor: str, default: float) -> float:
         """KAI's rule: below the lowest common ancestor of both, the victim's side decides, and what it
@@ -308,10 +311,6 @@ class ShareTree:
             dominant = node.transfer_bytes * by_transfer
         node.level = dominant / node.weight
         node.moved()
-
-    def _dominant(self, node: Account, more: Amounts, weight: float) -> float:
-        usage = zip(node.usage, more, self._factors, strict=True)
-        return max(0.0, *((stored + added * weight) * factor for stored, added, factor in usage))
 
     def _view(self, node: Account, weight: float, rank: int | None) -> AccountView:
         share = 1.0

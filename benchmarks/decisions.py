@@ -1,0 +1,162 @@
+"""What a decision of the shared queue costs when ten thousand cells of a thousand sessions wait, beside a
+queue that sorts and scans them at every event.
+
+An event: a running cell ends, its session hands in another, the queue decides, and the plan is enacted. All
+of that is timed. Both sides get the same cells, with the same policy; the baseline knows no preemption,
+which is work that it is spared."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from time import perf_counter
+
+from benchmarks.bench import Bench
+from benchmarks.figures import OURS, Figure, Goal, figure
+from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start, decide, enact, end, park
+from djinn_lab.jobs.decision.keys import effective_rank, estimate_s, within_key
+from djinn_lab.jobs.decision.trial import charge_for
+from djinn_lab.jobs.fairness import Capacity, ShareTree
+from djinn_lab.jobs.request import Demand, Node, Request
+
+NAME = "decisions"
+SEED = 1
+WAITING, SESSIONS, ACCOUNTS, DEVICES = 10_000, 1_000, 50, 64
+EVENTS, EVENTS_QUICK = 2_000, 20
+US = 1e6
+RANK_WEIGHTS = (0.2, 4, 80, 10, 5.8)
+"""Percent of the cells that are CRITICAL, HIGH, NORMAL, LOW and SCAVENGER."""
+
+Decide = Callable[["Queue"], Plan]
+
+
+@dataclass
+class Queue:
+    """A pool under load. ``number``: of cells handed in; ``decisions``: how often it was asked."""
+
+    policy: QueuePolicy
+    decide: Decide
+    waiting: int
+    now_s: float = 0.0
+    decisions: int = 0
+    preemptions: int = 0
+
+    def __post_init__(self) -> None:
+        self.draw = random.Random(SEED)
+        self.cluster = Cluster(Node(f"cuda:{number}") for number in range(DEVICES))
+        self.shares = ShareTree()
+        self.shares.set_capacity(Capacity(devices=DEVICES))
+        self.numbers = count()
+        self.endings: list[tuple[float, int, str, float]] = []
+        for _ in range(self.waiting):
+            self.hand_in()
+        self.settle()
+
+    def hand_in(self) -> None:
+        """A cell of one of the sessions, which stay with their account and their device."""
+        number, draw = next(self.numbers), self.draw
+        session = draw.randrange(SESSIONS)
+        request = Request(
+            job=f"job{number}",
+            account=f"organisation{session % 5}/project{session % 10}/user{session % ACCOUNTS}",
+            rank=draw.choices(range(5), RANK_WEIGHTS)[0],
+            number=number,
+            arrived_s=self.now_s,
+            demand=Demand(members=draw.choices((1, 2, 4), (96, 3, 1))[0]),
+            estimate_s=draw.lognormvariate(1.0, 1.5),
+            home=f"cuda:{session % DEVICES}",
+            move_s=0.25,
+            park_s=0.05,
+        )
+        self.cluster.submit(request, self.now_s)
+
+    def settle(self) -> None:
+        while plan := self.decide(self):
+            self.decisions += 1
+            enact(self.cluster, self.shares, plan)
+            for start in plan.starts:
+                assert start.ends_s is not None
+                entry = (start.ends_s, next(self.numbers), start.job, self.now_s)
+                heapq.heappush(self.endings, entry)
+            for made in plan.preemptions:
+                self.preemptions += len(made.victims)
+                for victim in made.victims:
+                    left_s = self.cluster.holdings[victim].ends_s or 0.0
+                    park(self.cluster, self.shares, victim, self.now_s, left_s - self.now_s + 0.05)
+            if not plan.preemptions:
+                return
+        self.decisions += 1
+
+    def event(self) -> float:
+        """Microseconds for one, and for as many decisions as it took."""
+        while True:
+            ends_s, _, job, started_s = heapq.heappop(self.endings)
+            holding = self.cluster.holdings.get(job)
+            if holding is not None and holding.started_s == started_s:
+                break
+        self.now_s = ends_s
+        start = perf_counter()
+        end(self.cluster, self.shares, job, ends_s)
+        self.hand_in()
+        self.settle()
+        return (perf_counter() - start) * US
+
+
+def indexed(queue: Queue) -> Plan:
+    return decide(queue.cluster, queue.shares, queue.policy, queue.now_s)
+
+
+def full_scan(queue: Queue) -> Plan:
+    """Every waiting cell is given its key, all are sorted, and the first that fit start."""
+    cluster, shares, policy, now_s = queue.cluster, queue.shares, queue.policy, queue.now_s
+    for request in cluster.waiting.values():
+        shares.leaf(request.account)
+    fair = shares.ranks()
+    line = sorted(
+        (effective_rank(one, policy, now_s), fair[one.account], within_key(one, policy), one.job)
+        for one in cluster.waiting.values()
+    )
+    starts: list[Start] = []
+    mark = cluster.room.checkpoint()
+    for *_, job in line:
+        request = cluster.waiting[job]
+        placed = cluster.room.place(request.demand, home=request.home)
+        if placed is not None:
+            cluster.room.take(request.demand, placed.where)
+            seconds = estimate_s(request, policy)
+            charge = charge_for(request.demand, placed.members, seconds)
+            starts.append(Start(job, placed.where, now_s + seconds, charge, now_s + seconds))
+            if not cluster.room.devices_free:
+                break
+    cluster.room.rollback(mark)
+    return Plan(now_s, tuple(starts))
+
+
+def measure(bench: Bench) -> list[Figure]:
+    events = bench.rounds(EVENTS, EVENTS_QUICK)
+    waiting = bench.rounds(WAITING, WAITING // 20)
+    policy = POLICIES["ours"]
+    queues = {OURS: Queue(policy, indexed, waiting), "full_scan": Queue(policy, full_scan, waiting)}
+    taken: dict[str, list[float]] = {name: [] for name in queues}
+    for turn in range(events):
+        names = list(queues) if turn % 2 else list(reversed(queues))
+        for name in names:
+            taken[name].append(queues[name].event())
+    ours = queues[OURS]
+    mean_us = sum(taken[OURS]) / len(taken[OURS])
+    facts = {
+        "waiting": waiting,
+        "sessions": SESSIONS,
+        "accounts": ACCOUNTS,
+        "devices": DEVICES,
+        "events_per_s": round(US / mean_us),
+        "decisions_per_event": round(ours.decisions / (events + 1), 2),
+        "preemptions": ours.preemptions,
+        "policy": policy.name,
+    }
+    title = f"one event with {waiting:,} waiting cells: end, arrival, decision, enacted"
+    goals = [Goal(250.0, "median"), Goal(2_000.0, "p99")]
+    return [figure(NAME, title, "us", taken, goals, **facts)]
