@@ -261,11 +261,9 @@ class Cluster:
             index = self._index = WaitingIndex(policy)
             for request in self.waiting.values():
                 index.add(request, now_s)
-        for job in dict.fromkeys(index.due(now_s)):
-            request_due = self.waiting.get(job)
-            if request_due is not None:
-                index.discard(request_due)
-                index.add(request_due, now_s)
+        for job in index.due(now_s):
+            index.discard(self.waiting[job])
+            index.add(self.waiting[job], now_s)
         return index
 
     @property

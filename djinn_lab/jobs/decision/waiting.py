@@ -140,6 +140,7 @@ class WaitingIndex:
         self.ranks: dict[int, dict[str, Bucket]] = {}
         self._places: dict[str, tuple[int, Shape, Entry]] = {}
         self._changes: list[tuple[float, str]] = []
+        self._change_s: dict[str, float] = {}
         self._numbers = count()
 
     def __len__(self) -> int:
@@ -158,10 +159,12 @@ class WaitingIndex:
         self._places[request.job] = (rank, shape, entry)
         change_s = next_rank_change_s(request, self.policy, now_s)
         if change_s < math.inf:
+            self._change_s[request.job] = change_s
             heapq.heappush(self._changes, (change_s, request.job))
 
     def discard(self, request: Request) -> None:
         rank, shape, entry = self._places.pop(request.job)
+        self._change_s.pop(request.job, None)
         buckets = self.ranks[rank]
         account = request.account if self.policy.by_fairness else ""
         bucket = buckets[account]
@@ -176,15 +179,23 @@ class WaitingIndex:
 
     def next_change_s(self) -> float:
         """When the first waiting request comes to another rank by itself."""
+        while self._changes and self._stale(self._changes[0]):
+            heapq.heappop(self._changes)
         return self._changes[0][0] if self._changes else math.inf
 
     def due(self, now_s: float) -> list[str]:
-        """Those whose rank may be another now. Each is named once; old notes on jobs that left are among
-        them."""
+        """Those whose rank may be another now; each is named once."""
         found = []
         while self._changes and self._changes[0][0] <= now_s:
-            found.append(heapq.heappop(self._changes)[1])
+            change = heapq.heappop(self._changes)
+            if not self._stale(change):
+                self._change_s[change[1]] = math.inf
+                found.append(change[1])
         return found
+
+    def _stale(self, change: tuple[float, str]) -> bool:
+        """Noted for a request that has left, or has come back since."""
+        return self._change_s.get(change[1]) != change[0]
 
 
 def shape_of(request: Request) -> Shape:

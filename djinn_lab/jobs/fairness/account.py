@@ -65,6 +65,11 @@ class Account:
         told = self.weight != 1.0 or self.limits != NO_LIMITS or self.min_runtime_s is not None
         return not (told or any(self.usage) or any(self.used))
 
+    @property
+    def charged(self) -> bool:
+        """Has something been charged to it itself, not to others below it?"""
+        return self.leaf and (any(self.usage) or any(self.used))
+
     def child(self, name: str) -> Account:
         """The child, new when there is none."""
         found = self.children.get(name)

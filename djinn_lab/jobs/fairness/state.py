@@ -21,7 +21,7 @@ class ShareSettings(msgspec.Struct, frozen=True):
 
 class AccountState(msgspec.Struct, frozen=True):
     """``usage``: stored forward from the landmark (:mod:`djinn_lab.jobs.fairness.decay`). ``used``: undecayed
-    totals of what ended: device-microseconds, byte-milliseconds, bytes. ``leaf``: jobs are charged to it."""
+    totals of what ended: device-microseconds, byte-milliseconds, bytes. ``leaf``: jobs were charged to it."""
 
     account: str
     weight: float = 1.0

@@ -242,7 +242,7 @@ class ShareTree:
                     node.min_runtime_s,
                     Amounts(*node.usage),
                     node.used,
-                    node.leaf,
+                    node.charged,
                 )
                 for _, node in sorted(kept.items())
             ),
