@@ -87,7 +87,9 @@ def describe(update: JobUpdate | None, elapsed_s: float) -> tuple[str, float | N
         if update.position is not None:
             parts.append(f"position {update.position}")
         if update.estimate_s is not None:
-            parts.append(f"about {format_seconds(update.estimate_s)} to go")
+            off = update.estimate_error_s
+            give_or_take = "" if off is None else f" (give or take {format_seconds(off)})"
+            parts.append(f"about {format_seconds(update.estimate_s)} to go{give_or_take}")
     if update.device:
         parts.append(f"on {update.device}")
     if update.ops_total:

@@ -99,6 +99,7 @@ def preempt(tables: Tables, event: SegmentPreempted) -> None:
     device = job.held_on
     assert device is not None
     stopped = _stopped(tables, job, event.at_s, event.ops_done)
+    tables.preemptions += 1
     if job.cancelling:
         tables.answer_cancelled(stopped, job.message)
         tables.end(stopped, Move.CANCEL, event.at_s, job.message)

@@ -116,6 +116,20 @@ class JobQueue:
         return Snapshot.taken(contest.cluster, contest.shares, contest.policy, at_s)
 
     @property
+    def contending(self) -> int:
+        """How many jobs wait for a device."""
+        return len(self._contest.cluster.waiting)
+
+    def contending_accounts(self) -> Iterator[str]:
+        """The account of every job that waits for a device."""
+        return (request.account for request in self._contest.cluster.waiting.values())
+
+    @property
+    def preemptions(self) -> int:
+        """How many segments moved aside so far."""
+        return self._tables.preemptions
+
+    @property
     def decided_s(self) -> float | None:
         """When something was last started or asked to move aside."""
         return self._contest.decided_s

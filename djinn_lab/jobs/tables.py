@@ -45,6 +45,7 @@ class Tables:
     now_s: float = 0.0
     jobs_seen: int = 0
     segments_seen: int = 0
+    preemptions: int = 0
     out: list[Command] = field(default_factory=list)
     touched: dict[str, None] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)

@@ -96,6 +96,8 @@ class Bookkeeper:
         elif notice.state in jobs.FINISHED:
             self.estimates.left(notice.job)
         record.note(notice, job)
+        if notice.state in jobs.IN_LINE:
+            record.estimate_s = self.estimates.wait_s(notice.job, self.ledger.clock.now_s())
         self._changed.add(notice.job)
         self.tell(record, job)
 
@@ -104,12 +106,14 @@ class Bookkeeper:
         session = self.registry.get(record.session)
         if session is None:
             return
+        error = self.estimates.error
         update = JobUpdate(
             job=record.job,
             state=record.state,
             reason=record.reason,
             position=record.position,
             estimate_s=record.estimate_s,
+            estimate_error_s=error.median_s if record.estimate_s is not None and error else None,
             device=record.device,
             ops_done=job.ops_done if job else 0,
             ops_total=job.ops_total if job else 0,
@@ -125,10 +129,10 @@ class Bookkeeper:
 
     def refresh_waiting(self) -> None:
         """Tell the clients of queued jobs what they wait for now."""
-        for job, place, reason in self.ledger.queue.waiting():
+        for job, _, reason in self.ledger.queue.waiting():
             record = self.records[job.job]
             record.reason = reason
-            record.estimate_s = place.wait_s if place else None
+            record.estimate_s = self.estimates.wait_s(job.job, self.ledger.clock.now_s())
             self.tell(record, job)
 
     def answer(

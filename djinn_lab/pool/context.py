@@ -10,11 +10,13 @@ from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.metrics import Metrics
+from djinn_lab.pool.queue_view import expected_starts
 from djinn_lab.pool.store import Store, write_measurement
 
 TICK_S = 0.25
 REFRESH_EVERY_TICKS = 4
 LAG_TICKS = 40
+FORETOLD_MAX = 200
 
 
 class Heartbeat:
@@ -42,7 +44,16 @@ class Heartbeat:
             self._driver.calibrate_idle()
             self.save()
             if ticks % REFRESH_EVERY_TICKS == 0:
+                await self._foretell()
                 self._driver.books.refresh_waiting()
+
+    async def _foretell(self) -> None:
+        """When would all that wait start? Computed beside the event loop, and only while few enough do."""
+        ledger = self._driver.ledger
+        if not 0 < ledger.queue.contending <= FORETOLD_MAX:
+            return
+        snapshot = ledger.queue.decision(ledger.clock.now_s())
+        self._driver.books.estimates.estimated(await asyncio.to_thread(expected_starts, snapshot))
 
     def save(self) -> None:
         """Queue what changed for the database."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from djinn_lab.jobs import JobState
+from djinn_lab.jobs.fairness import jain
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.memory_metrics import MemoryCollector
 
@@ -26,6 +29,21 @@ class Metrics:
         self._plans = self._gauge(
             "djinn_plan_cache", "Submitted programs that were known already, and that were not", ["outcome"]
         )
+        self._waiting = self._gauge("djinn_queue_waiting", "Jobs that contend for a device", ["account"])
+        self._share = self._gauge(
+            "djinn_account_share", "Part of the pool that an account is due by its weights", ["account"]
+        )
+        self._used_share = self._gauge(
+            "djinn_account_used", "Part of the pool's window that an account has used, decayed", ["account"]
+        )
+        self._jain = self._gauge("djinn_fairness_jain", "Jain's index over accounts' use per weight", [])
+        self._decision = self._gauge(
+            "djinn_decision_seconds", "Handling an event, decisions included", ["quantile"]
+        )
+        self._estimates = self._gauge(
+            "djinn_start_estimate_error_seconds", "By how much foretold starts were off", ["quantile"]
+        )
+        self._preemptions = self._gauge("djinn_preemptions", "Cells that moved aside so far", [])
         self._memory = MemoryCollector()
         self._registry.register(self._memory)
         self._segments = Histogram(
@@ -45,6 +63,7 @@ class Metrics:
         for view in driver.ledger.queue.snapshot().devices:
             self._queue.labels(view.device).set(len(view.line))
             self._restarts.labels(view.device).set(driver.launcher.restarts(view.device))
+        self._render_queue(driver)
         snapshot = driver.ledger.accounts.snapshot()
         self._memory.note(snapshot, driver.ledger.clock.now_s())
         for account in snapshot.devices:
@@ -54,6 +73,26 @@ class Metrics:
         self._plans.labels("hit").set(driver.intake.plans.hits)
         self._plans.labels("miss").set(driver.intake.plans.misses)
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    def _render_queue(self, driver: Driver) -> None:
+        queue, now_s = driver.ledger.queue, driver.ledger.clock.now_s()
+        accounts = [view for view in queue.accounts(now_s) if view.rank is not None]
+        waiting = Counter(queue.contending_accounts())
+        for view in accounts:
+            self._waiting.labels(view.account).set(waiting[view.account])
+            self._share.labels(view.account).set(view.share)
+            self._used_share.labels(view.account).set(view.dominant)
+        levels = [view.level for view in accounts]
+        if any(levels):
+            self._jain.set(jain(levels))
+        times, error = driver.ledger.decision_times(), driver.books.estimates.error
+        if times is not None:
+            self._decision.labels("0.5").set(times.p50_s)
+            self._decision.labels("0.99").set(times.p99_s)
+        if error is not None:
+            self._estimates.labels("0.5").set(error.median_s)
+            self._estimates.labels("0.9").set(error.p90_s)
+        self._preemptions.set(queue.preemptions)
 
     def observe_segment(self, seconds: float) -> None:
         self._segments.observe(seconds)

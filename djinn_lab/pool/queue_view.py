@@ -15,6 +15,7 @@ from djinn_lab.jobs.decision import (
     Outlook,
     Snapshot,
     WhatIf,
+    forecast,
     sentence,
     what_if,
 )
@@ -167,6 +168,13 @@ def changed(
     return WhatIfAnswer(
         job.job, before_s, after_s, refused, _compare(found, before_s, after_s, refused), error
     )
+
+
+def expected_starts(snapshot: Snapshot) -> dict[str, float]:
+    """When those that wait start, as far as can be foreseen; seconds since the epoch. For another thread."""
+    cluster, shares = _restored(snapshot, None)
+    found = forecast(cluster, shares, snapshot.policy, snapshot.now_s)
+    return {job: at_s for job, (at_s, _) in found.starts.items()}
 
 
 def told(explanation: Explanation, error: EstimateError | None) -> str:

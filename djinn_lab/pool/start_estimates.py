@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from statistics import median
 
 import msgspec
@@ -22,23 +23,34 @@ class EstimateError(msgspec.Struct, frozen=True):
 
 
 class StartEstimates:
-    """The first estimate that is made of each wait counts."""
+    """The first estimate that is made of a wait is the one that is checked; the latest is told."""
 
     def __init__(self) -> None:
-        self._open: dict[str, float] = {}
+        self._first: dict[str, float] = {}
+        self._latest: dict[str, float] = {}
         self._errors_s: deque[float] = deque(maxlen=SAMPLES_MAX)
 
-    def estimated(self, job: str, starts_at_s: float) -> None:
-        self._open.setdefault(job, starts_at_s)
+    def estimated(self, starts_at_s: Mapping[str, float]) -> None:
+        """All that are expected to start, anew."""
+        self._latest = dict(starts_at_s)
+        for job, at_s in starts_at_s.items():
+            self._first.setdefault(job, at_s)
 
     def started(self, job: str, at_s: float) -> None:
-        expected_s = self._open.pop(job, None)
+        expected_s = self._first.pop(job, None)
+        self._latest.pop(job, None)
         if expected_s is not None:
             self._errors_s.append(abs(at_s - expected_s))
 
     def left(self, job: str) -> None:
         """It ended without starting."""
-        self._open.pop(job, None)
+        self._first.pop(job, None)
+        self._latest.pop(job, None)
+
+    def wait_s(self, job: str, now_s: float) -> float | None:
+        """Until its expected start; None where that is unknown, or how far such estimates are off."""
+        at_s = self._latest.get(job)
+        return None if at_s is None or self.error is None else max(0.0, at_s - now_s)
 
     @property
     def error(self) -> EstimateError | None:

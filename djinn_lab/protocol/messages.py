@@ -147,7 +147,9 @@ class CloseSession(msgspec.Struct, frozen=True, tag="close"):
 
 
 class JobUpdate(msgspec.Struct, frozen=True, tag="job"):
-    """``position`` counts from 1 in the device's queue. ``reason`` is one sentence, for people."""
+    """``position`` counts from 1 in the device's queue. ``reason`` is one sentence, for people.
+    ``estimate_s``: until the start; ``estimate_error_s``: by how much such estimates were off lately, in the
+    median."""
 
     job: str
     state: str
@@ -157,6 +159,7 @@ class JobUpdate(msgspec.Struct, frozen=True, tag="job"):
     device: str | None = None
     ops_done: int = 0
     ops_total: int = 0
+    estimate_error_s: float | None = None
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):

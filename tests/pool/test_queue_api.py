@@ -147,6 +147,27 @@ def test_the_policy_can_be_changed_while_the_pool_runs(pool: RuntimeInfo) -> Non
         chief.set_policy("ours")
 
 
+def test_a_start_is_foretold_only_with_how_far_such_forecasts_are_off(pool: RuntimeInfo) -> None:
+    with Client(pool) as ann, Client(pool) as bob, closing(rest(pool)) as client:
+        for number in range(7):
+            if number < 5:
+                assert client.queue()["estimate_error"] is None
+            running = ann.submit(act("sleep 1.3"), cell="long")
+            ann.until(running, "RUNNING")
+            bob.updates.clear()
+            waiting = bob.submit(act("sleep 1.2"), cell="next")
+            assert bob.result(waiting).outcome == "done"
+            assert ann.result(running).outcome == "done"
+            told = [update for update in bob.updates if update.estimate_s is not None]
+            assert all(update.estimate_error_s is not None for update in told)
+            if number == 0:
+                assert not told
+        assert told
+        found = client.queue()["estimate_error"]
+        assert found["count"] >= 5
+        assert found["median_s"] <= found["p90_s"]
+
+
 def test_what_was_used_is_in_the_ledger_and_survives_the_pool(tmp_path: Path) -> None:
     def used(info: RuntimeInfo) -> dict[str, float]:
         with closing(rest(info)) as client:
