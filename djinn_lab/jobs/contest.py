@@ -55,7 +55,7 @@ class Contest:
             if plan.starts or plan.preemptions:
                 self.decided_s = at_s
             self._obey(plan, at_s)
-        raise AssertionError("decisions do not come to an end")
+        raise AssertionError(f"decisions do not come to an end: {plan}")
 
     def check_limits(self, event: SegmentSubmitted) -> None:
         """Raises IllegalEvent for a job that its account may not hand in."""

@@ -19,6 +19,9 @@ from djinn_lab.jobs.placement.free import capacity
 from djinn_lab.jobs.request import Demand, Holding, Request, Where
 
 MIB = 1 << 20
+AHEAD_S_MIN = 0.01
+"""A job that was expected to take no time at all is charged for this much ahead, or it would be due again at
+once."""
 
 
 class Trial:
@@ -70,7 +73,7 @@ class Trial:
             holding = self.cluster.holdings[job]
             ran_s = self.now_s - holding.started_s
             quantum_s = max(self.shares.settings.quantum_s, ran_s / 4)
-            ahead_s = min(remaining_s(holding, self.policy, self.now_s), quantum_s)
+            ahead_s = max(AHEAD_S_MIN, min(remaining_s(holding, self.policy, self.now_s), quantum_s))
             members = sum(members for _, members in holding.where)
             owed = charge_for(holding.request.demand, members, ran_s + ahead_s)
             if matters:
