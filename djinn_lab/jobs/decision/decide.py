@@ -215,7 +215,7 @@ class _Decision:
         self._note(request, Reason.BEHIND if self.why is Reason.BUSY and self.trial.blocked else self.why)
         if self.why is Reason.BUSY:
             self._block(request, cursor)
-        elif self.why is Reason.RESERVED and self.policy.within != "remaining":
+        elif self.why is Reason.RESERVED and self.policy.within in ("arrival", "attained"):
             cursor.shorter_of_class(self.trial.cluster.waiting)
         else:
             cursor.drop_class()

@@ -28,13 +28,18 @@ def within_key(request: Request, policy: QueuePolicy) -> Key:
     match policy.within:
         case "arrival":
             return (0.0, request.number)
-        case "remaining":
-            return (estimate_s(request, policy), request.number)
+        case "remaining" | "work":
+            return (estimate_s(request, policy) * weight(request.demand, policy), request.number)
         case "service":
             devices = devices_of(request.demand, request.demand.members)
             return (estimate_s(request, policy) * devices, request.number)
         case "attained":
             return (float(bisect_right(policy.attained_limits_s, request.attained_s)), request.number)
+
+
+def weight(demand: Demand, policy: QueuePolicy) -> float:
+    """What a second of it counts when jobs, waiting or running, are compared for shortness."""
+    return math.sqrt(devices_of(demand, demand.members)) if policy.within == "work" else 1.0
 
 
 def steps(request: Request, policy: QueuePolicy, now_s: float) -> int:

@@ -15,7 +15,7 @@ Each cause is a strict order on keys that a job has whether it waits or runs (:m
 - rank: c before v means rank(c) < rank(v); then v before c is false;
 - fairness: level(A with c) + margin < level(B without v), below their lowest common ancestor. v against c
   would need level(B with v) < level(A without c) <= level(A with c) < level(B without v) <= level(B with v);
-- shorter: remaining(c) x factor + park < remaining(v), factor >= 1, park >= 0; and where accounts differ, the
+- shorter: size(c) x factor < size(v) less parking, factor >= 1, park >= 0; and where accounts differ, the
   fairness order above with margin 0 must not stand against it;
 - attained: queue(c) < queue(v), of attained service.
 They are tried in this order and a worse rank ends the question, so the union is free of pairs as well."""
@@ -32,6 +32,7 @@ from djinn_lab.jobs.decision.keys import (
     devices_of,
     effective_rank,
     estimate_s,
+    weight,
     within_key,
 )
 from djinn_lab.jobs.decision.plan import Preemption
@@ -92,11 +93,11 @@ class _Contest:
         gains = charge_for(request.demand, request.demand.members_min, seconds)
         self.claim = trial.shares.claim(request.account, gains, trial.now_s)
         self.promised = self.policy.passing in PROMISING and bool(trial.blocked)
-        self.least_s = self.needed_s * self.policy.shorter_factor
+        self.size = self.needed_s * weight(request.demand, self.policy) * self.policy.shorter_factor
         self.shorter = (
             "shorter" in self.policy.preempts
             and request.estimate_s is not None
-            and self.least_s < trial.longest_left_s
+            and self.size < trial.largest_left_s
         )
 
     def eligible(self) -> Iterator[Victim]:
@@ -125,7 +126,10 @@ class _Contest:
         """Is the candidate much shorter?"""
         if holding.ends_s is not None and self.shorter:
             self.trial.wake_by(holding.ends_s)
-        return self.shorter and self.least_s + self.policy.park_factor * holding.park_s < left_s
+        if not self.shorter:
+            return False
+        still_s = left_s - self.policy.park_factor * holding.park_s
+        return self.size < still_s * weight(holding.request.demand, self.policy)
 
     def _victim(self, holding: Holding, left_s: float) -> Victim | None:
         policy, victim = self.policy, holding.request

@@ -3,6 +3,7 @@ at its end, and the promises (pins, reservations, the calendar) that every attem
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs.backfill import Ending, Profile, Slot
 from djinn_lab.jobs.decision.cluster import Cluster
-from djinn_lab.jobs.decision.keys import devices_of, estimate_s, remaining_s
+from djinn_lab.jobs.decision.keys import devices_of, estimate_s, remaining_s, weight
 from djinn_lab.jobs.decision.plan import Preemption, Reserved, Start, TopUp
 from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.fairness import Amounts, ShareTree
@@ -46,7 +47,7 @@ class Trial:
         self.blocked: list[Request] = []
         self.wake_s = math.inf
         self._runners: dict[str, list[tuple[float, Holding]]] | None = None
-        self._longest_left_s = 0.0
+        self._largest_left_s = 0.0
         self._profile: Profile | None = None
         self._promised = 0
         self._begun: list[tuple[Request, Where, float]] = []
@@ -117,14 +118,15 @@ class Trial:
                 account: [(remaining_s(one, self.policy, self.now_s), one) for one in holdings.values()]
                 for account, holdings in self.cluster.running.items()
             }
-            left = (left_s for runners in self._runners.values() for left_s, _ in runners)
-            self._longest_left_s = max(left, default=0.0)
+            runners = itertools.chain.from_iterable(self._runners.values())
+            sizes = (left_s * weight(one.request.demand, self.policy) for left_s, one in runners)
+            self._largest_left_s = max(sizes, default=0.0)
         return self._runners
 
     @property
-    def longest_left_s(self) -> float:
-        """What the one that has the longest still to run needs."""
-        return self._longest_left_s if self.runners else 0.0
+    def largest_left_s(self) -> float:
+        """What the one needs that has the most still to run, weighted."""
+        return self._largest_left_s if self.runners else 0.0
 
     def home_wait_s(self, home: str) -> float:
         """How long until the first of those at home is expected to be done."""
