@@ -73,7 +73,7 @@ class _Decision:
         self._above_soft_limits()
         if trial.blocked and self.trace is not None:
             trial.book()
-        if trial.cluster.waiting:
+        if len(trial.cluster.waiting) > len(trial.starts):
             trial.wake_by(index.next_change_s())
         return Plan(
             trial.now_s,
