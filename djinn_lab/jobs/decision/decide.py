@@ -114,6 +114,8 @@ class _Decision:
 
     def _round(self, buckets: dict[str, Bucket], cursors: dict[str, Cursor | None]) -> bool:
         """Group by group of accounts of equal rank. True when all have been asked and nobody was charged."""
+        if len(cursors) == 1:
+            return self._alone(buckets, cursors)
         for group in self.trial.shares.order():
             here = []
             for leaf in group:
@@ -132,6 +134,12 @@ class _Decision:
             if not cursors:
                 return True
         return True
+
+    def _alone(self, buckets: dict[str, Bucket], cursors: dict[str, Cursor | None]) -> bool:
+        """One account is left: it is its turn, whatever the shares are."""
+        [(account, cursor)] = cursors.items()
+        cursor = cursors[account] = cursor or Cursor(buckets[account])
+        return not self._take_turns([cursor])
 
     def _take_turns(self, cursors: list[Cursor]) -> bool:
         """Accounts of equal rank, their candidates by key. True when an account was charged."""
