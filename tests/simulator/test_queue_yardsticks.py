@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from djinn_lab.jobs.placement import DEFAULT, SCORINGS, fragmentation
 from djinn_lab.simulator.queue import QueueFigures, QueueSettings, simulate_queue
+from djinn_lab.simulator.queue.filling import fill, popularity
 from djinn_lab.simulator.queue.settings import CHECKPOINT
 from djinn_lab.simulator.queue.workload import Trace
 from djinn_lab.simulator.traces.gpu_clusters import PHILLY_CONTENDED, load_philly
+from djinn_lab.simulator.traces.openb import load_openb
 from djinn_lab.simulator.traces.swf import load_swf
 
 SDSC_JOBS, SDSC_BEGIN = 54_044, 5_000
+OTHERS = ("best_fit", "dot_product", "mixed_30_20_20_20_10")
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +72,19 @@ def test_srtf_on_philly_with_the_artifacts_checkpoint_costs(philly: Trace) -> No
     found = figures(philly, "srtf", estimates="exact", parking=CHECKPOINT)
     assert found.jct_mean_s == pytest.approx(17_885, rel=0.01)
     assert found.preemptions > 1_000
+
+
+def test_openb_is_filled_best_by_what_looks_at_fragments(traces: Path) -> None:
+    """On an eighth of the nodes. A balancing load gives back more than anything else gains."""
+    folder = traces / "alibaba-openb-2023"
+    trace = load_openb(folder / "openb_pod_list_default.csv.gz", folder / "openb_node_list_gpu_node.csv")
+    demands = [job.demand for job in trace.jobs]
+    nodes = trace.nodes[""][::8]
+    allocated = {
+        scoring.name: fill(demands[:4000], nodes, scoring, 1.3, seed=1).allocated
+        for scoring in (fragmentation(popularity(demands)), DEFAULT, *(SCORINGS[name] for name in OTHERS))
+    }
+    by_success = sorted(allocated, key=lambda name: -allocated[name])
+    assert by_success[:2] == ["fragmentation", "default"]
+    assert by_success[-1] == "mixed_30_20_20_20_10"
+    assert allocated["fragmentation"] > 0.94

@@ -3,7 +3,7 @@
 from djinn_lab.jobs.placement.answers import Constraint, EverFits, Misfit, Placed
 from djinn_lab.jobs.placement.free import Free
 from djinn_lab.jobs.placement.room import Room
-from djinn_lab.jobs.placement.scoring import DEFAULT, SCORINGS, Scoring, Term
+from djinn_lab.jobs.placement.scoring import DEFAULT, SCORINGS, Scoring, Term, fragmentation
 
 __all__ = [
     "DEFAULT",
@@ -16,4 +16,5 @@ __all__ = [
     "Room",
     "Scoring",
     "Term",
+    "fragmentation",
 ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from djinn_lab.jobs.placement.scores import (
+    Fragmentation,
     Score,
     Seat,
     affinity,
@@ -16,6 +17,8 @@ from djinn_lab.jobs.placement.scores import (
     locality,
     most_loaded,
 )
+from djinn_lab.jobs.placement.scores.fragmentation import STEPS
+from djinn_lab.jobs.request import Demand
 
 
 class Term(NamedTuple):
@@ -38,9 +41,28 @@ class Scoring:
         return {name: weight * score(seat) for name, weight, score in self.terms}
 
 
+def fragmentation(typical: Iterable[tuple[Demand, float]]) -> Scoring:
+    """For pools whose usual requests are known, with their popularity: least fragmentation, and of nodes that
+    are equal in that, the fullest. ``typical`` is part of what the name means: one set a room."""
+    return Scoring(
+        "fragmentation",
+        Term("fragmentation", 1.0, Fragmentation(typical)),
+        Term("most_loaded", 0.5 / STEPS, most_loaded),
+        LOCALITY,
+        Term("affinity", 0.5, affinity),
+        Term("cost", 0.1, cost),
+    )
+
+
 FIT, LOCALITY = Term("fit", 1.0, fit), Term("locality", 1.0, locality)
-DEFAULT = Scoring("default", FIT, LOCALITY, Term("affinity", 0.5, affinity), Term("cost", 0.1, cost))
-"""Best fit; where the state lies and what was wished for count as much as half a node."""
+DEFAULT = Scoring(
+    "default",
+    Term("most_loaded", 1.0, most_loaded),
+    LOCALITY,
+    Term("affinity", 0.5, affinity),
+    Term("cost", 0.1, cost),
+)
+"""The fullest node; that state lies there counts as much as all of that, that it was wished for half."""
 
 SCORINGS: Mapping[str, Scoring] = {
     scoring.name: scoring

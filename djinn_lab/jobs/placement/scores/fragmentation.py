@@ -14,6 +14,10 @@ from djinn_lab.jobs.placement.free import Free, capacity, taken
 from djinn_lab.jobs.placement.scores.seat import Seat
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand
 
+STEPS = 25
+"""Scores are rounded down to these, so that nodes that are about as good are equal, and another score decides
+between them. The authors' program rounds to 100; on their data coarser is better."""
+
 
 class Fragmentation:
     """``typical``: demands with their popularity. Values are kept by what is free, as most nodes are equal
@@ -27,7 +31,8 @@ class Fragmentation:
         """Above one half where fragmentation shrinks, below where it grows, in devices."""
         after = taken(seat.free, seat.demand, seat.members)
         grown_milli = self.fragment_milli(after) - self.fragment_milli(seat.free)
-        return 1.0 / (1.0 + math.exp(grown_milli / WHOLE_DEVICE_MILLI))
+        score = 1.0 / (1.0 + math.exp(grown_milli / WHOLE_DEVICE_MILLI))
+        return math.floor(STEPS * score) / STEPS
 
     def fragment_milli(self, free: Free) -> float:
         """Expected thousandths of devices that the next request cannot use."""
