@@ -1,5 +1,5 @@
-"""``python -m benchmarks.queue_million JOBS POLICY``: a large pool in a process of its own, so that its peak of
-memory is known. Prints JSON."""
+"""``python -m benchmarks.queue_million JOBS POLICY``: a large pool, in a process of its own because of its
+memory. Prints JSON."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ class _Decision:
         if self.why is Reason.BUSY and self._impossible(request):
             self.why = Reason.IMPOSSIBLE
         self._note(request, Reason.BEHIND if self.why is Reason.BUSY and self.trial.blocked else self.why)
-        if self.why is Reason.BUSY:
+        if self.why is Reason.BUSY or (self.why is Reason.RESERVED and self.policy.passing == "conservative"):
             self._block(request, cursor)
         elif self.why is Reason.RESERVED and self.policy.within in ("arrival", "attained"):
             cursor.shorter_of_class(self.trial.cluster.waiting)
