@@ -94,51 +94,45 @@ class _Contest:
         self.claim = trial.shares.claim(request.account, gains, trial.now_s)
         self.promised = self.policy.passing in PROMISING and bool(trial.blocked)
         self.size = self.needed_s * weight(request.demand, self.policy) * self.policy.shorter_factor
+        fair = self.policy.by_fairness and "fairness" in self.policy.preempts
+        self.fair_s = self.policy.fair_margin_s if fair else math.inf
         self.shorter = (
-            "shorter" in self.policy.preempts
-            and request.estimate_s is not None
-            and self.size < trial.largest_left_s
+            "shorter" in self.policy.preempts and request.estimate_s is not None and self.size < trial.largest
         )
 
     def eligible(self) -> Iterator[Victim]:
         """Rank is asked about only where somebody who runs has a worse one, and service only where it
-        counts."""
+        counts; of accounts that could lose somebody for shortness only, those who are large enough."""
         by_rank = "rank" in self.policy.preempts and self.trial.cluster.worst_rank > self.rank
-        by_service = "attained" in self.policy.preempts
+        anybody = by_rank or "attained" in self.policy.preempts
+        if self.shorter:
+            self.trial.wake_by(self.trial.next_end_s)
         for account, runners in self.trial.runners.items():
-            outdone = by_rank or by_service
-            fair_s = math.inf
-            if self.policy.by_fairness and account != self.request.account:
-                fair_s = self.claim.behind_s(self.trial.shares.leaf(account))
-                fairly = fair_s > self.policy.fair_margin_s and "fairness" in self.policy.preempts
-                if not outdone and not fairly and not (self.shorter and fair_s >= 0):
-                    continue
-                outdone = outdone or fairly
-            elif not outdone and not self.shorter:
+            behind_s = self._behind_s(account)
+            everybody = anybody or behind_s > self.fair_s
+            if not everybody and not (self.shorter and behind_s >= 0 and self.size < runners[0][0]):
                 continue
-            for left_s, holding in runners:
-                if outdone or self._outlasted(holding, left_s):
-                    victim = self._victim(holding, left_s)
-                    if victim is not None:
-                        yield victim
+            for size, left_s, holding in runners:
+                if not everybody and size <= self.size:
+                    break
+                victim = self._victim(holding, left_s, size)
+                if victim is not None:
+                    yield victim
 
-    def _outlasted(self, holding: Holding, left_s: float) -> bool:
-        """Is the candidate much shorter?"""
-        if holding.ends_s is not None and self.shorter:
-            self.trial.wake_by(holding.ends_s)
-        if not self.shorter:
-            return False
-        still_s = left_s - self.policy.park_factor * holding.park_s
-        return self.size < still_s * weight(holding.request.demand, self.policy)
+    def _behind_s(self, account: str) -> float:
+        """By how much its account would be behind another's at most, whatever that is given back."""
+        if not self.policy.by_fairness or account == self.request.account:
+            return 0.0
+        return self.claim.behind_s(self.trial.shares.leaf(account))
 
-    def _victim(self, holding: Holding, left_s: float) -> Victim | None:
+    def _victim(self, holding: Holding, left_s: float, size: float) -> Victim | None:
         policy, victim = self.policy, holding.request
         if victim.job in self.trial.victims or not holding.preemptible:
             return None
         if victim.preempted >= policy.preemptions_max and self.request.rank > 0:
             return None
         rank = effective_rank(victim, policy, self.trial.now_s)
-        cause = self._cause(holding, rank, left_s)
+        cause = self._cause(holding, rank, size)
         if cause is None or self._protected(holding) or (self.promised and left_s < self.needed_s):
             return None
         cost_s = holding.park_s * (1 + victim.preempted)
@@ -152,7 +146,7 @@ class _Contest:
         self.trial.wake_by(until_s)
         return self.trial.now_s < until_s
 
-    def _cause(self, holding: Holding, rank: int, left_s: float) -> Cause | None:
+    def _cause(self, holding: Holding, rank: int, size: float) -> Cause | None:
         """The first cause that lets the candidate preempt this one."""
         policy, request = self.policy, self.request
         if self.rank != rank:
@@ -166,7 +160,7 @@ class _Contest:
             margin_s = policy.fair_margin_s + policy.park_factor * holding.park_s
             if behind_s > margin_s and "fairness" in policy.preempts:
                 return "fairness"
-        return "shorter" if behind_s >= 0 and self._outlasted(holding, left_s) else None
+        return "shorter" if self.shorter and behind_s >= 0 and self.size < size else None
 
 
 def _less_served(trial: Trial, request: Request, holding: Holding) -> bool:

@@ -3,9 +3,9 @@ at its end, and the promises (pins, reservations, the calendar) that every attem
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable
+from operator import itemgetter
 
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from djinn_lab.jobs.placement.free import capacity
 from djinn_lab.jobs.request import Demand, Holding, Request, Where
 
 MIB = 1 << 20
+_by_size = itemgetter(0)
 AHEAD_S_MIN = 0.01
 """A job that was expected to take no time at all is charged for this much ahead, or it would be due again at
 once."""
@@ -46,8 +47,8 @@ class Trial:
         self.more: dict[str, float] = {}
         self.blocked: list[Request] = []
         self.wake_s = math.inf
-        self._runners: dict[str, list[tuple[float, Holding]]] | None = None
-        self._largest_left_s = 0.0
+        self.next_end_s = math.inf
+        self._runners: dict[str, list[tuple[float, float, Holding]]] | None = None
         self._profile: Profile | None = None
         self._promised = 0
         self._begun: list[tuple[Request, Where, float]] = []
@@ -111,22 +112,29 @@ class Trial:
         return kept
 
     @property
-    def runners(self) -> dict[str, list[tuple[float, Holding]]]:
-        """Who runs, by account, with what each needs still."""
+    def runners(self) -> dict[str, list[tuple[float, float, Holding]]]:
+        """Who runs, by account, the largest first: its size (what it needs still, less what parking costs, by
+        its weight), what it needs still in seconds, and itself."""
         if self._runners is None:
-            self._runners = {
-                account: [(remaining_s(one, self.policy, self.now_s), one) for one in holdings.values()]
-                for account, holdings in self.cluster.running.items()
-            }
-            runners = itertools.chain.from_iterable(self._runners.values())
-            sizes = (left_s * weight(one.request.demand, self.policy) for left_s, one in runners)
-            self._largest_left_s = max(sizes, default=0.0)
+            policy, now_s, factor = self.policy, self.now_s, self.policy.park_factor
+            self._runners = {}
+            for account, holdings in self.cluster.running.items():
+                found = []
+                for one in holdings.values():
+                    left_s = remaining_s(one, policy, now_s)
+                    ends_s = now_s + left_s
+                    if ends_s < self.next_end_s:
+                        self.next_end_s = ends_s
+                    size = (left_s - factor * one.park_s) * weight(one.request.demand, policy)
+                    found.append((size, left_s, one))
+                found.sort(key=_by_size, reverse=True)
+                self._runners[account] = found
         return self._runners
 
     @property
-    def largest_left_s(self) -> float:
-        """What the one needs that has the most still to run, weighted."""
-        return self._largest_left_s if self.runners else 0.0
+    def largest(self) -> float:
+        """The size of the largest of those who run."""
+        return max((runners[0][0] for runners in self.runners.values()), default=0.0)
 
     def home_wait_s(self, home: str) -> float:
         """How long until the first of those at home is expected to be done."""
