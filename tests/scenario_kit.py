@@ -52,10 +52,10 @@ def play(text: str, answer: Callable[[str, float], Iterable[str]]) -> str:
 
 
 def parse_event(line: str, at_s: float, kinds: Mapping[str, type[msgspec.Struct]]) -> msgspec.Struct:
-    """``"CancelRequested job=a message='by ann'"`` -> the event. Values in braces are JSON."""
+    """``"CancelRequested job=a message='by ann'"`` -> the event. Values in braces or brackets are JSON."""
     name, *pairs = shlex.split(line)
     texts = dict(pair.split("=", 1) for pair in pairs)
-    fields = {key: json.loads(text) if text.startswith("{") else text for key, text in texts.items()}
+    fields = {key: json.loads(text) if text.startswith(("{", "[")) else text for key, text in texts.items()}
     return msgspec.convert({"at_s": at_s, **fields, "type": name}, kinds[name], strict=False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 
-from djinn_lab.memory import admission, enacting, phases, reports, views
+from djinn_lab.memory import admission, enacting, moving, phases, reports, views
 from djinn_lab.memory.background import in_background
 from djinn_lab.memory.messages import (
     AdmitSegment,
@@ -105,8 +105,8 @@ class MemoryAccounts:
             case SegmentPlaced():
                 self._place(event)
             case MemoryReported():
-                device = reports.take(self._tables, event)
-                self._plan(device, background=False)
+                for device in reports.take(self._tables, event):
+                    self._plan(device, background=False)
             case SegmentWithdrawn():
                 self._withdraw(event)
             case CellEnded():
@@ -131,7 +131,8 @@ class MemoryAccounts:
             case DeviceAdded():
                 self._add_device(event)
             case DeviceLost():
-                reports.lose_device(self._tables, event)
+                for device in reports.lose_device(self._tables, event):
+                    self._plan(device)
             case SessionOpened():
                 connection = self._tables.moved(event.session, Move.OPEN)
                 assert connection is not None
@@ -145,7 +146,8 @@ class MemoryAccounts:
             case SessionClosed():
                 self._close(event)
             case SessionBound():
-                self._bind(event)
+                for device in moving.bind(self._tables, event):
+                    self._plan(device, background=False)
             case LineOrdered():
                 self._order_line(event)
             case _:
@@ -178,8 +180,9 @@ class MemoryAccounts:
             raise IllegalEvent(f"a segment of job {event.job} is placed already")
         if event.peak_bytes < 0:
             raise IllegalEvent(f"a segment of job {event.job} needs {event.peak_bytes} bytes")
-        if event.peak_bytes > device.memory_bytes:
-            limits = {device.device: device.memory_bytes}
+        target = tables.device(session.target) if session.target is not None else device
+        if event.peak_bytes > target.memory_bytes:
+            limits = {target.device: target.memory_bytes}
             tables.out.append(_never_fits(event, limits, bound=True))
             return
         if session.job != event.job:
@@ -203,6 +206,7 @@ class MemoryAccounts:
         tables.segments[event.job] = session.segments[event.job] = segment
         at_once = (
             session.resident
+            and session.target is None
             and not device.contended
             and has_turn(segment, device, self.policy)
             and not admission.is_new(session)
@@ -234,7 +238,8 @@ class MemoryAccounts:
         session = self._tables.session(event.session)
         devices = self._tables.devices
         if session.device is not None:
-            limits = {session.device: devices[session.device].memory_bytes}
+            bound = session.target or session.device
+            limits = {bound: devices[bound].memory_bytes}
         else:
             limits = {name: device.memory_bytes for name, device in devices.items()}
         if not limits or event.peak_bytes <= max(limits.values()):
@@ -252,7 +257,9 @@ class MemoryAccounts:
             enacting.done(self._tables, transfer, event)
         else:
             enacting.failed(self._tables, transfer, event)
+        reached = moving.go_over(self._tables, self._tables.session(transfer.session))
         self._plan(self._tables.devices[transfer.device])
+        self._plan(reached)
 
     # -- devices and sessions ------------------------------------------------------------------------------
 
@@ -290,7 +297,7 @@ class MemoryAccounts:
         tables.moved(event.session, Move.CLOSE)
         session = tables.sessions.pop(event.session)
         holding = {name for name, device in tables.devices.items() if event.session in device.session_bytes}
-        devices = holding | ({session.device} if session.device else set())
+        devices = holding | {one for one in (session.device, session.keeper) if one is not None}
         for segment in list(session.segments.values()):
             tables.drop(segment)
         if session.moving is not None:
@@ -305,24 +312,6 @@ class MemoryAccounts:
             device.sessions.pop(event.session, None)
             device.host_full = device.disk_full = False
             self._plan(device)
-
-    def _bind(self, event: SessionBound) -> None:
-        device = self._tables.device(event.device)
-        session = self._tables.session(event.session)
-        if session.device == event.device:
-            return
-        if session.busy:
-            raise IllegalEvent(f"session {event.session} has a segment at {session.device}")
-        before = self._tables.device_of(session)
-        if session.moving is not None:
-            self._tables.end(session.moving)
-        if before is not None:
-            before.sessions.pop(event.session, None)
-        session.device = event.device
-        device.sessions[event.session] = session
-        if session.place == "device":
-            session.place = "none"
-        self._tables.sync(session, device)
 
 
 def _never_fits(event: SegmentPlaced | SegmentProposed, limits: dict[str, int], bound: bool) -> RefuseSegment:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from djinn_lab.memory import moving
 from djinn_lab.memory.admission import guess_bytes, is_new
 from djinn_lab.memory.messages import (
     Command,
     DemoteSession,
+    DropParked,
     EvictSession,
     ExpediteTransfer,
     ForgetStored,
@@ -22,7 +24,7 @@ from djinn_lab.memory.messages import (
 )
 from djinn_lab.memory.records import Device, Segment, Session, Transfer
 from djinn_lab.memory.states import PLACES, IllegalEvent
-from djinn_lab.memory.suggestions import Grant, Hold, Hurry, Refuse, Suggestion, Transport
+from djinn_lab.memory.suggestions import Grant, Hold, Hurry, Refuse, Stay, Suggestion, Transport
 from djinn_lab.memory.tables import Tables
 
 RETRY_S = 0.25
@@ -50,6 +52,8 @@ def enact(tables: Tables, suggestions: Iterable[Suggestion]) -> None:
                 _hurry(tables, suggestion.session)
             case Refuse():
                 refuse(tables, suggestion.segment, suggestion.message, suggestion.advice)
+            case Stay():
+                moving.stay(tables, suggestion.session, suggestion.reason)
 
 
 def grant(tables: Tables, segment: Segment) -> None:
@@ -203,7 +207,7 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
         case "store":
             statistics.stores += 1
             tables.sync(session, device)
-            if event.whole and not session.busy:
+            if event.whole and not any(segment.granted for segment in session.segments.values()):
                 session.unstored_bytes = session.ready_bytes = 0
                 session.recoverable = True
         case "evict":
@@ -215,6 +219,7 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
             session.prefetched = transfer.prefetch
             if session.wish_s is not None and session.ready_s is None:
                 session.ready_s = tables.now_s
+            moving.arrived(tables, session)
             if device.session_bytes.get(session.session, 0):
                 tables.sync(session, device)
         case "demote":
@@ -240,6 +245,7 @@ def _evicted(tables: Tables, session: Session, device: Device, transfer: Transfe
     device.device_full = False
     session.unstored_bytes = session.ready_bytes = 0
     session.recoverable = not transfer.discard
+    session.keeper = None if transfer.discard else device.device
     if transfer.discard:
         session.place = "none"
         session.rebuild_bytes, session.total_bytes = session.total_bytes, 0
@@ -272,6 +278,8 @@ def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
     device.device_full |= event.full == "device"
     session.failures += 1
     session.retry_s = tables.now_s + RETRY_S * 2 ** min(session.failures - 1, 6)
+    if session.target is not None and session.busy and transfer.kind in ("store", "evict"):
+        moving.stay(tables, session, event.reason)
     tables.sync(session, device)
 
 
@@ -282,6 +290,9 @@ def lose(tables: Tables, session: Session, device: str, nbytes: int, reason: str
     session.total_bytes = session.kv_bytes = session.unstored_bytes = session.ready_bytes = 0
     session.prefetched = False
     session.wish_s = session.ready_s = None
+    keeper, session.keeper = session.keeper, None
+    if keeper is not None and keeper != device:
+        tables.out.append(DropParked(session.session, keeper))
     tables.statistics.values_lost += 1
     tables.statistics.swaps.pop(session.session, None)
     tables.statistics.note(tables.now_s, "lost", session.session, device, nbytes, reason=reason)

@@ -62,7 +62,8 @@ class SessionClosed(msgspec.Struct, frozen=True, tag=True):
 
 
 class SessionBound(msgspec.Struct, frozen=True, tag=True):
-    """The session's values will live on this device."""
+    """The session's values will live on this device. Of one that lives on another, they are brought over
+    when a segment of it waits, or :class:`MoveRefused` says why not. None of its segments may be granted."""
 
     at_s: float
     session: str
@@ -312,6 +313,23 @@ class FreeSession(msgspec.Struct, frozen=True, tag=True):
     device: str
 
 
+class DropParked(msgspec.Struct, frozen=True, tag=True):
+    """Another device has the session now: drop its copy on the host or disk at this one."""
+
+    session: str
+    device: str
+
+
+class MoveRefused(msgspec.Struct, frozen=True, tag=True):
+    """The session of the waiting segment stays on ``device``, whatever it was bound for, and its segment is
+    served there."""
+
+    job: str
+    session: str
+    device: str
+    reason: str
+
+
 class ValuesLost(msgspec.Struct, frozen=True, tag=True):
     """``nbytes`` of the session's values are gone, and ``reason`` says how."""
 
@@ -342,6 +360,8 @@ Command = (
     | ForgetStored
     | ExpediteTransfer
     | FreeSession
+    | DropParked
+    | MoveRefused
     | ValuesLost
     | AnswerPhase
 )

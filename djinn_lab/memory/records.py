@@ -75,13 +75,17 @@ class Session:
     others. ``recoverable``: another
     process could bring back what it holds. ``retry_s``: no transfer before, after one failed. ``gap``,
     ``due_s``: what is expected of its gap, and for when, as computed for ``due_bucket``. ``said_s``: when it
-    last announced to compute. ``teaches``: the gap that it is in is one."""
+    last announced to compute. ``teaches``: the gap that it is in is one. ``target``: the device that it is
+    bound for, while its state still lies at ``device``. ``keeper``: the device, alive, whose process holds
+    what is parked."""
 
     session: str
     user: str
     connection: Connection = Connection.CONNECTED
     phase: Phase = Phase.COMPUTE
     device: str | None = None
+    target: str | None = None
+    keeper: str | None = None
     place: Place = "none"
     moving: Transfer | None = None
     total_bytes: int = 0

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from djinn_lab.memory import enacting, phases
+from djinn_lab.memory import enacting, moving, phases
 from djinn_lab.memory.messages import DeviceLost, FreeSession, MemoryReported
 from djinn_lab.memory.records import Device, Session
 from djinn_lab.memory.states import AFTER_LOSS, IllegalEvent
 from djinn_lab.memory.tables import Tables
 
 
-def take(tables: Tables, event: MemoryReported) -> Device:
-    """The accounts are what the worker counts. Raises IllegalEvent, with nothing changed."""
+def take(tables: Tables, event: MemoryReported) -> list[Device]:
+    """The accounts are what the worker counts. The devices on which something may follow. Raises
+    IllegalEvent, with nothing changed."""
     device = tables.device(event.device)
     event = _completed(event, device)
     _check(event)
@@ -40,16 +41,19 @@ def take(tables: Tables, event: MemoryReported) -> Device:
     device.weight_bytes = event.weight_bytes
     device.host_used_bytes, device.disk_used_bytes = event.host_bytes, event.disk_bytes
     after = (holding, event.kv_bytes, event.unstored_bytes, event.ready_bytes, event.weight_bytes)
+    concerned = [device]
     for name in _changed(before, after):
         session = device.sessions.get(name)
         if session is not None:
             tables.sync(session, device)
+            arrived = moving.go_over(tables, session)
+            concerned += [arrived] if arrived is not None else []
     if event.job is not None:
         _end_segment(tables, event.job, device)
     tables.out += [
         FreeSession(name, device.device) for name in sorted(holding) if name not in tables.sessions
     ]
-    return device
+    return concerned
 
 
 def _completed(event: MemoryReported, device: Device) -> MemoryReported:
@@ -99,21 +103,41 @@ def _end_segment(tables: Tables, job: str, device: Device) -> None:
     phases.segment_over(tables, tables.session(segment.session))
 
 
-def lose_device(tables: Tables, event: DeviceLost) -> None:
-    """Who is stored whole survives, bound to no device; the others are told what they lost."""
+def lose_device(tables: Tables, event: DeviceLost) -> list[Device]:
+    """Who is stored whole survives, bound to no device; the others are told what they lost. Who was on the
+    way to another device goes on there: those devices are returned."""
     lost = tables.device(event.device)
     del tables.devices[event.device]
     bound = dict(lost.sessions)
     ran = {segment.session for segment in lost.granted.values()}
+    _end_moves_to(tables, lost)
+    leaving = {name for name, session in bound.items() if session.target is not None}
     for segment in [*lost.granted.values(), *lost.waiting]:
-        tables.drop(segment)
+        if segment.session not in leaving:
+            tables.drop(segment)
+    for session in tables.sessions.values():
+        if session.keeper == lost.device:
+            session.keeper = None
+    reached: list[Device] = []
     for name in sorted(bound):
         session = bound[name]
         _unbind(tables, session, lost, ran=name in ran)
+        device = moving.go_over(tables, session)
+        reached += [device] if device is not None else []
     for name in sorted(lost.session_bytes):
         stray = tables.sessions.get(name)
         if stray is not None and name not in bound:
             enacting.lose(tables, stray, lost.device, lost.session_bytes[name], _how(lost, stored=False))
+    return reached
+
+
+def _end_moves_to(tables: Tables, lost: Device) -> None:
+    """Their segments will be placed again, on a device that the queue chooses."""
+    for session in tables.sessions.values():
+        if session.target == lost.device:
+            session.target = None
+            for segment in list(session.segments.values()):
+                tables.drop(segment)
 
 
 def _unbind(tables: Tables, session: Session, lost: Device, ran: bool) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from djinn_lab.memory import admission
 from djinn_lab.memory.admission import AdmissionLore
 from djinn_lab.memory.costs import may_rebuild
+from djinn_lab.memory.moving import send_over
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.ranking import IDLE, LEASED, Victim, fewest, victims
 from djinn_lab.memory.records import LAST, Device, Segment, Session
@@ -51,6 +52,10 @@ def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: floa
         session = device.sessions[segment.session]
         if segment.job not in session.segments:
             continue
+        if session.target is not None:
+            yield from send_over(segment, session, device, policy, now_s)
+            if session.target is not None:
+                continue
         if admission.is_new(session):
             hold = gate.hold(segment)
             if hold is not None:

@@ -43,7 +43,8 @@ class SessionAccount(msgspec.Struct, frozen=True):
     the host or disk. ``wake_at_s``: when it is expected to compute again, from ``wake_from_s`` to
     ``wake_until_s`` two times in three; None when nothing is known or it computes. ``leased_until_s``: it
     is not evicted before. ``last_wake_s``: how long its last wake-up took, ``last_floor_s`` how long
-    copying its bytes takes at least."""
+    copying its bytes takes at least. ``target``: the device that it is bound for, while its state still
+    lies on another."""
 
     session: str
     user: str
@@ -62,6 +63,7 @@ class SessionAccount(msgspec.Struct, frozen=True):
     leased_until_s: float | None = None
     last_wake_s: float | None = None
     last_floor_s: float | None = None
+    target: str | None = None
 
 
 class HeldSegment(msgspec.Struct, frozen=True):

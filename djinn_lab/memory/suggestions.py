@@ -48,4 +48,11 @@ class Refuse(NamedTuple):
     advice: str
 
 
-Suggestion = Transport | Hurry | Grant | Hold | Refuse
+class Stay(NamedTuple):
+    """It cannot go to the device that it is bound for."""
+
+    session: Session
+    reason: str
+
+
+Suggestion = Transport | Hurry | Grant | Hold | Refuse | Stay

@@ -147,6 +147,9 @@ class Tables:
                 assert session.device == name
         for name, session in self.sessions.items():
             assert name == session.session
+            assert session.target is None or session.target in self.devices
+            assert session.target != session.device or session.target is None
+            assert session.keeper is None or session.keeper in self.devices
             assert session.device is None or session.session in self.devices[session.device].sessions
             self._validate_session(session)
         for number, transfer in self.transfers.items():
@@ -164,3 +167,5 @@ class Tables:
         assert not session.busy or session.announced_s is None
         for segment in session.segments.values():
             assert session.resident or not segment.granted, "a session runs that is not on the device"
+            assert session.target is None or not segment.granted, "a session runs that is about to leave"
+            assert segment.device == session.device, "a segment waits where its session is not"

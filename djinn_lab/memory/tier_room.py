@@ -46,7 +46,9 @@ def _redundant(session: Session) -> bool:
 
 
 def _demotable(session: Session) -> bool:
-    return session.place == "host" and session.moving is None and not session.busy
+    """By the process that parked it."""
+    idle = session.moving is None and not session.busy
+    return session.place == "host" and idle and session.keeper == session.device
 
 
 def clear_host(

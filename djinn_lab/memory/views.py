@@ -85,6 +85,7 @@ def session_account(tables: Tables, session: Session) -> SessionAccount:
         leased_until_s=session.leased_until_s,
         last_wake_s=session.last_wake_s,
         last_floor_s=session.last_floor_s,
+        target=session.target,
     )
 
 

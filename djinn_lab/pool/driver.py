@@ -18,6 +18,7 @@ from djinn_lab.pool.fleet import Fleet
 from djinn_lab.pool.intake import Intake
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
+from djinn_lab.pool.memory_news import MemoryNews
 from djinn_lab.pool.registry import Session
 from djinn_lab.pool.residence import RELEASE_JOB, Residence
 from djinn_lab.pool.runs import Runs
@@ -57,15 +58,8 @@ class Driver:
         self.blobs = blobs
         self.books = books
         self.registry = books.registry
-        self.residence = Residence(
-            ledger,
-            launcher,
-            self.registry,
-            self._memory_granted,
-            self._memory_held,
-            self._memory_refused,
-            self._values_lost,
-        )
+        self.news = MemoryNews(ledger, books, self._jobs)
+        self.residence = Residence(ledger, launcher, self.registry, self.news)
         self.runs = Runs(ledger, books, self._jobs)
         self.intake = Intake(ledger, blobs, books, self.residence, fleet, self._perform)
         self._commands: deque[jobs.Command] = deque()
@@ -225,11 +219,7 @@ class Driver:
         """The queue bound the segment's session: memory decides when it may start."""
         job = self.ledger.queue.job(command.job)
         flight = self.books.records[command.job].flight
-        if job is None or flight is None or not _asks(job):
-            return
-        if flight.stops is not None and flight.stops.lost:
-            error = self.books.records[command.job].error = answers.lost_aside(flight.stops.lost)
-            self._jobs(jobs.MemoryRefused(self.ledger.clock.now_s(), command.job, error.message))
+        if job is None or flight is None or not _asks(job) or self.news.refuses_lost(command.job):
             return
         self.residence.bind(command.session, command.device)
         self.residence.perform(self.residence.place(flight.placement))
@@ -240,34 +230,6 @@ class Driver:
         if self.ledger.accounts.session(session) is None or self.ledger.queue.has_unfinished(session):
             return
         self.residence.handle(memory.CellEnded(self.ledger.clock.now_s(), session))
-
-    def _memory_granted(self, grant: memory.GrantSegment) -> None:
-        flight = self.books.records[grant.job].flight
-        assert flight is not None
-        if flight.stops is None:
-            flight.restoring_s = grant.waited_s
-        self._jobs(jobs.MemoryGranted(self.ledger.clock.now_s(), grant.job))
-
-    def _memory_held(self, hold: memory.HoldSegment) -> None:
-        now_s = self.ledger.clock.now_s()
-        held = jobs.MemoryHeld(
-            now_s, hold.job, hold.reason, hold.estimate_s, hold.in_line, room=hold.admission
-        )
-        self._jobs(held)
-
-    def _memory_refused(self, verdict: memory.RefuseSegment) -> None:
-        """Of a segment that was held."""
-        record = self.books.records[verdict.job]
-        assert record.flight is not None
-        record.error = answers.never_fits(verdict)
-        self._jobs(jobs.MemoryRefused(self.ledger.clock.now_s(), verdict.job, record.error.message))
-
-    def _values_lost(self, lost: memory.ValuesLost) -> None:
-        """With what a preempted segment of the session had made, where there is one."""
-        for record in self.books.records.values():
-            stops = record.flight.stops if record.flight is not None else None
-            if record.session == lost.session and stops is not None and stops.since_s is not None:
-                stops.lost = lost.reason
 
     def _start(self, command: jobs.StartSegment) -> None:
         record = self.books.records[command.job]

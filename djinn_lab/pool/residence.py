@@ -7,8 +7,9 @@ restore it after the one that stored it died.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from djinn_lab import memory
 from djinn_lab.pool.alarm import Alarm
@@ -38,27 +39,35 @@ class Stored:
     released: list[int] = field(default_factory=list)
 
 
+class Hears(Protocol):
+    """``granted``, ``held``, ``refused``: what becomes of segments that were placed. ``stays``: a session
+    cannot go to the device that the queue chose. ``lost``: a session's values are gone."""
+
+    def granted(self, command: memory.GrantSegment) -> None: ...
+
+    def held(self, command: memory.HoldSegment) -> None: ...
+
+    def refused(self, command: memory.RefuseSegment) -> None: ...
+
+    def stays(self, command: memory.MoveRefused) -> None: ...
+
+    def lost(self, command: memory.ValuesLost) -> None: ...
+
+
 class Residence:
-    """``granted``, ``held`` and ``refused`` hear what becomes of segments that were placed, ``lost`` of
-    sessions whose values are gone."""
+    """``hear``: who is told what memory decides about jobs."""
 
     def __init__(
         self,
         ledger: Ledger,
         launcher: LocalLauncher,
         registry: SessionRegistry,
-        granted: Callable[[memory.GrantSegment], None],
-        held: Callable[[memory.HoldSegment], None],
-        refused: Callable[[memory.RefuseSegment], None],
-        lost: Callable[[memory.ValuesLost], None],
+        hear: Hears,
     ) -> None:
         self._ledger = ledger
         self._launcher = launcher
         self._registry = registry
-        self._granted = granted
-        self._held = held
-        self._refused = refused
-        self._hear_lost = lost
+        self._hear = hear
         self._alarm = Alarm(self._now_s, self._timeout)
         self._stored: dict[str, Stored] = {}
         self._reported: dict[str, worker.WorkerMemory] = {}
@@ -84,7 +93,7 @@ class Residence:
     def bind(self, session: str, device: str) -> None:
         """The queue chose a device for the session, where its segments are about to be placed."""
         account = self._ledger.accounts.session(session)
-        if account is not None and account.device != device:
+        if account is not None and (account.target or account.device) != device:
             for job in self._ledger.queue.jobs_of(session):
                 self.handle(memory.SegmentWithdrawn(self._now_s(), job))
             self.handle(memory.SessionBound(self._now_s(), session, device))
@@ -110,15 +119,21 @@ class Residence:
     def _perform(self, command: memory.Command) -> None:
         match command:
             case memory.GrantSegment():
-                self._granted(command)
+                self._hear.granted(command)
             case memory.HoldSegment():
-                self._held(command)
+                self._hear.held(command)
             case memory.RefuseSegment():
-                self._refused(command)
+                self._hear.refused(command)
             case memory.FreeSession():
                 self._stored.pop(command.session, None)
                 self._send(command.device, worker.CloseSession(command.session))
                 self._sweep()
+            case memory.DropParked():
+                self._stored.pop(command.session, None)
+                self._send(command.device, worker.DropParked(command.session))
+                self._sweep()
+            case memory.MoveRefused():
+                self._hear.stays(command)
             case memory.ValuesLost():
                 self._lost(command)
                 self._sweep()
@@ -280,7 +295,7 @@ class Residence:
         if session is not None:
             reason = command.reason[:1].upper() + command.reason[1:]
             session.lost = f"{reason}, and this session's values are lost."
-        self._hear_lost(command)
+        self._hear.lost(command)
 
     def _send(self, device: str, message: worker.ToWorker) -> None:
         self._launcher.send(device, message)

@@ -14,6 +14,7 @@ import torch
 
 from djinn_lab.errors import DeviceMemoryError, DjinnError, Refused, ValueLost
 from djinn_lab.srg.program import NodeRecord, Program, Source, Template, TensorMeta, decode_program
+from djinn_lab.worker import parking
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.messages import FetchedTensor, RemoteFailure, Resume, encode
 from djinn_lab.worker.parked import Layout
@@ -116,6 +117,14 @@ class Interpreter:
         values = self.sessions.pop(session, None)
         if values is not None:
             values.close()
+
+    def drop_parked(self, session: str) -> None:
+        """Of a session that is not on the device, and goes on in another process."""
+        with self.tiers.fences.lock:
+            values = self.sessions.get(session)
+            if values is not None and values.state == "parked":
+                parking.lose(values, "it went to another device")
+                del self.sessions[session]
 
     def prepare(self, program: Program, key: bytes | None) -> Preparation:
         """Calls, expectations and last uses; once for programs with equal keys."""

@@ -105,6 +105,14 @@ class Forget(msgspec.Struct, frozen=True, tag="forget"):
     session: str
 
 
+class DropParked(msgspec.Struct, frozen=True, tag="drop"):
+    """Another process has the session now: what is parked of it here is of no use. Answered by
+    :class:`SessionClosed`. Unlike a close it never waits behind a running program, so that the session can
+    come back at once."""
+
+    session: str
+
+
 class Expedite(msgspec.Struct, frozen=True, tag="expedite"):
     """A queued or running transfer is waited for now; an unknown one is over already."""
 
@@ -123,6 +131,7 @@ ToWorker = (
     | Restore
     | Demote
     | Forget
+    | DropParked
     | Expedite
 )
 

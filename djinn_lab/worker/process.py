@@ -98,6 +98,9 @@ class WorkerProcess:
                 self._inbox.put(given)
             elif isinstance(message, messages.CancelSegment | messages.PreemptSegment):
                 self._ask_to_stop(message)
+            elif isinstance(message, messages.DropParked):
+                self._interpreter.drop_parked(message.session)
+                self._send(messages.SessionClosed(message.session, self._memory()))
             elif isinstance(message, tier_service.MESSAGES):
                 self._tiers.handle(message)
             else:

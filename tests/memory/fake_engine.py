@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from djinn_lab.memory import (
     Command,
     DemoteSession,
+    DropParked,
     EvictSession,
     ExpediteTransfer,
     ForgetStored,
@@ -44,7 +45,8 @@ class Held:
 
 @dataclass
 class FakeEngine:
-    """One device with its tiers."""
+    """One device with its tiers. ``peers``: engines whose files it can read, itself among them. ``orphans``:
+    sessions that a process of it parked that died, whose files go when nobody needs them."""
 
     device: str
     memory_bytes: int
@@ -57,7 +59,8 @@ class FakeEngine:
     refused: list[RefuseSegment] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     numbers: set[int] = field(default_factory=set)
-    free_sessions: set[str] = field(default_factory=set)
+    peers: dict[str, FakeEngine] = field(default_factory=dict)
+    orphans: set[str] = field(default_factory=set)
 
     @property
     def used_bytes(self) -> int:
@@ -78,6 +81,9 @@ class FakeEngine:
             case FreeSession():
                 self.sessions.pop(command.session, None)
                 self.under_way = {n: c for n, c in self.under_way.items() if c.session != command.session}
+            case DropParked():
+                held = self.sessions.pop(command.session)
+                assert not held.device, "dropped while it was on the device"
             case GrantSegment():
                 self.held.pop(command.job, None)
                 self.granted.add(command.job)
@@ -106,7 +112,7 @@ class FakeEngine:
     def finish(self, number: int, at_s: float) -> TransferDone | TransferFailed:
         """Carry the transfer out, or refuse it for want of room."""
         command = self.under_way.pop(number)
-        held = self.sessions[command.session]
+        held = self.sessions.setdefault(command.session, Held())
         kind = KINDS[type(command)]
         copied = 0
         match command:
@@ -119,13 +125,20 @@ class FakeEngine:
                 if held.host < held.device and not command.discard:
                     return self.failed(command, at_s, "not stored whole", None)
                 held.device = 0
+                self.orphans.discard(command.session)
                 if command.discard:
                     held.host = held.disk = 0
             case RestoreSession():
-                copied = held.host or held.disk
+                at, parked = self.parked(command.session)
+                copied = parked.host or parked.disk
+                assert copied, "there is nothing to restore"
                 if self.used_bytes + copied > self.memory_bytes:
                     return self.failed(command, at_s, "the device is full", "device")
-                held.device, held.host, held.disk = copied, copied if held.host else 0, 0
+                own = at is self
+                held.device, held.host, held.disk = copied, copied if own and held.host else 0, 0
+                if not own and command.session in at.orphans:
+                    del at.sessions[command.session]
+                at.orphans.discard(command.session)
             case DemoteSession():
                 copied = held.host
                 if self.used_below("disk") + copied > self.disk_bytes:
@@ -136,12 +149,24 @@ class FakeEngine:
         checked = copied // 64 if kind == "restore" else 0
         return TransferDone(at_s, number, command.session, self.device, kind, copied, 0.01, 0.0, checked)
 
+    def parked(self, session: str) -> tuple[FakeEngine, Held]:
+        """Where its bytes below a device are."""
+        for engine in (self, *self.peers.values()):
+            held = engine.sessions.get(session, Held())
+            if not held.device and (held.host or held.disk):
+                return engine, held
+        raise AssertionError(f"{session} is parked nowhere")
+
     def failed(
         self, command: Copying, at_s: float, reason: str, full: str | None, mismatch: bool = False
     ) -> TransferFailed:
         self.under_way.pop(command.transfer, None)
         if mismatch:
+            at = self.parked(command.session)[0]
             self.sessions[command.session] = Held()
+            if command.session in at.orphans:
+                at.orphans.discard(command.session)
+                at.sessions.pop(command.session)
         kind = KINDS[type(command)]
         return TransferFailed(
             at_s, command.transfer, command.session, self.device, kind, reason, full, mismatch
@@ -150,8 +175,10 @@ class FakeEngine:
     def die(self) -> set[str]:
         """Sessions that lost something: what is on the host or the disk is still there."""
         lost = {name for name, held in self.sessions.items() if held.device > held.host and not held.disk}
-        for held in self.sessions.values():
+        for name, held in self.sessions.items():
             held.device = 0
+            if held.host or held.disk:
+                self.orphans.add(name)
         self.under_way.clear()
         self.granted.clear()
         self.held.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from fake_engine import FakeEngine, Held
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -17,7 +19,9 @@ from djinn_lab.memory import (
     DeviceLost,
     Event,
     GrantSegment,
+    LineOrdered,
     MemoryAccounts,
+    MoveRefused,
     PhaseSignalled,
     RefuseSegment,
     RestoreSession,
@@ -53,12 +57,14 @@ class PolicyMachine(RuleBasedStateMachine):
         self.detached: set[str] = set()
         self.running: dict[str, tuple[str, int]] = {}
         self.may_lose: set[str] = set()
-        self.overcommitted = False
+        self.seen: Counter[str] = Counter()
 
     @initialize(host=st.sampled_from([0, 600, 2000]), disk=st.sampled_from([0, 3000]))
     def start(self, host: int, disk: int) -> None:
         for name in ("cpu:0", "cpu:1"):
-            self.engines[name] = FakeEngine(name, DEVICE_BYTES, host, disk if host else 0)
+            self.engines[name] = FakeEngine(
+                name, DEVICE_BYTES, host, disk if host else 0, peers=self.engines
+            )
             self.add(name)
 
     def add(self, name: str) -> None:
@@ -83,6 +89,20 @@ class PolicyMachine(RuleBasedStateMachine):
         self.engines[device].sessions.setdefault(session, Held())
         self.feed(SessionBound(self.now_s, session, device))
 
+    @rule(session=SESSIONS, second=st.booleans())
+    def move_session(self, session: str, second: bool) -> None:
+        """The queue wants it elsewhere, or back."""
+        device, target = self.open.get(session), f"cpu:{int(second)}"
+        if device is None or any(session in engine.granted for engine in self.engines.values()):
+            return
+        if session in self.running:
+            self.running[session] = (target, self.running[session][1])
+        self.bind(session, target)
+
+    @rule(second=st.booleans(), line=st.permutations(NAMES), count=st.integers(0, 5))
+    def order_line(self, second: bool, line: list[str], count: int) -> None:
+        self.feed(LineOrdered(self.now_s, f"cpu:{int(second)}", tuple(line[:count])))
+
     @rule(session=SESSIONS)
     def close_session(self, session: str) -> None:
         if session not in self.open:
@@ -90,12 +110,15 @@ class PolicyMachine(RuleBasedStateMachine):
         device = self.open.pop(session)
         self.detached.discard(session)
         self.running.pop(session, None)
-        commands = self.feed(SessionClosed(self.now_s, session))
-        if device is not None:
-            engine = self.engines[device]
+        for engine in self.engines.values():
             engine.held.pop(session, None)
             engine.granted.discard(session)
-            assert session not in engine.sessions, commands
+        commands = self.feed(SessionClosed(self.now_s, session))
+        for engine in self.engines.values():
+            if session in engine.orphans:
+                engine.orphans.discard(session)
+                engine.sessions.pop(session, None)
+            assert engine.sessions.pop(session, Held()) == Held(), (device, commands)
             self.feed(engine.report(self.now_s))
 
     @rule(session=SESSIONS, peak=st.integers(0, 700), rank=st.integers(0, 1))
@@ -118,6 +141,7 @@ class PolicyMachine(RuleBasedStateMachine):
         device, peak = self.running.pop(session)
         engine = self.engines[device]
         engine.granted.discard(session)
+        assert self.where(session) == device
         held = engine.sessions[session]
         room = engine.memory_bytes - engine.used_bytes
         held.device += min(peak * share // 100, room)
@@ -129,17 +153,18 @@ class PolicyMachine(RuleBasedStateMachine):
     @rule(session=SESSIONS)
     def withdraw(self, session: str) -> None:
         if session in self.running:
-            device, _ = self.running.pop(session)
-            self.engines[device].held.pop(session, None)
-            self.engines[device].granted.discard(session)
+            self.running.pop(session)
+            for engine in self.engines.values():
+                engine.held.pop(session, None)
+                engine.granted.discard(session)
         self.feed(SegmentWithdrawn(self.now_s, session))
 
     @rule(session=SESSIONS, smaller=st.integers(0, 100))
     def shrink(self, session: str, smaller: int) -> None:
         """Values are released."""
-        device = self.open.get(session)
-        if device is None:
+        if session not in self.open:
             return
+        device = self.where(session)
         held = self.engines[device].sessions[session]
         busy = any(c.session == session for c in self.engines[device].under_way.values())
         if held.device and not busy:
@@ -235,14 +260,29 @@ class PolicyMachine(RuleBasedStateMachine):
             if device is None:
                 continue
             account = self.accounts.session(session)
-            held = self.engines[device].sessions[session]
             assert account is not None
+            assert (account.target or account.device) == device
+            held = self.engines[self.where(session)].sessions.setdefault(session, Held())
+            if account.tier in ("host", "disk"):
+                held = self.engines[self.where(session)].parked(session)[1]
             assert (account.connection is Connection.DETACHED) == (session in self.detached)
             assert account.tier != "device" or held.device > 0 or account.moving, (account, held)
             assert account.tier not in ("host", "disk") or getattr(held, account.tier), (account, held)
             assert account.tier != "none" or held == Held() or not self.policy_keeps(held), (account, held)
-            if session in self.engines[device].granted:
+            if any(session in engine.granted for engine in self.engines.values()):
                 assert account.tier in ("device", "none")
+                assert account.target is None
+            devices = [engine for engine in self.engines.values() if self.on_device(engine, session)]
+            assert len(devices) <= 1, "it is on two devices"
+
+    def on_device(self, engine: FakeEngine, session: str) -> bool:
+        return engine.sessions.get(session, Held()).device > 0
+
+    def where(self, session: str) -> str:
+        account = self.accounts.session(session)
+        assert account is not None
+        assert account.device is not None
+        return account.device
 
     def policy_keeps(self, held: Held) -> bool:
         return held.device > 0
@@ -256,7 +296,8 @@ class PolicyMachine(RuleBasedStateMachine):
         held = self.accounts.snapshot().held
         for one in held:
             engine = self.engines[one.device]
-            assert one.session in engine.held, "held without a word"
+            said = any(one.session in other.held for other in self.engines.values())
+            assert said, "held without a word"
             if engine.under_way or engine.granted:
                 continue
             reasons = [other.reason for other in held if other.device == one.device]
@@ -268,6 +309,7 @@ class PolicyMachine(RuleBasedStateMachine):
         if commands or not isinstance(event, ClockTicked):
             assert self.replayed.handle(event) == commands, "a journal without idle ticks replays otherwise"
         for command in commands:
+            self.seen[type(command).__name__] += 1
             if isinstance(command, ValuesLost):
                 assert command.session in self.may_lose
             engine = self.engine_of(command)
@@ -276,12 +318,15 @@ class PolicyMachine(RuleBasedStateMachine):
                 self.check_promises(engine, command)
             if isinstance(command, RefuseSegment):
                 self.running.pop(command.job, None)
+            if isinstance(command, MoveRefused):
+                self.open[command.session] = command.device
+                self.running[command.session] = (command.device, self.running[command.session][1])
         return commands
 
     def check_promises(self, engine: FakeEngine, latest: GrantSegment | RestoreSession) -> None:
         """What is used, granted and on its way fits the device, but for somebody who is alone there."""
         coming = [c for c in engine.under_way.values() if isinstance(c, RestoreSession)]
-        stored = [engine.sessions[command.session] for command in coming]
+        stored = [engine.parked(command.session)[1] for command in coming]
         promised = engine.used_bytes + sum(held.host or held.disk for held in stored)
         promised += sum(self.running[job][1] for job in engine.granted if job in self.running)
         if promised <= engine.memory_bytes:
@@ -296,7 +341,7 @@ class PolicyMachine(RuleBasedStateMachine):
         device = getattr(command, "device", None)
         if device is None:
             job = getattr(command, "job", None)
-            device = self.running[job][0] if job in self.running else None
+            device = self.where(job) if job in self.open else None
         return self.engines[device or "cpu:0"]
 
 

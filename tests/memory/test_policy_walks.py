@@ -31,14 +31,19 @@ WEIGHTS = {
     "detach_or_resume": 2,
     "device_dies": 1,
     "tick": 5,
+    "move_session": 5,
+    "order_line": 2,
 }
 
 
 def arguments(rule: str, random: Random) -> dict[str, object]:
     session = random.choice(NAMES)
     match rule:
-        case "open_session":
+        case "open_session" | "move_session":
             return {"session": session, "second": random.random() < 0.2}
+        case "order_line":
+            line = random.sample(NAMES, len(NAMES))
+            return {"second": random.random() < 0.5, "line": line, "count": random.randrange(6)}
         case "place":
             return {"session": session, "peak": random.choice([0, 10, 100, 300, 500, 700]), "rank": 0}
         case "finish_segment":
@@ -65,6 +70,8 @@ def arguments(rule: str, random: Random) -> dict[str, object]:
 def walk(machine: PolicyMachine, random: Random) -> None:
     machine.start(host=random.choice([0, 600, 600, 2000, 2000]), disk=random.choice([0, 3000]))
     rules = [rule for rule, weight in WEIGHTS.items() for _ in range(weight)]
+    if isinstance(machine, KeepAllMachine):
+        rules = [rule for rule in rules if rule != "move_session"]
     for _ in range(STEPS):
         rule = random.choice(rules)
         if rule == "transfer_ends" and not any(engine.under_way for engine in machine.engines.values()):
@@ -88,7 +95,9 @@ def test_long_walks(kind: type[PolicyMachine]) -> None:
         machine = kind()
         walk(machine, Random(seed))
         sums.update(msgspec.structs.asdict(machine.accounts.snapshot().counters))
+        sums.update(machine.seen)
     if kind is KeepAllMachine:
         assert sums["evictions"] == sums["stores"] == 0
     else:
         assert min(sums["evictions"], sums["restores"], sums["mismatches"], sums["failed_transfers"]) > 0
+        assert min(sums["DropParked"], sums["MoveRefused"]) > 0
