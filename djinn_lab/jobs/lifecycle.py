@@ -126,8 +126,8 @@ def preempt(tables: Tables, event: SegmentPreempted) -> None:
 def refuse_move(tables: Tables, event: MoveRefused) -> None:
     """The session stays where it was, until its segment ran there."""
     job = tables.active(event.job, "pool")
-    tables.touched[job.job] = None
-    tables.jobs[job.job] = replace(job, settled=True)
+    tables.bound[job.session] = event.device
+    tables.put(replace(job, settled=True, held_on=event.device))
 
 
 def _stopped(tables: Tables, job: Job, at_s: float, ops_done: int) -> Job:

@@ -80,14 +80,16 @@ class MemoryAccounts:
         here = sum(device.session_bytes.get(session, 0) for device in self._tables.devices.values())
         return max(away, here)
 
-    def move_s(self, session: str) -> float:
+    def move_s(self, session: str) -> float | None:
         """About how long bringing the session's state to another device takes: out, and in again. 0 where
-        the link's rate is unknown."""
+        the link's rate is unknown, None where there is no room for it on the way."""
         known = self._tables.sessions.get(session)
         device = self._tables.device_of(known) if known is not None else None
         if known is None or device is None:
             return 0.0
         out_bytes = known.unstored_bytes if known.place == "device" else 0
+        if out_bytes > device.host_bytes:
+            return None
         return device.seconds_for(out_bytes + known.total_bytes) or 0.0
 
     def snapshot(self) -> MemorySnapshot:

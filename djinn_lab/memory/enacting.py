@@ -119,7 +119,15 @@ def _hold(tables: Tables, hold: Hold) -> None:
         tables.now_s, "hold", segment.session, segment.device, segment.peak_bytes, reason=hold.reason
     )
     tables.out.append(
-        HoldSegment(segment.job, segment.segment, hold.reason, hold.estimate_s, hold.admission, hold.in_line)
+        HoldSegment(
+            segment.job,
+            segment.segment,
+            hold.reason,
+            hold.estimate_s,
+            hold.admission,
+            hold.in_line,
+            hold.room,
+        )
     )
 
 

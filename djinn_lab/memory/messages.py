@@ -250,7 +250,8 @@ class GrantSegment(msgspec.Struct, frozen=True, tag=True):
 class HoldSegment(msgspec.Struct, frozen=True, tag=True):
     """It waits; ``reason`` is one sentence with numbers, for its owner. Sent again when that changes.
     ``estimate_s``: of the wait, None when unknown. ``admission``: it waits for others to leave, not for a
-    copy. ``in_line``: its state is there, and room is kept only for those whose turn is near."""
+    copy. ``in_line``: its state is there, and room is kept only for those whose turn is near. ``room``: it
+    waits for cells that run, and would have room if they moved aside."""
 
     job: str
     segment: int
@@ -258,6 +259,7 @@ class HoldSegment(msgspec.Struct, frozen=True, tag=True):
     estimate_s: float | None = None
     admission: bool = False
     in_line: bool = False
+    room: bool = False
 
 
 class StoreSession(msgspec.Struct, frozen=True, tag=True):

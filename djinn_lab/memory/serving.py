@@ -255,7 +255,8 @@ def _stuck(
     if device.granted:
         running = len(device.granted)
         what = f"it waits for {running} running {'cell' if running == 1 else 'cells'} to end"
-        yield from _hold(segment, "running", _short_of(device, needed, room, what))
+        if segment.job:
+            yield Hold(segment, "running", _short_of(device, needed, room, what), room=True)
         return
     if device.moving:
         yield from _hold(segment, "copies", _short_of(device, needed, room, "copies are under way"))

@@ -32,7 +32,7 @@ class Grant(NamedTuple):
 
 class Hold(NamedTuple):
     """``told``: the kind of reason, so that the owner hears only of changes. ``in_line``: only its turn is
-    missing."""
+    missing. ``room``: running cells have it."""
 
     segment: Segment
     told: str
@@ -40,6 +40,7 @@ class Hold(NamedTuple):
     estimate_s: float | None = None
     admission: bool = False
     in_line: bool = False
+    room: bool = False
 
 
 class Refuse(NamedTuple):

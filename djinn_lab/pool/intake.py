@@ -116,6 +116,7 @@ class Intake:
             wish=submit.target,
             predicted_s=self._predicted_s(session, submit, inspected),
             memory="ask",
+            move_s=self._ledger.accounts.move_s(session.session),
             account=session.account,
             terms=self._terms(submit),
         )

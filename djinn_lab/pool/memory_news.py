@@ -30,7 +30,7 @@ class MemoryNews:
 
     def held(self, hold: memory.HoldSegment) -> None:
         held = jobs.MemoryHeld(
-            self._now_s(), hold.job, hold.reason, hold.estimate_s, hold.in_line, room=hold.admission
+            self._now_s(), hold.job, hold.reason, hold.estimate_s, hold.in_line, room=hold.room
         )
         self._tell(held)
 

@@ -62,9 +62,7 @@ class PolicyMachine(RuleBasedStateMachine):
     @initialize(host=st.sampled_from([0, 600, 2000]), disk=st.sampled_from([0, 3000]))
     def start(self, host: int, disk: int) -> None:
         for name in ("cpu:0", "cpu:1"):
-            self.engines[name] = FakeEngine(
-                name, DEVICE_BYTES, host, disk if host else 0, peers=self.engines
-            )
+            self.engines[name] = FakeEngine(name, DEVICE_BYTES, host, disk if host else 0, peers=self.engines)
             self.add(name)
 
     def add(self, name: str) -> None:
