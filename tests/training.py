@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import torch
-from programs import HOLE, Script
+from programs import HOLE, Script, contiguous
 
 from djinn_lab.srg.program import Program, TensorMeta
 
 
-def training(steps: int, size: int = 32, seed: int = 0) -> tuple[Program, tuple[int, ...]]:
-    """A program that trains two layers with dropout and Adam, and its weights, which are kept: about 40 ops
-    a step, most of which write in place."""
+def training(
+    steps: int, size: int = 32, seed: int = 0, ballast_bytes: int = 0
+) -> tuple[Program, tuple[int, ...]]:
+    """A program that trains two layers with dropout and Adam, and its weights, which are kept and fetched: 32
+    ops a step, most of which write in place. ``ballast_bytes``: held all the time, and then dropped."""
     script = Script()
     made = torch.Generator().manual_seed(seed)
     first, second = (script.load(torch.randn(size, size, generator=made)) for _ in range(2))
     moments = {weight: [script.load(torch.zeros(size, size)) for _ in range(2)] for weight in (first, second)}
+    count = ballast_bytes // 4
+    ballast = script.op("aten.zeros.default", meta=contiguous(count), args=[[count]])
+    script.write("aten.add_.Tensor", ballast, scalars=(1.0,))
     for step in range(steps):
         batch = script.op("aten.rand_like.default", first)
         mask = script.op("aten.bernoulli.p", batch, args=[HOLE, 0.8])
@@ -39,6 +44,8 @@ def training(steps: int, size: int = 32, seed: int = 0) -> tuple[Program, tuple[
             script.write("aten.mul_.Tensor", mean, scalars=(1.0 - 1e-4 * (step % 7),))
             script.write("aten.addcdiv_.default", weight, mean, root)
             script.write("aten.mul_.Tensor", weight, scalars=(0.97,))
+    total = script.op("aten.sum.default", ballast, meta=contiguous())
+    script.write("aten.add_.Tensor", first, total)
     kept = (first, second, *moments[first], *moments[second])
     state = torch.Generator().manual_seed(seed).get_state().numpy().tobytes()
     return script.program(keep=kept, fetch=kept, rng_state=state), kept

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
-from pool_kit import Client, http, rest, running_pool
+from pool_kit import Client, http, new_user, rest
+from real_pool import PoolUnderTest, kill_worker, wait_for
 from training import training
 
-from djinn_lab.protocol.messages import SegmentResult
+from djinn_lab.protocol.messages import CloseSession, SegmentResult
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.srg.program import Program
 
@@ -20,9 +23,8 @@ STEPS = 1200
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
-    directory = tmp_path_factory.mktemp("preemption")
-    with running_pool(directory, "cpu:1", memory_bytes=64 * MIB, worker_command=None) as info:
-        yield info
+    with PoolUnderTest(tmp_path_factory.mktemp("one"), "cpu:1", 64 * MIB) as pool:
+        yield pool.info
 
 
 def preempt(info: RuntimeInfo, job: str, token: str | None = None) -> int:
@@ -63,3 +65,120 @@ def test_training_moves_aside_again_and_again_and_ends_as_if_it_had_not(pool: Ru
     assert sum(result.stages.values()) == pytest.approx(result.pool_s, rel=0.01)
     events = [line["event"] for line in rest(pool).job(job)["events"]]
     assert events.count("SegmentPreempted") == 5
+
+
+@pytest.fixture
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
+    with PoolUnderTest(tmp_path_factory.mktemp("two"), "cpu:2", 64 * MIB) as pool:
+        yield pool.info
+
+
+def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: RuntimeInfo) -> None:
+    """Somebody with a higher priority wants its device, again and again, and another one is idle."""
+    program, _ = training(STEPS, size=128)
+    other, _ = training(STEPS // 2, seed=1)
+    expected = undisturbed(two, program)
+    places: list[str] = []
+    with Client(two) as ann, ExitStack() as stack:
+        job = ann.submit(program)
+        for _ in range(4):
+            here = ann.until(job, "RUNNING").device
+            assert here is not None
+            places.append(here)
+            bob = stack.enter_context(Client(two))
+            bob.submit(other, priority="CRITICAL", target=here)
+        result = ann.result(job)
+    assert weights(result) == weights(expected)
+    assert result.rng_state == expected.rng_state
+    assert set(places) == {"cpu:0", "cpu:1"}
+
+
+def test_a_parked_cell_outlives_the_process_that_parked_it(tmp_path: Path) -> None:
+    """There is room for one of the two, so the one that moved aside goes to the host."""
+    program, _ = training(STEPS, size=128, ballast_bytes=40 * MIB)
+    other, _ = training(STEPS, ballast_bytes=40 * MIB)
+    with PoolUnderTest(tmp_path, "cpu:1", 64 * MIB, host_bytes=256 * MIB) as pool:
+        expected = undisturbed(pool.info, program)
+        with Client(pool.info) as ann, Client(pool.info) as bob:
+            job = ann.submit(program)
+            ann.until(job, "RUNNING")
+            urgent = bob.submit(other, priority="CRITICAL")
+            bob.until(urgent, "RUNNING")
+            assert tier(pool, ann.session) == "host"
+            kill_worker(pool)
+            failed = bob.result(urgent)
+            assert failed.error is not None
+            assert failed.error.type_name == "WorkerLost"
+            result = ann.result(job)
+    assert weights(result) == weights(expected)
+
+
+def test_a_cell_that_lay_in_a_killed_process_only_is_lost_and_says_so(tmp_path: Path) -> None:
+    """There is no host to store it on."""
+    program, _ = training(STEPS, size=128)
+    with PoolUnderTest(tmp_path, "cpu:1", 64 * MIB, host_bytes=0) as pool:
+        with Client(pool.info) as ann, Client(pool.info) as bob:
+            job = ann.submit(program)
+            ann.until(job, "RUNNING")
+            urgent = bob.submit(program, priority="CRITICAL")
+            bob.until(urgent, "RUNNING")
+            kill_worker(pool)
+            lost = ann.result(job)
+            assert (lost.outcome, bob.result(urgent).outcome) == ("failed", "failed")
+            assert lost.error is not None
+            assert (lost.error.family, lost.error.type_name) == ("pool", "WorkerLost")
+            assert "process of cpu:0" in lost.error.message
+            assert "lost" in lost.error.message
+            assert "Run the cells" in lost.error.advice
+            assert ann.run(training(2)[0]).outcome == "done"
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+def test_a_cell_that_moved_aside_and_is_given_up_leaves_nothing(pool: RuntimeInfo, how: str) -> None:
+    program, _ = training(STEPS, size=128, ballast_bytes=20 * MIB)
+    other, _ = training(STEPS)
+    with Client(pool) as bob:
+        with Client(pool) as ann:
+            job = ann.submit(program)
+            ann.until(job, "RUNNING")
+            urgent = bob.submit(other, priority="CRITICAL")
+            bob.until(urgent, "RUNNING")
+            assert held_bytes(pool, ann.session) > 20 * MIB
+            if how == "cancel":
+                assert rest(pool).cancel(job)["state"] == "CANCELLED"
+                result = ann.result(job)
+                assert (result.outcome, result.executed) == ("cancelled", rest(pool).job(job)["ops_done"])
+                assert bob.result(urgent).outcome == "done"
+                wait_for(lambda: held_bytes(pool, ann.session) < 2**20)
+            session = ann.session
+            ann.send(CloseSession())
+            wait_for(lambda: all(row["session"] != session for row in rest(pool).memory()["sessions"]))
+        if how == "close":
+            assert bob.result(urgent).outcome == "done"
+    assert rest(pool).memory()["devices"][0]["used_bytes"] < 2**20
+
+
+def test_only_an_operator_or_its_owner_lets_a_cell_move_aside(pool: RuntimeInfo) -> None:
+    _, owner = new_user(pool)
+    _, stranger = new_user(pool)
+    _, operator = new_user(pool, "operator")
+    program, _ = training(STEPS, size=128)
+    with Client(pool, owner) as ann:
+        job = ann.submit(program)
+        ann.until(job, "RUNNING")
+        assert preempt(pool, job, stranger) == 403
+        assert preempt(pool, job, owner) == 200
+        ann.until(job, "RUNNING")
+        assert preempt(pool, job, operator) == 200
+        assert ann.result(job).outcome == "done"
+        assert preempt(pool, job, owner) == 409
+
+
+def tier(pool: PoolUnderTest, session: str) -> str:
+    rows = pool.rest.memory()["sessions"]
+    return str(next(row["tier"] for row in rows if row["session"] == session))
+
+
+def held_bytes(info: RuntimeInfo, session: str) -> int:
+    rows = rest(info).memory()["sessions"]
+    return next(int(row["total_bytes"]) for row in rows if row["session"] == session)
