@@ -18,7 +18,7 @@ from djinn_lab.srg.program import Program
 pytestmark = pytest.mark.processes
 
 MIB = 2**20
-STEPS = 1200
+STEPS = 600
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def undisturbed(info: RuntimeInfo, program: Program) -> SegmentResult:
 
 
 def test_training_moves_aside_again_and_again_and_ends_as_if_it_had_not(pool: RuntimeInfo) -> None:
-    program, _ = training(STEPS, size=128)
+    program, _ = training(STEPS, size=128, ballast_bytes=4 * MIB)
     expected = undisturbed(pool, program)
     short, _ = training(2, seed=1)
     with Client(pool) as ann, Client(pool) as bob:
@@ -75,7 +75,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
 
 def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: RuntimeInfo) -> None:
     """Somebody with a higher priority wants its device, again and again, and another one is idle."""
-    program, _ = training(STEPS, size=128)
+    program, _ = training(STEPS, size=128, ballast_bytes=4 * MIB)
     other, _ = training(STEPS // 2, seed=1)
     expected = undisturbed(two, program)
     places: list[str] = []
@@ -102,6 +102,7 @@ def test_a_parked_cell_outlives_the_process_that_parked_it(tmp_path: Path) -> No
         with Client(pool.info) as ann, Client(pool.info) as bob:
             job = ann.submit(program)
             ann.until(job, "RUNNING")
+            wait_for(lambda: pool.rest.job(job)["ops_done"] > 0)
             urgent = bob.submit(other, priority="CRITICAL")
             bob.until(urgent, "RUNNING")
             assert tier(pool, ann.session) == "host"
@@ -115,7 +116,7 @@ def test_a_parked_cell_outlives_the_process_that_parked_it(tmp_path: Path) -> No
 
 def test_a_cell_that_lay_in_a_killed_process_only_is_lost_and_says_so(tmp_path: Path) -> None:
     """There is no host to store it on."""
-    program, _ = training(STEPS, size=128)
+    program, _ = training(STEPS, size=128, ballast_bytes=4 * MIB)
     with PoolUnderTest(tmp_path, "cpu:1", 64 * MIB, host_bytes=0) as pool:
         with Client(pool.info) as ann, Client(pool.info) as bob:
             job = ann.submit(program)
@@ -141,6 +142,7 @@ def test_a_cell_that_moved_aside_and_is_given_up_leaves_nothing(pool: RuntimeInf
         with Client(pool) as ann:
             job = ann.submit(program)
             ann.until(job, "RUNNING")
+            wait_for(lambda: rest(pool).job(job)["ops_done"] > 0)
             urgent = bob.submit(other, priority="CRITICAL")
             bob.until(urgent, "RUNNING")
             assert held_bytes(pool, ann.session) > 20 * MIB
@@ -162,7 +164,7 @@ def test_only_an_operator_or_its_owner_lets_a_cell_move_aside(pool: RuntimeInfo)
     _, owner = new_user(pool)
     _, stranger = new_user(pool)
     _, operator = new_user(pool, "operator")
-    program, _ = training(STEPS, size=128)
+    program, _ = training(STEPS, size=128, ballast_bytes=4 * MIB)
     with Client(pool, owner) as ann:
         job = ann.submit(program)
         ann.until(job, "RUNNING")

@@ -65,7 +65,7 @@ def tensors(done: messages.SegmentDone) -> list[bytes]:
 
 def test_training_moves_between_two_processes_and_ends_as_if_it_had_not(start: Start) -> None:
     here, there = start(), start()
-    program, _ = training(steps=1500, size=64)
+    program, _ = training(steps=150, size=384)
     expected = here.run("undisturbed", program)
     begin(here, program)
     done = 0
@@ -92,7 +92,7 @@ def test_training_moves_between_two_processes_and_ends_as_if_it_had_not(start: S
 
 def test_a_preempt_that_comes_too_late_hits_nothing_else(start: Start) -> None:
     worker = start()
-    short, long = Script(), training(steps=300)[0]
+    short, long = Script(), training(steps=100)[0]
     value = short.load(torch.ones(10))
     program = short.program(fetch=(value,))
     worker.send(messages.RunSegment("long", 0, "ann", encode_program(program)))
@@ -106,7 +106,7 @@ def test_a_preempt_that_comes_too_late_hits_nothing_else(start: Start) -> None:
 
 def test_a_cancel_comes_before_a_preempt(start: Start) -> None:
     worker = start()
-    program, _ = training(steps=3000)
+    program, _ = training(steps=100, size=384)
     begin(worker, program)
     worker.send(messages.PreemptSegment("long", 0))
     stopped = worker.wait_for(messages.SegmentPreempted)
@@ -118,7 +118,7 @@ def test_a_cancel_comes_before_a_preempt(start: Start) -> None:
 
 def test_a_killed_process_costs_a_parked_program_nothing(start: Start) -> None:
     first, second = start(), start()
-    program, _ = training(steps=1000)
+    program, _ = training(steps=100, size=384)
     expected = second.run("undisturbed", program)
     begin(first, program)
     stopped = preempt(first)
@@ -131,7 +131,7 @@ def test_a_killed_process_costs_a_parked_program_nothing(start: Start) -> None:
 
 def test_what_lay_only_in_a_killed_process_is_lost(start: Start) -> None:
     first, second = start(), start()
-    program, _ = training(steps=1000)
+    program, _ = training(steps=100, size=384)
     begin(first, program)
     stopped = preempt(first)
     first.kill()
