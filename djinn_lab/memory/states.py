@@ -1,6 +1,8 @@
 """A session's connection, its phase, and where its state is, with the table of every transition.
 
-Theory of operation ------------------- Workers report the live bytes of every session; those reports are
+Theory of operation
+-------------------
+Workers report the live bytes of every session; those reports are
 the accounts, nothing is estimated. A session's state lies in one *place*: ``none`` (it holds nothing), on
 the ``device`` (with a valid copy of all, some or none of it on the host), on the ``host`` alone, or on the
 ``disk``. Transfers move it, as commands whose results come back as events; a session has at most one under
@@ -11,6 +13,14 @@ A segment runs only when its session's state is on the device and there is room 
 both are promised by a *grant*, which reserves the peak until the segment's end. Making room is *planned
 anew after every event* from what is under way: nothing is remembered between plans but the transfers
 themselves, so that a late, failed or superfluous result needs no undoing.
+
+A segment that moves aside ends its grant as any other does, and is placed again; what it made is its
+session's state. A session that is bound to another device stays with its own, as *bound for* the other, until
+its state is on the host or the disk: nothing of it is granted meanwhile. Then it belongs to the other device;
+the process that parked it is its *keeper* until it is restored there. See :mod:`djinn_lab.memory.moving`.
+
+Those who wait are served in the order in which the queue said that they run, then by rank and arrival: so
+memory and queue never wait for each other.
 
 A session whose client vanishes is *detached*: its bytes stay. It is freed by an explicit close only. Its
 *phase* is what its user says it is doing, or what it is seen to do: a placed segment computes, after the

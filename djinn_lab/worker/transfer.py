@@ -57,7 +57,7 @@ def zeros_strided(
 def _raw_bytes(source: Source, expected: int, blobs: Mapping[str, str]) -> torch.Tensor:
     if source.inline is not None:
         found = len(source.inline)
-        raw = torch.frombuffer(bytearray(source.inline), dtype=torch.uint8) if found == expected else None
+        raw = _aligned(source.inline) if found == expected else None
     else:
         assert source.blob is not None
         path = blobs[source.blob]
@@ -70,6 +70,14 @@ def _raw_bytes(source: Source, expected: int, blobs: Mapping[str, str]) -> torch
     if raw is None:
         raise Refused(f"value {source.value} came with {found} bytes where its layout needs {expected}.")
     return raw
+
+
+def _aligned(content: bytes) -> torch.Tensor:
+    """In memory as torch allots it: what some kernels compute depends on where their inputs begin, and a
+    restored tensor begins there, too."""
+    made = torch.empty(len(content), dtype=torch.uint8)
+    made.numpy()[:] = memoryview(content)
+    return made
 
 
 def _to_device(elements: torch.Tensor, meta: TensorMeta, device: torch.device) -> torch.Tensor:

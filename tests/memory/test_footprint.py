@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.srg.program import NodeRecord, Program, Scope, Source, Template, TensorHole, TensorMeta
 
@@ -42,3 +45,32 @@ def test_uploads_count_and_what_the_session_holds_does_not() -> None:
     assert (footprint.peak_bytes, footprint.node) == (1024, None)
     in_place = [node((2,), 3, storage=2)]
     assert predict_peak_bytes(program(in_place, (uploaded, held))).peak_bytes == 1024
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[list[NodeRecord], tuple[int, ...]]:
+    """Ops that each make a value from one of those before, and which of the values are kept."""
+    count = draw(st.integers(1, 150))
+    inputs = [draw(st.integers(max(1, value - 9), value)) for value in range(1, count)]
+    nodes = [node((), 1), *(node((read,), made) for made, read in enumerate(inputs, 2))]
+    keep = draw(st.sets(st.integers(1, count), max_size=5))
+    return nodes, tuple(sorted(keep))
+
+
+@given(chains(), st.integers(0, 200))
+def test_what_is_still_to_come_is_never_more_than_foretold(
+    chain: tuple[list[NodeRecord], tuple[int, ...]], executed: int
+) -> None:
+    nodes, keep = chain
+    executed = min(executed, len(nodes) - 1)
+    found = predict_peak_bytes(program(nodes, keep=keep)).remaining_bytes(executed)
+
+    def alive(index: int) -> int:
+        """Values that were made before op ``index`` and are read from there on, or kept."""
+        read = {value for later in nodes[index:] for value in later.inputs}
+        return sum(1024 for value in range(1, index + 1) if value in read or value in keep)
+
+    wanted = max(alive(index) + 1024 for index in range(executed, len(nodes))) - alive(executed)
+    assert found >= wanted
+    if len(nodes) <= 64 and executed:
+        assert found == wanted

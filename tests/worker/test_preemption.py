@@ -232,3 +232,21 @@ def test_a_stop_that_is_a_cancel_frees_as_before(make_device: MakeDevice) -> Non
     second = device.try_run("ann", program, stop_at(2, "cancelled"), messages.Resume(first.executed))
     assert (second.stopped, second.executed) == ("cancelled", 5)
     assert device.memory().used_bytes == 0
+
+
+def test_a_session_that_went_away_and_comes_back_does_not_meet_what_it_was(make_device: MakeDevice) -> None:
+    """The first device drops its copy before the session can be back, also while it runs something else."""
+    here, there = make_device(), make_device()
+    script = Script()
+    value = script.load(torch.zeros(100))
+    here.run("ann", script.program(keep=(value,)))
+    there.restore("ann", here.park("ann").manifest)
+    here.interpreter.drop_parked("ann")
+    assert here.memory().host_bytes == 0
+    script.write("aten.add_.Tensor", value, scalars=(7,))
+    there.run("ann", script.program())
+    here.restore("ann", there.park("ann").manifest)
+    there.interpreter.drop_parked("ann")
+    assert here.fetch("ann", script.program(fetch=(value,)))[0].tolist() == [7.0] * 100
+    here.interpreter.drop_parked("ann")  # what is on the device is not parked
+    assert here.memory().session_bytes == {"ann": 400}
