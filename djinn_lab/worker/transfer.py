@@ -75,9 +75,7 @@ def _raw_bytes(source: Source, expected: int, blobs: Mapping[str, str]) -> torch
 def _aligned(content: bytes) -> torch.Tensor:
     """In memory as torch allots it: what some kernels compute depends on where their inputs begin, and a
     restored tensor begins there, too."""
-    made = torch.empty(len(content), dtype=torch.uint8)
-    made.numpy()[:] = memoryview(content)
-    return made
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).clone()
 
 
 def _to_device(elements: torch.Tensor, meta: TensorMeta, device: torch.device) -> torch.Tensor:
