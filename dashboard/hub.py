@@ -18,12 +18,15 @@ import msgspec
 
 from djinn_lab.client.session_memory import Memory, read_memory
 from djinn_lab.dashboard.memory_history import MemoryHistory
+from djinn_lab.dashboard.queue_history import QueueHistory
+from djinn_lab.dashboard.queue_records import Queue, read_queue
 from djinn_lab.dashboard.records import Job, Session, Status, read_jobs, read_sessions, read_status
 from djinn_lab.errors import AuthenticationError, DjinnError, PoolNotFound
 
 Connection = Literal["connecting", "live", "absent", "lost", "refused"]
 POLL_S = 0.5
 IDLE_POLL_S = 5.0
+QUEUE_POLL_S = 0.9
 WATCHED_S = 10.0
 """A hub that nobody read for so long polls at the idle pace."""
 JOBS_MAX = 200
@@ -35,6 +38,9 @@ class PoolReader(Protocol):
     """What the dashboard needs of :class:`djinn_lab.client.rest.PoolClient`."""
 
     def status(self) -> Any: ...
+    def queue(self) -> Any: ...
+    def what_if(self, job: str, **changes: Any) -> Any: ...
+    def why(self, job: str) -> Any: ...
     def sessions(self) -> Any: ...
     def memory(self) -> Any: ...
     def jobs(self, *, limit: int = ...) -> Any: ...
@@ -56,6 +62,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     sessions: tuple[Session, ...] = ()
     jobs: tuple[Job, ...] = ()
     memory: Memory | None = None
+    queue: Queue | None = None
     polled_at: float | None = None
 
     def job(self, job: str) -> Job | None:
@@ -80,6 +87,9 @@ class Hub:
         self._snapshot = Snapshot()
         self._history: deque[MemorySample] = deque(maxlen=HISTORY_MAX)
         self.session_memory = MemoryHistory()
+        self.queue_history = QueueHistory()
+        self._queue_wanted_at = 0.0
+        self._queue_read_at = 0.0
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._first = threading.Event()
@@ -110,6 +120,18 @@ class Hub:
             self._wake.set()
         return self._snapshot
 
+    def want_queue(self) -> None:
+        """A page shows the queue: its explanations cost the pool something, so they are asked for only
+        then."""
+        self._queue_wanted_at = time.monotonic()
+
+    def _read_queue(self, reader: PoolReader, before: Queue | None) -> Queue | None:
+        now = time.monotonic()
+        if now - self._queue_wanted_at > WATCHED_S or now - self._queue_read_at < QUEUE_POLL_S:
+            return before
+        self._queue_read_at = now
+        return read_queue(reader.queue())
+
     def memory_after(self, version: int) -> list[MemorySample]:
         """Memory samples of the running pool that are newer than ``version``, oldest first."""
         with self._lock:
@@ -128,6 +150,7 @@ class Hub:
             sessions = read_sessions(reader.sessions())
             jobs = read_jobs(reader.jobs(limit=JOBS_MAX))
             memory = read_memory(reader.memory())
+            queue = self._read_queue(reader, before.queue)
         except (DjinnError, msgspec.ValidationError) as error:
             self._reader = None
             self._snapshot = _without_pool(before, error)
@@ -136,7 +159,11 @@ class Hub:
         version = before.version + 1
         self._remember(version, status)
         self.session_memory.note(status.pool, memory)
-        self._snapshot = Snapshot(version, "live", "", "", status, sessions, jobs, memory, time.monotonic())
+        if queue is not None:
+            self.queue_history.note(status.pool, queue)
+        self._snapshot = Snapshot(
+            version, "live", "", "", status, sessions, jobs, memory, queue, time.monotonic()
+        )
         return self._snapshot
 
     def _remember(self, version: int, status: Status) -> None:

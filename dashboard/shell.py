@@ -14,6 +14,7 @@ from djinn_lab.dashboard.components import STATIC, Navigation
 from djinn_lab.dashboard.hub import Hub, Snapshot
 from djinn_lab.dashboard.memory_page import MemoryPage
 from djinn_lab.dashboard.overview import Overview
+from djinn_lab.dashboard.queue_page import QueuePage
 from djinn_lab.dashboard.route import Route
 from djinn_lab.dashboard.schedule_page import SchedulePage
 from djinn_lab.dashboard.srg_page import SrgPage
@@ -26,6 +27,7 @@ PAGES: dict[str, tuple[str, Callable[[Board], Page]]] = {
     "overview": ("Overview", Overview),
     "srg": ("Graph", SrgPage),
     "schedule": ("Schedule", SchedulePage),
+    "queue": ("Queue", QueuePage),
     "memory": ("Memory and KV", MemoryPage),
     "wizard": ("Wizard", WizardPage),
 }

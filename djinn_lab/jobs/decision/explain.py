@@ -105,6 +105,8 @@ class Outlook:
         note = self._note(request)
         reason = note.reason if note is not None else Reason.BEHIND
         expected = self.forecast.expected(job)
+        if reason is Reason.BUSY and expected is not None and expected.before:
+            reason = Reason.BEHIND
         start = next((start for start in self.plan.starts if start.job == job), None)
         impossible = self.cluster.room.ever_fits(request.demand) if reason is Reason.IMPOSSIBLE else None
         by_account = Counter(

@@ -1,0 +1,68 @@
+"""What was seen of the queue while somebody watched: who used how much, and how even that was."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from djinn_lab.dashboard.queue_records import Queue
+from djinn_lab.jobs.fairness import jain
+
+SAMPLES_MAX = 900
+RECENT_S = 60.0
+"""Use is looked at over so long; a shorter time says more about cells than about people."""
+
+
+class QueueSample(NamedTuple):
+    """``device_s``: by account, since the pool's ledger began. ``at``: seconds since the epoch."""
+
+    at: float
+    waiting: int
+    device_s: dict[str, float]
+
+
+class RecentUse(NamedTuple):
+    """``devices``: by account, device-seconds over seconds in the :data:`RECENT_S` before ``at``. ``jain``:
+    over those who used anything, None with less than two of them."""
+
+    at: float
+    waiting: int
+    devices: dict[str, float]
+    jain: float | None
+
+
+class QueueHistory:
+    """Of one pool; another one starts it anew."""
+
+    def __init__(self) -> None:
+        self._pool = ""
+        self._samples: deque[QueueSample] = deque(maxlen=SAMPLES_MAX)
+
+    def note(self, pool: str, queue: Queue) -> None:
+        if pool != self._pool:
+            self._pool = pool
+            self._samples.clear()
+        if self._samples and queue.now <= self._samples[-1].at:
+            return
+        used = {account.account: account.used[0] for account in queue.accounts if account.pays}
+        self._samples.append(QueueSample(queue.now, queue.waiting_count, used))
+
+    def recent(self) -> list[RecentUse]:
+        """For every sample, what was used in the time before it."""
+        found: list[RecentUse] = []
+        samples = list(self._samples)
+        first = 0
+        for sample in samples:
+            while samples[first].at < sample.at - RECENT_S:
+                first += 1
+            before = samples[first]
+            seconds = sample.at - before.at
+            if seconds <= 0:
+                continue
+            devices = {
+                account: (used - before.device_s.get(account, 0.0)) / seconds
+                for account, used in sample.device_s.items()
+            }
+            busy = [value for value in devices.values() if value > 0]
+            found.append(RecentUse(sample.at, sample.waiting, devices, jain(busy) if len(busy) > 1 else None))
+        return found

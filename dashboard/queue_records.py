@@ -1,0 +1,97 @@
+"""The pool's answer about its queue as frozen records. Unknown keys are ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class WaitingCell(msgspec.Struct, frozen=True):
+    job: str
+    user: str = ""
+    account: str = ""
+    priority: str = ""
+    state: str = ""
+    device: str | None = None
+    position: int | None = None
+    reason: str = ""
+    sentence: str = ""
+    since: float = 0.0
+    expected_at: float | None = None
+
+
+class RunningCell(msgspec.Struct, frozen=True):
+    job: str
+    user: str = ""
+    account: str = ""
+    priority: str = ""
+    device: str | None = None
+    since: float | None = None
+    ends_at: float | None = None
+    preempting: bool = False
+    preemptions: int = 0
+
+
+class Limits(msgspec.Struct, frozen=True):
+    devices_max: float | None = None
+    devices_soft: float | None = None
+    device_s_max: float | None = None
+    queued_max: int | None = None
+    rank_min: int = 0
+
+
+class Account(msgspec.Struct, frozen=True):
+    """``used``: device-seconds, memory byte-seconds, bytes moved; ``dominant``: part of the pool's window."""
+
+    account: str
+    weight: float = 1.0
+    share: float = 0.0
+    dominant: float = 0.0
+    level: float = 0.0
+    rank: int | None = None
+    used: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    limits: Limits = Limits()
+
+    @property
+    def pays(self) -> bool:
+        """Is it a leaf, that cells are charged to?"""
+        return self.rank is not None
+
+
+class Times(msgspec.Struct, frozen=True):
+    count: int
+    p50_s: float
+    p99_s: float
+
+
+class EstimateError(msgspec.Struct, frozen=True):
+    count: int
+    median_s: float
+    p90_s: float
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """``now`` is the pool's clock, in seconds since the epoch."""
+
+    now: float
+    policy: str = ""
+    policy_version: int = 0
+    decided_at: float | None = None
+    decisions: Times | None = None
+    event_loop_lag_s: float = 0.0
+    waiting_count: int = 0
+    waiting: tuple[WaitingCell, ...] = ()
+    running: tuple[RunningCell, ...] = ()
+    accounts: tuple[Account, ...] = ()
+    jain: float | None = None
+    estimate_error: EstimateError | None = None
+
+    def find(self, job: str) -> WaitingCell | None:
+        return next((cell for cell in self.waiting if cell.job == job), None)
+
+
+def read_queue(answer: object) -> Queue:
+    """Raises ``msgspec.ValidationError`` when the answer is not a queue."""
+    plain: Any = msgspec.to_builtins(answer)
+    return msgspec.convert(plain, Queue, strict=False)

@@ -1,0 +1,147 @@
+"""The queue as rows of tables and as sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from djinn_lab.dashboard.queue_records import Account, Queue, RunningCell, WaitingCell
+from djinn_lab.dashboard.theme import STATE_COLOURS
+from djinn_lab.jobs import RANKS
+from djinn_lab.units import format_seconds
+
+ACCOUNT_COLUMNS = [
+    {"key": "account", "label": "Account", "kind": "mono"},
+    {"key": "weight", "label": "Weight", "kind": "number"},
+    {"key": "share", "label": "Due", "kind": "progress"},
+    {"key": "part", "label": "Of what was used", "kind": "progress"},
+    {"key": "used", "label": "Device time", "kind": "number"},
+    {"key": "turn", "label": "Turn", "kind": "number"},
+    {"key": "waiting", "label": "Waiting", "kind": "number"},
+    {"key": "running", "label": "Running", "kind": "number"},
+    {"key": "limits", "label": "Limits", "kind": "text"},
+]
+WAITING_COLUMNS = [
+    {"key": "place", "label": "Place", "kind": "number"},
+    {"key": "state", "label": "State", "kind": "pill"},
+    {"key": "user", "label": "User", "kind": "short"},
+    {"key": "priority", "label": "Priority", "kind": "short"},
+    {"key": "since", "label": "Waits", "kind": "number"},
+    {"key": "expected", "label": "Expected in", "kind": "number"},
+    {"key": "why", "label": "Why", "kind": "text"},
+    {"key": "job", "label": "Job", "kind": "mono"},
+]
+RUNNING_COLUMNS = [
+    {"key": "device", "label": "Device", "kind": "short"},
+    {"key": "user", "label": "User", "kind": "short"},
+    {"key": "priority", "label": "Priority", "kind": "short"},
+    {"key": "since", "label": "Runs", "kind": "number"},
+    {"key": "left", "label": "Expected end", "kind": "number"},
+    {"key": "aside", "label": "Moved aside", "kind": "number"},
+    {"key": "job", "label": "Job", "kind": "mono"},
+]
+
+
+def account_rows(queue: Queue) -> list[dict[str, Any]]:
+    """Those who pay, who is next first."""
+    leaves = [account for account in queue.accounts if account.pays]
+    total = sum(account.dominant for account in leaves)
+    return [_account_row(account, queue, total) for account in sorted(leaves, key=lambda one: one.rank or 0)]
+
+
+def _account_row(account: Account, queue: Queue, total: float) -> dict[str, Any]:
+    part = account.dominant / total if total else 0.0
+    return {
+        "id": account.account,
+        "account": account.account,
+        "weight": {"text": f"{account.weight:g}", "sort": account.weight},
+        "share": {"done": account.share, "total": 1, "text": f"{account.share:.0%}"},
+        "part": {"done": part, "total": 1, "text": f"{part:.0%}"},
+        "used": {"text": format_seconds(account.used[0]), "sort": account.used[0]},
+        "turn": account.rank,
+        "waiting": sum(cell.account == account.account for cell in queue.waiting),
+        "running": sum(cell.account == account.account for cell in queue.running),
+        "limits": limits_text(account),
+    }
+
+
+def limits_text(account: Account) -> str:
+    limits = account.limits
+    told = [
+        (limits.devices_max, "at most {:g} devices"),
+        (limits.devices_soft, "{:g} devices while others want them"),
+        (limits.device_s_max, "{:g} device-seconds a week"),
+        (limits.queued_max, "{:g} waiting"),
+    ]
+    texts = [text.format(value) for value, text in told if value is not None]
+    if limits.rank_min:
+        texts.append(f"at best {list(RANKS)[limits.rank_min]}")
+    return ", ".join(texts)
+
+
+def waiting_rows(queue: Queue) -> list[dict[str, Any]]:
+    return [_waiting_row(cell, queue.now) for cell in queue.waiting]
+
+
+def _waiting_row(cell: WaitingCell, now: float) -> dict[str, Any]:
+    expected = None
+    if cell.expected_at is not None:
+        left_s = max(0.0, cell.expected_at - now)
+        expected = {"text": _coarse(left_s), "sort": left_s}
+    waits_s = max(0.0, now - cell.since)
+    return {
+        "id": cell.job,
+        "place": cell.position,
+        "state": {"text": cell.state, "colour": STATE_COLOURS.get(cell.state, "#7F8C99")},
+        "user": cell.user,
+        "priority": cell.priority.lower(),
+        "since": {"text": _coarse(waits_s), "sort": waits_s},
+        "expected": expected,
+        "why": cell.sentence,
+        "job": cell.job[:8],
+    }
+
+
+def running_rows(queue: Queue) -> list[dict[str, Any]]:
+    return [_running_row(cell, queue.now) for cell in queue.running]
+
+
+def _running_row(cell: RunningCell, now: float) -> dict[str, Any]:
+    ran_s = 0.0 if cell.since is None else max(0.0, now - cell.since)
+    left = None if cell.ends_at is None else max(0.0, cell.ends_at - now)
+    return {
+        "id": cell.job,
+        "device": cell.device,
+        "user": cell.user,
+        "priority": cell.priority.lower(),
+        "since": {"text": _coarse(ran_s), "sort": ran_s},
+        "left": None if left is None else {"text": _coarse(left), "sort": left},
+        "aside": cell.preemptions or None,
+        "job": f"{cell.job[:8]}, moving aside" if cell.preempting else cell.job[:8],
+    }
+
+
+def queue_sentence(queue: Queue) -> str:
+    """The page's first line: how many wait, and whether the scheduler is alive."""
+    waiting, running = queue.waiting_count, len(queue.running)
+    cells = "cell waits" if waiting == 1 else "cells wait"
+    told = f"{waiting} {cells}, {running} {'runs' if running == 1 else 'run'}; policy {queue.policy}."
+    if queue.decisions is not None:
+        p99 = format_seconds(queue.decisions.p99_s)
+        told += f" A decision takes {format_seconds(queue.decisions.p50_s)} (99 % below {p99})."
+    error = queue.estimate_error
+    if error is not None:
+        told += f" Starts were foretold to within {format_seconds(error.median_s)} (median of {error.count})."
+    return told
+
+
+def fairness_sentence(queue: Queue) -> str:
+    if queue.jain is None:
+        return "Nothing has been used yet. Usage counts for a week, less and less."
+    return (
+        f"Jain’s index of what was used per weight in the last week is {queue.jain:.2f}; 1 is even. "
+        "Whoever has had least for his weight is next."
+    )
+
+
+def _coarse(seconds: float) -> str:
+    return "< 1 s" if seconds < 1 else format_seconds(float(int(seconds)))

@@ -1,0 +1,102 @@
+"""The page about the queue while a live pool has more cells than devices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_pool import PoolUnderTest, wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.processes]
+
+
+@pytest.fixture(scope="module")
+def pool(directory: Path) -> Iterator[PoolUnderTest]:
+    (directory / "run").mkdir()
+    with PoolUnderTest(directory / "run", "cpu:1", memory_bytes=2**29) as running:
+        yield running
+
+
+class Crowd:
+    """Users with a long cell each, on one device."""
+
+    def __init__(self, pool: PoolUnderTest, stack: ExitStack) -> None:
+        import torch
+
+        self._torch = torch
+        self._pool = pool
+        self._threads: list[threading.Thread] = []
+        self.sessions = {user: stack.enter_context(pool.session(user)) for user in ("ann", "bob", "cy")}
+        stack.callback(self.leave)
+
+    def run(self, user: str, state: str, priority: str = "NORMAL") -> str:
+        """The id of the user's cell, once it is in this state."""
+        session = self.sessions[user]
+
+        def cell() -> None:
+            from djinn_lab.errors import CellCancelled
+
+            try:
+                with session.capture(priority=priority):
+                    value = self._torch.ones(1200, 1200)
+                    for _ in range(450):
+                        value = (value @ value) / 1200
+            except CellCancelled:
+                return
+
+        thread = threading.Thread(target=cell)
+        self._threads.append(thread)
+        thread.start()
+        return str(self._pool.wait_for_job(user=user, state=state)["job"])
+
+    def leave(self) -> None:
+        for job in self._pool.rest.jobs(limit=50):
+            if job["finished_at"] is None:
+                self._pool.rest.cancel(job["job"])
+        for thread in self._threads:
+            thread.join(30)
+
+
+@pytest.fixture
+def crowd(pool: PoolUnderTest) -> Iterator[Crowd]:
+    with ExitStack() as stack:
+        yield Crowd(pool, stack)
+
+
+def test_the_page_says_who_waits_why_and_what_would_help(
+    pool: PoolUnderTest, crowd: Crowd, dashboard_url: str, visitor: Any
+) -> None:
+    crowd.run("ann", "RUNNING", "CRITICAL")
+    bob = crowd.run("bob", "QUEUED")
+    cy = crowd.run("cy", "QUEUED")
+    page = visitor.open(f"{dashboard_url}?page=queue")
+    table = page.get_by_role("grid", name="Cells that wait")
+    row = table.get_by_role("row").filter(has_text=bob[:8])
+    row.wait_for()
+    assert "next" in row.inner_text()
+    behind = table.get_by_role("row").filter(has_text=cy[:8])
+    assert "1 job is expected to start" in behind.inner_text()
+    running = page.get_by_role("grid", name="Cells that run")
+    running.get_by_role("row").filter(has_text="ann").wait_for()
+    accounts = page.get_by_role("grid", name="Accounts")
+    accounts.get_by_role("row").filter(has_text="bob").wait_for()
+
+    row.click()
+    page.get_by_role("heading", name=f"Why bob’s cell {bob[:8]} waits").wait_for()
+    page.get_by_label("Priority").select_option("CRITICAL")
+    page.get_by_role("button", name="When would it start?").click()
+    page.get_by_text("it would start in").wait_for()
+
+    pool.rest.cancel(bob)
+    page.get_by_text("This cell does not wait any more.").wait_for()
+    wait_for(lambda: table.get_by_role("row").filter(has_text=bob[:8]).count() == 0)
+
+
+def test_an_idle_pool_has_an_empty_queue_and_says_so(dashboard_url: str, visitor: Any) -> None:
+    page = visitor.open(f"{dashboard_url}?page=queue")
+    page.get_by_text("No cell waits: whoever runs one now starts at once").wait_for()
+    page.get_by_role("heading", name="Fairness").wait_for()
