@@ -50,6 +50,7 @@ class Profile:
             for ends_s, demand, where in endings
         ]
         self._booked: list[tuple[Demand, Slot, float]] = []
+        self._assigned: dict[tuple[Demand, Slot, float], list[Where]] = {}
         self._steps: Steps | None = None
         self._lines: Timelines | None = None
         if all(_whole(demand) for _, demand, _ in self._returned):
@@ -103,7 +104,19 @@ class Profile:
             self._booked.append((demand, slot, lasts_s))
             self._steps.take(slot.members, slot.start_s, lasts_s)
         else:
-            self._by_node().take(demand, slot.where, slot.start_s, lasts_s)
+            lines = self._by_node()
+            lines.take(demand, self._assign(lines, demand, slot, lasts_s), slot.start_s, lasts_s)
+
+    def release(self, demand: Demand, slot: Slot, seconds: float | None) -> None:
+        """The opposite of :meth:`reserve`, with the same arguments."""
+        lasts_s = _seconds(seconds)
+        if self._steps is not None and self._counted(demand):
+            self._booked.remove((demand, slot, lasts_s))
+            self._steps.take(-slot.members, slot.start_s, lasts_s)
+        else:
+            lines = self._by_node()
+            where = slot.where or self._assigned[demand, slot, lasts_s].pop()
+            lines.give(demand, where, slot.start_s, lasts_s)
 
     def start(self, demand: Demand, where: Where, seconds: float | None) -> None:
         """It begins now: it is taken in the room and reserved here."""
@@ -130,19 +143,24 @@ class Profile:
 
     def _by_node(self) -> Timelines:
         """From the first request on that needs it. What was reserved by number gets nodes now, in the order
-        of starting: as a device is kept from start to end, there is always one."""
+        of starting: as a device is kept from start to end, there is always one, unless somebody is late."""
         if self._lines is None:
             self._steps = None
             self._lines = Timelines(self._room, self._frees, self._returned, self.now_s)
             placed_first = sorted(self._booked, key=lambda booked: (not booked[1].where, booked[1].start_s))
             for demand, slot, lasts_s in placed_first:
-                where: Where | None = slot.where
-                if not where:
-                    exactly = replace(demand, members=slot.members, members_min=slot.members)
-                    where = self._lines.at(exactly, slot.start_s, lasts_s, DEFAULT, None)
-                assert where is not None, (demand, slot)
+                where = self._assign(self._lines, demand, slot, lasts_s)
                 self._lines.take(demand, where, slot.start_s, lasts_s)
         return self._lines
+
+    def _assign(self, lines: Timelines, demand: Demand, slot: Slot, lasts_s: float) -> Where:
+        """Nodes for what was reserved by number; none where more was reserved than there is."""
+        if slot.where:
+            return slot.where
+        exactly = replace(demand, members=slot.members, members_min=slot.members)
+        where = lines.at(exactly, slot.start_s, lasts_s, DEFAULT, None) or ()
+        self._assigned.setdefault((demand, slot, lasts_s), []).append(where)
+        return where
 
 
 def _whole(demand: Demand) -> bool:

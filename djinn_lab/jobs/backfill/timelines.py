@@ -123,6 +123,13 @@ class Timelines:
             for number in range(first, last):
                 line.free[number] = taken(line.free[number], demand, members)
 
+    def give(self, demand: Demand, where: Where, start_s: float, seconds: float) -> None:
+        for name, members in where:
+            line = self._lines[name]
+            first, last = line.cut(start_s), line.cut(start_s + seconds)
+            for number in range(first, last):
+                line.free[number] = given(line.free[number], demand, members)
+
 
 def _candidate(name: str, kind: Kind, free: Free, room: int, home: bool) -> Candidate:
     return Candidate(kind, free, room, 1, home, lambda count: [name][:count])

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from djinn_lab.jobs.decision.keys import devices_of
+from djinn_lab.jobs.decision.plan import Reserved
 from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.decision.waiting import WaitingIndex
 from djinn_lab.jobs.placement import Room
@@ -47,7 +48,7 @@ class Calendar(msgspec.Struct, frozen=True):
 
 class ClusterState(msgspec.Struct, frozen=True):
     """Everything: for snapshots, their digests, and copies to try things on. ``leaving``: victims and for
-    whom they leave."""
+    whom they leave. ``promises``: starts that conservative backfilling has to keep."""
 
     nodes: tuple[Node, ...] = ()
     waiting: tuple[Request, ...] = ()
@@ -55,6 +56,7 @@ class ClusterState(msgspec.Struct, frozen=True):
     pins: tuple[Pin, ...] = ()
     leaving: tuple[tuple[str, str], ...] = ()
     calendar: tuple[Calendar, ...] = ()
+    promises: tuple[Reserved, ...] = ()
 
 
 class Cluster:
@@ -72,6 +74,7 @@ class Cluster:
         self.pins: dict[str, Pin] = {}
         self.leaving: dict[str, str] = {}
         self.calendar: dict[str, Calendar] = {}
+        self.promises: dict[str, Reserved] = {}
         self.devices_held: dict[str, float] = {}
         self.queued: dict[str, int] = {}
         self.sharing = 0
@@ -94,6 +97,7 @@ class Cluster:
             found.submit(request, now_s)
         found.pins = {pin.job: pin for pin in state.pins}
         found.leaving = dict(state.leaving)
+        found.promises = {promise.job: promise for promise in state.promises}
         for entry in state.calendar:
             found.set_calendar(entry)
         return found
@@ -143,6 +147,7 @@ class Cluster:
         self.sharing -= _shares_devices(request)
         if self._index is not None:
             self._index.discard(request)
+        self.promises.pop(job, None)
         self.unpin(job)
         return request
 
@@ -302,6 +307,7 @@ class Cluster:
             tuple(self.pins.values()),
             tuple(sorted(self.leaving.items())),
             tuple(self.calendar[name] for name in sorted(self.calendar)),
+            tuple(self.promises[name] for name in sorted(self.promises)),
         )
 
 

@@ -82,6 +82,7 @@ class _Decision:
             tuple(trial.reservations),
             tuple(trial.top_ups),
             None if trial.wake_s == math.inf else trial.wake_s,
+            trial.keeps,
         )
 
     def _pins(self) -> None:
@@ -162,6 +163,7 @@ class _Decision:
         return (
             self.tries <= 0
             and self.trace is None
+            and not self.trial.keeps
             and not self.trial.cluster.sharing
             and not self.trial.room.devices_free
         )
@@ -208,6 +210,8 @@ class _Decision:
 
     def _attempt(self, request: Request, cursor: Cursor) -> None:
         """Start it, let it preempt, or note why not."""
+        if self.trial.keeps:
+            self.trial.release(request)
         placed = self._place(request)
         if placed is not None:
             self._start(request, placed, cursor)
@@ -221,7 +225,7 @@ class _Decision:
         if self.why is Reason.BUSY and self._impossible(request):
             self.why = Reason.IMPOSSIBLE
         self._note(request, Reason.BEHIND if self.why is Reason.BUSY and self.trial.blocked else self.why)
-        if self.why is Reason.BUSY or (self.why is Reason.RESERVED and self.policy.passing == "conservative"):
+        if self.why is Reason.BUSY or (self.why is Reason.RESERVED and self.trial.keeps):
             self._block(request, cursor)
         elif self.why is Reason.RESERVED and self.policy.within in ("arrival", "attained"):
             cursor.shorter_of_class(self.trial.cluster.waiting)
@@ -248,6 +252,7 @@ class _Decision:
                 self.stopped = True
             case "conservative":
                 self.trial.promise(request)
+                self.trial.book()
                 cursor.next_of_class()
                 return
             case "easy":
@@ -301,7 +306,7 @@ class _Decision:
             if trial.cluster.calendar and trial.room.place(demand, trial.scoring, None, trial.opened):
                 self.why = Reason.CALENDAR
             return None
-        if not trial.blocked or self.policy.passing not in PROMISING:
+        if not trial.keeps and (not trial.blocked or self.policy.passing not in PROMISING):
             return placed
         if allowed is not None:
             demand = replace(demand, nodes=allowed if demand.nodes is None else demand.nodes & allowed)

@@ -24,6 +24,8 @@ def enact(cluster: Cluster, shares: ShareTree, plan: Plan) -> None:
         request = cluster.waiting[start.job]
         shares.admit(start.job, request.account, plan.now_s, start.charge)
         cluster.start(start.job, start.where, plan.now_s, start.ends_s, charged_until_s=start.charged_until_s)
+    if plan.promised:
+        cluster.promises.update((made.job, made) for made in plan.reservations)
     for made in plan.preemptions:
         cluster.preempt(made.by, made.victims, made.where, plan.now_s)
 

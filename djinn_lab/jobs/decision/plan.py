@@ -56,7 +56,8 @@ class TopUp(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """``wake_at_s``: when the next decision could be another although nothing happens, None when never."""
+    """``wake_at_s``: when the next decision could be another although nothing happens, None when never.
+    ``promised``: the reservations are to be kept from now on."""
 
     now_s: float
     starts: tuple[Start, ...] = ()
@@ -64,6 +65,7 @@ class Plan(msgspec.Struct, frozen=True):
     reservations: tuple[Reserved, ...] = ()
     top_ups: tuple[TopUp, ...] = ()
     wake_at_s: float | None = None
+    promised: bool = False
 
     def __bool__(self) -> bool:
         """Is there anything to do?"""

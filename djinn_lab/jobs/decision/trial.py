@@ -169,6 +169,9 @@ class Trial:
         """When there will be room for what, with all promises made so far booked in it."""
         if self._profile is None:
             self._profile = Profile(self.room, self._endings(), self.now_s)
+            for promise in self.cluster.promises.values() if self.keeps else ():
+                request = self.cluster.waiting[promise.job]
+                self._profile.reserve(request.demand, self._slot(promise), request.estimate_s)
         while self._promised < len(self.blocked):
             request = self.blocked[self._promised]
             self._promised += 1
@@ -179,6 +182,23 @@ class Trial:
                 self._profile.reserve(request.demand, slot, request.estimate_s)
                 self.reservations.append(Reserved(request.job, slot.start_s, slot.where))
         return self._profile
+
+    @property
+    def keeps(self) -> bool:
+        """Whoever is promised a start is never given a later one."""
+        return self.policy.passing == "conservative"
+
+    def release(self, request: Request) -> None:
+        """What it was promised before is free to be promised anew, at best earlier: conservative backfilling
+        compresses its plan one by one, the rest in place (Mu'alem and Feitelson 2001)."""
+        promise = self.cluster.promises.get(request.job)
+        if promise is not None:
+            self.book().release(request.demand, self._slot(promise), request.estimate_s)
+
+    def _slot(self, promise: Reserved) -> Slot:
+        demand = self.cluster.waiting[promise.job].demand
+        members = sum(members for _, members in promise.where) or demand.members
+        return Slot(max(promise.start_s, self.now_s), members, promise.where)
 
     def restricted(self, request: Request) -> Demand:
         """Its demand, on nodes only that are not promised to others for ever by the calendar."""

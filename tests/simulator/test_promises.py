@@ -1,0 +1,71 @@
+"""Conservative backfilling keeps its promises: nobody is given a later start than he was promised."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from djinn_lab.jobs.decision import POLICIES
+from djinn_lab.jobs.request import Demand, Node
+from djinn_lab.simulator.queue import QueueSettings, TraceJob
+from djinn_lab.simulator.queue.simulation import PoolSimulation
+
+NODES = (Node("a", devices=4, labels=frozenset({"x"})), Node("b", devices=4))
+COUNTS = st.integers(1, 8).map(lambda members: Demand(members=members, members_min=members))
+MIXED = st.one_of(
+    COUNTS,
+    st.integers(1, 8).map(lambda members: Demand(members=members, members_min=members, together="packed")),
+    st.sampled_from([Demand(device_milli=500), Demand(selector=frozenset({"x"}))]),
+)
+
+
+def jobs_of(
+    demands: st.SearchStrategy[Demand], error: st.SearchStrategy[int]
+) -> st.SearchStrategy[list[TraceJob]]:
+    """``error``: by how many seconds a job runs longer than it says."""
+    row = st.tuples(st.integers(0, 20), st.integers(1, 15), demands, error)
+    return st.lists(row, min_size=1, max_size=15).map(
+        lambda rows: [
+            TraceJob(str(number), float(submit), float(max(1, says + more)), demand, "all", float(says))
+            for number, (submit, says, demand, more) in enumerate(sorted(rows, key=lambda one: one[0]))
+        ]
+    )
+
+
+def first_and_later_promises(
+    jobs: list[TraceJob], nodes: tuple[Node, ...]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """What each job was promised first, and the latest start that it was promised or had."""
+    simulation = PoolSimulation(jobs, nodes, POLICIES["conservative"], QueueSettings())
+    first: dict[str, float] = {}
+    latest: dict[str, float] = {}
+    while simulation.step():
+        cluster = simulation.cluster
+        told = {job: promise.start_s for job, promise in cluster.promises.items()}
+        told |= {job: holding.started_s for job, holding in cluster.holdings.items()}
+        for job, start_s in told.items():
+            first.setdefault(job, start_s)
+            latest[job] = max(latest.get(job, 0.0), start_s)
+    assert len(simulation.records) == len(jobs)
+    return first, latest
+
+
+@settings(max_examples=120, deadline=None)
+@given(jobs_of(COUNTS, st.integers(-14, 0)))
+def test_no_start_becomes_later_on_devices_that_are_counted(jobs: list[TraceJob]) -> None:
+    first, latest = first_and_later_promises(jobs, (Node("all", devices=8),))
+    assert first == latest
+
+
+@settings(max_examples=120, deadline=None)
+@given(jobs_of(MIXED, st.integers(-14, 0)))
+def test_nor_on_nodes_with_shares_labels_and_packing(jobs: list[TraceJob]) -> None:
+    first, latest = first_and_later_promises(jobs, NODES)
+    assert first == latest
+
+
+@settings(max_examples=120, deadline=None)
+@given(jobs_of(MIXED, st.integers(-5, 10)))
+def test_all_still_end_when_jobs_run_longer_than_they_say(jobs: list[TraceJob]) -> None:
+    first, latest = first_and_later_promises(jobs, NODES)
+    assert first.keys() == latest.keys() == {job.job for job in jobs}
