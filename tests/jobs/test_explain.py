@@ -202,6 +202,21 @@ def test_moving_aside_is_named() -> None:
     assert sentence(found).startswith("Holder0 of ann (expected to end in 90 s) moves aside for it.")
 
 
+def test_beyond_the_forecast_no_start_is_told() -> None:
+    pool = busy_pool()
+    for number in range(5):
+        pool.arrive(request(f"other{number}", 10 + number, account="carl"))
+    pool.arrive(request("mine", 30, account="carl"))
+    pool.run(until_s=0)
+    outlook = Outlook(pool.cluster, pool.shares, OURS, 0.0, starts_max=3)
+    text = sentence(outlook.explain("mine", advise=False))
+    assert text.startswith("Others are ahead of it; of 1 node: 1 busy.")
+    later_s = outlook.explain("mine", advise=False).later_than_s
+    assert later_s is not None
+    pool.run()
+    assert pool.first_start_s["mine"] > later_s
+
+
 def test_what_if_with_a_priority_above_the_limit() -> None:
     pool = busy_pool()
     pool.shares.set_limits("bob", Limits(rank_min=2))

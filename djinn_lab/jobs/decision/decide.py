@@ -108,8 +108,7 @@ class _Decision:
             self._take_turns([Cursor(buckets[""])])
             return
         cursors: dict[str, Cursor | None] = dict.fromkeys(buckets)
-        for account in buckets:
-            self.trial.shares.leaf(account)
+        self.trial.shares.know(buckets.keys())
         while cursors and not self._over and not self._round(buckets, cursors):
             pass
 

@@ -11,6 +11,7 @@ import msgspec
 from djinn_lab.jobs.decision.cluster import Cluster
 from djinn_lab.jobs.decision.decide import decide
 from djinn_lab.jobs.decision.forecast import (
+    STARTS_MAX,
     Basis,
     Change,
     Forecast,
@@ -93,11 +94,13 @@ class Outlook:
         now_s: float,
         *,
         job: str | None = None,
+        starts_max: int = STARTS_MAX,
     ) -> None:
+        """``job``: look ahead only until this one starts; ``starts_max``: and only so many starts."""
         self.cluster, self.shares, self.policy, self.now_s = cluster, shares, policy, now_s
         self.trace = Trace()
         self.plan: Plan = decide(cluster, shares, policy, now_s, self.trace)
-        self.forecast: Forecast = forecast(cluster, shares, policy, now_s, job=job)
+        self.forecast: Forecast = forecast(cluster, shares, policy, now_s, job=job, starts_max=starts_max)
 
     def explain(self, job: str, *, advise: bool = True) -> Explanation:
         """``advise``: also try what would help, which costs a forecast for each idea."""

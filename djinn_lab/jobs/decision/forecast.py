@@ -21,7 +21,7 @@ from djinn_lab.jobs.fairness import LimitHit, ShareTree
 from djinn_lab.jobs.request import Request, Where
 from djinn_lab.jobs.states import RANKS
 
-STARTS_MAX = 2_000
+STARTS_MAX = 500
 """So many starts are looked ahead; what comes later is "later than"."""
 
 Basis = Literal["estimates", "guesses"]

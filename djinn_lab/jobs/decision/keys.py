@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 
 from djinn_lab.jobs.decision.policy import QueuePolicy
-from djinn_lab.jobs.request import Demand, Holding, Request
+from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Holding, Request
 
 Key = tuple[float, int]
 
@@ -39,14 +39,17 @@ def within_key(request: Request, policy: QueuePolicy) -> Key:
 
 def weight(demand: Demand, policy: QueuePolicy) -> float:
     """What a second of it counts when jobs, waiting or running, are compared for shortness."""
-    return math.sqrt(devices_of(demand, demand.members)) if policy.within == "work" else 1.0
+    if policy.within != "work" or (demand.members == 1 and demand.device_milli == WHOLE_DEVICE_MILLI):
+        return 1.0
+    return math.sqrt(devices_of(demand, demand.members))
 
 
 def steps(request: Request, policy: QueuePolicy, now_s: float) -> int:
     """By how many ranks age and deadline raise it, whether it waits or runs."""
     if policy.age_step_s is None:
         return 0
-    aged = int(max(0.0, now_s - request.arrived_s) / _age_step_s(request, policy))
+    waited_s = now_s - request.arrived_s
+    aged = int(waited_s / _age_step_s(request, policy)) if waited_s >= policy.age_step_s else 0
     urgent = request.deadline_s is not None and now_s >= _urgent_from(request, policy)
     return min(policy.age_ranks_max, aged + urgent)
 

@@ -39,7 +39,7 @@ from djinn_lab.jobs.decision.plan import Preemption
 from djinn_lab.jobs.decision.policy import PROMISING, Cause
 from djinn_lab.jobs.decision.trial import Trial, charge_for, fits_at
 from djinn_lab.jobs.fairness import Amounts
-from djinn_lab.jobs.request import Holding, Request, Where
+from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Holding, Request, Where
 
 
 class Victim(NamedTuple):
@@ -107,8 +107,9 @@ class _Contest:
         anybody = by_rank or "attained" in self.policy.preempts
         if self.shorter:
             self.trial.wake_by(self.trial.next_end_s)
-        for account, runners in self.trial.runners.items():
-            behind_s = self._behind_s(account)
+        accounts = self.policy.by_fairness
+        for account, runners in self.trial.runners:
+            behind_s = self.claim.behind_s(account) if accounts else 0.0
             everybody = anybody or behind_s > self.fair_s
             if not everybody and not (self.shorter and behind_s >= 0 and self.size < runners[0][0]):
                 continue
@@ -118,12 +119,6 @@ class _Contest:
                 victim = self._victim(holding, left_s, size)
                 if victim is not None:
                     yield victim
-
-    def _behind_s(self, account: str) -> float:
-        """By how much its account would be behind another's at most, whatever that is given back."""
-        if not self.policy.by_fairness or account == self.request.account:
-            return 0.0
-        return self.claim.behind_s(self.trial.shares.leaf(account))
 
     def _victim(self, holding: Holding, left_s: float, size: float) -> Victim | None:
         policy, victim = self.policy, holding.request
@@ -182,13 +177,19 @@ def _unused(trial: Trial, holding: Holding) -> Amounts:
         return Amounts()
     members = sum(members for _, members in holding.where)
     used = charge_for(holding.request.demand, members, trial.now_s - holding.started_s)
-    return Amounts(*(max(0.0, one - two) for one, two in zip(charge.amounts, used, strict=True)))
+    charged = charge.amounts
+    return Amounts(
+        max(0.0, charged.device_s - used.device_s),
+        max(0.0, charged.memory_byte_s - used.memory_byte_s),
+        max(0.0, charged.transfer_bytes - used.transfer_bytes),
+    )
 
 
 def _on_one_node(
     trial: Trial, request: Request, victims: Sequence[Victim], allowed: frozenset[str] | None
 ) -> Found | None:
     """The cheapest of the ways to make room on a single node."""
+    least = devices_of(request.demand, request.demand.members_min)
     by_node: dict[str, list[Victim]] = {}
     for victim in victims:
         for node, _ in victim.holding.where:
@@ -196,6 +197,8 @@ def _on_one_node(
     best: Found | None = None
     for node, on_node in sorted(by_node.items(), key=lambda item: item[1][0][:4]):
         if allowed is not None and node not in allowed:
+            continue
+        if trial.cluster.nodes[node].devices < least:
             continue
         if best is not None and on_node[0].cost_s >= best.cost_s:
             continue
@@ -212,12 +215,15 @@ def _attempt(
 ) -> Found | None:
     """Let them go one by one until it fits, then take back whoever need not have gone. Undone at the end."""
     room = trial.room
+    whole = request.demand.device_milli == WHOLE_DEVICE_MILLI
     mark = room.checkpoint()
     gone: list[Victim] = []
     try:
         for victim in victims[: trial.policy.victims_max]:
             room.give(victim.holding.request.demand, victim.holding.where)
             gone.append(victim)
+            if whole and room.devices_free < request.demand.members_min:
+                continue
             placed = room.place(request.demand, trial.scoring, request.home, only)
             if placed is not None:
                 room.take(request.demand, placed.where)

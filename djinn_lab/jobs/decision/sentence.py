@@ -76,6 +76,8 @@ def _why(explanation: Explanation, say: Clock) -> str:
         case Reason.RESERVED:
             return f"there is room, but not until it would be done: {_promised(explanation.blockers, say)}"
         case Reason.BEHIND:
+            if explanation.expected_s is None:
+                return "others are ahead of it" + _held(explanation, say)
             first = f"{_count(ahead)} ahead of it" if ahead else "nobody is expected to start before it"
             return first + _held(explanation, say)
         case Reason.BUSY:
@@ -96,7 +98,8 @@ def _when(explanation: Explanation, say: Clock) -> list[str]:
         return []
     if explanation.expected_s is None:
         if explanation.later_than_s is not None:
-            return [f"it is not expected to start before {say(explanation.later_than_s)}"]
+            within = duration(explanation.later_than_s - explanation.now_s)
+            return [f"it is not expected to start within {within}"]
         return ["as things are, it does not start by itself"]
     basis = "" if explanation.basis == "estimates" else ", guessing run times that nobody has estimated"
     place = f"it is expected to start {say(explanation.expected_s)}{basis}"

@@ -15,11 +15,15 @@ from djinn_lab.jobs.decision.keys import devices_of, estimate_s, remaining_s, we
 from djinn_lab.jobs.decision.plan import Preemption, Reserved, Start, TopUp
 from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.fairness import Amounts, ShareTree
+from djinn_lab.jobs.fairness.account import Account
 from djinn_lab.jobs.placement import SCORINGS, Placed, Room
 from djinn_lab.jobs.placement.free import capacity
 from djinn_lab.jobs.request import Demand, Holding, Request, Where
 
 MIB = 1 << 20
+Runner = tuple[float, float, Holding]
+"""Its size (what it needs still, less what parking costs, by its weight), what it needs still in seconds, and
+itself."""
 _by_size = itemgetter(0)
 AHEAD_S_MIN = 0.01
 """A job that was expected to take no time at all is charged for this much ahead, or it would be due again at
@@ -48,7 +52,7 @@ class Trial:
         self.blocked: list[Request] = []
         self.wake_s = math.inf
         self.next_end_s = math.inf
-        self._runners: dict[str, list[tuple[float, float, Holding]]] | None = None
+        self._runners: list[tuple[Account, list[Runner]]] | None = None
         self._profile: Profile | None = None
         self._promised = 0
         self._begun: list[tuple[Request, Where, float]] = []
@@ -112,29 +116,33 @@ class Trial:
         return kept
 
     @property
-    def runners(self) -> dict[str, list[tuple[float, float, Holding]]]:
-        """Who runs, by account, the largest first: its size (what it needs still, less what parking costs, by
-        its weight), what it needs still in seconds, and itself."""
+    def runners(self) -> list[tuple[Account, list[Runner]]]:
+        """Who runs, by account, the largest first."""
         if self._runners is None:
-            policy, now_s, factor = self.policy, self.now_s, self.policy.park_factor
-            self._runners = {}
-            for account, holdings in self.cluster.running.items():
-                found = []
-                for one in holdings.values():
-                    left_s = remaining_s(one, policy, now_s)
-                    ends_s = now_s + left_s
-                    if ends_s < self.next_end_s:
-                        self.next_end_s = ends_s
-                    size = (left_s - factor * one.park_s) * weight(one.request.demand, policy)
-                    found.append((size, left_s, one))
-                found.sort(key=_by_size, reverse=True)
-                self._runners[account] = found
+            self._runners = [
+                (self.shares.leaf(account), self._sized(holdings.values()))
+                for account, holdings in self.cluster.running.items()
+            ]
         return self._runners
+
+    def _sized(self, holdings: Iterable[Holding]) -> list[Runner]:
+        policy, now_s, factor = self.policy, self.now_s, self.policy.park_factor
+        found = []
+        for one in holdings:
+            ends_s = one.ends_s
+            left_s = (
+                ends_s - now_s if ends_s is not None and ends_s > now_s else remaining_s(one, policy, now_s)
+            )
+            if left_s < self.next_end_s - now_s:
+                self.next_end_s = now_s + left_s
+            found.append(((left_s - factor * one.park_s) * weight(one.request.demand, policy), left_s, one))
+        found.sort(key=_by_size, reverse=True)
+        return found
 
     @property
     def largest(self) -> float:
         """The size of the largest of those who run."""
-        return max((runners[0][0] for runners in self.runners.values()), default=0.0)
+        return max((runners[0][0] for _, runners in self.runners), default=0.0)
 
     def home_wait_s(self, home: str) -> float:
         """How long until the first of those at home is expected to be done."""

@@ -10,7 +10,7 @@ to be sampled is not either."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 
 from djinn_lab.jobs.fairness.account import OWN, Account, sides
 from djinn_lab.jobs.fairness.amounts import Amounts, Capacity
@@ -60,6 +60,11 @@ class ShareTree:
         node.leaf = True
         self._leaves[account] = node
         return node
+
+    def know(self, accounts: KeysView[str]) -> None:
+        """Jobs may be charged to these: they have a place in the order."""
+        for account in sorted(accounts - self._leaves.keys()):
+            self.leaf(account)
 
     def set_weight(self, account: str, weight: float) -> None:
         if not weight > 0:
