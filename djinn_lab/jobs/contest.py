@@ -86,7 +86,9 @@ class Contest:
                 continue
             if name in cluster.holdings and job.state is not JobState.RUNNING:
                 self._stopped(job, at_s)
-        for session in dict.fromkeys(job.session for name in tables.touched if (job := tables.find(name))):
+        touched = [job for name in tables.touched if (job := tables.find(name))]
+        awaited = [job for one in touched for name in one.waits_for if (job := tables.jobs.get(name))]
+        for session in dict.fromkeys(job.session for job in (*touched, *awaited)):
             self._follow_session(session, at_s)
 
     def _follow_devices(self) -> None:
@@ -143,7 +145,7 @@ class Contest:
         return Request(
             job=job.job,
             account=job.account,
-            rank=RANKS[job.priority],
+            rank=self._inherited_rank(job),
             number=job.turn,
             arrived_s=job.submitted_at_s,
             demand=_ANYWHERE if only is None else Demand(nodes=frozenset({only})),
@@ -155,6 +157,16 @@ class Contest:
             preempted=job.preemptions,
             startable=ready and job.job not in self.passed_over,
         )
+
+    def _inherited_rank(self, job: Job) -> int:
+        """Its own, or the best of those that cannot run before it: what stands behind it in its session, and
+        what comes after it by its own wish (priority inheritance: Sha, Rajkumar, Lehoczky, IEEE TC 39(9),
+        1990)."""
+        tables = self.tables
+        behind = [tables.jobs[name] for name in tables.of_session[job.session]]
+        after = [other for other in tables.in_state(JobState.SUBMITTED) if job.job in other.waits_for]
+        waiting = (other for other in (*behind, *after) if other.state is not JobState.WAITING)
+        return min((RANKS[other.priority] for other in waiting), default=RANKS[job.priority])
 
     # -- sessions without a device -------------------------------------------------------------------------
 

@@ -5,12 +5,14 @@ Theory of operation
 A *job* is one cell. Its client sends it as 1..n *segments*; each is answered before the next is sent. Only a
 segment holds a device: between segments the job is WAITING and the device serves others.
 
-A *session* is bound to one device at its first segment, because its values live there: the device with the
+A *session* is bound to a device at its first segment, because its values live there: the device with the
 fewest bound sessions and queued jobs, ties by name. Losing the device unbinds it (the values are gone too).
+A decision may bind it to another, and its state moves.
 
-A device runs one segment at a time. Its line is ordered by priority, then by the arrival of the job (not
-of the segment, so that a cell with many cuts keeps its place); within a session segments run in the order
-they came, whatever their priorities, since later ones read what earlier ones made.
+A device runs one segment at a time. Which one is next, where, and who moves aside for it, is decided by
+:func:`djinn_lab.jobs.decision.decide` among one job of each session (:mod:`djinn_lab.jobs.contest`): within a
+session segments run in the order they came, whatever their priorities, since later ones read what earlier
+ones made. A job keeps its place with its next segment, so that a cell with many cuts does not start over.
 
 A running segment can be asked to *move aside*. It stops between two ops, keeps what it computed among its
 session's values, and is PREEMPTED: in line again, behind whom it made room for. Where and when it starts
