@@ -12,6 +12,7 @@ from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board, Page, shared_hub
 from djinn_lab.dashboard.components import STATIC, Navigation
 from djinn_lab.dashboard.hub import Hub, Snapshot
+from djinn_lab.dashboard.jobs_page import JobsPage
 from djinn_lab.dashboard.memory_page import MemoryPage
 from djinn_lab.dashboard.overview import Overview
 from djinn_lab.dashboard.queue_page import QueuePage
@@ -28,6 +29,7 @@ PAGES: dict[str, tuple[str, Callable[[Board], Page]]] = {
     "srg": ("Graph", SrgPage),
     "schedule": ("Schedule", SchedulePage),
     "queue": ("Queue", QueuePage),
+    "jobs": ("Jobs", JobsPage),
     "memory": ("Memory and KV", MemoryPage),
     "wizard": ("Wizard", WizardPage),
 }

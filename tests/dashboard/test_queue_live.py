@@ -57,14 +57,20 @@ class Crowd:
         for job in self._pool.rest.jobs(limit=50):
             if job["finished_at"] is None:
                 self._pool.rest.cancel(job["job"])
-        for thread in self._threads:
-            thread.join(30)
+        while self._threads:
+            self._threads.pop().join(30)
+
+
+@pytest.fixture(scope="module")
+def notebooks(pool: PoolUnderTest) -> Iterator[Crowd]:
+    with ExitStack() as stack:
+        yield Crowd(pool, stack)
 
 
 @pytest.fixture
-def crowd(pool: PoolUnderTest) -> Iterator[Crowd]:
-    with ExitStack() as stack:
-        yield Crowd(pool, stack)
+def crowd(notebooks: Crowd) -> Iterator[Crowd]:
+    yield notebooks
+    notebooks.leave()
 
 
 def test_the_page_says_who_waits_why_and_what_would_help(
@@ -100,3 +106,21 @@ def test_an_idle_pool_has_an_empty_queue_and_says_so(dashboard_url: str, visitor
     page = visitor.open(f"{dashboard_url}?page=queue")
     page.get_by_text("No cell waits: whoever runs one now starts at once").wait_for()
     page.get_by_role("heading", name="Fairness").wait_for()
+
+
+def test_the_jobs_page_has_the_history_and_every_decision(
+    pool: PoolUnderTest, crowd: Crowd, dashboard_url: str, visitor: Any
+) -> None:
+    ann = crowd.run("ann", "RUNNING")
+    pool.rest.preempt(ann)
+    pool.wait_for_job(job=ann, state="RUNNING")
+    page = visitor.open(f"{dashboard_url}?page=jobs&job={ann}")
+    page.get_by_role("heading", name=f"Why is {ann[:8]} running?").wait_for()
+    trace = page.get_by_role("grid", name="Decision trace")
+    trace.get_by_text("it moved aside between two ops").first.wait_for()
+    pool.rest.cancel(ann)
+    page.get_by_role("heading", name=f"Why is {ann[:8]} cancelled?").wait_for()
+    trace.get_by_text("it was cancelled").wait_for()
+    page.get_by_label("User, cell or job").fill("nobody of that name")
+    page.get_by_label("User, cell or job").press("Enter")
+    page.get_by_text("No job fits").wait_for()

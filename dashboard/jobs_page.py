@@ -1,0 +1,235 @@
+"""Jobs: what ran, when and how it went, and for one of them the whole trace of decisions about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import panel as pn
+
+from djinn_lab.dashboard.board import Board
+from djinn_lab.dashboard.components import LiveTable
+from djinn_lab.dashboard.controls import choice_bar, text_input
+from djinn_lab.dashboard.hub import Snapshot
+from djinn_lab.dashboard.job_details import job_details_html
+from djinn_lab.dashboard.overview import job_row
+from djinn_lab.dashboard.panes import NO_JOBS, heading, html_pane, no_pool, notice, show_html
+from djinn_lab.dashboard.records import Job
+from djinn_lab.errors import DjinnError
+from djinn_lab.units import format_seconds
+
+COLUMNS = [
+    {"key": "submitted", "label": "Submitted", "kind": "number"},
+    {"key": "state", "label": "State", "kind": "pill"},
+    {"key": "cell", "label": "Cell", "kind": "mono"},
+    {"key": "user", "label": "User", "kind": "short"},
+    {"key": "priority", "label": "Priority", "kind": "short"},
+    {"key": "device", "label": "Device", "kind": "short"},
+    {"key": "waited", "label": "Waited", "kind": "number"},
+    {"key": "took", "label": "Time", "kind": "number"},
+    {"key": "aside", "label": "Aside", "kind": "number"},
+    {"key": "reason", "label": "How it is", "kind": "text"},
+    {"key": "job", "label": "Job", "kind": "mono"},
+]
+TRACE_COLUMNS = [
+    {"key": "at", "label": "At", "kind": "number"},
+    {"key": "after", "label": "After", "kind": "number"},
+    {"key": "what", "label": "What happened", "kind": "text"},
+    {"key": "detail", "label": "With", "kind": "text"},
+]
+WHAT = {
+    "SegmentSubmitted": "a part of the cell came",
+    "SegmentRefused": "a part was refused",
+    "MemoryGranted": "session memory has room and its state",
+    "MemoryHeld": "session memory lets it wait",
+    "MemoryRefused": "session memory cannot hold it",
+    "SegmentProgressed": "it went on",
+    "SegmentFinished": "the part ended",
+    "SegmentPreempted": "it moved aside between two ops",
+    "PreemptRequested": "somebody asked that it moves aside",
+    "MoveRefused": "its session could not be moved",
+    "CancelRequested": "it was cancelled",
+    "JobFinished": "its notebook says that it is over",
+    "DeviceAdded": "a device became ready",
+    "DeviceLost": "its device was lost",
+    "DeviceCordoned": "its device was cordoned or serves again",
+    "SessionDetached": "its notebook went away",
+    "SessionClosed": "its session was closed",
+    "ClockTicked": "its time came",
+}
+_KNOWN = frozenset({"type", "at_s", "job", "session", "user", "segment", "account"})
+DETAIL_CHARS_MAX = 160
+
+
+class JobsPage:
+    """State: the address holds the chosen job, the filter and the text that is looked for."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._snapshot = Snapshot()
+        self._detailed: Job | None = None
+        shown = board.route.get("jobs")
+        self.filter = choice_bar(
+            {"All": "all", "Unfinished": "unfinished", "Failed": "failed"},
+            shown if shown in ("unfinished", "failed") else "all",
+        )
+        self.search = text_input("User, cell or job", value=board.route.get("find"), width=220)
+        self.jobs = LiveTable(
+            columns=COLUMNS,
+            label="Jobs",
+            empty="No job fits",
+            selectable=True,
+            sizing_mode="stretch_width",
+        )
+        self.why = html_pane(margin=(10, 0, 4, 0))
+        self.details = html_pane(margin=(4, 0, 8, 0))
+        self.trace = LiveTable(
+            columns=TRACE_COLUMNS, label="Decision trace", visible=False, sizing_mode="stretch_width"
+        )
+        self._trace_heading = html_pane(margin=(4, 0, 4, 0))
+        full: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
+        self._heading = html_pane(margin=(0, 0, 8, 0))
+        self._first_steps = html_pane(NO_JOBS, visible=False)
+        bar = pn.Row(self.filter, self.search, margin=0)
+        parts = [self._heading, bar, self.jobs, self.why, self.details, self._trace_heading, self.trace]
+        self._live = pn.Column(*parts, self._first_steps, visible=False, **full)
+        self._missing = html_pane()
+        self.view = pn.Column(self._missing, self._live, **full)
+        self.filter.param.watch(lambda event: board.background.soon(self._choices_changed), "value")
+        self.search.param.watch(lambda event: board.background.soon(self._choices_changed), "value")
+        self.jobs.param.watch(lambda event: self._chosen(), "selected")
+
+    def enter(self) -> None:
+        """Called when the page is shown: follow the address."""
+        self.jobs.selected = self._board.route.get("job")
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Bring the page up to the snapshot, sending only what changed."""
+        self._snapshot = snapshot
+        known = snapshot.status is not None and snapshot.connection in ("live", "lost")
+        self._live.visible = known
+        self._missing.visible = not known
+        if not known:
+            show_html(self._missing, no_pool(snapshot.connection, snapshot.message, snapshot.advice))
+            return
+        assert snapshot.status is not None
+        found = matching(snapshot.jobs, self.filter.value, self.search.value)
+        self.jobs.show([history_row(job, snapshot.status.now) for job in found])
+        words = f"The newest {len(snapshot.jobs)} cells; {len(found)} are listed."
+        show_html(self._heading, heading("Jobs", words))
+        self._first_steps.visible = not snapshot.jobs
+        job = snapshot.job(self.jobs.selected) if self.jobs.selected else None
+        if job is not None and (self._detailed is None or _changed(self._detailed, job)):
+            self._read_details(job)
+
+    def _choices_changed(self) -> None:
+        shown = None if self.filter.value == "all" else self.filter.value
+        self._board.route.update(jobs=shown, find=self.search.value)
+        self.update(self._snapshot)
+
+    def _chosen(self) -> None:
+        self._board.route.update(job=self.jobs.selected)
+        self._detailed = None
+        self.trace.visible = False
+        for pane in (self.why, self.details, self._trace_heading):
+            show_html(pane, "")
+        self.update(self._snapshot)
+
+    def _read_details(self, job: Job) -> None:
+        """Ask for what the list does not hold: why, code and events."""
+        self._detailed = job
+        hub = self._board.hub
+
+        def read() -> tuple[Any, Any]:
+            reader = hub.reader()
+            return reader.job(job.job), reader.why(job.job)
+
+        def done(answers: tuple[Any, Any]) -> None:
+            more, why = answers
+            title = f"Why is {job.short_id} {job.state.lower()}?"
+            show_html(self.why, f"<h2>{escape(title)}</h2><p>{escape(str(why['sentence']))}</p>")
+            show_html(self.details, job_details_html(job, {**more, "events": []}))
+            rows = trace_rows(more.get("events") or [])
+            self.trace.visible = bool(rows)
+            text = "Every event that the queue handled for this cell." if rows else ""
+            show_html(self._trace_heading, heading("Decision trace", text) if rows else "")
+            self.trace.show(rows)
+
+        def failed(error: DjinnError) -> None:
+            show_html(self.why, notice(f"No details: {error.message}", error.advice))
+
+        self._board.background.run("job", read, done, failed)
+
+
+def _changed(before: Job, now: Job) -> bool:
+    return (before.job, before.state, before.segments, before.device) != (
+        now.job,
+        now.state,
+        now.segments,
+        now.device,
+    )
+
+
+def matching(jobs: Sequence[Job], show: str, text: str) -> list[Job]:
+    """Those of the filter whose user, cell or id has the text in it, in the pool's order."""
+    wanted = text.strip().lower()
+    found = []
+    for job in jobs:
+        fits = show == "all" or (show == "failed" and job.state == "FAILED")
+        fits = fits or (show == "unfinished" and not job.finished)
+        if fits and (not wanted or any(wanted in part.lower() for part in (job.user, job.cell, job.job))):
+            found.append(job)
+    return found
+
+
+def history_row(job: Job, now: float) -> dict[str, Any]:
+    """A job as a row of its history."""
+    row = job_row(job, now)
+    submitted = job.submitted_at or 0.0
+    waited_s = sum(job.stages.get(name, 0.0) for name in ("queued", "restoring"))
+    aside_s = job.stages.get("preempted", 0.0)
+    clock = time.strftime("%H:%M:%S", time.localtime(submitted)) if submitted else ""
+    return {
+        **row,
+        "submitted": {"text": clock, "sort": submitted},
+        "waited": {"text": format_seconds(waited_s), "sort": waited_s} if job.stages else None,
+        "aside": {"text": format_seconds(aside_s), "sort": aside_s} if aside_s else None,
+    }
+
+
+def trace_rows(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The queue's events of one job, oldest first."""
+    rows = []
+    before = None
+    for number, event in enumerate(events):
+        at = float(event.get("at") or 0.0)
+        kind = str(event.get("event", ""))
+        gap_s = 0.0 if before is None else max(0.0, at - before)
+        before = at
+        rows.append(
+            {
+                "id": f"{number}-{kind}",
+                "at": {"text": time.strftime("%H:%M:%S", time.localtime(at)), "sort": at},
+                "after": {"text": format_seconds(gap_s), "sort": gap_s},
+                "what": WHAT.get(kind, kind),
+                "detail": _detail(event.get("detail")),
+            }
+        )
+    return rows
+
+
+def _detail(detail: Any) -> str:
+    """What is told by the event itself, beside what the page says anyway."""
+    if not isinstance(detail, Mapping):
+        return ""
+    told = [f"{key} {_value(key, value)}" for key, value in detail.items() if key not in _KNOWN and value]
+    text = ", ".join(told)
+    return text if len(text) <= DETAIL_CHARS_MAX else f"{text[: DETAIL_CHARS_MAX - 1]}…"
+
+
+def _value(key: str, value: Any) -> str:
+    if key.endswith("_s") and isinstance(value, float):
+        return format_seconds(value)
+    return str(value)
