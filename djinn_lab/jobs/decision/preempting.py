@@ -104,21 +104,22 @@ class _Contest:
         """Rank is asked about only where somebody who runs has a worse one, and service only where it
         counts; of accounts that could lose somebody for shortness only, those who are large enough."""
         by_rank = "rank" in self.policy.preempts and self.trial.cluster.worst_rank > self.rank
-        anybody = by_rank or "attained" in self.policy.preempts
+        by_service = "attained" in self.policy.preempts
         if self.shorter:
             self.trial.wake_by(self.trial.next_end_s)
-        accounts = self.policy.by_fairness
         for account, runners in self.trial.runners:
-            behind_s = self.claim.behind_s(account) if accounts else 0.0
-            everybody = anybody or behind_s > self.fair_s
-            if not everybody and not (self.shorter and behind_s >= 0 and self.size < runners[0][0]):
+            behind_s = self.claim.behind_s(account) if self.policy.by_fairness else 0.0
+            everybody = by_service or behind_s > self.fair_s
+            larger_than = self.size if self.shorter and behind_s >= 0 else math.inf
+            if not everybody and not by_rank and runners[0][0] <= larger_than:
                 continue
             for size, left_s, holding in runners:
-                if not everybody and size <= self.size:
+                if everybody or size > larger_than or (by_rank and holding.request.rank > self.rank):
+                    victim = self._victim(holding, left_s, size)
+                    if victim is not None:
+                        yield victim
+                elif not by_rank:
                     break
-                victim = self._victim(holding, left_s, size)
-                if victim is not None:
-                    yield victim
 
     def _victim(self, holding: Holding, left_s: float, size: float) -> Victim | None:
         policy, victim = self.policy, holding.request
