@@ -164,7 +164,7 @@ class _Future:
         self.cluster, self.shares, self.policy, self.now_s = cluster, shares, policy, now_s
         self.starts: dict[str, tuple[float, Where]] = {}
         self.asked = frozenset(cluster.waiting)
-        self.left_s: dict[str, float] = {}
+        self.ends_s: dict[str, float] = {}
         self.guessed_from: int | None = None
         self._endings: list[tuple[float, int, str]] = []
         self._pushed = 0
@@ -193,9 +193,11 @@ class _Future:
         return Forecast(self.starts, guessed_from, self.now_s, complete)
 
     def _next_s(self, plan: Plan) -> float:
-        ends_s = self._endings[0][0] if self._endings else math.inf
         if not self.cluster.waiting:
             return math.inf
+        while self._endings and not self._ends(self._endings[0]):
+            heapq.heappop(self._endings)
+        ends_s = self._endings[0][0] if self._endings else math.inf
         return min(ends_s, math.inf if plan.wake_at_s is None else plan.wake_at_s)
 
     def _perform(self, plan: Plan) -> None:
@@ -219,9 +221,13 @@ class _Future:
     def _expect_end(self, job: str, ends_s: float) -> None:
         self._pushed += 1
         heapq.heappush(self._endings, (ends_s, self._pushed, job))
-        self.left_s[job] = ends_s
+        self.ends_s[job] = ends_s
 
     def _end(self, ending: tuple[float, int, str]) -> None:
+        if self._ends(ending):
+            end(self.cluster, self.shares, ending[2], ending[0])
+
+    def _ends(self, ending: tuple[float, int, str]) -> bool:
+        """It has not moved aside since."""
         ends_s, _, job = ending
-        if job in self.cluster.holdings and self.left_s[job] == ends_s:
-            end(self.cluster, self.shares, job, ends_s)
+        return job in self.cluster.holdings and self.ends_s[job] == ends_s
