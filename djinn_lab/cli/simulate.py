@@ -140,11 +140,11 @@ def _report(trace: Trace, runs: Iterable[QueueRun], seconds: Iterable[float], de
     print_table(f"{trace.name} on {devices} devices", headings, rows)
     unfinished = max((run.figures.unfinished for run in runs), default=0)
     if unfinished:
-        print_line(f"{unfinished} jobs fit on no node and are not counted.")
+        print_line(f"Jobs that fit on no node, not counted: {unfinished}.")
     if trace.left_out:
-        print_line(f"{trace.left_out} lines are no work (jobs that never ran, or of other pools).")
+        print_line(f"Lines that are no work (jobs that never ran, or of other pools): {trace.left_out}.")
     if trace.broken:
-        print_line(f"{len(trace.broken)} broken lines were left out: {_shown(trace.broken)}")
+        print_line(f"Broken lines, left out: {len(trace.broken)} ({_shown(trace.broken)}).")
 
 
 def _shown(broken: tuple[BrokenLine, ...]) -> str:

@@ -41,8 +41,8 @@ def test_a_table_says_what_each_policy_came_to(jobs: str, capsys: pytest.Capture
     (fifo,) = [line for line in shown.splitlines() if line.startswith("│ fifo")]
     assert [cell.strip() for cell in fifo.strip("│").split("│")][:3] == ["fifo", "3", "56.7 s"]
     assert "│ sjf" in shown
-    assert "1 jobs fit on no node" in shown
-    assert "1 broken lines were left out: line 5: ValueError: could not convert string to float" in shown
+    assert "Jobs that fit on no node, not counted: 1." in shown
+    assert "Broken lines, left out: 1 (line 5: ValueError: could not convert string to float" in shown
 
 
 def test_all_policies_and_a_file_for_later(
