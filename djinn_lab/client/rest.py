@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -156,6 +156,26 @@ class PoolClient:
 
     def uncordon(self, device: str) -> None:
         self._request("POST", f"/v1/devices/{_part(device)}/uncordon")
+
+    def reserve(
+        self,
+        name: str,
+        devices: Sequence[str],
+        accounts: Sequence[str],
+        ends_at: float,
+        begins_at: float | None = None,
+    ) -> None:
+        """Keep devices for accounts, from now on if ``begins_at`` is None; seconds since the epoch."""
+        body = {
+            "devices": list(devices),
+            "accounts": list(accounts),
+            "ends_at": ends_at,
+            "begins_at": begins_at,
+        }
+        self._check(self._send("PUT", f"/v1/reservations/{_part(name)}", body=body))
+
+    def end_reservation(self, name: str) -> None:
+        self._request("DELETE", f"/v1/reservations/{_part(name)}")
 
     def set_policy(self, policy: str) -> None:
         """Decide by another policy from now on."""

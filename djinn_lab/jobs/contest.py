@@ -155,6 +155,7 @@ class Contest:
             home=job.held_on,
             move_s=job.move_s or 0.0,
             preempted=job.preemptions,
+            preempted_at_s=job.preempted_at_s,
             startable=ready and job.job not in self.passed_over,
         )
 

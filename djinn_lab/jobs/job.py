@@ -53,6 +53,7 @@ class Job(msgspec.Struct, frozen=True):
     yields: bool = False
     """Somebody asked for that, so it lets all others go first."""
     preemptions: int = 0
+    preempted_at_s: float | None = None
     move_s: float | None = None
     """What bringing its session's state to another device would take, None when it cannot be brought."""
     settled: bool = False

@@ -115,6 +115,7 @@ def preempt(tables: Tables, event: SegmentPreempted) -> None:
             turn=turn,
             memory=memory,
             preemptions=job.preemptions + 1,
+            preempted_at_s=event.at_s,
             move_s=event.move_s,
             yields=False,
         )

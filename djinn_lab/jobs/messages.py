@@ -206,6 +206,26 @@ class SharesChanged(msgspec.Struct, frozen=True, tag=True):
     min_runtime_s: float | None = None
 
 
+class ReservationMade(msgspec.Struct, frozen=True, tag=True):
+    """From ``begins_s`` to ``ends_s`` these devices are for these accounts, and those below them, only;
+    nothing of others starts there that is not expected to be done by then. One of the same name is
+    replaced."""
+
+    at_s: float
+    name: str
+    devices: frozenset[str]
+    begins_s: float
+    ends_s: float
+    accounts: frozenset[str]
+
+
+class ReservationEnded(msgspec.Struct, frozen=True, tag=True):
+    """The devices are for everybody again."""
+
+    at_s: float
+    name: str
+
+
 class ClockTicked(msgspec.Struct, frozen=True, tag=True):
     """Something may be due: see :meth:`djinn_lab.jobs.JobQueue.due_s`."""
 
@@ -245,6 +265,8 @@ Event = (
     | QueueOpened
     | PolicyChanged
     | SharesChanged
+    | ReservationMade
+    | ReservationEnded
     | ClockTicked
     | SessionDetached
     | SessionClosed

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from djinn_lab.jobs import arrivals, dependencies, lifecycle
 from djinn_lab.jobs.contest import Contest
-from djinn_lab.jobs.decision import POLICIES, Snapshot
+from djinn_lab.jobs.decision import POLICIES, Calendar, Snapshot
 from djinn_lab.jobs.explain import Place
 from djinn_lab.jobs.fairness import AccountState, AccountView, ShareTree
 from djinn_lab.jobs.invariants import check_queue
@@ -28,6 +28,8 @@ from djinn_lab.jobs.messages import (
     PolicyChanged,
     PreemptRequested,
     QueueOpened,
+    ReservationEnded,
+    ReservationMade,
     SegmentFinished,
     SegmentPreempted,
     SegmentProgressed,
@@ -192,6 +194,10 @@ class JobQueue:
                 self._open(event)
             case SharesChanged():
                 self._change_shares(event)
+            case ReservationMade():
+                self._reserve(event)
+            case ReservationEnded():
+                self._end_reservation(event)
             case SegmentSubmitted():
                 self.check(event)
                 arrivals.submit(tables, event)
@@ -246,6 +252,26 @@ class JobQueue:
                 shares.set_min_runtime(event.account, event.min_runtime_s)
         except ValueError as error:
             raise IllegalEvent(str(error), "client") from None
+
+    def _reserve(self, event: ReservationMade) -> None:
+        unknown = sorted(event.devices - self._tables.devices.keys())
+        if unknown or not event.devices:
+            what = f"there is no device {unknown[0]!r}" if unknown else "a reservation needs a device"
+            raise IllegalEvent(what, "client")
+        if not max(event.begins_s, event.at_s) < event.ends_s:
+            raise IllegalEvent(f"reservation {event.name!r} would end before it begins", "client")
+        entry = Calendar(event.name, event.devices, event.begins_s, event.ends_s, event.accounts)
+        self._contest.cluster.set_calendar(entry)
+
+    def _end_reservation(self, event: ReservationEnded) -> None:
+        if event.name not in self._contest.cluster.calendar:
+            raise IllegalEvent(f"there is no reservation {event.name!r}", "client")
+        self._contest.cluster.remove_calendar(event.name)
+
+    @property
+    def reservations(self) -> tuple[Calendar, ...]:
+        """What devices are kept for whom, and when."""
+        return tuple(self._contest.cluster.calendar.values())
 
     def _end_dependents(self, at_s: float) -> None:
         """Ends of jobs free others, or end them, and so on."""

@@ -45,6 +45,15 @@ from djinn_lab.worker.messages import (
     TransferFailed,
 )
 
+Steering = (
+    jobs.DeviceCordoned
+    | jobs.SharesChanged
+    | jobs.PolicyChanged
+    | jobs.ReservationMade
+    | jobs.ReservationEnded
+)
+"""What people in charge change."""
+
 
 class Driver:
     """One per pool."""
@@ -88,7 +97,7 @@ class Driver:
         """Raises jobs.IllegalEvent for a job that does not run. ``message``: by whom."""
         self._jobs(jobs.PreemptRequested(self.ledger.clock.now_s(), job, message))
 
-    def steer(self, event: jobs.DeviceCordoned | jobs.SharesChanged | jobs.PolicyChanged) -> None:
+    def steer(self, event: Steering) -> None:
         """Somebody in charge changes what the queue goes by. Raises jobs.IllegalEvent for what cannot be."""
         self._jobs(event)
 

@@ -10,7 +10,7 @@ import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 
 from djinn_lab import jobs
-from djinn_lab.jobs.decision import Change
+from djinn_lab.jobs.decision import Calendar, Change
 from djinn_lab.jobs.fairness import AccountView, Limits
 from djinn_lab.pool import queue_view
 from djinn_lab.pool.authentication import User
@@ -34,6 +34,16 @@ class Cordon(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``drain``: what runs moves aside, to run elsewhere."""
 
     drain: bool = False
+
+
+class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Times in seconds since the epoch; ``begins_at`` None: now. ``accounts``: who may use the devices, with
+    all below them."""
+
+    devices: list[str]
+    ends_at: float
+    accounts: list[str]
+    begins_at: float | None = None
 
 
 class PolicyName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,6 +113,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
         return answer(found)
 
     _add_steering_routes(app, context)
+    _add_reservation_routes(app, context)
 
 
 def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
@@ -135,6 +146,31 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
     async def set_policy(request: Request, _user: Annotated[User, Depends(admin)]) -> None:
         policy = (await _body(request, PolicyName)).policy
         _steer(context, lambda: driver.steer(jobs.PolicyChanged(clock.now_s(), policy)))
+
+
+def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
+    driver, clock = context.driver, context.driver.ledger.clock
+
+    @app.get("/v1/reservations", responses=documented(list[Calendar]), summary="Devices kept for somebody")
+    async def reservations(_user: Annotated[User, Depends(reader)]) -> Response:
+        return answer(driver.ledger.queue.reservations)
+
+    @app.put("/v1/reservations/{name}", status_code=204, summary="Keep devices for accounts (operators)")
+    async def reserve(name: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
+        wanted, now_s = await _body(request, Reservation), clock.now_s()
+        event = jobs.ReservationMade(
+            now_s,
+            name,
+            frozenset(wanted.devices),
+            now_s if wanted.begins_at is None else wanted.begins_at,
+            wanted.ends_at,
+            frozenset(wanted.accounts),
+        )
+        _steer(context, lambda: driver.steer(event))
+
+    @app.delete("/v1/reservations/{name}", status_code=204, summary="Give them back (operators)")
+    async def end_reservation(name: str, _user: Annotated[User, Depends(operator)]) -> None:
+        _steer(context, lambda: driver.steer(jobs.ReservationEnded(clock.now_s(), name)))
 
 
 def _steer(context: PoolContext, act: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -137,6 +138,25 @@ def test_a_cordoned_device_starts_nothing_new(pool: RuntimeInfo) -> None:
             client.cordon("cpu:7")
 
 
+def test_a_reserved_device_is_for_those_it_is_reserved_for(pool: RuntimeInfo) -> None:
+    name, token = new_user(pool)
+    with Client(pool, token) as mine, Client(pool) as other, closing(rest(pool)) as client:
+        client.reserve("course", ["cpu:0"], [name], ends_at=time.time() + 60)
+        waiting = other.submit(act(""))
+        assert mine.run(act("")).outcome == "done"
+        assert "reserved for others" in client.why(waiting)["sentence"]
+        client.end_reservation("course")
+        assert other.result(waiting).outcome == "done"
+        client.reserve("moment", ["cpu:0"], [name], ends_at=time.time() + 0.4)
+        assert other.run(act("")).outcome == "done"
+        with pytest.raises(OptionError, match="cpu:7"):
+            client.reserve("course", ["cpu:7"], [name], ends_at=time.time() + 60)
+        with pytest.raises(OptionError, match="before it begins"):
+            client.reserve("course", ["cpu:0"], [name], ends_at=1.0)
+        with pytest.raises(OptionError, match="no reservation"):
+            client.end_reservation("course")
+
+
 def test_the_policy_can_be_changed_while_the_pool_runs(pool: RuntimeInfo) -> None:
     with Client(pool) as client, closing(rest(pool)) as chief:
         chief.set_policy("easy")
@@ -147,8 +167,13 @@ def test_the_policy_can_be_changed_while_the_pool_runs(pool: RuntimeInfo) -> Non
         chief.set_policy("ours")
 
 
-def test_a_start_is_foretold_only_with_how_far_such_forecasts_are_off(pool: RuntimeInfo) -> None:
-    with Client(pool) as ann, Client(pool) as bob, closing(rest(pool)) as client:
+def test_a_start_is_foretold_only_with_how_far_such_forecasts_are_off(tmp_path: Path) -> None:
+    with (
+        running_pool(tmp_path, "cpu:1") as info,
+        Client(info) as ann,
+        Client(info) as bob,
+        closing(rest(info)) as client,
+    ):
         for number in range(7):
             if number < 5:
                 assert client.queue()["estimate_error"] is None
