@@ -144,7 +144,9 @@ class Driver:
                 self.runs.progress(message)
             case SegmentDone() | SegmentFailed() | SegmentCancelled() | SegmentPreempted():
                 self.residence.report(device, message.memory, message.job)
-                if message.job != RELEASE_JOB:
+                if message.job == RELEASE_JOB:
+                    self.residence.released(device)
+                else:
                     self.runs.over(device, message)
             case SessionClosed():
                 self.residence.report(device, message.memory)

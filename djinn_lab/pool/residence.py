@@ -7,6 +7,7 @@ restore it after the one that stored it died.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -37,6 +38,25 @@ class Stored:
     manifest: bytes
     by: tuple[str, int]
     released: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Releases:
+    """Values that were released at a device and may be in a manifest that it makes: until it has answered
+    (in the order in which they were sent), and in the next manifest, which may have been on its way."""
+
+    sent: deque[tuple[str, list[int]]] = field(default_factory=deque)
+    answered: dict[str, list[int]] = field(default_factory=dict)
+
+    def answer(self) -> None:
+        if self.sent:
+            session, values = self.sent.popleft()
+            self.answered.setdefault(session, []).extend(values)
+
+    def in_manifest(self, session: str) -> list[int]:
+        """Of one that has just come."""
+        waiting = [value for name, values in self.sent if name == session for value in values]
+        return [*self.answered.pop(session, ()), *waiting]
 
 
 class Hears(Protocol):
@@ -71,6 +91,7 @@ class Residence:
         self._alarm = Alarm(self._now_s, self._timeout)
         self._stored: dict[str, Stored] = {}
         self._reported: dict[str, worker.WorkerMemory] = {}
+        self._releases: defaultdict[str, Releases] = defaultdict(Releases)
         self._leftovers = Leftovers(launcher.parked_directories)
 
     def place(self, placement: Placement) -> list[memory.Command]:
@@ -126,6 +147,7 @@ class Residence:
                 self._hear.refused(command)
             case memory.FreeSession():
                 self._stored.pop(command.session, None)
+                self._releases[command.device].answered.pop(command.session, None)
                 self._send(command.device, worker.CloseSession(command.session))
                 self._sweep()
             case memory.DropParked():
@@ -198,7 +220,8 @@ class Residence:
 
     def transferred(self, device: str, done: worker.TransferDone) -> None:
         if done.manifest is not None:
-            self._stored[done.session] = Stored(done.manifest, self._process(device))
+            released = self._releases[device].in_manifest(done.session)
+            self._stored[done.session] = Stored(done.manifest, self._process(device), released)
             self._sweep()
         self.report(device, done.memory)
         self._ended(
@@ -237,8 +260,13 @@ class Residence:
             )
         )
 
+    def released(self, device: str) -> None:
+        """A worker has dropped what it was told to."""
+        self._releases[device].answer()
+
     def died(self, device: str, pid: int | None) -> None:
         """The device's process ended; what it parked stays as long as a session needs it."""
+        self._releases.pop(device, None)
         self._reported.pop(device, None)
         if pid is not None:
             self._leftovers.died(pid)
@@ -274,6 +302,7 @@ class Residence:
             log.error("%s: the worker's transfer makes no sense: %s", event.device, error)
 
     def _send_release(self, device: str, session: str, values: list[int]) -> None:
+        self._releases[device].sent.append((session, values))
         program = Program(metas=(), templates=(), scopes=(), sources=(), nodes=(), release=values)
         self._send(device, worker.RunSegment(RELEASE_JOB, 0, session, encode_program(program)))
 

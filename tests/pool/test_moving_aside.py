@@ -7,11 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import torch
 from pool_kit import Client, http, new_user, rest
+from programs import Script, contiguous
 from real_pool import PoolUnderTest, kill_worker, wait_for
 from training import training
 
-from djinn_lab.protocol.messages import CloseSession, SegmentResult
+from djinn_lab.protocol.messages import CloseSession, ReleaseValues, SegmentResult
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.srg.program import Program
 
@@ -174,6 +176,30 @@ def test_only_an_operator_or_its_owner_lets_a_cell_move_aside(pool: RuntimeInfo)
         assert preempt(pool, job, operator) == 200
         assert ann.result(job).outcome == "done"
         assert preempt(pool, job, owner) == 409
+
+
+def test_what_is_released_while_its_device_is_busy_does_not_come_along(tmp_path: Path) -> None:
+    """The release waits behind somebody's cell when the state is copied, and goes to the other device."""
+    script = Script()
+    kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
+    empty = script.op("aten.zeros.default", meta=contiguous(MIB), args=[[MIB]])
+    gone = script.op("aten.rand_like.default", empty)
+    busy, _ = training(STEPS, ballast_bytes=16 * MIB)
+    with (
+        PoolUnderTest(tmp_path, "cpu:2", 64 * MIB, link_bytes_per_s=8 * MIB) as pool,
+        Client(pool.info) as ann,
+        Client(pool.info) as bob,
+    ):
+        assert ann.run(script.program(keep=(kept, gone)), target="cpu:0").outcome == "done"
+        job = bob.submit(busy, target="cpu:0")
+        bob.until(job, "RUNNING")
+        ann.send(ReleaseValues([gone]))
+        script.write("aten.add_.Tensor", kept, scalars=(1,))
+        moved = ann.run(script.program(fetch=(kept,)))
+        assert (moved.outcome, moved.device) == ("done", "cpu:1")
+        assert moved.fetched[0].data == torch.full((1000,), 2.0).numpy().tobytes()
+        assert held_bytes(pool.info, ann.session) == 4000
+        assert bob.result(job).outcome == "done"
 
 
 def tier(pool: PoolUnderTest, session: str) -> str:
