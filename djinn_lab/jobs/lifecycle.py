@@ -128,7 +128,8 @@ def refuse_move(tables: Tables, event: MoveRefused) -> None:
     """The session stays where it was, until its segment ran there."""
     job = tables.active(event.job, "pool")
     tables.bound[job.session] = event.device
-    tables.put(replace(job, settled=True, held_on=event.device))
+    reason = f"it stays on {event.device}: {event.reason}"
+    tables.put(replace(job, settled=True, held_on=event.device, memory_reason=reason))
 
 
 def _stopped(tables: Tables, job: Job, at_s: float, ops_done: int) -> Job:

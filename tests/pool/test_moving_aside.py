@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 import torch
 from pool_kit import Client, http, new_user, rest
 from programs import Script, contiguous
 from real_pool import PoolUnderTest, kill_worker, wait_for
+from torch import nn
 from training import training
 
+from djinn_lab.client.session import Session
+from djinn_lab.config import default_profile
 from djinn_lab.protocol.messages import CloseSession, ReleaseValues, SegmentResult
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.srg.program import Program
@@ -210,3 +214,46 @@ def tier(pool: PoolUnderTest, session: str) -> str:
 def held_bytes(info: RuntimeInfo, session: str) -> int:
     rows = rest(info).memory()["sessions"]
     return next(int(row["total_bytes"]) for row in rows if row["session"] == session)
+
+
+def trained(session: Session | None) -> list[bytes]:
+    """A model's parameters after training it on the pool, or here."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(128, 128), nn.Dropout(0.3), nn.ReLU(), nn.Linear(128, 32))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    inputs, wanted = torch.randn(64, 128), torch.randn(64, 32)
+    with session.capture() if session is not None else nullcontext():
+        for _ in range(150):
+            optimizer.zero_grad()
+            loss = (model(inputs) - wanted).square().mean()
+            loss.backward()
+            optimizer.step()
+    return [parameter.detach().cpu().numpy().tobytes() for parameter in model.parameters()]
+
+
+def test_a_users_training_that_moves_aside_all_the_time_is_plain_torch(pool: RuntimeInfo) -> None:
+    """Whenever a part of it runs, somebody asks it to move aside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the pool's device
+    expected = trained(None)
+    over = Event()
+
+    def disturb() -> None:
+        while not over.wait(0.01):
+            for job in rest(pool).jobs(state="RUNNING", limit=5):
+                preempt(pool, job["job"])
+
+    session = Session(pool.url, pool.token, default_profile(), "a test")
+    disturber = Thread(target=disturb)
+    disturber.start()
+    try:
+        found = trained(session)
+    finally:
+        over.set()
+        disturber.join()
+        own = [job for job in rest(pool).jobs(limit=20) if job["session"] == session.welcome.session]
+        session.close()
+        torch.set_num_threads(before)
+    assert found == expected
+    stops = [line for job in own for line in rest(pool).job(job["job"])["events"]]
+    assert sum(line["event"] == "SegmentPreempted" for line in stops) >= 3
