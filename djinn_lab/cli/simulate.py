@@ -67,6 +67,9 @@ def run_simulation(
         simulated = pools_of(found, _nodes(nodes, devices))
     except ValueError as error:
         raise UserError(f"{error}.", "Say --nodes N, and --devices N for each of them.") from None
+    if not any(True for _ in found.jobs):
+        shown = f" Broken lines: {len(found.broken)} ({_shown(found.broken)})." if found.broken else ""
+        raise UserError(f"{found.name} has no jobs.{shown}")
     runs, seconds = [], []
     for name in chosen:
         started = perf_counter()

@@ -66,6 +66,17 @@ def test_json_for_programs(jobs: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert found["settings"]["parking"]["steps"] == [[1, 5.0, 5.0]]
 
 
+def test_jobs_that_fit_nowhere_leave_figures_of_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "huge.csv"
+    path.write_text("submit,duration,gpus,vc\n0,10,64,a\n")
+    out = tmp_path / "result.json"
+    assert run(str(path), "--nodes", "1", "--out", str(out)) == 0
+    assert "Jobs that fit on no node, not counted: 1." in capsys.readouterr().out
+    assert read_result(out).runs[0].figures.jobs == 0
+
+
 def test_nodes_can_fail(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(jobs, "--nodes", "1", "--policy", "fifo", "--node-failures", "30", "--json") == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["figures"]["failures"] > 0
@@ -82,12 +93,23 @@ def test_nodes_can_fail(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
         (("{jobs}", "--pools", "nowhere.json"), "No pools at nowhere.json."),
         (("{jobs}", "--nodes", "1", "--out", "no/such/folder/x"), "no/such/folder/x cannot be written"),
         ((__file__,), "has no format that is known"),
+        (
+            ("{empty}", "--nodes", "1"),
+            "philly has no jobs. Broken lines: 1 (line 2: ValueError: submit is -1).",
+        ),
     ],
 )
 def test_errors_are_two_lines_at_most(
-    arguments: tuple[str, ...], reason: str, jobs: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...],
+    reason: str,
+    jobs: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(*(argument.replace("{jobs}", jobs) for argument in arguments)) == 1
+    empty = tmp_path / "empty.csv"
+    empty.write_text("submit,duration,gpus,vc\n-1,2,3,a\n")
+    words = [argument.replace("{jobs}", jobs).replace("{empty}", str(empty)) for argument in arguments]
+    assert run(*words) == 1
     shown = capsys.readouterr().err
     assert reason in shown
     assert len(shown.splitlines()) <= 2

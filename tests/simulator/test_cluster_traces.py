@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from djinn_lab.jobs.request import Demand, Node
+from djinn_lab.simulator.traces.catalog import open_trace
 from djinn_lab.simulator.traces.folder import NoTraces
 from djinn_lab.simulator.traces.gpu_clusters import load_helios, load_itp, load_philly
 from djinn_lab.simulator.traces.openb import load_openb
@@ -131,6 +132,41 @@ def test_what_is_no_trace_says_so(tmp_path: Path, lines: tuple[str, ...], reason
         write(path, *lines)
     with pytest.raises(NoTraces, match=reason):
         load_philly(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("noise.csv", bytes(range(128, 256))),
+        ("noise.swf.gz", b"no gzip"),
+        ("cut.csv.gz", gzip.compress(b"x" * 99)[:20]),
+    ],
+)
+def test_what_is_no_text_says_so(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(NoTraces, match="cannot be read as a trace"):
+        open_trace(str(path))
+
+
+def test_the_format_is_seen_from_the_columns(tmp_path: Path) -> None:
+    nodes = write(
+        tmp_path / "openb_node_list_gpu_node.csv", "sn,cpu_milli,memory_mib,gpu,model", "n,1000,1000,1,T4"
+    )
+    assert nodes.exists()
+    files = {
+        "philly": ("submit,duration,gpus,vc", "0,1,1,a"),
+        "itp": ("job_id,submission_time,num_gpu,duration,cluster", "x,0,1,1,c"),
+        "helios": ("job_id,user,vc,gpu_num,submit_time,duration", "1,u,v,1,2020-09-01 00:00:10,60"),
+        "pods": (
+            "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,creation_time,deletion_time",
+            "p,1000,1000,1,500,,LS,0,9",
+        ),
+    }
+    for name, lines in files.items():
+        trace = open_trace(str(write(tmp_path / f"{name}.csv", *lines)))
+        assert trace.name.startswith(name)
+        assert len(list(trace.jobs)) == 1
 
 
 def test_pools_have_to_be_a_table(tmp_path: Path) -> None:

@@ -54,12 +54,13 @@ class AccountFigures(msgspec.Struct, frozen=True):
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The nearest rank of sorted values; nan without any."""
-    return ordered[max(1, math.ceil(share * len(ordered))) - 1] if ordered else math.nan
+    """The nearest rank of sorted values; 0 without any."""
+    return ordered[max(1, math.ceil(share * len(ordered))) - 1] if ordered else 0.0
 
 
 def mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan
+    """0 without values."""
+    return math.fsum(values) / len(values) if values else 0.0
 
 
 def figures_of(
@@ -75,7 +76,7 @@ def figures_of(
 ) -> QueueFigures:
     rows = range(len(records))
     jct = [records.ended_s[row] - records.submitted_s[row] for row in rows]
-    waits = sorted(jct[row] - records.run_s[row] for row in rows)
+    waits = sorted(max(0.0, jct[row] - records.run_s[row]) for row in rows)
     slowdowns = sorted(max(1.0, jct[row] / max(records.run_s[row], bound_s)) for row in rows)
     worked = math.fsum(records.run_s[row] * records.devices[row] for row in rows)
     makespan_s = max(records.ended_s) - min(records.submitted_s) if rows else 0.0
@@ -89,7 +90,7 @@ def figures_of(
         wait_mean_s=mean(waits),
         wait_p50_s=percentile(waits, 0.5),
         wait_p99_s=percentile(waits, 0.99),
-        wait_max_s=max(waits, default=math.nan),
+        wait_max_s=max(waits, default=0.0),
         jct_mean_s=jct_mean_s,
         jct_p99_s=percentile(sorted(jct), 0.99),
         slowdown_mean=mean(slowdowns),

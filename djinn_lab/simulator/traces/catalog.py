@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -43,6 +44,13 @@ NAMED: Mapping[str, Callable[[Path], Trace]] = {
 
 def open_trace(name_or_path: str, folder: Path | None = None, pools: Path | None = None) -> Trace:
     """``folder``: of public traces, for names. ``pools``: of a Philly list. Raises NoTraces."""
+    try:
+        return _open(name_or_path, folder, pools)
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
+        raise NoTraces(f"{name_or_path} cannot be read as a trace: {error}") from error
+
+
+def _open(name_or_path: str, folder: Path | None, pools: Path | None) -> Trace:
     if name_or_path == SYNTHETIC:
         return Synthetic().trace()
     if name_or_path in NAMED:
