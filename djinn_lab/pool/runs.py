@@ -77,7 +77,8 @@ class Runs:
         message = message if stops is None else stops.whole(message)
         ops = len(message.node_end_s)
         seconds = {"load": message.load_s, "run": message.run_s, "fetch": message.fetch_s}
-        self._settle(message.job, message.segment, "done", ops, "")
+        moved_bytes = sum(tensor.meta.nbytes for tensor in message.fetched)
+        self._settle(message, "done", ops, "", moved_bytes)
         job = self._ledger.queue.job(message.job)
         late = job is not None and job.state is jobs.JobState.CANCELLED
         error = answers.cancelled(job.message) if job is not None and late else None
@@ -90,7 +91,7 @@ class Runs:
     def _failed(self, message: SegmentFailed) -> None:
         session = self._session_of(message.job)
         error = answers.worker_error(message.error, session.lost if session else None)
-        self._settle(message.job, message.segment, "failed", message.executed, error.message)
+        self._settle(message, "failed", message.executed, error.message)
         self._books.answer(
             message.job, "failed", message.executed, {}, error=error, report=self._memory(message)
         )
@@ -98,7 +99,7 @@ class Runs:
     def _cancelled(self, message: SegmentCancelled) -> None:
         job = self._ledger.queue.job(message.job)
         error = answers.cancelled(job.message if job else "")
-        self._settle(message.job, message.segment, "cancelled", message.executed, error.message)
+        self._settle(message, "cancelled", message.executed, error.message)
         self._books.answer(
             message.job, "cancelled", message.executed, {}, error=error, report=self._memory(message)
         )
@@ -124,5 +125,29 @@ class Runs:
     def _session_of(self, job: str) -> Session | None:
         return self._books.registry.get(self._books.records[job].session)
 
-    def _settle(self, job: str, segment: int, outcome: str, executed: int, message: str) -> None:
-        self._tell(jobs.SegmentFinished(self._ledger.clock.now_s(), job, segment, outcome, executed, message))
+    def _settle(
+        self,
+        answer: SegmentDone | SegmentFailed | SegmentCancelled,
+        outcome: str,
+        executed: int,
+        message: str,
+        moved_bytes: int = 0,
+    ) -> None:
+        """``moved_bytes``: fetched for the cell. Its session pays for the memory that it holds, too, over the
+        run time since it last started."""
+        record, now_s = self._books.records[answer.job], self._ledger.clock.now_s()
+        started_s = record.flight.started_s if record.flight is not None else None
+        held_bytes = answer.memory.session_bytes.get(record.session, 0)
+        memory_byte_s = 0.0 if started_s is None else held_bytes * max(0.0, now_s - started_s)
+        self._tell(
+            jobs.SegmentFinished(
+                now_s,
+                answer.job,
+                answer.segment,
+                outcome,
+                executed,
+                message,
+                memory_byte_s,
+                float(moved_bytes),
+            )
+        )
