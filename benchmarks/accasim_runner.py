@@ -29,7 +29,8 @@ def main(workload: str, devices: int) -> None:
     waits: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: waits.append(record.getMessage())  # type: ignore[method-assign]
-    simulator = simulators.Simulator(workload, "system.json", dispatcher, RESULTS_FOLDER_NAME="results")
+    beside = str(Path(workload).parent / "results")  # not beside this script
+    simulator = simulators.Simulator(workload, "system.json", dispatcher, RESULTS_FOLDER_NAME=beside)
     for logger in [logging.getLogger(name) for name in logging.root.manager.loggerDict]:
         logger.addHandler(handler)
     logging.root.addHandler(handler)
