@@ -35,7 +35,7 @@ from djinn_lab.worker.framing import receive_frame, send_frame
 
 NAME = "preemption"
 MEMORY_BYTES = 2**30
-STEPS = 60
+STEPS = 40
 SIZE = 192
 PARKED_BYTES = 32 * 2**20
 HOLE = TensorHole()
@@ -92,12 +92,12 @@ class Worker:
     def send(self, message: messages.ToWorker) -> None:
         send_frame(self._connection, messages.encode(message))
 
-    def wait_for(self, kind: type[Kind]) -> Kind:
+    def wait_for(self, *kinds: type[Kind]) -> Kind:
         while True:
             frame = receive_frame(self._connection)
             assert frame is not None, "the worker is gone"
             message = messages.decode_from_worker(frame)
-            if isinstance(message, kind):
+            if isinstance(message, kinds):
                 return message
 
     def result(self) -> tuple[messages.SegmentDone, bytes]:
@@ -147,10 +147,13 @@ class Contest:
 
     def preempted(self) -> float:
         """Until the other's first op begins, in ms; the op that ran has to end first."""
-        self._begin()
-        decided_s = perf_counter()
-        self._worker.send(messages.PreemptSegment("long", 0))
-        stopped = self._worker.wait_for(messages.SegmentPreempted)
+        while True:
+            self._begin()
+            decided_s = perf_counter()
+            self._worker.send(messages.PreemptSegment("long", 0))
+            stopped = self._worker.wait_for(messages.SegmentPreempted, messages.SegmentDone)
+            if isinstance(stopped, messages.SegmentPreempted):
+                break  # else it ended before it saw the request
         if self._parks:
             self._worker.send(messages.Store(1, "ann"))
             self._worker.wait_for(messages.TransferDone)
@@ -182,7 +185,7 @@ class Contest:
         began_s = self._begin()
         decided_s = perf_counter()
         self._worker.send(messages.CancelSegment("long"))
-        self._worker.wait_for(messages.SegmentCancelled)
+        self._worker.wait_for(messages.SegmentCancelled, messages.SegmentDone)
         ended_s = perf_counter()
         free_s = self._other_began() - decided_s
         done, _ = self._undisturbed()
@@ -197,7 +200,7 @@ class Contest:
         self._send_long(None)
         self._worker.wait_for(messages.SegmentStarted)
         began_s = perf_counter()
-        sleep(self._random.uniform(0.2, 0.8) * self._run_s)
+        sleep(self._random.uniform(0.1, 0.6) * self._run_s)
         return began_s
 
     def _undisturbed(self) -> tuple[messages.SegmentDone, bytes]:
