@@ -166,7 +166,12 @@ def changed(
         whose = f"account {found.refused.account}" if found.refused.account else "the pool"
         refused = f"{whose} has a limit of {found.refused.limit:g} ({found.refused.kind})"
     return WhatIfAnswer(
-        job.job, before_s, after_s, refused, _compare(found, before_s, after_s, refused), error
+        job.job,
+        before_s,
+        after_s,
+        refused,
+        f"{_compare(found, before_s, after_s, refused)} {_how_far_off(error)}",
+        error,
     )
 
 
@@ -184,8 +189,7 @@ def told(explanation: Explanation, error: EstimateError | None) -> str:
     )
     if error is None or explanation.expected_s is None:
         return text
-    off = format_seconds(error.median_s)
-    return f"{text} (Such estimates were off by {off} in the median of the last {error.count}.)"
+    return f"{text} {_how_far_off(error)}"
 
 
 def waits_without_contending(queue: JobQueue, contending: set[str]) -> list[tuple[Job, str]]:
@@ -243,6 +247,13 @@ def _running(job: Job, cluster: Cluster) -> RunningJob:
         preempting=job.preempting,
         preemptions=job.preemptions,
     )
+
+
+def _how_far_off(error: EstimateError | None) -> str:
+    if error is None:
+        return "(No such forecast could be checked yet.)"
+    off = format_seconds(error.median_s)
+    return f"(Such forecasts were off by {off} in the median of the last {error.count}.)"
 
 
 def _compare(found: WhatIf, before_s: float | None, after_s: float | None, refused: str | None) -> str:
