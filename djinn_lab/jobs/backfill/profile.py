@@ -3,7 +3,22 @@
 It knows when those who run are expected to end and what is reserved. Where every request only asks for a
 number of whole devices, a sorted list of steps answers; at the first request that asks for more (labels,
 shares, cpu, nodes together), the same is looked at node by node. Slurm's backfill keeps such a list of its
-nodes too (``node_space_map``); Mu'alem and Feitelson (TPDS 2001) describe it for counts."""
+nodes too (``node_space_map``); Mu'alem and Feitelson (TPDS 2001) describe it for counts.
+
+Who plans anew at each event, in the order of the queue, reserves for the first that cannot start and lets
+others pass only where :meth:`Profile.now` finds them room, does EASY backfilling (Lifka 1995). What holds for
+the request at the head, with devices as numbers:
+
+- Estimates that are too long, or right: it never starts later than at its first reservation. Whoever runs
+  ends by then, whoever passed either ends by then or leaves enough, and what comes back early only helps.
+- Estimates that are too short by up to ``d`` seconds, when ends in the past are handed in as they are: it
+  starts at most ``d`` after it. Whoever passed before that moment ends, or leaves enough, at most ``d`` after
+  it, as do those who ran. From that moment on it only waits for jobs that are over their time, its
+  reservation is for the next instant, and then nobody passes. (If somebody did, counting on the next of them
+  to end, jobs with short estimates could keep it waiting for ever.)
+
+Those behind the head may get later reservations when something ends early, since those before them then move
+to other places; conservative backfilling keeps theirs (:meth:`Profile.release`)."""
 
 from __future__ import annotations
 
@@ -38,7 +53,7 @@ class Slot(NamedTuple):
 
 class Profile:
     def __init__(self, room: Room, endings: Iterable[Ending], now_s: float) -> None:
-        """As the room is now; what starts afterwards has to be reserved here (:meth:`start` does both)."""
+        """As the room is now; what is taken there afterwards has to be reserved here, too."""
         self.now_s = now_s
         self._room = room
         self._frees = room.frees()
@@ -117,11 +132,6 @@ class Profile:
             lines = self._by_node()
             where = slot.where or self._assigned[demand, slot, lasts_s].pop()
             lines.give(demand, where, slot.start_s, lasts_s)
-
-    def start(self, demand: Demand, where: Where, seconds: float | None) -> None:
-        """It begins now: it is taken in the room and reserved here."""
-        self.reserve(demand, Slot(self.now_s, sum(members for _, members in where), where), seconds)
-        self._room.take(demand, where)
 
     def _count(self) -> Steps:
         usable = {node.node for node in self._room.nodes if node.ready and not node.cordoned}

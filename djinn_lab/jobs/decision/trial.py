@@ -177,9 +177,10 @@ class Trial:
         """When there will be room for what, with all promises made so far booked in it."""
         if self._profile is None:
             self._profile = Profile(self.room, self._endings(), self.now_s)
-            for promise in self.cluster.promises.values() if self.keeps else ():
-                request = self.cluster.waiting[promise.job]
-                self._profile.reserve(request.demand, self._slot(promise), request.estimate_s)
+            for promise in self.cluster.promises.values():
+                if self._holds(promise):
+                    request = self.cluster.waiting[promise.job]
+                    self._profile.reserve(request.demand, self._slot(promise), request.estimate_s)
         while self._promised < len(self.blocked):
             request = self.blocked[self._promised]
             self._promised += 1
@@ -189,6 +190,8 @@ class Trial:
             if slot is not None:
                 self._profile.reserve(request.demand, slot, request.estimate_s)
                 self.reservations.append(Reserved(request.job, slot.start_s, slot.where))
+                if self.keeps:
+                    self.wake_by(slot.start_s)
         return self._profile
 
     @property
@@ -200,13 +203,17 @@ class Trial:
         """What it was promised before is free to be promised anew, at best earlier: conservative backfilling
         compresses its plan one by one, the rest in place (Mu'alem and Feitelson 2001)."""
         promise = self.cluster.promises.get(request.job)
-        if promise is not None:
+        if promise is not None and self._holds(promise):
             self.book().release(request.demand, self._slot(promise), request.estimate_s)
+
+    def _holds(self, promise: Reserved) -> bool:
+        """Not when its moment has passed: somebody ran longer than he said, and it is planned anew."""
+        return self.keeps and promise.start_s >= self.now_s
 
     def _slot(self, promise: Reserved) -> Slot:
         demand = self.cluster.waiting[promise.job].demand
         members = sum(members for _, members in promise.where) or demand.members
-        return Slot(max(promise.start_s, self.now_s), members, promise.where)
+        return Slot(promise.start_s, members, promise.where)
 
     def restricted(self, request: Request) -> Demand:
         """Its demand, on nodes only that are not promised to others for ever by the calendar."""

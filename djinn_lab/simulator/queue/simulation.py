@@ -62,6 +62,7 @@ class PoolSimulation:
         self.busy = History()
         self.queue = History()
         self.now_s = -math.inf
+        self.plan = Plan(self.now_s)
         self.decisions = 0
         self.failures = 0
         self.unplaceable = 0
@@ -221,6 +222,7 @@ class PoolSimulation:
 
     def _decide(self) -> None:
         plan = decide(self.cluster, self.shares, self.policy, self.now_s)
+        self.plan = plan
         self.decisions += 1
         if plan:
             enact(self.cluster, self.shares, plan)

