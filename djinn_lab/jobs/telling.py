@@ -57,8 +57,10 @@ class Teller:
         event touched hear at once; the others when somebody asks."""
         tables = self._tables
         short = len(tables.of_state[JobState.QUEUED]) <= POSITIONS_TOLD_MAX
-        places = self.places() if short else {}
-        for name in dict.fromkeys([*tables.touched, *places]):
+        touched = [job for name in tables.touched if (job := tables.jobs.get(name))]
+        asked = short or any(job.state in IN_LINE for job in touched)
+        places = self.places() if asked else {}
+        for name in dict.fromkeys([*tables.touched, *(places if short else ())]):
             job = tables.find(name)
             if job is None or (job.state is JobState.RESTORING and job.memory == "ask"):
                 continue  # memory answers at once, most of the time

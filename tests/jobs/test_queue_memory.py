@@ -11,11 +11,13 @@ from djinn_lab.jobs import (
     Event,
     JobQueue,
     JobState,
+    Notify,
     SegmentFinished,
     SegmentProgressed,
     SegmentSubmitted,
 )
 from djinn_lab.jobs.tables import FINISHED_JOBS_MAX
+from djinn_lab.jobs.telling import POSITIONS_TOLD_MAX
 
 
 def submit(
@@ -70,3 +72,11 @@ def test_times_are_those_of_the_events() -> None:
 def test_the_table_leaves_no_finished_state_and_reaches_every_state() -> None:
     assert not {state for state, _ in TRANSITIONS} & FINISHED
     assert set(TRANSITIONS.values()) == set(JobState)
+
+
+def test_a_long_line_tells_whom_the_event_touched() -> None:
+    queue = JobQueue()
+    queue.handle(DeviceAdded(0.0, "cpu:0"))
+    for number in range(POSITIONS_TOLD_MAX + 3):
+        told = queue.handle(submit(f"job{number}", session=f"s{number}"))
+    assert [c.position for c in told if isinstance(c, Notify)] == [POSITIONS_TOLD_MAX + 2]
