@@ -1,4 +1,4 @@
-"""Three users on two devices, live: one floods the pool with cells, two have work for one notebook each,
+"""Three users on two devices, live: one floods the pool with cells, two work in two notebooks each,
 and a fourth tries one op now and then.
 
 *Unfairness* is 1 less Jain's index (Jain, Chiu, Hawe, DEC-TR-301, 1984) over the device-seconds of the three,
@@ -26,6 +26,7 @@ from djinn_lab.protocol.runtime_file import RuntimeInfo
 NAME = "fair-share"
 DEVICES = 2
 FLOODING_SESSIONS = 6
+WORKING_SESSIONS = 2
 STEPS = 60
 """Ops of a cell, of about a millisecond each."""
 SIZE = 192
@@ -94,7 +95,7 @@ def _everybody(info: RuntimeInfo, seconds: float) -> Run:
             return stack.enter_context(closing(Session(info.url, tokens[user], default_profile(), user)))
 
         working = [("flood", session("flood")) for _ in range(FLOODING_SESSIONS)]
-        working += [("ann", session("ann")), ("bob", session("bob"))]
+        working += [(user, session(user)) for user in ("ann", "bob") for _ in range(WORKING_SESSIONS)]
         visitor = session("now_and_then")
         for _, one in working:
             _cell(one, 1)

@@ -30,6 +30,8 @@ from djinn_lab.units import format_seconds
 
 
 def hold(tables: Tables, event: MemoryHeld) -> None:
+    if _is_late(tables, event):
+        return
     job = _waiting_for_memory(tables, event.job)
     if event.in_line:
         tables.put(_in_line(job, "line"))
@@ -47,6 +49,8 @@ def hold(tables: Tables, event: MemoryHeld) -> None:
 
 
 def grant(tables: Tables, event: MemoryGranted) -> None:
+    if _is_late(tables, event):
+        return
     tables.put(_in_line(_waiting_for_memory(tables, event.job), "granted"))
 
 
@@ -55,6 +59,12 @@ def refuse_memory(tables: Tables, event: MemoryRefused) -> None:
     held = moved(job, Move.HOLD) if job.state in IN_LINE else job
     tables.out.append(EndSegment(job.job, job.segment, "refused", 0, job.held_on, event.message))
     tables.settle(held, "failed", event.at_s, event.message)
+
+
+def _is_late(tables: Tables, event: MemoryGranted | MemoryHeld) -> bool:
+    """Is it about a device that the job's session has left?"""
+    known = tables.jobs.get(event.job)
+    return event.device is not None and known is not None and known.held_on != event.device
 
 
 def _in_line(job: Job, memory: MemoryNeed) -> Job:

@@ -76,7 +76,8 @@ class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
 
 class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
     """The job's segment waits for its session's state, or for room, on its device; sent again when the reason
-    changes. ``in_line``: only until its turn is near. ``room``: for others to leave, not for a copy."""
+    changes. ``in_line``: only until its turn is near. ``room``: for others to leave, not for a copy.
+    ``device``: as in :class:`MemoryGranted`."""
 
     at_s: float
     job: str
@@ -84,13 +85,16 @@ class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
     wait_s: float | None = None
     in_line: bool = False
     room: bool = False
+    device: str | None = None
 
 
 class MemoryGranted(msgspec.Struct, frozen=True, tag=True):
-    """The session's state is on its device, with room for the job's segment."""
+    """The session's state is on its device, with room for the job's segment. ``device``: for which memory was
+    asked; what it says of one that the session has left since counts for nothing. None: the present one."""
 
     at_s: float
     job: str
+    device: str | None = None
 
 
 class MemoryRefused(msgspec.Struct, frozen=True, tag=True):

@@ -26,13 +26,24 @@ class MemoryNews:
         assert flight is not None
         if flight.stops is None:
             flight.restoring_s = grant.waited_s
-        self._tell(jobs.MemoryGranted(self._now_s(), grant.job))
+        self._tell(jobs.MemoryGranted(self._now_s(), grant.job, self._device(grant.job)))
 
     def held(self, hold: memory.HoldSegment) -> None:
         held = jobs.MemoryHeld(
-            self._now_s(), hold.job, hold.reason, hold.estimate_s, hold.in_line, room=hold.room
+            at_s=self._now_s(),
+            job=hold.job,
+            reason=hold.reason,
+            wait_s=hold.estimate_s,
+            in_line=hold.in_line,
+            room=hold.room,
+            device=self._device(hold.job),
         )
         self._tell(held)
+
+    def _device(self, job: str) -> str | None:
+        """Where memory was asked for it."""
+        account = self._ledger.accounts.session(self._books.records[job].session)
+        return None if account is None else account.target or account.device
 
     def refused(self, verdict: memory.RefuseSegment) -> None:
         """Of a segment that was held."""
