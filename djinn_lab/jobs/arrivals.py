@@ -114,6 +114,7 @@ def _arrived(
             memory="free",
             memory_reason="",
             memory_wait_s=None,
+            memory_room=False,
         )
     return Job(
         job=event.job,

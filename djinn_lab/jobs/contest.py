@@ -80,13 +80,12 @@ class Contest:
         tables, cluster = self.tables, self.cluster
         self._follow_devices()
         self.passed_over -= tables.memory_news
-        for name in list(tables.touched):
-            job = tables.find(name)
-            if job is None:
-                continue
-            if name in cluster.holdings and job.state is not JobState.RUNNING:
-                self._stopped(job, at_s)
         touched = [job for name in tables.touched if (job := tables.find(name))]
+        for job in touched:
+            if job.job in cluster.holdings and job.state is not JobState.RUNNING:
+                self._stopped(job, at_s)
+            if job.finished:
+                self.passed_over.discard(job.job)
         awaited = [job for one in touched for name in one.waits_for if (job := tables.jobs.get(name))]
         for session in dict.fromkeys(job.session for job in (*touched, *awaited)):
             self._follow_session(session, at_s)
@@ -97,6 +96,14 @@ class Contest:
             if self.cluster.nodes.get(name) != node:
                 self.cluster.set_node(node)
                 self._offer()
+                if node.cordoned or not node.ready:
+                    self._keep_nothing_on(name)
+
+    def _keep_nothing_on(self, device: str) -> None:
+        """Nobody can start there: who waits for his place there looks for another."""
+        for pin in list(self.cluster.pins.values()):
+            if any(node == device for node, _ in pin.where):
+                self.cluster.unpin(pin.job)
 
     def _offer(self) -> None:
         """What the pool has to share, all its devices up."""
@@ -137,11 +144,14 @@ class Contest:
             self.cluster.submit(request, at_s)
         elif known != request:
             self.cluster.change(request, at_s)
+        pin, nodes = self.cluster.pins.get(first.job), request.demand.nodes
+        if pin is not None and nodes is not None and any(node not in nodes for node, _ in pin.where):
+            self.cluster.unpin(first.job)
 
     def _request(self, job: Job) -> Request:
         ready = job.memory in ("free", "granted", "line") or (job.memory == "held" and job.memory_room)
-        stays = job.settled or job.move_s is None
-        only = job.wish or (job.held_on if stays else None)
+        stays = job.held_on if job.move_s is None else None
+        only = job.held_on if job.settled else job.wish or stays
         return Request(
             job=job.job,
             account=job.account,

@@ -55,7 +55,8 @@ def job_ended(tables: Tables, ended: Job, at_s: float) -> None:
 
 def _reaches_itself(tables: Tables, event: SegmentSubmitted) -> str | None:
     """The first of the named jobs from which one comes back to a cell of this session that has segments to
-    come, along what each waits for: the jobs it names, and those before it in its own session."""
+    come, along what each waits for: the jobs it names, and those before it in its own session; of
+    a job with segments to come, which stand behind all that is there, everybody in it."""
     for start in event.terms.after:
         seen: set[str] = set()
         frontier = [start]
@@ -68,5 +69,6 @@ def _reaches_itself(tables: Tables, event: SegmentSubmitted) -> str | None:
             if job.session == event.session and not job.final:
                 return start
             mates = tables.of_session[job.session]
-            frontier += [*job.waits_for, *mates[: mates.index(name)]]
+            ahead = mates[: mates.index(name)] if job.final else mates
+            frontier += [*job.waits_for, *ahead]
     return None

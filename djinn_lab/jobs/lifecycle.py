@@ -127,7 +127,6 @@ def preempt(tables: Tables, event: SegmentPreempted) -> None:
             preemptions=job.preemptions + 1,
             preempted_at_s=event.at_s,
             move_s=event.move_s,
-            yields=False,
         )
     )
     if memory == "ask":
@@ -135,11 +134,26 @@ def preempt(tables: Tables, event: SegmentPreempted) -> None:
 
 
 def refuse_move(tables: Tables, event: MoveRefused) -> None:
-    """The session stays where it was, until its segment ran there."""
+    """The session stays where it was with all that it has in line, until its segment ran there."""
     job = tables.active(event.job, "pool")
+    device = tables.devices.get(event.device)
+    mates = [tables.jobs[name] for name in tables.of_session[job.session]]
+    runs = any(mate.state is JobState.RUNNING for mate in mates)
+    if job.held_on is None or runs or device is None or not device.alive:
+        raise IllegalEvent(f"job {event.job} ({job.state}) cannot stay on {event.device}", "pool")
     tables.bound[job.session] = event.device
     reason = f"it stays on {event.device}: {event.reason}"
-    tables.put(replace(job, settled=True, held_on=event.device, memory_reason=reason))
+    for mate in mates:
+        if mate.job == event.job or mate.held_on not in (None, event.device):
+            tables.memory_news.add(mate.job)
+            tables.put(replace(mate, settled=True, held_on=event.device, memory_reason=reason))
+
+
+def cordon(tables: Tables, device: str) -> None:
+    """Who was to stay there may go elsewhere after all."""
+    for job in tables.of_device(device):
+        if job.settled:
+            tables.put(replace(job, settled=False))
 
 
 def _stopped(tables: Tables, job: Job, at_s: float, ops_done: int) -> Job:
@@ -148,7 +162,7 @@ def _stopped(tables: Tables, job: Job, at_s: float, ops_done: int) -> Job:
     tables.devices[job.held_on].running = None
     assert job.running_since_s is not None
     ran_s = job.ran_s + max(0.0, at_s - job.running_since_s)
-    return replace(job, ops_done=ops_done, preempting=False, running_since_s=None, ran_s=ran_s)
+    return replace(job, ops_done=ops_done, preempting=False, yields=False, running_since_s=None, ran_s=ran_s)
 
 
 def _check_ops(job: Job, ops_done: int) -> None:
@@ -213,14 +227,14 @@ def lose_device(tables: Tables, device: str, at_s: float, message: str) -> None:
     for job in waiting:
         memory: MemoryNeed = "free" if job.memory == "free" else "ask"
         unbound = replace(moved(job, Move.UNBIND), held_on=None, memory=memory, memory_reason="")
-        tables.put(unbound)
+        tables.put(replace(unbound, settled=False))
     if running is not None:
         job = tables.jobs[running]
         outcome = "cancelled" if job.cancelling else "lost"
         why = job.message if job.cancelling else message
         tables.out.append(EndSegment(running, job.segment, outcome, job.ops_done, device, why))
         tables.settle(
-            replace(job, preempting=False, running_since_s=None),
+            _stopped(tables, job, at_s, job.ops_done),
             "cancelled" if job.cancelling else "failed",
             at_s,
             why,

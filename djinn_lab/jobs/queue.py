@@ -61,7 +61,9 @@ class JobQueue:
         self._end_dependents(event.at_s)
         self._contest.settle(event.at_s)
         self._teller.remember(event)
-        return [*tables.out, *self._teller.line_news(), *self._teller.notices()]
+        commands = [*tables.out, *self._teller.line_news(), *self._teller.notices()]
+        self._teller.forget(tables.forget())
+        return commands
 
     def check(self, event: SegmentSubmitted) -> None:
         """Raises IllegalEvent for a submit that :meth:`handle` would not take; changes nothing."""
@@ -299,6 +301,8 @@ class JobQueue:
         if known is None:
             raise IllegalEvent(f"there is no device {event.device!r}", "client")
         known.cordoned = event.cordoned
+        if event.cordoned:
+            lifecycle.cordon(self._tables, event.device)
         if event.cordoned and event.drain and known.running is not None:
             running = self._tables.jobs[known.running]
             lifecycle.ask_to_move_aside(self._tables, running, f"{event.device} is drained")

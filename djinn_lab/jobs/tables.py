@@ -33,8 +33,8 @@ class Device:
 class Tables:
     """``bound``: session to device. ``jobs``: the unfinished. ``of_session``: those by session, in the order
     in which their segments arrived. Of the event in hand: ``out``: its commands; ``touched``: jobs that it
-    changed; ``forgotten``: finished ones that are not remembered any longer; ``memory_news``: of whom memory
-    said something; ``used``: memory byte-seconds and transferred bytes of what just ended."""
+    changed; ``memory_news``: of whom memory said something; ``used``: memory byte-seconds and transferred
+    bytes of what just ended."""
 
     devices: dict[str, Device] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,6 @@ class Tables:
     preemptions: int = 0
     out: list[Command] = field(default_factory=list)
     touched: dict[str, None] = field(default_factory=dict)
-    forgotten: list[str] = field(default_factory=list)
     memory_news: set[str] = field(default_factory=set)
     used: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -74,7 +73,7 @@ class Tables:
 
     def begin_event(self, at_s: float) -> None:
         self.now_s = at_s
-        self.out, self.touched, self.forgotten = [], {}, []
+        self.out, self.touched = [], {}
         self.memory_news, self.used = set(), {}
 
     def first_of_session(self, session: str) -> Job | None:
@@ -119,9 +118,14 @@ class Tables:
         if not mates:
             del self.of_session[job.session]
         self.finished[job.job] = job
-        for forgotten in list(islice(self.finished, max(0, len(self.finished) - FINISHED_JOBS_MAX))):
-            del self.finished[forgotten]
-            self.forgotten.append(forgotten)
+
+    def forget(self) -> list[str]:
+        """The finished ones that are too many to be remembered; not before all was done and said that
+        follows from their ends."""
+        forgotten = list(islice(self.finished, max(0, len(self.finished) - FINISHED_JOBS_MAX)))
+        for name in forgotten:
+            del self.finished[name]
+        return forgotten
 
     def update(self, job: Job) -> None:
         """A change that nobody is told of, within a state."""

@@ -87,7 +87,10 @@ class Teller:
             if isinstance(event, SegmentProgressed) and story and isinstance(story[-1], SegmentProgressed):
                 story.pop()
             story.append(event)
-        for name in self._tables.forgotten:
+
+    def forget(self, jobs: Iterable[str]) -> None:
+        """Nobody can ask for these any more."""
+        for name in jobs:
             self._stories.pop(name, None)
 
     def _places(self, device: str, line: list[Job]) -> Iterator[tuple[Job, Place]]:

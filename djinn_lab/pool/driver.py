@@ -232,7 +232,8 @@ class Driver:
         flight = self.books.records[command.job].flight
         if job is None or flight is None or not _asks(job) or self.news.refuses_lost(command.job):
             return
-        self.residence.bind(command.session, command.device)
+        assert job.held_on is not None
+        self.residence.bind(command.session, job.held_on)  # no other one: a mate's move may have been refused
         self.residence.perform(self.residence.place(flight.placement))
 
     def _cell_over(self, job: str) -> None:

@@ -1,0 +1,298 @@
+"""A pool in simulated time around the live queue: session memory that lets segments wait and does not always
+move sessions, workers that take their time to move aside or end first, clients with several segments a cell.
+Random by seed."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from itertools import count
+
+from djinn_lab.jobs import (
+    CancelSegment,
+    ChargeAccount,
+    ClockTicked,
+    Command,
+    DeviceAdded,
+    EndSegment,
+    Event,
+    IllegalEvent,
+    Job,
+    JobFinished,
+    JobQueue,
+    JobState,
+    LineOrdered,
+    MemoryGranted,
+    MemoryHeld,
+    MoveRefused,
+    Notify,
+    PlaceSegment,
+    PreemptSegment,
+    Priority,
+    SegmentFinished,
+    SegmentPreempted,
+    SegmentProgressed,
+    SegmentSubmitted,
+    StartSegment,
+    Terms,
+)
+
+OPS = 8
+TICKS_MAX = 50
+"""At one moment."""
+
+
+class SimulatedPool:
+    """``state_at``: where a session's values lie. ``runs``: by device, job, segment, when it started, how
+    long it takes. ``ran_s`` and ``charged_s``: by account. ``moves``: of a session since it last ran."""
+
+    def __init__(self, seed: int, devices: int, sessions: int, *, asks: bool = True) -> None:
+        self.random = random.Random(seed)
+        self.queue = JobQueue()
+        self.asks = asks
+        self.now_s = 0.0
+        self.devices = [f"cpu:{number}" for number in range(devices)]
+        self.users = {f"s{number}": f"user{number % 3}" for number in range(sessions)}
+        self.immovable = {session for session in self.users if self.random.random() < 0.25}
+        self.state_at: dict[str, str] = {}
+        self.bound_at: dict[str, str] = {}
+        self.asked: dict[str, int] = {}
+        self.runs: dict[str, tuple[str, int, float, float]] = {}
+        self.ran_s: Counter[str] = Counter()
+        self.charged_s: Counter[str] = Counter()
+        self.moves: Counter[str] = Counter()
+        self.moves_most = 0
+        self.left: dict[str, int] = {}
+        self.jobs: list[str] = []
+        self.watch: Callable[[], None] = lambda: None
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self._commands: deque[Command] = deque()
+        self._performing = False
+        for device in self.devices:
+            self.tell(DeviceAdded(0.0, device, 1 << 30, 1e9))
+
+    # -- time ----------------------------------------------------------------------------------------------
+
+    def at(self, delay_s: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now_s + delay_s, next(self._numbers), act))
+
+    def run(self, until_s: float = math.inf) -> None:
+        """Until then, or until nothing is to come any more."""
+        ticks = 0
+        while True:
+            next_s = self._events[0][0] if self._events else math.inf
+            due_s = self.queue.due_s()
+            due_s = math.inf if due_s is None else max(due_s, self.now_s)
+            if min(next_s, due_s) > until_s or min(next_s, due_s) == math.inf:
+                self.now_s = until_s if until_s < math.inf else self.now_s
+                return
+            ticks = 0 if min(next_s, due_s) > self.now_s else ticks + 1
+            assert ticks < TICKS_MAX * (1 + len(self.jobs)), "the clock ticks and nothing comes of it"
+            self.now_s = min(next_s, due_s)
+            if due_s < next_s:
+                self.tell(ClockTicked(self.now_s))
+            else:
+                heapq.heappop(self._events)[2]()
+            self.watch()
+
+    def tell(self, event: Event) -> bool:
+        """False when the event was illegal."""
+        try:
+            commands = self.queue.handle(event)
+        except IllegalEvent:
+            return False
+        self._commands.extend(c for c in commands if isinstance(c, LineOrdered))
+        self._commands.extend(c for c in commands if not isinstance(c, LineOrdered))
+        if self._performing:
+            return True
+        self._performing = True
+        while self._commands:
+            self._perform(self._commands.popleft())
+        self._performing = False
+        return True
+
+    def _perform(self, command: Command) -> None:
+        match command:
+            case PlaceSegment():
+                self._place(command)
+            case StartSegment():
+                self._start(command)
+            case PreemptSegment():
+                run = self.runs.get(command.device)
+                if self.random.random() < 0.8:
+                    self.at(
+                        self.random.choice((0.0, 0.2, 2.0)), lambda: self._move_aside(command.device, run)
+                    )
+            case CancelSegment():
+                run = self.runs.get(command.device)
+                outcome = self.random.choice(("cancelled", "cancelled", "done"))
+                self.at(0.1, lambda: self._finish(command.device, run, outcome))
+            case ChargeAccount():
+                self.charged_s[command.account] += command.ended_at_s - command.started_at_s
+            case EndSegment():
+                self.asked.pop(command.job, None)
+                if command.device is not None and self.runs.get(command.device, ("",))[0] == command.job:
+                    self._ran(command.device)
+                self._answered(command.job)
+            case LineOrdered() | Notify():
+                pass
+
+    # -- session memory ------------------------------------------------------------------------------------
+
+    def _place(self, command: PlaceSegment) -> None:
+        job, session = self.queue.job(command.job), command.session
+        if job is None or not _asks(job):
+            return
+        assert job.held_on == command.device or self.queue.device_of(session) == job.held_on
+        device = job.held_on
+        assert device is not None
+        if self.bound_at.get(session) != device:
+            for mate in self.queue.jobs_of(session):
+                self.asked.pop(mate, None)
+            self.bound_at[session] = device
+            self.moves[session] += 1
+            self.moves_most = max(self.moves_most, self.moves[session])
+        number = self.asked[job.job] = next(self._numbers)
+        if session in self.immovable and self.state_at.get(session, device) != device:
+            stays = self.state_at[session]
+            self.bound_at[session] = stays
+            assert self.tell(MoveRefused(self.now_s, job.job, stays, "the host is full"))
+        self._answer(job.job, number)
+
+    def forget(self, sessions: set[str]) -> None:
+        """Memory knows nothing of them any more."""
+        for session in sessions:
+            self.bound_at.pop(session, None)
+            for job in self.queue.jobs_of(session):
+                self.asked.pop(job, None)
+
+    def _answer(self, job: str, number: int) -> None:
+        def grant() -> None:
+            if self.asked.get(job) == number:
+                del self.asked[job]
+                assert self.tell(MemoryGranted(self.now_s, job))
+
+        kind = self.random.choice(("at once", "at once", "copy", "room", "line"))
+        if kind == "at once":
+            grant()
+            return
+        known = self.queue.job(job)
+        if known is not None and _asks(known) and self.asked.get(job) == number:
+            told = MemoryHeld(self.now_s, job, "Wait.", 1.0, kind == "line", room=kind == "room")
+            assert self.tell(told)
+            self.at(self.random.choice((0.1, 1.0, 5.0)), grant)
+
+    # -- workers -------------------------------------------------------------------------------------------
+
+    def _start(self, command: StartSegment) -> None:
+        job = self.queue.job(command.job)
+        assert job is not None
+        assert command.device not in self.runs
+        assert not job.waits_for
+        self.moves[job.session] = 0
+        self.state_at[job.session] = command.device
+        assert self.bound_at.get(job.session, command.device) == command.device or job.memory == "free"
+        takes_s = (job.predicted_s or 3.0) * (1 - job.ops_done / OPS) * self.random.choice((0.5, 1.0, 3.0))
+        run = (job.job, job.segment, self.now_s, takes_s)
+        self.runs[command.device] = run
+        self.at(takes_s / 2, lambda: self._progress(command.device, run))
+        self.at(takes_s, lambda: self._finish(command.device, run, "done"))
+
+    def _ops_now(self, run: tuple[str, int, float, float]) -> int:
+        job = self.queue.job(run[0])
+        assert job is not None
+        part = 1.0 if not run[3] else (self.now_s - run[2]) / run[3]
+        return max(job.ops_done, min(OPS, math.floor(part * OPS)))
+
+    def _progress(self, device: str, run: tuple[str, int, float, float]) -> None:
+        if self.runs.get(device) == run:
+            assert self.tell(SegmentProgressed(self.now_s, run[0], run[1], self._ops_now(run)))
+
+    def _move_aside(self, device: str, run: tuple[str, int, float, float] | None) -> None:
+        if run is None or self.runs.get(device) != run:
+            return
+        ops, job = self._ops_now(run), self.queue.job(run[0])
+        assert job is not None
+        self._ran(device)
+        move_s = None if job.session in self.immovable else self.random.choice((0.0, 0.5, 5.0))
+        assert self.tell(SegmentPreempted(self.now_s, run[0], run[1], ops, move_s))
+        self._answered(run[0])
+
+    def _finish(self, device: str, run: tuple[str, int, float, float] | None, outcome: str) -> None:
+        if run is None or self.runs.get(device) != run:
+            return
+        self._ran(device)
+        ops = self._ops_now(run)
+        assert self.tell(SegmentFinished(self.now_s, run[0], run[1], outcome, ops))
+        self._answered(run[0])
+
+    def _ran(self, device: str) -> None:
+        name, _, started_s, _ = self.runs.pop(device)
+        job = self.queue.job(name)
+        assert job is not None
+        self.ran_s[job.account] += self.now_s - started_s
+
+    # -- clients -------------------------------------------------------------------------------------------
+
+    def submit(self, session: str, *, wish: bool = False) -> None:
+        """A new cell."""
+        chance = self.random
+        job = f"job{len(self.jobs)}"
+        self.jobs.append(job)
+        self.left[job] = chance.randrange(3)
+        after = (
+            tuple(chance.sample(self.jobs[:-1], 1)) if len(self.jobs) > 1 and chance.random() < 0.2 else ()
+        )
+        terms = Terms(
+            after=after,
+            after_any=chance.random() < 0.7,
+            timeout_s=2.0 if chance.random() < 0.1 else None,
+            deadline_s=20.0 if chance.random() < 0.1 else None,
+        )
+        self._send(job, session, 0, terms, chance.choice(self.devices) if wish else None)
+
+    def _send(self, job: str, session: str, segment: int, terms: Terms, wish: str | None) -> None:
+        chance = self.random
+        move_s = None if chance.random() < 0.1 else chance.choice((0.0, 0.0, 0.5, 5.0))
+        submit = SegmentSubmitted(
+            self.now_s,
+            job,
+            segment,
+            session,
+            self.users[session],
+            chance.choice(list(Priority)),
+            OPS,
+            self.left[job] == 0,
+            wish,
+            chance.choice((None, 0.0, 0.3, 2.0, 10.0)),
+            memory="ask" if self.asks else "free",
+            terms=terms,
+            move_s=move_s,
+        )
+        if not self.tell(submit) and segment:
+            assert self.tell(JobFinished(self.now_s, job, "failed", "it was not let in"))
+
+    def _answered(self, name: str) -> None:
+        """A cell with more to come thinks for a moment."""
+        job = self.queue.job(name)
+        if job is not None and job.state is JobState.WAITING:
+            self.at(self.random.choice((0.0, 0.5, 3.0)), lambda: self._go_on(name, job.segment))
+
+    def _go_on(self, name: str, segment: int) -> None:
+        job = self.queue.job(name)
+        if job is None or job.state is not JobState.WAITING or job.segment != segment:
+            return
+        self.left[name] -= 1
+        if self.left[name] < 0:
+            assert self.tell(JobFinished(self.now_s, name, "done"))
+        else:
+            self._send(name, job.session, segment + 1, Terms(), None)
+
+
+def _asks(job: Job) -> bool:
+    waits = job.state is JobState.RESTORING
+    return waits or (job.state in (JobState.PREEMPTED, JobState.QUEUED) and job.memory in ("ask", "line"))
