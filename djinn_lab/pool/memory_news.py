@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from djinn_lab import jobs, memory
 from djinn_lab.pool import answers
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.ledger import Ledger
+
+
+log = logging.getLogger(__name__)
 
 
 class MemoryNews:
@@ -53,7 +57,10 @@ class MemoryNews:
         self._tell(jobs.MemoryRefused(self._now_s(), verdict.job, record.error.message))
 
     def stays(self, refusal: memory.MoveRefused) -> None:
-        self._tell(jobs.MoveRefused(self._now_s(), refusal.job, refusal.device, refusal.reason))
+        try:
+            self._tell(jobs.MoveRefused(self._now_s(), refusal.job, refusal.device, refusal.reason))
+        except jobs.IllegalEvent as error:
+            log.error("session memory refuses a move that is over: %s", error)
 
     def lost(self, lost: memory.ValuesLost) -> None:
         """With what a preempted segment of the session had made, where there is one."""
