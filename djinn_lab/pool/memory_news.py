@@ -10,7 +10,6 @@ from djinn_lab.pool import answers
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.ledger import Ledger
 
-
 log = logging.getLogger(__name__)
 
 
