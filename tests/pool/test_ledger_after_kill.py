@@ -40,6 +40,8 @@ def test_jobs_and_usage_survive_kills_at_any_moment(tmp_path: Path) -> None:
     known: set[str] = set()
     for _ in range(KILLS):
         with running_pool(tmp_path, "cpu:2") as info:
+            with closing(rest(info)) as client:
+                client.jobs(limit=1000)  # answered when what the start had to write is written
             found, rows = read(tmp_path)
             assert known <= set(found), "a job that the database knew is gone"
             assert set(found.values()) <= {"DONE", "FAILED", "CANCELLED"}
