@@ -57,7 +57,10 @@ def measure(bench: Bench) -> list[Figure]:
         "seconds": seconds,
     }
     paired = min(len(run.waits_s) for run in runs.values())
-    waits = {_name(policy): [wait * 1e3 for wait in run.waits_s[:paired]] for policy, run in runs.items()}
+    waits = {
+        _name(policy): [max(wait * 1e3, 1e-3) for wait in run.waits_s[:paired]]
+        for policy, run in runs.items()
+    }
     unfairness = {_name(policy): [max(value, 1e-9)] for policy, value in unfair.items()}
     p95 = {policy: sorted(values)[int(0.95 * (len(values) - 1))] for policy, values in waits.items()}
     wait = "wait of an interactive cell of one op meanwhile"
