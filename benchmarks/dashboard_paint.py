@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from time import monotonic, sleep
 from typing import Any
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from benchmarks.bench import Bench
@@ -133,7 +132,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
         try:
             with urlopen(url, timeout=1):
                 return
-        except URLError as error:
+        except OSError as error:
             if hasattr(error, "code"):
                 return
             sleep(0.05)
