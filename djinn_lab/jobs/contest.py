@@ -256,7 +256,6 @@ class Contest:
 
     def _move(self, job: Job, device: str, at_s: float) -> None:
         """Its session goes to another device, with all that it has in line."""
-        self.tables.bound[job.session] = device
         for name in self.tables.of_session[job.session]:
             mate = self.tables.jobs[name]
             if mate.state not in CONTENDING:

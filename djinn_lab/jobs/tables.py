@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs.job import Closed, Job
 from djinn_lab.jobs.messages import Command, EndSegment
-from djinn_lab.jobs.states import FINISHED, IN_LINE, TRANSITIONS, IllegalEvent, JobState, Move
+from djinn_lab.jobs.states import IN_LINE, TRANSITIONS, IllegalEvent, JobState, Move
 
 FINISHED_JOBS_MAX = 200
 """How many finished jobs are remembered, with their stories."""
@@ -157,7 +157,3 @@ def next_state(job: Job | None, move: Move) -> JobState:
     if (state, move) not in TRANSITIONS:
         raise IllegalEvent(f"a job that is {state or 'new'} cannot {move}", "pool")
     return TRANSITIONS[state, move]
-
-
-def unfinished(jobs: Iterable[Job]) -> list[Job]:
-    return [job for job in jobs if job.state not in FINISHED]

@@ -203,6 +203,17 @@ def _restored(snapshot: Snapshot, decided_s: float | None) -> tuple[Cluster, Sha
 
 
 def _waiting(job: Job, found: Explanation, error: EstimateError | None) -> WaitingJob:
+    expected_at = found.expected_s if error is not None else None
+    return _row(job, found.reason, told(found, error), found.position, expected_at)
+
+
+def _plain(job: Job, why: str) -> WaitingJob:
+    return _row(job, "session_order" if job.state in IN_LINE else job.state.lower(), why)
+
+
+def _row(
+    job: Job, reason: str, why: str, position: int | None = None, expected_at: float | None = None
+) -> WaitingJob:
     return WaitingJob(
         job=job.job,
         user=job.user,
@@ -210,27 +221,11 @@ def _waiting(job: Job, found: Explanation, error: EstimateError | None) -> Waiti
         priority=job.priority,
         state=job.state,
         device=job.held_on,
-        position=found.position,
-        reason=found.reason,
-        sentence=told(found, error),
+        position=position,
+        reason=reason,
+        sentence=why,
         since=job.segment_at_s,
-        expected_at=found.expected_s if error is not None else None,
-    )
-
-
-def _plain(job: Job, reason: str) -> WaitingJob:
-    return WaitingJob(
-        job=job.job,
-        user=job.user,
-        account=job.account,
-        priority=job.priority,
-        state=job.state,
-        device=job.held_on,
-        position=None,
-        reason="session_order" if job.state in IN_LINE else job.state.lower(),
-        sentence=reason,
-        since=job.segment_at_s,
-        expected_at=None,
+        expected_at=expected_at,
     )
 
 
