@@ -17,6 +17,7 @@ from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.clock import Clock
 from djinn_lab.pool.context import Heartbeat, PoolContext
+from djinn_lab.pool.database import sqlite_url
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.fleet import Fleet
 from djinn_lab.pool.launcher import LocalLauncher
@@ -24,7 +25,7 @@ from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.metrics import Metrics
 from djinn_lab.pool.registry import SessionRegistry
 from djinn_lab.pool.share_store import read_shares
-from djinn_lab.pool.store import Store, sqlite_url
+from djinn_lab.pool.store import Store
 
 
 def assemble(

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from djinn_lab.journal import Record
 from djinn_lab.pool import history
 from djinn_lab.pool import store as store_module
-from djinn_lab.pool.store import Store, program_row, sqlite_url, write_user
+from djinn_lab.pool.database import sqlite_url
+from djinn_lab.pool.store import Store, program_row, write_measurement, write_user
 
 
 def record(seq: int) -> Record:
@@ -92,4 +93,83 @@ def test_write_ahead_log(tmp_path: Path) -> None:
         lambda connection: connection.exec_driver_sql("PRAGMA journal_mode").scalar()
     ).result()
     assert mode == "wal"
+    store.close()
+
+
+def test_committed_means_that_others_see_it(tmp_path: Path) -> None:
+    store = Store(sqlite_url(tmp_path / "db"))
+    store.opened()
+    asyncio.run(store.commit(write_user("ann", "user", "1", None)))
+    with sqlite3.connect(tmp_path / "db") as other:
+        assert other.execute("select name from users").fetchall() == [("ann",)]
+    other.close()
+    store.close()
+
+
+def test_a_commit_that_fails_says_so_and_loses_no_other(tmp_path: Path) -> None:
+    store = Store(sqlite_url(tmp_path / "db"))
+
+    async def three() -> list[BaseException | None]:
+        works = [write_user("ann", "user", "1", None), write_user("ann", "user", "2", None)]
+        works.append(write_user("bob", "user", "3", None))
+        return await asyncio.gather(*map(store.commit, works), return_exceptions=True)
+
+    first, second, third = asyncio.run(three())
+    assert (first, third) == (None, None)
+    assert isinstance(second, sa.exc.IntegrityError)
+    assert [row[0] for row in store.submit(history.read_users).result()] == ["ann", "bob"]
+    store.close()
+
+
+def fails(connection: sa.Connection) -> None:
+    connection.execute(sa.text("nonsense"))
+
+
+def test_rows_of_all_kinds_and_works_appear_at_once(tmp_path: Path) -> None:
+    """Also where a bad write makes savepoints necessary."""
+    for bad in (False, True):
+        path = tmp_path / f"db{bad}"
+        store = Store(sqlite_url(path))
+        store.opened()
+        seen: list[int] = []
+
+        def look(_connection: sa.Connection, path: Path = path, seen: list[int] = seen) -> None:
+            other = sqlite3.connect(path)
+            seen.extend(other.execute("select count(*) from journal").fetchone())
+            seen.extend(other.execute("select count(*) from programs").fetchone())
+            other.close()
+
+        store.put(program_row("job", 0, b"x"))
+        store.journal(record(1))
+        if bad:
+            store.write(fails)
+        store.submit(look).result()
+        assert set(seen) == {0}, "a part was committed before the rest"
+        store.close()
+
+
+def test_an_upsert_takes_the_place_of_the_row_with_its_keys(tmp_path: Path) -> None:
+    store = Store(sqlite_url(tmp_path / "db"))
+    figures = {"flops_per_s": 1.0, "memory_bytes_per_s": 2.0, "op_overhead_s": 3.0}
+    store.write(write_measurement("gpu", 1, figures))
+    store.write(write_measurement("gpu", 2, figures))
+    store.write(write_measurement("gpu", 1, {**figures, "flops_per_s": 9.0}))
+    found = store.submit(history.read_measurements).result()
+    assert {key: values.flops_per_s for key, values in found.items()} == {("gpu", 1): 9.0, ("gpu", 2): 1.0}
+    store.close()
+
+
+def test_who_waits_on_a_lost_database_is_told(tmp_path: Path) -> None:
+    store = Store(sqlite_url(tmp_path / "db"))
+    store.opened()
+
+    def break_it(connection: sa.Connection) -> None:
+        connection.invalidate()
+
+    with pytest.raises(sa.exc.SQLAlchemyError):
+        store.submit(break_it).result()
+    with pytest.raises(sa.exc.SQLAlchemyError):
+        store.ended.result(10)
+    with pytest.raises(sa.exc.SQLAlchemyError):
+        asyncio.run(store.commit(write_user("ann", "user", "1", None)))
     store.close()

@@ -1,0 +1,76 @@
+"""The database behind a URL: SQLite or PostgreSQL, opened with the tables of this version."""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from djinn_lab.pool.tables import metadata, schema_version
+
+SCHEMA_VERSION = 2
+SQLITE_BUSY_S = 30.0
+"""How long somebody else, such as a backup, may keep the file locked."""
+
+
+def sqlite_url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def open_engine(url: str) -> sa.Engine:
+    """With all tables. Raises SQLAlchemyError, also for a schema of another version."""
+    engine = _sqlite_engine(url) if sa.make_url(url).get_backend_name() == "sqlite" else sa.create_engine(url)
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        found = connection.scalar(sa.select(schema_version.c.version))
+        if found is None:
+            connection.execute(sa.insert(schema_version).values(version=SCHEMA_VERSION))
+        elif found == 1:
+            connection.execute(sa.text("ALTER TABLE users ADD COLUMN account VARCHAR"))
+            connection.execute(sa.update(schema_version).values(version=SCHEMA_VERSION))
+        elif found != SCHEMA_VERSION:
+            raise sa.exc.InvalidRequestError(
+                f"the database has schema {found}, this pool needs {SCHEMA_VERSION}"
+            )
+    return engine
+
+
+def upsert(connection: sa.Connection, table: sa.Table, *keys: str) -> sa.Insert:
+    """An insert for this connection's database whose row takes the place of the one with the same ``keys``,
+    which are unique. A generated number stays."""
+    return _upsert(connection.dialect.name, table, keys)
+
+
+@lru_cache
+def _upsert(dialect: str, table: sa.Table, keys: tuple[str, ...]) -> sa.Insert:
+    generated = table.autoincrement_column
+    replaced = [
+        column.name for column in table.columns if column is not generated and column.name not in keys
+    ]
+    insert: Any = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+    statement: sa.Insert = insert.on_conflict_do_update(
+        index_elements=keys, set_={name: insert.excluded[name] for name in replaced}
+    )
+    return statement
+
+
+def _sqlite_engine(url: str) -> sa.Engine:
+    """With transactions that begin where we say so: Python's driver begins none for a savepoint, whose
+    release then commits."""
+    engine = sa.create_engine(url, connect_args={"timeout": SQLITE_BUSY_S})
+
+    @sa.event.listens_for(engine, "connect")
+    def connected(connection: sqlite3.Connection, _record: Any) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    @sa.event.listens_for(engine, "begin")
+    def begins(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
