@@ -38,7 +38,7 @@ from djinn_lab.jobs.decision.keys import (
 from djinn_lab.jobs.decision.plan import Preemption
 from djinn_lab.jobs.decision.policy import PROMISING, Cause
 from djinn_lab.jobs.decision.trial import Trial, charge_for, fits_at
-from djinn_lab.jobs.fairness import Amounts
+from djinn_lab.jobs.fairness.account import Account
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Holding, Request, Where
 
 
@@ -62,6 +62,8 @@ class Found(NamedTuple):
 def find(trial: Trial, request: Request) -> Preemption | None:
     """The cheapest preemption that gets it placed; None when there is none. Leaves the trial as it was."""
     if request.preempted_at_s is not None and request.preempted_at_s >= trial.now_s:
+        return None
+    if trial.cluster.worst_rank < effective_rank(request, trial.policy, trial.now_s):
         return None
     victims = sorted(_Contest(trial, request).eligible(), key=lambda victim: victim[:4])
     if not victims:
@@ -96,30 +98,45 @@ class _Contest:
         self.size = self.needed_s * weight(request.demand, self.policy) * self.policy.shorter_factor
         fair = self.policy.by_fairness and "fairness" in self.policy.preempts
         self.fair_s = self.policy.fair_margin_s if fair else math.inf
+        self.runners = trial.runners
         self.shorter = (
             "shorter" in self.policy.preempts and request.estimate_s is not None and self.size < trial.largest
         )
 
     def eligible(self) -> Iterator[Victim]:
-        """Rank is asked about only where somebody who runs has a worse one, and service only where it
-        counts; of accounts that could lose somebody for shortness only, those who are large enough."""
-        by_rank = "rank" in self.policy.preempts and self.trial.cluster.worst_rank > self.rank
+        """Nobody of a better rank. Rank is asked about only where somebody who runs has a worse one, service
+        only where it counts, what would be given back only of accounts that are ahead; of those that could
+        lose somebody for shortness only, those who are large enough."""
+        rank, by_fairness = self.rank, self.policy.by_fairness
+        by_rank = "rank" in self.policy.preempts and self.trial.cluster.worst_rank > rank
         by_service = "attained" in self.policy.preempts
         if self.shorter:
             self.trial.wake_by(self.trial.next_end_s)
-        for account, runners in self.trial.runners:
-            behind_s = self.claim.behind_s(account) if self.policy.by_fairness else 0.0
-            everybody = by_service or behind_s > self.fair_s
+        for account, runners in self.runners:
+            behind_s = self.claim.behind_s(account) if by_fairness else 0.0
+            ahead = behind_s > self.fair_s
             larger_than = self.size if self.shorter and behind_s >= 0 else math.inf
-            if not everybody and not by_rank and runners[0][0] <= larger_than:
+            if not (ahead or by_service or by_rank) and runners[0][0] <= larger_than:
                 continue
             for size, left_s, holding in runners:
-                if everybody or size > larger_than or (by_rank and holding.request.rank > self.rank):
+                if holding.request.rank < rank:
+                    continue
+                if (
+                    size > larger_than
+                    or by_service
+                    or (by_rank and holding.request.rank > rank)
+                    or (ahead and self._would_stay_behind(account, holding))
+                ):
                     victim = self._victim(holding, left_s, size)
                     if victim is not None:
                         yield victim
-                elif not by_rank:
+                elif not (by_rank or ahead):
                     break
+
+    def _would_stay_behind(self, account: Account, holding: Holding) -> bool:
+        """Also after its victim's account, another one, is given back what the victim does not use?"""
+        margin_s = self.policy.fair_margin_s + self.policy.park_factor * holding.park_s
+        return self.claim.still_behind_s(account, self.trial.unused(holding)) > margin_s
 
     def _victim(self, holding: Holding, left_s: float, size: float) -> Victim | None:
         policy, victim = self.policy, holding.request
@@ -152,7 +169,7 @@ class _Contest:
         behind_s = 0.0
         if policy.by_fairness and request.account != holding.request.account:
             account = self.trial.shares.leaf(holding.request.account)
-            behind_s = self.claim.behind_s(account, _unused(self.trial, holding))
+            behind_s = self.claim.still_behind_s(account, self.trial.unused(holding))
             margin_s = policy.fair_margin_s + policy.park_factor * holding.park_s
             if behind_s > margin_s and "fairness" in policy.preempts:
                 return "fairness"
@@ -169,21 +186,6 @@ def _less_served(trial: Trial, request: Request, holding: Holding) -> bool:
             had_s = attained_s(holding, trial.now_s)
             trial.wake_by(trial.now_s + (limits[queue] - had_s) / rate)
     return within_key(request, trial.policy)[0] < queue
-
-
-def _unused(trial: Trial, holding: Holding) -> Amounts:
-    """What its account would be given back if it stopped now."""
-    charge = trial.shares.charge(holding.request.job)
-    if charge is None:
-        return Amounts()
-    members = sum(members for _, members in holding.where)
-    used = charge_for(holding.request.demand, members, trial.now_s - holding.started_s)
-    charged = charge.amounts
-    return Amounts(
-        max(0.0, charged.device_s - used.device_s),
-        max(0.0, charged.memory_byte_s - used.memory_byte_s),
-        max(0.0, charged.transfer_bytes - used.transfer_bytes),
-    )
 
 
 def _on_one_node(

@@ -52,7 +52,10 @@ class Trial:
         self.blocked: list[Request] = []
         self.wake_s = math.inf
         self.next_end_s = math.inf
+        self.largest = 0.0
+        """The size of the largest of those who run; known once ``runners`` are."""
         self._runners: list[tuple[Account, list[Runner]]] | None = None
+        self._unused: dict[str, Amounts] = {}
         self._profile: Profile | None = None
         self._promised = 0
         self._begun: list[tuple[Request, Where, float]] = []
@@ -119,10 +122,12 @@ class Trial:
     def runners(self) -> list[tuple[Account, list[Runner]]]:
         """Who runs, by account, the largest first."""
         if self._runners is None:
+            leaf = self.shares.leaf
             self._runners = [
-                (self.shares.leaf(account), self._sized(holdings.values()))
+                (leaf(account), self._sized(holdings.values()))
                 for account, holdings in self.cluster.running.items()
             ]
+            self.largest = max((sized[0][0] for _, sized in self._runners), default=0.0)
         return self._runners
 
     def _sized(self, holdings: Iterable[Holding]) -> list[Runner]:
@@ -136,13 +141,30 @@ class Trial:
             if left_s < self.next_end_s - now_s:
                 self.next_end_s = now_s + left_s
             found.append(((left_s - factor * one.park_s) * weight(one.request.demand, policy), left_s, one))
-        found.sort(key=_by_size, reverse=True)
+        if len(found) > 1:
+            found.sort(key=_by_size, reverse=True)
         return found
 
-    @property
-    def largest(self) -> float:
-        """The size of the largest of those who run."""
-        return max((runners[0][0] for _, runners in self.runners), default=0.0)
+    def unused(self, holding: Holding) -> Amounts:
+        """What its account would be given back if it stopped now."""
+        job = holding.request.job
+        known = self._unused.get(job)
+        if known is None:
+            known = self._unused[job] = self._charged_ahead(holding)
+        return known
+
+    def _charged_ahead(self, holding: Holding) -> Amounts:
+        charge = self.shares.charge(holding.request.job)
+        if charge is None:
+            return Amounts()
+        members = sum(members for _, members in holding.where)
+        used = charge_for(holding.request.demand, members, self.now_s - holding.started_s)
+        charged = charge.amounts
+        return Amounts(
+            max(0.0, charged.device_s - used.device_s),
+            max(0.0, charged.memory_byte_s - used.memory_byte_s),
+            max(0.0, charged.transfer_bytes - used.transfer_bytes),
+        )
 
     def home_wait_s(self, home: str) -> float:
         """How long until the first of those at home is expected to be done."""

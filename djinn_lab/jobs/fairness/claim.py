@@ -7,14 +7,12 @@ from collections.abc import Callable
 from djinn_lab.jobs.fairness.account import Account, sides
 from djinn_lab.jobs.fairness.amounts import Amounts
 
-NOTHING = Amounts()
-
 
 class Claim:
     """``account`` would be charged ``gains``. Levels are compared below the lowest common ancestor, and told
     in seconds: of the whole pool's (dominant) resource, per weight."""
 
-    __slots__ = ("_account", "_after", "_gains", "_known", "_leveled", "_scale")
+    __slots__ = ("_account", "_after", "_gains", "_known", "_leveled", "_scale", "_sides")
 
     def __init__(
         self, account: Account, gains: Amounts, leveled: Callable[[Account, Amounts], float], scale: float
@@ -25,23 +23,35 @@ class Claim:
         self._leveled, self._scale = leveled, scale
         self._after: dict[Account, float] = {}
         self._known: dict[Account, float] = {}
+        self._sides: dict[Account, tuple[float, Account]] = {}
 
-    def behind_s(self, other: Account, gives_back: Amounts = NOTHING) -> float:
-        """By how much it would still be better entitled than ``other`` after both charges; 0 for itself. What
-        is given back only makes it less."""
+    def behind_s(self, other: Account) -> float:
+        """By how much it would still be better entitled than ``other`` after its charge; 0 for itself."""
         found = sides(self._account, other)
         if found is None:
             return 0.0
         mine, theirs = found
-        if gives_back is NOTHING and theirs in self._known:
-            return self._known[theirs]
+        known = self._known.get(theirs)
+        if known is None:
+            known = self._known[theirs] = (theirs.level - self._mine(mine)) * self._scale
+        return known
+
+    def still_behind_s(self, other: Account, gives_back: Amounts) -> float:
+        """The same, when ``other`` is given something back: never more."""
+        found = self._sides.get(other)
+        if found is None:
+            pair = sides(self._account, other)
+            if pair is None:
+                return 0.0
+            found = self._sides[other] = (self._mine(pair[0]), pair[1])
+        after, theirs = found
+        device_s, memory_byte_s, transfer_bytes = gives_back
+        before = self._leveled(theirs, Amounts(-device_s, -memory_byte_s, -transfer_bytes))
+        return (before - after) * self._scale
+
+    def _mine(self, mine: Account) -> float:
+        """Its level after its charge."""
         after = self._after.get(mine)
         if after is None:
             after = self._after[mine] = self._leveled(mine, self._gains)
-        before = theirs.level
-        if gives_back is not NOTHING:
-            before = self._leveled(theirs, Amounts(*(-amount for amount in gives_back)))
-        behind_s = (before - after) * self._scale
-        if gives_back is NOTHING:
-            self._known[theirs] = behind_s
-        return behind_s
+        return after

@@ -177,14 +177,16 @@ class ShareTree:
         """How the account would stand against others once it is charged this. Good until the next charge."""
         weight = self._decay.weight(at_s)
 
+        by_device, by_memory, by_transfer = self._factors
+
         def leveled(node: Account, more: Amounts) -> float:
-            by_device, by_memory, by_transfer = self._factors
+            device_s, memory_byte_s, transfer_bytes = more
             return (
                 max(
                     0.0,
-                    (node.device_s + more.device_s * weight) * by_device,
-                    (node.memory_byte_s + more.memory_byte_s * weight) * by_memory,
-                    (node.transfer_bytes + more.transfer_bytes * weight) * by_transfer,
+                    (node.device_s + device_s * weight) * by_device,
+                    (node.memory_byte_s + memory_byte_s * weight) * by_memory,
+                    (node.transfer_bytes + transfer_bytes * weight) * by_transfer,
                 )
                 / node.weight
             )
