@@ -40,6 +40,13 @@ def text_area(label: str, **options: Any) -> Any:
     return pn.widgets.TextAreaInput(label=label, **_styled(options))
 
 
+def file_input(label: str, **options: Any) -> Any:
+    """A button that opens a file of the visitor's machine."""
+    widget = pn.widgets.FileInput(**_styled(options))
+    widget.label = label
+    return widget
+
+
 def download(label: str, filename: str, callback: Any, **options: Any) -> Any:
     """A button that saves what ``callback`` returns."""
     widget = pn.widgets.FileDownload(

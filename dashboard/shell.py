@@ -18,6 +18,7 @@ from djinn_lab.dashboard.overview import Overview
 from djinn_lab.dashboard.queue_page import QueuePage
 from djinn_lab.dashboard.route import Route
 from djinn_lab.dashboard.schedule_page import SchedulePage
+from djinn_lab.dashboard.simulation_page import SimulationPage
 from djinn_lab.dashboard.srg_page import SrgPage
 from djinn_lab.dashboard.theme import current_look
 from djinn_lab.dashboard.wizard_page import WizardPage
@@ -31,6 +32,7 @@ PAGES: dict[str, tuple[str, Callable[[Board], Page]]] = {
     "queue": ("Queue", QueuePage),
     "jobs": ("Jobs", JobsPage),
     "memory": ("Memory and KV", MemoryPage),
+    "simulation": ("Simulator", SimulationPage),
     "wizard": ("Wizard", WizardPage),
 }
 

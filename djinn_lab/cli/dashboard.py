@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -22,14 +23,27 @@ PORT_DEFAULT = 5006
 def serve_dashboard(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = PORT_DEFAULT,
     show: Annotated[bool, typer.Option("--show/--no-show", help="Open it in a browser.")] = True,
+    simulation: Annotated[
+        Path | None,
+        typer.Option(
+            help="A result of djinn-lab simulate, for the page Simulator.", exists=True, dir_okay=False
+        ),
+    ] = None,
 ) -> None:
     """Serve the dashboard until Ctrl-C. It listens on 127.0.0.1 only and shows this user's pool."""
     folder = dashboard_folder()
     chosen = free_port(port)
-    print_line(f"The dashboard is at http://{LOOPBACK}:{chosen}/dashboard (Ctrl-C stops it).")
+    page = f"http://{LOOPBACK}:{chosen}/dashboard"
+    environment = dict(os.environ)
+    if simulation is not None:
+        from djinn_lab.simulator.queue.result_file import FILE_VARIABLE
+
+        environment[FILE_VARIABLE] = str(simulation.resolve())
+        page += "?page=simulation"
+    print_line(f"The dashboard is at {page} (Ctrl-C stops it).")
     command = serve_command(folder, chosen, show)
     with contextlib.suppress(KeyboardInterrupt):
-        code = subprocess.run(command, check=False).returncode
+        code = subprocess.run(command, check=False, env=environment).returncode
         if code not in (0, -2, 130):
             raise UserError(f"The dashboard's server ended with code {code}.", "Try: djinn-lab doctor")
 

@@ -12,6 +12,8 @@ from rich.table import Table
 
 from djinn_lab.errors import DjinnError
 
+LAST_COLUMN_MIN = 20
+
 
 def print_error(error: DjinnError) -> None:
     """What happened in red, and what to do below it, on standard error."""
@@ -27,14 +29,34 @@ def print_json(document: Any) -> None:
 
 
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Cells are plain text, not markup; only the last column is wrapped."""
+    """Cells are plain text, not markup; only the last column is wrapped. Where the terminal is too narrow for
+    the others every row becomes lines of its own; into a file or a pipe it is as wide as it needs to be."""
+    console = Console(highlight=False)
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    needed = sum(widths[:-1]) + min(widths[-1], LAST_COLUMN_MIN) + 3 * len(widths) + 1
+    if not console.is_terminal:
+        console.width = max(console.width, needed)
+    if needed > console.width:
+        _print_lines(console, title, headings, rows)
+        return
     table = Table(title=title, title_justify="left")
     for heading in headings[:-1]:
         table.add_column(heading, no_wrap=True)
     table.add_column(headings[-1], overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
-    Console(highlight=False).print(table)
+    console.print(table)
+
+
+def _print_lines(
+    console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    console.print(f"[italic]{escape(title)}[/italic]")
+    width = max(map(len, headings))
+    for row in rows:
+        console.print()
+        for heading, cell in zip(headings, row, strict=True):
+            console.print(f"[bold]{escape(heading):{width}}[/bold]  {escape(cell)}", soft_wrap=True)
 
 
 def print_line(text: str) -> None:

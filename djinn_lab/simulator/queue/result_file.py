@@ -13,8 +13,9 @@ from djinn_lab.simulator.queue.settings import QueueSettings
 from djinn_lab.simulator.queue.workload import BrokenLine
 
 FORMAT = "djinn-lab queue simulation 1"
-SUFFIX = ".djinn-queue.json"
 BROKEN_KEPT = 20
+FILE_VARIABLE = "DJINN_SIMULATION"
+"""Path of a result that the dashboard shows by itself; ``djinn-lab dashboard --simulation`` sets it."""
 
 
 class QueueResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,14 +62,19 @@ def write_result(path: Path, result: QueueResult) -> None:
 def read_result(path: Path) -> QueueResult:
     """Raises UserError when it is no such file."""
     try:
-        result = msgspec.json.decode(path.read_bytes(), type=QueueResult)
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise UserError(
-            f"{path} is no result of a queue simulation: {error}",
-            "djinn-lab simulate TRACE --out FILE writes one.",
-        ) from error
+    return parse_result(content, str(path))
+
+
+def parse_result(content: bytes, name: str) -> QueueResult:
+    """``name``: of the file, for messages. Raises UserError when it is no such file."""
+    advice = "djinn-lab simulate TRACE --out FILE writes one."
+    try:
+        result = msgspec.json.decode(content, type=QueueResult)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{name} is no result of a queue simulation: {error}", advice) from error
     if result.format != FORMAT:
-        raise UserError(f"{path} has the format {result.format!r}; this version reads {FORMAT!r}")
+        raise UserError(f"{name} has the format {result.format!r}; this version reads {FORMAT!r}.", advice)
     return result
