@@ -92,7 +92,13 @@ def _philly(quick: bool) -> list[Figure]:
 
 
 def _itp(quick: bool) -> list[Figure]:
-    """Four of the clusters, with nodes for nine tenths of their load; nothing was chosen on these."""
+    """Nothing was chosen on these."""
+    trace = itp_pools()
+    return _policies("ITP, four pools", _first(trace, 300) if quick else trace, ("srtf",))
+
+
+def itp_pools() -> Trace:
+    """Four of the clusters, with nodes for nine tenths of their load."""
     whole = open_trace("itp")
     jobs = tuple(
         replace(job, pool=job.account)
@@ -100,8 +106,7 @@ def _itp(quick: bool) -> list[Figure]:
         if job.demand.members <= DEVICES_PER_NODE * ITP_NODES.get(job.account, 0)
     )
     pools = {pool: equal_nodes(count, DEVICES_PER_NODE, pool) for pool, count in ITP_NODES.items()}
-    trace = Trace("itp, four pools", jobs, pools)
-    return _policies("ITP, four pools", _first(trace, 300) if quick else trace, ("srtf",))
+    return Trace("itp, four pools", jobs, pools)
 
 
 def _policies(

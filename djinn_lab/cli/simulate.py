@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import print_line, print_table
+from djinn_lab.cli.tuning import report_tuning, run_tuning
 from djinn_lab.errors import OptionError, UserError
 from djinn_lab.units import format_seconds
 
@@ -23,13 +24,16 @@ if TYPE_CHECKING:
 
 DEVICES_PER_NODE = 8
 BROKEN_SHOWN = 3
+OWN_POOL, OWN_JOBS_MAX = "pool", 200_000
+"""The trace that the running pool has in its own database."""
 
 
 def run_simulation(
     trace: Annotated[
         str,
         typer.Argument(
-            help="A file (SWF, Philly, ITP, Helios, openb), a public trace by name, or synthetic."
+            help="A file (SWF, Philly, ITP, Helios, openb), a public trace by name, synthetic, or pool: the "
+            "running pool's own history."
         ),
     ],
     policy: Annotated[str, typer.Option(help="One, several with commas between, or all.")] = "ours",
@@ -51,6 +55,13 @@ def run_simulation(
         float | None, typer.Option(min=1, help="Each node fails about every so many seconds, for an hour.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the result there, for the dashboard.")] = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(
+            "--tune",
+            help="Choose parameters on the earlier jobs, judge them on the later; write them if they win.",
+        ),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--traces", help="Folder of public traces. Default: DJINN_TRACES.")
     ] = None,
@@ -70,6 +81,13 @@ def run_simulation(
     if not any(True for _ in found.jobs):
         shown = f" Broken lines: {len(found.broken)} ({_shown(found.broken)})." if found.broken else ""
         raise UserError(f"{found.name} has no jobs.{shown}")
+    if tuned is not None:
+        tuning = run_tuning(found, simulated, chosen, settings, tuned)
+        if as_json:
+            print(msgspec.json.format(msgspec.json.encode(tuning), indent=2).decode())
+        else:
+            report_tuning(tuning, tuned)
+        return
     runs, seconds = [], []
     for name in chosen:
         started = perf_counter()
@@ -119,11 +137,23 @@ def _trace(name: str, folder: Path | None, pools: Path | None, jobs: int | None)
     from djinn_lab.simulator.traces.catalog import open_trace
     from djinn_lab.simulator.traces.folder import NoTraces
 
+    if name == OWN_POOL:
+        return _own_history(jobs)
     try:
         found = open_trace(name, folder, pools)
     except NoTraces as error:
         raise UserError(f"{str(error)[0].upper()}{str(error)[1:]}.") from None
     return found if jobs is None else replace(found, jobs=tuple(islice(found.jobs, jobs)))
+
+
+def _own_history(jobs: int | None) -> Trace:
+    """Raises UserError without a pool."""
+    from djinn_lab.client.rest import PoolClient
+    from djinn_lab.simulator.traces.own_pool import trace_of_pool
+
+    client = PoolClient.find()
+    devices = [device["device"] for device in client.status()["devices"]]
+    return trace_of_pool(client.usage(limit=jobs or OWN_JOBS_MAX), devices)
 
 
 def _nodes(nodes: int | None, devices: int | None) -> tuple[Node, ...] | None:

@@ -129,6 +129,11 @@ class PoolClient:
         """Who waits and why, who runs, what every account has had."""
         return self._dict("GET", "/v1/queue")
 
+    def usage(self, since: float = 0.0, limit: int = 10_000) -> list[Json]:
+        """What the newest jobs that ended used, oldest first. ``since``: submitted after, seconds since the
+        epoch."""
+        return self._list("/v1/usage", {"since": since, "limit": limit})
+
     def why(self, job: str) -> Json:
         """Why a job is where it is: ``sentence``, and for one that waits for a device its ``explanation``."""
         return self._dict("GET", f"/v1/jobs/{_part(job)}/why")
@@ -177,8 +182,8 @@ class PoolClient:
     def end_reservation(self, name: str) -> None:
         self._request("DELETE", f"/v1/reservations/{_part(name)}")
 
-    def set_policy(self, policy: str) -> None:
-        """Decide by another policy from now on."""
+    def set_policy(self, policy: str | Mapping[str, Any]) -> None:
+        """Decide by another policy from now on: one that the pool knows by name, or all its fields."""
         self._check(self._send("PUT", "/v1/queue/policy", body={"policy": policy}))
 
     def users(self) -> list[Json]:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.fairness import Limits, ShareState
 from djinn_lab.jobs.states import JobState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
@@ -185,19 +186,19 @@ class DeviceCordoned(msgspec.Struct, frozen=True, tag=True):
 
 
 class QueueOpened(msgspec.Struct, frozen=True, tag=True):
-    """The first event of a queue's life: by which policy it decides, and what its accounts have used and may
-    use."""
+    """The first event of a queue's life: by which policy it decides (its name in
+    :data:`djinn_lab.jobs.decision.POLICIES`, or itself), and what its accounts have used and may use."""
 
     at_s: float
-    policy: str
+    policy: str | QueuePolicy
     shares: ShareState
 
 
 class PolicyChanged(msgspec.Struct, frozen=True, tag=True):
-    """``policy``: a name in :data:`djinn_lab.jobs.decision.POLICIES`."""
+    """``policy``: its name in :data:`djinn_lab.jobs.decision.POLICIES`, or itself."""
 
     at_s: float
-    policy: str
+    policy: str | QueuePolicy
 
 
 class SharesChanged(msgspec.Struct, frozen=True, tag=True):

@@ -234,14 +234,15 @@ class JobQueue:
                 lifecycle.stop_overdue(tables, event.at_s)
 
     def _open(self, event: QueueOpened | PolicyChanged) -> None:
-        if event.policy not in POLICIES:
+        policy = POLICIES.get(event.policy) if isinstance(event.policy, str) else event.policy
+        if policy is None:
             known = ", ".join(POLICIES)
             raise IllegalEvent(f"there is no policy {event.policy!r}; there are {known}", "client")
         if isinstance(event, QueueOpened):
             if self._tables.jobs or self._tables.devices:
                 raise IllegalEvent("the queue has begun already", "pool")
             self._contest.shares = ShareTree(event.shares)
-        self._contest.policy = POLICIES[event.policy]
+        self._contest.policy = policy
 
     def _change_shares(self, event: SharesChanged) -> None:
         shares = self._contest.shares

@@ -9,11 +9,11 @@ import shlex
 import sys
 
 from djinn_lab.errors import DjinnError
-from djinn_lab.jobs import decision
 from djinn_lab.jobs.decision import OURS
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.devices import plan_devices
 from djinn_lab.pool.launcher import WORKER_COMMAND
+from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import PoolOptions, run_pool
 
 
@@ -40,7 +40,7 @@ def main() -> int:
             arguments.port,
             arguments.blob_bytes_max,
             arguments.memory_policy,
-            arguments.queue_policy,
+            read_policy(arguments.queue_policy),
         )
         run_pool(options)
     except DjinnError as error:
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--disk-bytes", type=int, default=0, help="of parked sessions, for each device")
     parser.add_argument("--link-bytes-per-s", type=int, help="of a CPU device's copies; 0: unlimited")
     parser.add_argument("--memory-policy", default="ours", choices=sorted(POLICIES))
-    parser.add_argument("--queue-policy", default=OURS.name, choices=sorted(decision.POLICIES))
+    parser.add_argument("--queue-policy", default=OURS.name, help="a policy's name, or its file")
     parser.add_argument("--worker-command", help="the worker's command line, before its own options")
     return parser
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from djinn_lab.errors import PoolError
 from djinn_lab.jobs import QueueOpened
-from djinn_lab.jobs.decision import OURS
+from djinn_lab.jobs.decision import OURS, QueuePolicy
 from djinn_lab.memory import POLICIES, MemoryPolicy
 from djinn_lab.pool import history
 from djinn_lab.pool.authentication import Authentication
@@ -36,7 +36,7 @@ def assemble(
     database: Path,
     stop: Callable[[], None],
     policy: MemoryPolicy = POLICIES["ours"],
-    queue_policy: str = OURS.name,
+    queue_policy: str | QueuePolicy = OURS.name,
 ) -> PoolContext:
     """Reads what the database knows, so it blocks; call it before serving. Raises PoolError without one."""
     clock = Clock()

@@ -16,9 +16,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from djinn_lab.errors import OptionError, PoolError
-from djinn_lab.jobs import decision
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.devices import plan_devices
+from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.runtime_file import (
     RuntimeInfo,
     process_is_alive,
@@ -55,7 +55,8 @@ def start_pool(
 
     ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Sizes are per device; see
     :func:`djinn_lab.pool.devices.plan_devices`. ``memory_policy``: a name in
-    :data:`djinn_lab.memory.POLICIES`, ``queue_policy`` in :data:`djinn_lab.jobs.decision.POLICIES`. Raises
+    :data:`djinn_lab.memory.POLICIES`, ``queue_policy`` in :data:`djinn_lab.jobs.decision.POLICIES`, or the
+    path of one (:mod:`djinn_lab.pool.policy_file`). Raises
     OptionError, or PoolError with the end of the server's log when it does not become ready within
     ``wait_s``.
     """
@@ -70,10 +71,8 @@ def start_pool(
             raise OptionError(
                 f"{memory_policy!r} is no policy of session memory.", f"Use one of {', '.join(POLICIES)}."
             )
-        if queue_policy is not None and queue_policy not in decision.POLICIES:
-            raise OptionError(
-                f"{queue_policy!r} is no policy of the queue.", f"Use one of {', '.join(decision.POLICIES)}."
-            )
+        if queue_policy is not None:
+            read_policy(queue_policy)
         arguments = {
             "--devices": devices,
             "--memory-bytes": memory_bytes,

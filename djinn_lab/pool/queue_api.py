@@ -10,9 +10,9 @@ import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 
 from djinn_lab import jobs
-from djinn_lab.jobs.decision import Calendar, Change
+from djinn_lab.jobs.decision import Calendar, Change, QueuePolicy
 from djinn_lab.jobs.fairness import AccountView, Limits
-from djinn_lab.pool import queue_view
+from djinn_lab.pool import queue_view, usage_history
 from djinn_lab.pool.authentication import User
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.job_api import find_job
@@ -20,6 +20,7 @@ from djinn_lab.pool.share_store import write_targets
 from djinn_lab.pool.web import admin, answer, documented, operator, reader
 
 Body = TypeVar("Body")
+USAGE_MAX = 200_000
 
 
 class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,8 +47,10 @@ class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     begins_at: float | None = None
 
 
-class PolicyName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    policy: str
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Its name, or all of it."""
+
+    policy: str | QueuePolicy
 
 
 def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
@@ -71,6 +74,18 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
             queue.decided_s,
         )
         return answer(found)
+
+    @app.get(
+        "/v1/usage",
+        responses=documented(list[usage_history.UsedJob]),
+        summary="What ended jobs used, oldest first",
+    )
+    async def usage(
+        _user: Annotated[User, Depends(reader)],
+        since: float = 0.0,
+        limit: Annotated[int, Query(ge=1, le=USAGE_MAX)] = 10_000,
+    ) -> Response:
+        return answer(await context.store.read(lambda c: usage_history.read_used(c, since, limit)))
 
     @app.get("/v1/jobs/{job}/why", responses=documented(queue_view.Why), summary="Why is it where it is?")
     async def why(job: str, _user: Annotated[User, Depends(reader)]) -> Response:
@@ -144,7 +159,7 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.put("/v1/queue/policy", status_code=204, summary="Decide by another policy from now on (admins)")
     async def set_policy(request: Request, _user: Annotated[User, Depends(admin)]) -> None:
-        policy = (await _body(request, PolicyName)).policy
+        policy = (await _body(request, Policy)).policy
         _steer(context, lambda: driver.steer(jobs.PolicyChanged(clock.now_s(), policy)))
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from djinn_lab.errors import PoolError
+from djinn_lab.jobs.decision import QueuePolicy
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.blobs import (
     PARKED,
@@ -53,7 +54,7 @@ log = logging.getLogger(__name__)
 
 class PoolOptions(msgspec.Struct, frozen=True):
     """``port`` 0: any free one. ``blob_bytes_max`` None: half of the free shared memory. ``memory_policy``:
-    its name in :data:`djinn_lab.memory.POLICIES`. ``queue_policy``: in
+    its name in :data:`djinn_lab.memory.POLICIES`. ``queue_policy``: itself, or its name in
     :data:`djinn_lab.jobs.decision.POLICIES`."""
 
     plans: Sequence[DevicePlan]
@@ -61,7 +62,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
     port: int = 0
     blob_bytes_max: int | None = None
     memory_policy: str = "ours"
-    queue_policy: str = "ours"
+    queue_policy: str | QueuePolicy = "ours"
 
 
 def run_pool(options: PoolOptions) -> None:

@@ -7,15 +7,21 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 from pool_kit import Client, act, new_user, rest, running_pool
+from real_pool import wait_for
 
 from djinn_lab.errors import OptionError, PoolError, Refused
 from djinn_lab.jobs import Terms
+from djinn_lab.jobs.decision import POLICIES
 from djinn_lab.pool.tables import usage
 from djinn_lab.protocol.messages import SegmentResult
 from djinn_lab.protocol.runtime_file import RuntimeInfo
+from djinn_lab.simulator.queue import simulate_queue
+from djinn_lab.simulator.traces.own_pool import trace_of_pool
 
 pytestmark = pytest.mark.processes
 
@@ -164,7 +170,27 @@ def test_the_policy_can_be_changed_while_the_pool_runs(pool: RuntimeInfo) -> Non
         assert client.run(act("")).outcome == "done"
         with pytest.raises(OptionError, match="fifo"):
             chief.set_policy("roulette")
+        own = replace(POLICIES["easy"], name="mine", reservations=3)
+        chief.set_policy(msgspec.to_builtins(own))
+        assert chief.queue()["policy"] == "mine"
+        with pytest.raises(OptionError, match="shorter_factor"):
+            chief.set_policy({**msgspec.to_builtins(own), "shorter_factor": 0.1})
         chief.set_policy("ours")
+
+
+def test_what_ended_jobs_used_can_be_read_and_simulated(pool: RuntimeInfo) -> None:
+    began = time.time()
+    with Client(pool) as ann, closing(rest(pool)) as client:
+        ended = [ann.run(act("sleep 0.05")).job for _ in range(3)]
+        wait_for(lambda: len(client.usage(since=began)) == 3)
+        used = client.usage(since=began)
+        assert [row["job"] for row in used] == ended
+        assert all(0.04 < row["run_s"] < 5 and row["stretches"] == 1 for row in used)
+        assert [row["job"] for row in client.usage(since=began, limit=1)] == ended[-1:]
+        trace = trace_of_pool(used, ["cpu:0"])
+        figures = simulate_queue(trace).figures
+        assert figures.jobs == 3
+        assert figures.utilisation > 0
 
 
 def test_a_start_is_foretold_only_with_how_far_such_forecasts_are_off(tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""A queue policy by its name, or from a file such as ``djinn-lab simulate --tune`` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from djinn_lab.errors import OptionError
+from djinn_lab.jobs.decision import POLICIES, QueuePolicy
+
+SUFFIX = ".json"
+
+
+def read_policy(name: str) -> str | QueuePolicy:
+    """Raises OptionError for what is neither, with what is wrong."""
+    if name in POLICIES:
+        return name
+    if not name.endswith(SUFFIX):
+        raise OptionError(
+            f"{name!r} is no policy of the queue.",
+            f"Use one of {', '.join(POLICIES)}; or a {SUFFIX} file that djinn-lab simulate --tune wrote.",
+        )
+    try:
+        content = msgspec.json.decode(Path(name).read_bytes())
+        unknown = content.keys() - set(QueuePolicy.__struct_fields__) if isinstance(content, dict) else ()
+        if unknown:
+            raise msgspec.ValidationError(f"a policy has no {', '.join(sorted(unknown))}")
+        found = msgspec.convert(content, QueuePolicy)
+    except OSError as error:
+        raise OptionError(f"The policy {name} cannot be read: {error.strerror}.") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise OptionError(f"{name} is no queue policy: {error}.") from None
+    if found.name in POLICIES and found != POLICIES[found.name]:
+        raise OptionError(
+            f"{name} changes the policy {found.name!r} but keeps its name.", 'Give it a "name" of its own.'
+        )
+    return found
+
+
+def write_policy(path: Path, policy: QueuePolicy) -> None:
+    """Raises OptionError where that cannot be."""
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(policy), indent=2) + b"\n")
+    except OSError as error:
+        raise OptionError(f"{path} cannot be written: {error.strerror}.") from None

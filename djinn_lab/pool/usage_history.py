@@ -1,0 +1,73 @@
+"""What ended jobs used, job by job: for accounting, and for trying other policies on a team's own history."""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+
+from djinn_lab.pool import tables
+
+_FINISHED = ("DONE", "FAILED", "CANCELLED")
+
+
+class UsedJob(msgspec.Struct, frozen=True):
+    """``run_s``: on devices, over all its stretches there. ``stretches``: more than its segments when it had
+    to move aside. Times of day in seconds since the epoch."""
+
+    job: str
+    user: str
+    account: str
+    priority: str
+    submitted_at: float
+    run_s: float
+    stretches: int
+    memory_byte_s: float
+    transfer_bytes: float
+    predicted_s: float | None
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """Of a stored view."""
+
+    priority: str = "NORMAL"
+    predicted_s: float | None = None
+
+
+def read_used(connection: sa.Connection, since: float, limit: int) -> list[UsedJob]:
+    """Jobs that ended, submitted after ``since``; the newest ``limit`` of them, oldest first."""
+    job, used = tables.jobs.c, tables.usage.c
+    query = (
+        sa.select(
+            job.job,
+            job.user,
+            job.view,
+            job.submitted_at,
+            sa.func.min(used.account).label("account"),
+            sa.func.sum(used.ended_at_s - used.started_at_s).label("run_s"),
+            sa.func.count().label("stretches"),
+            sa.func.sum(used.memory_byte_s).label("memory_byte_s"),
+            sa.func.sum(used.transfer_bytes).label("transfer_bytes"),
+        )
+        .join(tables.usage, used.job == job.job)
+        .where(job.state.in_(_FINISHED), job.submitted_at > since)
+        .group_by(job.job, job.user, job.view, job.submitted_at)
+        .order_by(job.submitted_at.desc())
+        .limit(limit)
+    )
+    return [_used(row) for row in connection.execute(query).all()][::-1]
+
+
+def _used(row: sa.Row[tuple[object, ...]]) -> UsedJob:
+    told = msgspec.json.decode(row.view, type=_Told)
+    return UsedJob(
+        job=row.job,
+        user=row.user,
+        account=row.account,
+        priority=told.priority,
+        submitted_at=row.submitted_at,
+        run_s=row.run_s,
+        stretches=row.stretches,
+        memory_byte_s=row.memory_byte_s,
+        transfer_bytes=row.transfer_bytes,
+        predicted_s=told.predicted_s,
+    )
