@@ -15,6 +15,7 @@ from djinn_lab.errors import Refused
 from djinn_lab.pool import history, views
 from djinn_lab.pool.authentication import Role, User, new_token, token_digest
 from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.durability import CommittedAnswers
 from djinn_lab.pool.job_api import add_job_routes
 from djinn_lab.pool.memory_view import MemoryReport, memory_report
 from djinn_lab.pool.queue_api import add_queue_routes
@@ -70,6 +71,7 @@ class UserView(msgspec.Struct, frozen=True):
 def create_app(context: PoolContext) -> FastAPI:
     """The pool's ASGI application."""
     app = FastAPI(title="Djinn Lab pool", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
+    app.add_middleware(CommittedAnswers, durability=context.driver.books.durability)
     app.state.context = context
     endpoint = SessionEndpoint(context.driver, context.authentication, context.blobs)
 
@@ -209,14 +211,14 @@ def _add_user_routes(app: FastAPI, context: PoolContext) -> None:
             user = context.authentication.add(new.name, new.role, token_digest(token), new.account)
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
-        context.store.write(write_user(user.name, user.role.label, token_digest(token), user.above))
+        await context.store.commit(write_user(user.name, user.role.label, token_digest(token), user.above))
         return answer(UserToken(user.name, user.role.label, token), 201)
 
     @app.delete("/v1/users/{name}", status_code=204, summary="Remove a user (admins)")
     async def remove_user(name: str, _user: Annotated[User, Depends(admin)]) -> None:
         if not context.authentication.remove(name):
             raise HTTPException(404, f"There is no user {name[:80]!r} that can be removed.")
-        context.store.write(delete_user(name))
+        await context.store.commit(delete_user(name))
         for session in context.driver.registry:
             if session.user == name:
                 context.driver.close(session)

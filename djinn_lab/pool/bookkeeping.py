@@ -11,13 +11,15 @@ import msgspec
 from djinn_lab import jobs
 from djinn_lab.errors import Refused
 from djinn_lab.pool import answers
+from djinn_lab.pool.batch import Kind, Row
 from djinn_lab.pool.blobs import BlobStore
+from djinn_lab.pool.durability import Committed, Durability
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.records import JobRecord
 from djinn_lab.pool.registry import Session, SessionRegistry
 from djinn_lab.pool.share_store import usage_row
 from djinn_lab.pool.start_estimates import StartEstimates
-from djinn_lab.pool.store import PROGRAM_BYTES_MAX, Kind, Row, Store, program_row, timings_row
+from djinn_lab.pool.store import PROGRAM_BYTES_MAX, Store, program_row, timings_row
 from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
 from djinn_lab.worker.messages import SegmentDone, WorkerMemory
 
@@ -46,6 +48,7 @@ class Bookkeeper:
         self._store = store
         self._observe_segment = observe_segment
         self._changed: set[str] = set()
+        self.durability = Durability(store, self.save_changed)
         self._history: OrderedDict[tuple[str, str, int, int], float] = OrderedDict()
 
     def record_of(self, session: Session, submit: SubmitSegment) -> JobRecord:
@@ -55,9 +58,11 @@ class Bookkeeper:
             now_s = self.ledger.clock.now_s()
             record = self.records[submit.job] = JobRecord.of(submit, session.session, session.user, now_s)
             session.jobs += 1
-            for old in [old for old, other in self.records.items() if other.finished_at is not None]:
+            over = [old for old, other in self.records.items() if other.finished_at is not None]
+            for old in over:
                 if len(self.records) <= RECORDS_MAX:
                     break
+                self._save(old)
                 del self.records[old]
         record.add_segment(submit)
         self._changed.add(submit.job)
@@ -99,10 +104,10 @@ class Bookkeeper:
         if notice.state in jobs.IN_LINE:
             record.estimate_s = self.estimates.wait_s(notice.job, self.ledger.clock.now_s())
         self._changed.add(notice.job)
-        self.tell(record, job)
+        self.tell(record, job, self.durability.commit(urgent=False))
 
-    def tell(self, record: JobRecord, job: jobs.Job | None) -> None:
-        """Send the job's present state to its client."""
+    def tell(self, record: JobRecord, job: jobs.Job | None, after: Committed | None = None) -> None:
+        """Send the job's present state to its client. ``after``: what must be committed before."""
         session = self.registry.get(record.session)
         if session is None:
             return
@@ -118,14 +123,17 @@ class Bookkeeper:
             ops_done=job.ops_done if job else 0,
             ops_total=job.ops_total if job else 0,
         )
-        session.send(update)
+        session.send(update, after)
 
     def save_changed(self) -> None:
         """Queue the rows of jobs that changed since the last call."""
-        changed, self._changed = self._changed, set()
-        for job in changed:
-            if job in self.records:
-                self._store.put(Row(Kind.JOB, self.records[job].row(self.ledger.pool)))
+        for job in list(self._changed):
+            self._save(job)
+
+    def _save(self, job: str) -> None:
+        if job in self._changed:
+            self._changed.discard(job)
+            self._store.put(Row(Kind.JOB, self.records[job].row(self.ledger.pool)))
 
     def refresh_waiting(self) -> None:
         """Tell the clients of queued jobs what they wait for now."""
@@ -186,5 +194,6 @@ class Bookkeeper:
                 error=error,
                 peak_bytes=report.peak_bytes if report else 0,
                 plan_cached=flight.plan_cached,
-            )
+            ),
+            self.durability.commit(),
         )

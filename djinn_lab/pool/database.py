@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from djinn_lab.pool.sqlite_file import sqlite_engine
 from djinn_lab.pool.tables import metadata, schema_version
 
 SCHEMA_VERSION = 2
-SQLITE_BUSY_S = 30.0
-"""How long somebody else, such as a backup, may keep the file locked."""
 
 
 def sqlite_url(path: Path) -> str:
@@ -23,7 +21,7 @@ def sqlite_url(path: Path) -> str:
 
 def open_engine(url: str) -> sa.Engine:
     """With all tables. Raises SQLAlchemyError, also for a schema of another version."""
-    engine = _sqlite_engine(url) if sa.make_url(url).get_backend_name() == "sqlite" else sa.create_engine(url)
+    engine = sqlite_engine(url) if sa.make_url(url).get_backend_name() == "sqlite" else sa.create_engine(url)
     metadata.create_all(engine)
     with engine.begin() as connection:
         found = connection.scalar(sa.select(schema_version.c.version))
@@ -42,11 +40,12 @@ def open_engine(url: str) -> sa.Engine:
 def upsert(connection: sa.Connection, table: sa.Table, *keys: str) -> sa.Insert:
     """An insert for this connection's database whose row takes the place of the one with the same ``keys``,
     which are unique. A generated number stays."""
-    return _upsert(connection.dialect.name, table, keys)
+    return upsert_by(connection.dialect.name, table, *keys)
 
 
 @lru_cache
-def _upsert(dialect: str, table: sa.Table, keys: tuple[str, ...]) -> sa.Insert:
+def upsert_by(dialect: str, table: sa.Table, *keys: str) -> sa.Insert:
+    """The same for the database of that name in SQLAlchemy."""
     generated = table.autoincrement_column
     replaced = [
         column.name for column in table.columns if column is not generated and column.name not in keys
@@ -56,21 +55,3 @@ def _upsert(dialect: str, table: sa.Table, keys: tuple[str, ...]) -> sa.Insert:
         index_elements=keys, set_={name: insert.excluded[name] for name in replaced}
     )
     return statement
-
-
-def _sqlite_engine(url: str) -> sa.Engine:
-    """With transactions that begin where we say so: Python's driver begins none for a savepoint, whose
-    release then commits."""
-    engine = sa.create_engine(url, connect_args={"timeout": SQLITE_BUSY_S})
-
-    @sa.event.listens_for(engine, "connect")
-    def connected(connection: sqlite3.Connection, _record: Any) -> None:
-        connection.isolation_level = None
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-
-    @sa.event.listens_for(engine, "begin")
-    def begins(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return engine

@@ -171,7 +171,7 @@ class Intake:
             record.error = error
             self._perform(commands)
         self.unpin_query(session)
-        session.send(answers.failed(submit, error))
+        session.send(answers.failed(submit, error), self._books.durability.commit())
 
     def unpin_query(self, session: Session) -> None:
         self._blobs.unpin(session.pins)

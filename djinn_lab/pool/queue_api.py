@@ -145,7 +145,7 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
         now_s = clock.now_s()
         event = jobs.SharesChanged(now_s, account, targets.weight, targets.limits, targets.min_runtime_s)
         _steer(context, lambda: driver.steer(event))
-        context.store.write(write_targets(queue.account(account)))
+        await context.store.commit(write_targets(queue.account(account)))
         return answer(next(one for one in queue.accounts(now_s) if one.account == account))
 
     @app.post("/v1/devices/{device}/cordon", status_code=204, summary="Start nothing new there (operators)")

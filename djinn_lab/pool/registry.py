@@ -6,10 +6,12 @@ import asyncio
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
 from djinn_lab.pool.authentication import User
+from djinn_lab.pool.durability import Committed
 from djinn_lab.pool.received import Received
 from djinn_lab.protocol.messages import PROTOCOL_VERSION, FromPool, JobUpdate, SegmentResult
 
@@ -32,21 +34,29 @@ class SessionView(msgspec.Struct, frozen=True):
     last_seen: float
 
 
+class Outgoing(NamedTuple):
+    """``after``: it leaves once that is done."""
+
+    message: FromPool
+    after: Committed | None
+
+
 class Link:
     """The way to one connected client. Anything may be put into it without waiting. ``received``: what the
     client need not send again."""
 
     def __init__(self, protocol_version: int = PROTOCOL_VERSION) -> None:
         self.protocol_version = protocol_version
-        self.outgoing: asyncio.Queue[FromPool | None] = asyncio.Queue()
+        self.outgoing: asyncio.Queue[Outgoing | None] = asyncio.Queue()
         self.received = Received()
 
-    def send(self, message: FromPool) -> None:
+    def send(self, message: FromPool, after: Committed | None = None) -> None:
+        """``after``: what must be committed before it leaves; those behind it wait, too."""
         if isinstance(message, SegmentResult) and message.rng_state is not None:
             self.received.saw_state(message.rng_state)
         if isinstance(message, JobUpdate) and self.outgoing.qsize() > UPDATES_QUEUED_MAX:
             return
-        self.outgoing.put_nowait(message)
+        self.outgoing.put_nowait(Outgoing(message, after))
 
     def close(self) -> None:
         """End the connection after what is queued."""
@@ -73,10 +83,10 @@ class Session:
     rejected: dict[str, str] = field(default_factory=dict)
     lost: str | None = None
 
-    def send(self, message: FromPool) -> None:
-        """Nothing happens when no client is connected."""
+    def send(self, message: FromPool, after: Committed | None = None) -> None:
+        """Nothing happens when no client is connected. ``after``: as for :meth:`Link.send`."""
         if self.link is not None:
-            self.link.send(message)
+            self.link.send(message, after)
 
 
 class SessionRegistry:

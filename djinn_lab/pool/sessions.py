@@ -7,6 +7,7 @@ import contextlib
 import math
 
 import msgspec
+import sqlalchemy as sa
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -274,11 +275,17 @@ async def _receive(websocket: WebSocket) -> bytes:
 
 async def _send_all(websocket: WebSocket, link: Link) -> None:
     """Send what is put into the link until it is closed."""
-    while (message := await link.outgoing.get()) is not None:
+    message: protocol.FromPool | None = None
+    while (outgoing := await link.outgoing.get()) is not None:
+        message, after = outgoing
         try:
+            if after is not None:
+                await asyncio.shield(after)
             await websocket.send_bytes(protocol.encode(message))
         except (WebSocketDisconnect, RuntimeError):
             return
+        except sa.exc.SQLAlchemyError:
+            break  # nobody may be told what is not in the database
         if isinstance(message, protocol.Refused):
             break
     if websocket.application_state is WebSocketState.CONNECTED:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from djinn_lab.jobs import ChargeAccount
 from djinn_lab.jobs.fairness import AccountState, Amounts, Limits, ShareState, ShareTree
-from djinn_lab.pool.store import Kind, Row, Work
+from djinn_lab.pool.batch import Kind, Row, Work
 from djinn_lab.pool.tables import accounts, usage
 
 

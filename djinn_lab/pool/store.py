@@ -3,6 +3,10 @@
 One background thread owns the connection. What is queued is committed in batches, in one transaction each;
 reads are queued behind writes, so that whoever reads sees what was written before, and is answered when that
 is committed. The event loop only ever puts things into the queue.
+
+What cells wait for (jobs and usage) is committed as soon as somebody waits, where the database is a file and
+the thread is idle even by the event loop itself: two changes of threads take longer than the commit. The
+journal and the programs follow within GATHER_S, in larger transactions.
 """
 
 from __future__ import annotations
@@ -11,71 +15,53 @@ import asyncio
 import contextlib
 import logging
 import queue
+import sqlite3
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from enum import Enum, auto
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.journal import Record
+from djinn_lab.pool.batch import LATER, Awaited, Batch, Kind, Row, Work, execute, statement
 from djinn_lab.pool.database import open_engine, upsert
-from djinn_lab.pool.tables import devices, journal, programs, usage, users
-from djinn_lab.pool.tables import jobs as jobs_table
+from djinn_lab.pool.sqlite_file import QuickWriter, checkpoint
+from djinn_lab.pool.tables import devices, journal, users
 
 BATCH_MAX = 2000
 GATHER_S = 0.2
 """Fewer, larger transactions leave the interpreter to the event loop."""
-PROGRAM_JOBS_MAX = 200
 PROGRAM_BYTES_MAX = 32 * 2**20
-PROGRAMS_BYTES_MAX = 2**30
-JOURNAL_ROWS_MAX = 200_000
-TRIM_EVERY_BATCHES = 200
+TRIM_EVERY_S = 60.0
+CHECKPOINT_EVERY_S = 5.0
+LATER_ROWS_MAX = 250
+"""In one transaction, so that who waits for the next one does not wait long."""
 
 Result = TypeVar("Result")
-Work = Callable[[sa.Connection], None]
 log = logging.getLogger(__name__)
-
-
-class Kind(Enum):
-    """Rows that are written together, in this order."""
-
-    JOURNAL = auto()
-    USAGE = auto()
-    JOB = auto()
-    PROGRAM = auto()
-    TIMINGS = auto()
-
-
-class Row(NamedTuple):
-    kind: Kind
-    values: dict[str, object]
-
-
-class Awaited(NamedTuple):
-    """Work whose result, or error, somebody gets once it is committed."""
-
-    work: Callable[[sa.Connection], Any]
-    future: Future[Any]
-
-
-Item = Row | Awaited | Work
 
 
 class Store:
     """Opens on construction, in its thread; ``close`` writes what is queued. ``ended``: None once closed, or
-    why nothing can be written any more."""
+    why nothing can be written any more. ``queued``: how many rows and writes so far, by the event loop."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Awaited | Work | None] = queue.SimpleQueue()
         self._opened: Future[int] = Future()
         self.ended: Future[None] = Future()
+        self.queued = 0
         self._hurry = threading.Event()
-        self._batches = 0
+        self._prompt: deque[Row] = deque()
+        self._later: deque[Row] = deque()
+        self._writing = threading.Lock()
+        self._quick: QuickWriter | None = None
+        self._later_due_s = self._trim_due_s = self._checkpoint_due_s = 0.0
+        self._written = False
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._thread.start()
 
@@ -85,25 +71,30 @@ class Store:
 
     def write(self, work: Work) -> None:
         """Queue a write of its own. Nobody hears when it fails."""
+        self.queued += 1
         self._queue.put(work)
 
     def put(self, row: Row) -> None:
         """Queue a row; rows of one kind are written together."""
-        self._queue.put(row)
+        self.queued += 1
+        (self._later if row.kind in LATER else self._prompt).append(row)
 
     def journal(self, record: Record) -> None:
         """Queue a line of the journal."""
-        self._queue.put(Row(Kind.JOURNAL, msgspec.structs.asdict(record)))
+        self.put(Row(Kind.JOURNAL, msgspec.structs.asdict(record)))
 
     def submit(self, work: Callable[[sa.Connection], Result]) -> Future[Result]:
         """Queue a read or a write behind all writes so far, and hurry. Its result, or SQLAlchemyError, comes
         when the transaction that holds it and them is committed."""
-        future: Future[Result] = Future()
-        self._queue.put(Awaited(work, future))
-        self._hurry.set()
-        if self.ended.done():
-            self._refuse_queued()
-        return future
+        return self._await(work, everything=True)
+
+    def flush(self, everything: bool = False) -> Future[None]:
+        """Done when all rows so far are committed; those of LATER kinds only if ``everything``."""
+        if not everything and self._flush_here():
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+        return self._await(_nothing, everything)
 
     async def read(self, read: Callable[[sa.Connection], Result]) -> Result:
         """What is read is committed. Raises SQLAlchemyError."""
@@ -120,6 +111,28 @@ class Store:
         self._hurry.set()
         self._thread.join()
 
+    def _await(self, work: Callable[[sa.Connection], Result], everything: bool) -> Future[Result]:
+        future: Future[Result] = Future()
+        self._queue.put(Awaited(work, future, everything))
+        self._hurry.set()
+        if self.ended.done():
+            self._refuse_queued()
+        return future
+
+    def _flush_here(self) -> bool:
+        """Whether the rows that somebody waits for could be written at once, in the caller's thread."""
+        if self._quick is None or not self._writing.acquire(blocking=False):
+            return False
+        rows = _taken(self._prompt)
+        try:
+            self._quick.write((statement("sqlite", row.kind), row.values) for row in rows)
+        except sqlite3.Error:
+            self._prompt.extendleft(reversed(rows))  # the thread finds out which row is wrong
+            return False
+        finally:
+            self._writing.release()
+        return True
+
     # -- the thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -134,8 +147,10 @@ class Store:
         self._opened.set_result(last or 0)
         try:
             with engine.connect() as connection:
+                if engine.dialect.name == "sqlite":
+                    self._quick = QuickWriter(engine)
                 while self._write_batch(connection):
-                    pass
+                    self._checkpoint(engine)
         except sa.exc.SQLAlchemyError as error:
             log.critical("the database cannot be written any more", exc_info=error)
             self._end(error)
@@ -146,19 +161,50 @@ class Store:
     def _write_batch(self, connection: sa.Connection) -> bool:
         """One transaction over what gathers in GATHER_S, or until somebody waits; False when told to stop.
         Raises SQLAlchemyError when the database is lost, after telling those who wait."""
-        items = [self._queue.get()]
         self._hurry.wait(GATHER_S)
         self._hurry.clear()
+        items: list[Awaited | Work | None] = []
         with contextlib.suppress(queue.Empty):
             while len(items) < BATCH_MAX:
                 items.append(self._queue.get_nowait())
-        if not self._queue.empty():
-            self._hurry.set()  # whoever waits may be behind
-        trim = self._batches % TRIM_EVERY_BATCHES == 0
-        self._batches += 1
-        batch = Batch([item for item in items if item is not None], trim)
-        batch.write(connection)
-        return None not in items
+        stopping = None in items
+        works = [item for item in items if item is not None]
+        everything = stopping or any(isinstance(item, Awaited) and item.everything for item in works)
+        now_s = time.monotonic()
+        trim = now_s >= self._trim_due_s
+        if trim:
+            self._trim_due_s = now_s + TRIM_EVERY_S
+        with self._writing:
+            if stopping and self._quick is not None:
+                self._quick.close()
+                self._quick = None
+            rows = [*_taken(self._prompt), *self._take_later(now_s, everything)]
+            if rows or works:
+                self._written = True
+                Batch(rows, works, trim).write(connection)
+        if not self._queue.empty() or (self._later and now_s >= self._later_due_s):
+            self._hurry.set()
+        return not stopping
+
+    def _checkpoint(self, engine: sa.Engine) -> None:
+        """First beside the writers; then the little that they wrote meanwhile, so that the log can begin
+        anew."""
+        now_s = time.monotonic()
+        if self._quick is None or not self._written or now_s < self._checkpoint_due_s:
+            return
+        self._checkpoint_due_s, self._written = now_s + CHECKPOINT_EVERY_S, False
+        checkpoint(engine)
+        with self._writing:
+            checkpoint(engine)
+
+    def _take_later(self, now_s: float, everything: bool) -> list[Row]:
+        """Those of LATER kinds that are due."""
+        if not everything and now_s < self._later_due_s:
+            return []
+        taken = _taken(self._later, None if everything else LATER_ROWS_MAX)
+        if len(taken) < LATER_ROWS_MAX:
+            self._later_due_s = now_s + GATHER_S
+        return taken
 
     def _end(self, error: Exception | None) -> None:
         if error is None:
@@ -176,102 +222,13 @@ class Store:
                     item.future.set_exception(error)
 
 
-class Batch:
-    """What one transaction writes."""
-
-    def __init__(self, items: list[Item], trim: bool) -> None:
-        self._rows: dict[Kind, list[dict[str, object]]] = {}
-        for item in items:
-            if isinstance(item, Row):
-                self._rows.setdefault(item.kind, []).append(item.values)
-        self._works = [item for item in items if not isinstance(item, Row | Awaited)]
-        awaited = (item for item in items if isinstance(item, Awaited))
-        self._awaited = [item for item in awaited if item.future.set_running_or_notify_cancel()]
-        self._trim = trim
-
-    def write(self, connection: sa.Connection) -> None:
-        """All or nothing; when that fails, all but what is wrong. Then tell those who wait."""
-        try:
-            results = self._attempt(connection, _plainly)
-        except sa.exc.SQLAlchemyError:
-            try:
-                results = self._attempt(connection, _apart)
-            except sa.exc.SQLAlchemyError as error:
-                for item in self._awaited:
-                    item.future.set_exception(error)
-                raise
-        for item, result in zip(self._awaited, results, strict=True):
-            if isinstance(result, sa.exc.SQLAlchemyError):
-                item.future.set_exception(result)
-            else:
-                item.future.set_result(result)
-
-    def _attempt(self, connection: sa.Connection, attempt: Attempt) -> list[Any]:
-        """What the awaited ones returned, once committed."""
-        with connection.begin():
-            for kind in Kind:
-                if rows := self._rows.get(kind):
-                    self._write_rows(connection, kind, rows, attempt)
-            for work in self._works:
-                _complain(attempt(connection, work))
-            results = [attempt(connection, item.work) for item in self._awaited]
-            if self._trim:
-                _trim(connection)
-        return results
-
-    def _write_rows(
-        self, connection: sa.Connection, kind: Kind, rows: list[dict[str, object]], attempt: Attempt
-    ) -> None:
-        """All at once; when that fails, one by one, so that a bad row loses nobody else's."""
-        statement = _statement(connection, kind)
-        whole = attempt(connection, lambda connection: connection.execute(statement, rows))
-        if isinstance(whole, sa.exc.SQLAlchemyError):
-            for row in rows:
-                _complain(attempt(connection, partial(_execute, statement=statement, row=row)))
+def _taken(rows: deque[Row], count: int | None = None) -> list[Row]:
+    """At most ``count``, off the left; others may append meanwhile."""
+    return [rows.popleft() for _ in range(len(rows) if count is None else min(len(rows), count))]
 
 
-Attempt = Callable[[sa.Connection, Callable[[sa.Connection], Any]], Any]
-
-
-def _plainly(connection: sa.Connection, work: Callable[[sa.Connection], Any]) -> Any:
-    """Its error ends the transaction."""
-    return work(connection)
-
-
-def _apart(connection: sa.Connection, work: Callable[[sa.Connection], Any]) -> Any:
-    """Its error is its own, and returned."""
-    try:
-        with connection.begin_nested():
-            return work(connection)
-    except sa.exc.SQLAlchemyError as error:
-        if connection.invalidated or not connection.in_transaction():
-            raise
-        return error
-
-
-def _complain(result: Any) -> None:
-    if isinstance(result, sa.exc.SQLAlchemyError):
-        log.error("a write to the database failed", exc_info=result)
-
-
-def _statement(connection: sa.Connection, kind: Kind) -> sa.Executable:
-    match kind:
-        case Kind.JOURNAL:
-            return sa.insert(journal)
-        case Kind.USAGE:
-            return sa.insert(usage)
-        case Kind.JOB:
-            return upsert(connection, jobs_table, "job")
-        case Kind.PROGRAM:
-            return upsert(connection, programs, "job", "segment")
-        case Kind.TIMINGS:
-            return (
-                sa.update(programs)
-                .where(
-                    programs.c.job == sa.bindparam("of_job"), programs.c.segment == sa.bindparam("of_segment")
-                )
-                .values(timings=sa.bindparam("timings"))
-            )
+def _nothing(_connection: sa.Connection) -> None:
+    """Only to be told of the commit."""
 
 
 def program_row(job: str, segment: int, program: bytes) -> Row:
@@ -285,33 +242,13 @@ def timings_row(job: str, segment: int, timings: bytes) -> Row:
 
 def write_user(name: str, role: str, digest: str, account: str | None) -> Work:
     row = {"name": name, "role": role, "token_digest": digest, "account": account}
-    return lambda connection: _execute(connection, sa.insert(users).values(row))
+    return lambda connection: execute(connection, sa.insert(users).values(row))
 
 
 def delete_user(name: str) -> Work:
-    return lambda connection: _execute(connection, sa.delete(users).where(users.c.name == name))
+    return lambda connection: execute(connection, sa.delete(users).where(users.c.name == name))
 
 
 def write_measurement(name: str, threads: int, measured: dict[str, float]) -> Work:
     row = {"name": name, "threads": threads, **measured}
-    return lambda connection: _execute(connection, upsert(connection, devices, "name", "threads"), row)
-
-
-def _execute(
-    connection: sa.Connection, statement: sa.Executable, row: dict[str, object] | None = None
-) -> None:
-    connection.execute(statement, row)
-
-
-def _trim(connection: sa.Connection) -> None:
-    """Keep the newest journal rows, and the programs of the newest jobs within a total."""
-    newest = connection.scalar(sa.select(sa.func.max(journal.c.seq))) or 0
-    connection.execute(sa.delete(journal).where(journal.c.seq <= newest - JOURNAL_ROWS_MAX))
-    kept_bytes, kept_jobs = 0, 0
-    sizes = sa.select(programs.c.job, sa.func.sum(programs.c.nbytes), sa.func.max(programs.c.id)).group_by(
-        programs.c.job
-    )
-    for job, nbytes, _ in connection.execute(sizes.order_by(sa.func.max(programs.c.id).desc())).all():
-        kept_bytes, kept_jobs = kept_bytes + nbytes, kept_jobs + 1
-        if kept_jobs > PROGRAM_JOBS_MAX or kept_bytes > PROGRAMS_BYTES_MAX:
-            connection.execute(sa.delete(programs).where(programs.c.job == job))
+    return lambda connection: execute(connection, upsert(connection, devices, "name", "threads"), row)

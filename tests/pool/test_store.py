@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from djinn_lab.journal import Record
+from djinn_lab.pool import batch as batch_module
 from djinn_lab.pool import history
 from djinn_lab.pool import store as store_module
 from djinn_lab.pool.database import sqlite_url
@@ -60,8 +61,8 @@ def test_a_read_that_fails_says_so(tmp_path: Path) -> None:
 
 
 def test_only_the_newest_programs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "PROGRAM_JOBS_MAX", 3)
-    monkeypatch.setattr(store_module, "TRIM_EVERY_BATCHES", 1)
+    monkeypatch.setattr(batch_module, "PROGRAM_JOBS_MAX", 3)
+    monkeypatch.setattr(store_module, "TRIM_EVERY_S", 0.0)
     store = Store(sqlite_url(tmp_path / "db"))
     for number in range(6):
         store.put(program_row(f"job{number}", 0, b"x" * 10))

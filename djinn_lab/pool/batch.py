@@ -1,0 +1,175 @@
+"""Rows of the database, and one transaction that writes what gathered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from enum import Enum, auto
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from djinn_lab.pool.database import upsert_by
+from djinn_lab.pool.tables import jobs, journal, programs, usage
+
+PROGRAM_JOBS_MAX = 200
+PROGRAMS_BYTES_MAX = 2**30
+JOURNAL_ROWS_MAX = 200_000
+
+Work = Callable[[sa.Connection], None]
+Attempt = Callable[[sa.Connection, Callable[[sa.Connection], Any]], Any]
+log = logging.getLogger(__name__)
+
+
+class Kind(Enum):
+    """Rows that are written together, in this order."""
+
+    JOURNAL = auto()
+    USAGE = auto()
+    JOB = auto()
+    PROGRAM = auto()
+    TIMINGS = auto()
+
+
+LATER = frozenset((Kind.JOURNAL, Kind.PROGRAM, Kind.TIMINGS))
+"""No cell waits for these."""
+
+
+class Row(NamedTuple):
+    kind: Kind
+    values: dict[str, object]
+
+
+class Awaited(NamedTuple):
+    """Work whose result, or error, somebody gets once it is committed. ``everything``: with all that was
+    queued before, LATER kinds, too."""
+
+    work: Callable[[sa.Connection], Any]
+    future: Future[Any]
+    everything: bool
+
+
+class Batch:
+    """What one transaction writes."""
+
+    def __init__(self, rows: Iterable[Row], works: Iterable[Awaited | Work], trim: bool) -> None:
+        self._rows: dict[Kind, list[dict[str, object]]] = {}
+        for row in rows:
+            self._rows.setdefault(row.kind, []).append(row.values)
+        self._works = [item for item in works if not isinstance(item, Awaited)]
+        awaited = (item for item in works if isinstance(item, Awaited))
+        self._awaited = [item for item in awaited if item.future.set_running_or_notify_cancel()]
+        self._trim = trim
+
+    def write(self, connection: sa.Connection) -> None:
+        """All or nothing; when that fails, all but what is wrong. Then tell those who wait."""
+        try:
+            results = self.write_plainly(connection)
+        except sa.exc.SQLAlchemyError:
+            try:
+                results = self._attempt(connection, _apart)
+            except sa.exc.SQLAlchemyError as error:
+                for item in self._awaited:
+                    item.future.set_exception(error)
+                raise
+        for item, result in zip(self._awaited, results, strict=True):
+            if isinstance(result, sa.exc.SQLAlchemyError):
+                item.future.set_exception(result)
+            else:
+                item.future.set_result(result)
+
+    def write_plainly(self, connection: sa.Connection) -> list[Any]:
+        """All or nothing: the results of what is awaited, for nobody was told yet. Raises SQLAlchemyError."""
+        return self._attempt(connection, _plainly)
+
+    def _attempt(self, connection: sa.Connection, attempt: Attempt) -> list[Any]:
+        """What the awaited ones returned, once committed."""
+        with connection.begin():
+            for kind in Kind:
+                if rows := self._rows.get(kind):
+                    self._write_rows(connection, kind, rows, attempt)
+            for work in self._works:
+                _complain(attempt(connection, work))
+            results = [attempt(connection, item.work) for item in self._awaited]
+            if self._trim:
+                _trim(connection)
+        return results
+
+    def _write_rows(
+        self, connection: sa.Connection, kind: Kind, rows: list[dict[str, object]], attempt: Attempt
+    ) -> None:
+        """All at once; when that fails, one by one, so that a bad row loses nobody else's."""
+        insert = statement(connection.dialect.name, kind)
+        whole = attempt(connection, lambda connection: connection.execute(insert, rows))
+        if isinstance(whole, sa.exc.SQLAlchemyError):
+            for row in rows:
+                _complain(attempt(connection, partial(execute, statement=insert, row=row)))
+
+
+def _nothing(_connection: sa.Connection) -> None:
+    """Only to be told of the commit."""
+
+
+def _plainly(connection: sa.Connection, work: Callable[[sa.Connection], Any]) -> Any:
+    """Its error ends the transaction."""
+    return work(connection)
+
+
+def _apart(connection: sa.Connection, work: Callable[[sa.Connection], Any]) -> Any:
+    """Its error is its own, and returned."""
+    try:
+        with connection.begin_nested():
+            return work(connection)
+    except sa.exc.SQLAlchemyError as error:
+        if connection.invalidated or not connection.in_transaction():
+            raise
+        return error
+
+
+def _complain(result: Any) -> None:
+    if isinstance(result, sa.exc.SQLAlchemyError):
+        log.error("a write to the database failed", exc_info=result)
+
+
+@lru_cache
+def statement(dialect: str, kind: Kind) -> sa.Executable:
+    """What writes rows of a kind into the database of that name in SQLAlchemy."""
+    match kind:
+        case Kind.JOURNAL:
+            return sa.insert(journal)
+        case Kind.USAGE:
+            return sa.insert(usage)
+        case Kind.JOB:
+            return upsert_by(dialect, jobs, "job")
+        case Kind.PROGRAM:
+            return upsert_by(dialect, programs, "job", "segment")
+        case Kind.TIMINGS:
+            return (
+                sa.update(programs)
+                .where(
+                    programs.c.job == sa.bindparam("of_job"), programs.c.segment == sa.bindparam("of_segment")
+                )
+                .values(timings=sa.bindparam("timings"))
+            )
+
+
+def execute(
+    connection: sa.Connection, statement: sa.Executable, row: dict[str, object] | None = None
+) -> None:
+    connection.execute(statement, row)
+
+
+def _trim(connection: sa.Connection) -> None:
+    """Keep the newest journal rows, and the programs of the newest jobs within a total."""
+    newest = connection.scalar(sa.select(sa.func.max(journal.c.seq))) or 0
+    connection.execute(sa.delete(journal).where(journal.c.seq <= newest - JOURNAL_ROWS_MAX))
+    kept_bytes, kept_jobs = 0, 0
+    sizes = sa.select(programs.c.job, sa.func.sum(programs.c.nbytes), sa.func.max(programs.c.id)).group_by(
+        programs.c.job
+    )
+    for job, nbytes, _ in connection.execute(sizes.order_by(sa.func.max(programs.c.id).desc())).all():
+        kept_bytes, kept_jobs = kept_bytes + nbytes, kept_jobs + 1
+        if kept_jobs > PROGRAM_JOBS_MAX or kept_bytes > PROGRAMS_BYTES_MAX:
+            connection.execute(sa.delete(programs).where(programs.c.job == job))

@@ -1,0 +1,75 @@
+"""Nobody is told what the database does not have yet."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from pool_kit import Client, act, http, running_pool
+
+from djinn_lab.protocol.messages import JobUpdate, QueryBlobs, SegmentResult
+
+pytestmark = pytest.mark.processes
+SILENCE_S = 0.5
+
+
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """Nobody else can write meanwhile."""
+    with closing(sqlite3.connect(database, timeout=30, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            other.execute("ROLLBACK")
+
+
+def test_what_is_not_committed_is_told_to_nobody(tmp_path: Path) -> None:
+    with running_pool(tmp_path) as info, Client(info) as client, http(info) as api:
+        client.run(act(""))
+        with locked(tmp_path / "pool.sqlite3"):
+            job = client.submit(act("", ""))
+            with pytest.raises(TimeoutError):
+                client.socket.recv(SILENCE_S)
+            answers: list[str] = []
+            asking = threading.Thread(target=lambda: answers.append(api.get(f"/v1/jobs/{job}").json()["job"]))
+            asking.start()
+            asking.join(SILENCE_S)
+            assert not answers, "the API told of a job that the database does not have"
+            assert api.get("/v1/alive").status_code == 200
+        assert client.result(job).outcome == "done"
+        asking.join(30)
+        assert answers == [job]
+
+
+def test_messages_of_a_session_keep_their_order(tmp_path: Path) -> None:
+    """Those that wait for a commit hold back those behind them."""
+    with running_pool(tmp_path) as info, Client(info) as client:
+        with locked(tmp_path / "pool.sqlite3"):
+            job = client.submit(act("", ""))
+            client.send(QueryBlobs(["0" * 64]))
+        kinds = []
+        while not {"SegmentResult", "BlobsMissing"} <= set(kinds):
+            message = client.receive()
+            kinds.append(type(message).__name__)
+            if isinstance(message, JobUpdate | SegmentResult):
+                assert message.job == job
+        assert kinds[0] == "JobUpdate"
+
+
+def test_a_refused_cell_is_told_of_once_it_is_known(tmp_path: Path) -> None:
+    with running_pool(tmp_path, memory_bytes=2**20) as info, Client(info) as client:
+        with locked(tmp_path / "pool.sqlite3"):
+            job = client.submit(b"this is no program")
+            with pytest.raises(TimeoutError):
+                client.socket.recv(SILENCE_S)
+        result = client.result(job)
+        assert result.outcome == "failed"
+        with closing(sqlite3.connect(tmp_path / "pool.sqlite3")) as database:
+            assert database.execute("select state from jobs where job = ?", (job,)).fetchall() == [
+                ("FAILED",)
+            ]
