@@ -7,15 +7,13 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from djinn_lab.cli.output import print_line
 from djinn_lab.errors import UserError
-
-KERNEL_NAME = "djinn"
-PROVISIONER_NAME = "djinn-provisioner"
+from djinn_lab.pool.captured_kernel import KERNEL_NAME, kernel_folder, kernel_spec
 
 
 def build_group() -> typer.Typer:
@@ -63,28 +61,3 @@ def uninstall() -> None:
     except (NoSuchKernel, KeyError):
         raise UserError("The kernel is not installed.") from None
     print_line(f"Removed {place}.")
-
-
-def kernel_folder() -> Path:
-    """The kernel's files in this installation. Raises UserError when they are missing."""
-    import djinn_lab
-
-    for place in djinn_lab.__path__:
-        folder = Path(place) / "kernels" / KERNEL_NAME
-        if (folder / "kernel.json").is_file():
-            return folder
-    raise UserError(
-        "This installation has no kernel files.", "Install djinn-lab again from a complete package."
-    )
-
-
-def kernel_spec(template: dict[str, Any], provisioner: bool = False) -> dict[str, Any]:
-    """The shipped spec with this Python in place of ``python``."""
-    words = [sys.executable if word == "python" else word for word in template["argv"]]
-    spec = {**template, "argv": words}
-    if provisioner:
-        spec["metadata"] = {
-            **template.get("metadata", {}),
-            "kernel_provisioner": {"provisioner_name": PROVISIONER_NAME},
-        }
-    return spec

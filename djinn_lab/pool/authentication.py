@@ -66,6 +66,7 @@ class Authentication:
     def __init__(self, owner_token: str) -> None:
         self._users: dict[str, User] = {token_digest(owner_token): User(owner_name(), Role.ADMIN)}
         self.owner = owner_name()
+        self._minted: dict[str, User] = {}
 
     def user_of(self, authorization: str | None) -> User | None:
         """The user of an ``Authorization`` header, None when it names none."""
@@ -74,10 +75,25 @@ class Authentication:
             return None
         presented = token_digest(token.strip())
         found = None
-        for digest, user in self._users.items():
+        for digest, user in (*self._users.items(), *self._minted.items()):
             if hmac.compare_digest(digest, presented):
                 found = user
         return found
+
+    def named(self, name: str) -> User | None:
+        return next((user for user in self._users.values() if user.name == name), None)
+
+    def mint(self, user: User) -> str:
+        """A token for work that the pool itself does for this user. It is never stored, and opens no more than a
+        user's role does."""
+        token = new_token()
+        role = min(user.role, Role.USER)
+        self._minted[token_digest(token)] = msgspec.structs.replace(user, role=role)
+        return token
+
+    def revoke(self, token: str) -> None:
+        """A minted token is worth nothing from now on."""
+        self._minted.pop(token_digest(token), None)
 
     def users(self) -> list[User]:
         return sorted(self._users.values(), key=lambda user: user.name)
@@ -103,4 +119,6 @@ class Authentication:
         digests = [digest for digest, user in self._users.items() if user.name == name]
         for digest in digests:
             del self._users[digest]
+        for digest in [digest for digest, user in self._minted.items() if user.name == name]:
+            del self._minted[digest]
         return bool(digests)

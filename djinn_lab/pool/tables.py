@@ -92,3 +92,27 @@ devices = sa.Table(
     sa.Column("op_overhead_s", sa.Float, nullable=False),
 )
 """What devices of this name measured, by thread count."""
+
+notebooks = sa.Table(
+    "notebooks",
+    metadata,
+    sa.Column("job", sa.String, primary_key=True),
+    sa.Column("pool", sa.String, nullable=False),
+    sa.Column("user", sa.String, nullable=False),
+    sa.Column("key", sa.String, nullable=False),
+    sa.Column("name", sa.String, nullable=False),
+    sa.Column("state", sa.String, nullable=False, index=True),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("submitted_at", sa.Float, nullable=False),
+    sa.Column("started_at", sa.Float),
+    sa.Column("finished_at", sa.Float),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("notebook", sa.Text, nullable=False),
+    sa.Column("folder", sa.String, nullable=False),
+    sa.Column("digest", sa.String, nullable=False),
+    sa.Column("source", sa.LargeBinary, nullable=False),
+    sa.Column("executed", sa.LargeBinary),
+    sa.UniqueConstraint("user", "key"),
+)
+"""Notebooks that run as batch jobs. ``notebook``: what the core knows of it, in JSON. ``digest``: of all that was
+asked for. ``source``: as submitted, ``executed``: by the latest attempt that ended, both as files' bytes."""

@@ -1,0 +1,58 @@
+"""What a pool tells the runner of a batch notebook, and what the runner tells the pool.
+
+The task lies in the runner's directory, the messages are lines of JSON on the runner's standard output. The
+end of its standard input tells it to stop: the pool closes it, or died. The outcome is also left in the
+directory, for a server that comes after the one that started it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+TASK_FILE = "task.json"
+SOURCE_FILE = "notebook.ipynb"
+EXECUTED_FILE = "executed.ipynb"
+OUTCOME_FILE = "outcome.json"
+SESSION_FILE = "session.json"
+LOG_FILE = "runner.log"
+LOCK_FILE = "runner.lock"
+"""Held, with the process's id in it, as long as the runner lives."""
+LINE_BYTES_MAX = 64 * 2**10
+
+
+class Task(msgspec.Struct, frozen=True):
+    """``folder``: where the notebook runs."""
+
+    job: str
+    attempt: int
+    folder: str
+
+
+class RunnerMessage(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class KernelStarted(RunnerMessage, frozen=True, tag=True):
+    """``process``: its id, which is also that of its group."""
+
+    process: int
+
+
+class CellBegins(RunnerMessage, frozen=True, tag=True):
+    """Number ``cell`` (from 1) of ``cells`` code cells."""
+
+    cell: int
+    cells: int
+
+
+class AttemptEnded(RunnerMessage, frozen=True, tag=True):
+    """``outcome``: a value of :class:`djinn_lab.jobs.batch.Outcome`. ``message``: what went wrong. ``cell``:
+    the one that failed."""
+
+    attempt: int
+    outcome: str
+    message: str = ""
+    cell: int | None = None
+
+
+FromRunner = KernelStarted | CellBegins | AttemptEnded

@@ -1,0 +1,251 @@
+"""``python -m djinn_lab.pool.notebook_runner DIRECTORY``: runs one notebook, once, for the pool.
+
+The kernel is the project's own, in which every cell is captured; it finds the pool by the environment, with a
+token of its own. What it has done is written after each cell and every few seconds, so that it is there
+whoever kills this process. When the pool closes this process's standard input, or dies, the kernel is
+interrupted, has a moment to leave its cell, and is killed with all processes that it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import nbformat
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+
+from djinn_lab.jobs.batch import Outcome
+from djinn_lab.pool import notebook_messages as files
+from djinn_lab.pool.captured_kernel import KERNEL_NAME, kernel_folder, kernel_spec
+from djinn_lab.pool.notebook_messages import AttemptEnded, CellBegins, FromRunner, KernelStarted, Task
+
+KERNEL_START_TIMEOUT_S = 300
+WRITE_EVERY_S = 5.0
+INTERRUPT_GRACE_S = 2.0
+LEAVE_WITHIN_S = 6.0
+"""After it was told to stop; then it ends itself, whatever it is at."""
+STOP_SEEN_S = 0.5
+SKIPPED_TAG = "skip-execution"
+MESSAGE_CHARACTERS_MAX = 500
+PR_SET_PDEATHSIG = 1
+
+log = logging.getLogger(__name__)
+
+
+class OwnKernel(KernelSpecManager):
+    """Knows the kernel of this very installation, whatever is installed for Jupyter."""
+
+    def get_kernel_spec(self, kernel_name: str) -> Any:
+        folder = kernel_folder()
+        template = msgspec.json.decode((folder / "kernel.json").read_bytes())
+        return KernelSpec(resource_dir=str(folder), **kernel_spec(template))
+
+
+class Runner:
+    """One attempt. ``pool``: takes the lines for it."""
+
+    def __init__(self, directory: Path, pool: BinaryIO) -> None:
+        self._directory = directory
+        self._pool = pool
+        self._task = msgspec.json.decode((directory / files.TASK_FILE).read_bytes(), type=Task)
+        source = (directory / files.SOURCE_FILE).read_text()
+        self._notebook = nbformat.reads(source, as_version=4)  # type: ignore[no-untyped-call]
+        self._numbers = _code_cells(self._notebook)
+        self._cell = 0
+        self._manager = AsyncKernelManager(
+            kernel_name=KERNEL_NAME,
+            kernel_spec_manager=OwnKernel(),
+            connection_file=str(directory / "connection.json"),
+        )
+        self._stopping = asyncio.Event()
+        self._kernel: int | None = None
+
+    async def run(self) -> None:
+        """Until the notebook is through, a cell fails, or it is told to stop."""
+        self._watch_pool()
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        writing = asyncio.ensure_future(self._write_now_and_then())
+        try:
+            ended = await self._until_ended(stopped)
+            self._write()
+            _write_whole(self._directory / files.OUTCOME_FILE, msgspec.json.encode(ended))
+            if ended.outcome != Outcome.STOPPED and self._manager.has_kernel:
+                await self._manager.shutdown_kernel()
+        finally:
+            writing.cancel()
+            stopped.cancel()
+            self._kill_kernel()
+        self._tell(ended)
+
+    async def _until_ended(self, stopped: asyncio.Future[bool]) -> AttemptEnded:
+        executing = asyncio.ensure_future(self._execute())
+        await asyncio.wait([executing, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not executing.done():
+            await self._interrupt(executing)
+        ended = executing.result() if executing.done() else self._ended(Outcome.STOPPED)
+        if ended.outcome == Outcome.FAILED:
+            # A pool that dies makes the cell fail, too: which of the two was first?
+            await asyncio.wait([stopped], timeout=STOP_SEEN_S)
+            if stopped.done():
+                return self._ended(Outcome.STOPPED)
+        return ended
+
+    async def _execute(self) -> AttemptEnded:
+        client = NotebookClient(
+            self._notebook,
+            km=self._manager,
+            timeout=None,
+            startup_timeout=KERNEL_START_TIMEOUT_S,
+            skip_cells_with_tag=SKIPPED_TAG,
+            on_cell_start=self._cell_starts,
+            on_cell_executed=self._cell_executed,
+        )
+        try:
+            await self._manager.start_kernel(
+                extra_arguments=["--HistoryManager.hist_file=:memory:"],
+                cwd=self._task.folder,
+                preexec_fn=_die_with_parent,
+            )
+            assert isinstance(self._manager.provisioner, LocalProvisioner)
+            self._kernel = self._manager.provisioner.pid
+            assert self._kernel is not None
+            self._tell(KernelStarted(self._kernel))
+            await client.async_execute()
+        except CellExecutionError as error:
+            return self._ended(Outcome.FAILED, f"{error.ename}{self._place()}{_last_line(error.evalue)}")
+        except DeadKernelError:
+            return self._ended(Outcome.FAILED, f"the kernel died{self._place()} (killed, or out of memory?)")
+        except (RuntimeError, OSError) as error:
+            log.exception("the kernel could not be used")
+            return self._ended(
+                Outcome.FAILED, f"the kernel could not be used{self._place()}{_last_line(str(error))}"
+            )
+        finally:
+            if client.kc is not None:
+                client.kc.stop_channels()
+        return AttemptEnded(self._task.attempt, Outcome.DONE)
+
+    async def _interrupt(self, executing: asyncio.Future[AttemptEnded]) -> None:
+        """Let the cell leave by KeyboardInterrupt, for a moment."""
+        if self._manager.has_kernel:
+            await self._manager.interrupt_kernel()
+        await asyncio.wait([executing], timeout=INTERRUPT_GRACE_S)
+        if not executing.done():
+            executing.cancel()
+
+    def _ended(self, outcome: Outcome, message: str = "") -> AttemptEnded:
+        return AttemptEnded(self._task.attempt, outcome, message[:MESSAGE_CHARACTERS_MAX], self._cell or None)
+
+    def _place(self) -> str:
+        return f" in cell {self._cell} of {len(self._numbers)}" if self._cell else " at its start"
+
+    # -- from the client of the kernel ---------------------------------------------------------------------
+
+    def _cell_starts(self, cell: Any, cell_index: int) -> None:
+        number = self._numbers.get(cell_index)
+        if number is not None:
+            self._cell = number
+            self._tell(CellBegins(number, len(self._numbers)))
+
+    def _cell_executed(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
+        self._write()
+
+    # -- to the pool and the disk --------------------------------------------------------------------------
+
+    def _tell(self, message: FromRunner) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the pool died; its end is watched for elsewhere
+            self._pool.write(msgspec.json.encode(message) + b"\n")
+            self._pool.flush()
+
+    def _write(self) -> None:
+        text: str = nbformat.writes(self._notebook, version=4)  # type: ignore[no-untyped-call]
+        _write_whole(self._directory / files.EXECUTED_FILE, text.encode())
+
+    async def _write_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(WRITE_EVERY_S)
+            self._write()
+
+    # -- its end -------------------------------------------------------------------------------------------
+
+    def _watch_pool(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def watch() -> None:
+            while os.read(sys.stdin.fileno(), 4096):
+                pass
+            loop.call_soon_threadsafe(self._stopping.set)
+            threading.Event().wait(LEAVE_WITHIN_S)
+            self._kill_kernel()
+            os._exit(1)
+
+        threading.Thread(target=watch, name="watch pool", daemon=True).start()
+
+    def _kill_kernel(self) -> None:
+        """With all that it started."""
+        if self._kernel is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._kernel, signal.SIGKILL)
+
+
+def _code_cells(notebook: Any) -> dict[int, int]:
+    """Number (from 1) of each cell that is run, by its place in the notebook."""
+    places = [
+        place
+        for place, cell in enumerate(notebook.cells)
+        if cell.cell_type == "code"
+        and cell.source.strip()
+        and SKIPPED_TAG not in cell.metadata.get("tags", [])
+    ]
+    return {place: number for number, place in enumerate(places, 1)}
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f": {lines[-1]}" if lines else ""
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Whoever reads it sees all of it or what was there before."""
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+_libc = ctypes.CDLL(None)
+
+
+def _die_with_parent() -> None:
+    """In the kernel's process: it is killed when this one is gone, however that happens."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    pool = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the kernel and libraries print is no message to the pool
+    directory = Path(sys.argv[1])
+    with (directory / files.LOCK_FILE).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        asyncio.run(Runner(directory, pool).run())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
