@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
@@ -16,7 +20,9 @@ from djinn_lab.magics.options import CellOptions, default_options, parse_options
 from djinn_lab.magics.session_note import SessionNote
 from djinn_lab.magics.source import CellSource
 from djinn_lab.magics.typing_watch import TypingWatch
+from djinn_lab.protocol.notebooks import CELL_OPTIONS_VARIABLE, DEADLINE_VARIABLE
 
+DEADLINE_S_MIN = 0.001
 PATH_VARIABLE = "JPY_SESSION_NAME"
 """Where Jupyter's server says which notebook a kernel is for."""
 
@@ -25,6 +31,15 @@ def notebook_name() -> str | None:
     """The notebook's file name, where the front end tells; None elsewhere."""
     path = os.environ.get(PATH_VARIABLE, "")
     return Path(path).stem if path.endswith(".ipynb") else None
+
+
+def within_deadline(options: CellOptions) -> CellOptions:
+    """A cell without a deadline of its own shares the one that the whole notebook was given."""
+    given = os.environ.get(DEADLINE_VARIABLE)
+    if given is None or options.terms.deadline_s is not None:
+        return options
+    left_s = max(DEADLINE_S_MIN, float(given) - time.time())
+    return replace(options, terms=msgspec.structs.replace(options.terms, deadline_s=left_s))
 
 
 class Notebook:
@@ -55,12 +70,13 @@ class Notebook:
 
     def options(self, line: str, program: str) -> CellOptions:
         if self.defaults is None:
-            self.defaults = default_options(default_profile())
+            given = os.environ.get(CELL_OPTIONS_VARIABLE, "")
+            self.defaults = parse_options(given, "%djinn_config", default_options(default_profile()))
         return parse_options(line, program, self.defaults)
 
     def cell(self, line: str) -> NotebookCell:
         """The context manager around a captured cell's code."""
-        options = self.options(line, "%%djinn")
+        options = within_deadline(self.options(line, "%%djinn"))
         return NotebookCell(self.session, self.shell, self.source.text, options)
 
     def before_cell(self, info: Any = None) -> None:

@@ -14,12 +14,14 @@ from djinn_lab.cli import (
     doctor,
     jobs,
     kernel,
+    notebooks,
     pool,
     profiles,
     queue,
     sessions,
     setup,
     simulate,
+    submit,
     version,
 )
 from djinn_lab.cli.output import print_error
@@ -40,6 +42,8 @@ def build_app() -> typer.Typer:
     app.add_typer(pool.build_group(), name="pool")
     app.command("jobs")(jobs.show_jobs)
     app.command("cancel")(jobs.cancel_job)
+    app.command("submit")(submit.submit_notebook)
+    app.add_typer(notebooks.build_group(), name="notebooks")
     app.command("queue")(queue.show_queue)
     app.command("why")(queue.why_job)
     app.command("preempt")(queue.preempt_job)

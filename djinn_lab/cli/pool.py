@@ -38,6 +38,12 @@ def start(
     queue_policy: Annotated[
         str | None, typer.Option(help="Who runs next, and who moves aside for whom; see the docs.")
     ] = None,
+    notebook_slots: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Batch notebooks that run at once. Default 2.")
+    ] = None,
+    notebooks_for: Annotated[
+        str | None, typer.Option(help="Who may submit notebooks: owner (the default) or users; see the docs.")
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 0,
     profile: Annotated[
         str | None, typer.Option("--profile", "-p", help="Whose pool settings to use.")
@@ -59,6 +65,8 @@ def start(
         link_bytes_per_s=settings.link_bytes_per_s if link_rate is None else _bytes("--link-rate", link_rate),
         memory_policy=memory_policy,
         queue_policy=queue_policy,
+        notebook_slots=notebook_slots,
+        notebooks_for=notebooks_for,
         port=port,
         wait_s=wait_s,
     )

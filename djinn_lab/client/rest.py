@@ -19,6 +19,7 @@ from djinn_lab.errors import (
     PoolNotFound,
     Refused,
 )
+from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.protocol.runtime_file import read_runtime
 from djinn_lab.srg.program import Program, decode_program
 
@@ -100,8 +101,9 @@ class PoolClient:
         return self._dict("GET", f"/v1/jobs/{_part(job)}")
 
     def cancel(self, job: str) -> Json:
-        """Ask to stop a job. Raises CancelFailed when it is over already."""
-        response = self._send("POST", f"/v1/jobs/{_part(job)}/cancel")
+        """Ask to stop a job, or a batch notebook. Raises CancelFailed when it is over already."""
+        kind = "notebooks" if job.startswith(ID_PREFIX) else "jobs"
+        response = self._send("POST", f"/v1/{kind}/{_part(job)}/cancel")
         if response.status_code == 409:
             raise CancelFailed(_detail(response))
         self._check(response)
@@ -135,13 +137,37 @@ class PoolClient:
         return self._list("/v1/usage", {"since": since, "limit": limit})
 
     def why(self, job: str) -> Json:
-        """Why a job is where it is: ``sentence``, and for one that waits for a device its ``explanation``."""
+        """Why a job is where it is: ``sentence``, and for one that waits for a device its ``explanation``. Of
+        a batch notebook, the notebook with its ``sentence``."""
+        if job.startswith(ID_PREFIX):
+            found = self.notebook(job)
+            return {**found, "sentence": found["reason"]}
         return self._dict("GET", f"/v1/jobs/{_part(job)}/why")
 
     def what_if(self, job: str, **changes: Any) -> Json:
         """When a waiting job would start with another ``priority``, ``members`` or ``deadline_s``, or
         ``anywhere``."""
         return self._dict("GET", f"/v1/jobs/{_part(job)}/what-if", changes)
+
+    def submit_notebook(self, submission: Json) -> tuple[Json, bool]:
+        """The batch notebook, and whether it is new: a submission whose key was accepted before is that one.
+        ``submission``: as :class:`djinn_lab.pool.notebook_views.NewNotebook`."""
+        response = self._send("POST", "/v1/notebooks", body=submission)
+        self._check(response)
+        answer: Json = response.json()
+        return answer, response.status_code == 201
+
+    def notebooks(self, state: str | None = None, user: str | None = None, limit: int = 100) -> list[Json]:
+        """Batch notebooks, newest first."""
+        return self._list("/v1/notebooks", {"state": state, "user": user, "limit": limit})
+
+    def notebook(self, job: str) -> Json:
+        """``job``: the id, or a unique start of it."""
+        return self._dict("GET", f"/v1/notebooks/{_part(job)}")
+
+    def notebook_result(self, job: str) -> bytes:
+        """The executed notebook's file, as far as it is."""
+        return self._request("GET", f"/v1/notebooks/{_part(job)}/result").content
 
     def preempt(self, job: str) -> None:
         """Ask a running job to move aside, behind all that wait."""

@@ -15,6 +15,7 @@ from djinn_lab.pool.devices import plan_devices
 from djinn_lab.pool.launcher import WORKER_COMMAND
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import PoolOptions, run_pool
+from djinn_lab.protocol.notebooks import OPEN_TO
 
 
 def main() -> int:
@@ -41,6 +42,8 @@ def main() -> int:
             arguments.blob_bytes_max,
             arguments.memory_policy,
             read_policy(arguments.queue_policy),
+            arguments.notebook_slots,
+            arguments.notebooks_for,
         )
         run_pool(options)
     except DjinnError as error:
@@ -63,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--link-bytes-per-s", type=int, help="of a CPU device's copies; 0: unlimited")
     parser.add_argument("--memory-policy", default="ours", choices=sorted(POLICIES))
     parser.add_argument("--queue-policy", default=OURS.name, help="a policy's name, or its file")
+    parser.add_argument("--notebook-slots", type=int, default=2, help="notebooks that run at once")
+    parser.add_argument("--notebooks-for", default="owner", choices=OPEN_TO, help="who may submit them")
     parser.add_argument("--worker-command", help="the worker's command line, before its own options")
     return parser
 

@@ -18,6 +18,7 @@ from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.durability import CommittedAnswers
 from djinn_lab.pool.job_api import add_job_routes
 from djinn_lab.pool.memory_view import MemoryReport, memory_report
+from djinn_lab.pool.notebook_api import add_notebook_routes
 from djinn_lab.pool.queue_api import add_queue_routes
 from djinn_lab.pool.registry import SessionView
 from djinn_lab.pool.sessions import SessionEndpoint
@@ -101,6 +102,7 @@ def create_app(context: PoolContext) -> FastAPI:
     _add_user_routes(app, context)
     add_job_routes(app, context)
     add_queue_routes(app, context)
+    add_notebook_routes(app, context)
     return app
 
 

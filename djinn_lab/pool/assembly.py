@@ -23,6 +23,7 @@ from djinn_lab.pool.fleet import Fleet
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.metrics import Metrics
+from djinn_lab.pool.notebooks import NOTEBOOK_RULES, NotebookRules, NotebookService
 from djinn_lab.pool.registry import SessionRegistry
 from djinn_lab.pool.share_store import read_shares
 from djinn_lab.pool.store import Store
@@ -37,6 +38,7 @@ def assemble(
     stop: Callable[[], None],
     policy: MemoryPolicy = POLICIES["ours"],
     queue_policy: str | QueuePolicy = OURS.name,
+    notebook_rules: NotebookRules = NOTEBOOK_RULES,
 ) -> PoolContext:
     """Reads what the database knows, so it blocks; call it before serving. Raises PoolError without one."""
     clock = Clock()
@@ -62,4 +64,5 @@ def assemble(
     books = Bookkeeper(ledger, blobs, store, SessionRegistry(), metrics.observe_segment)
     driver = Driver(ledger, launcher, fleet, blobs, books)
     heartbeat = Heartbeat(driver, store)
-    return PoolContext(driver, authentication, blobs, store, metrics, heartbeat, started_at, stop)
+    notebooks = NotebookService(driver, authentication, store, notebook_rules)
+    return PoolContext(driver, authentication, blobs, store, metrics, heartbeat, notebooks, started_at, stop)

@@ -84,8 +84,8 @@ class Authentication:
         return next((user for user in self._users.values() if user.name == name), None)
 
     def mint(self, user: User) -> str:
-        """A token for work that the pool itself does for this user. It is never stored, and opens no more than a
-        user's role does."""
+        """A token for work that the pool itself does for this user. It is never stored, and opens at most
+        what the role ``user`` may."""
         token = new_token()
         role = min(user.role, Role.USER)
         self._minted[token_digest(token)] = msgspec.structs.replace(user, role=role)

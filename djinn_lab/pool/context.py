@@ -10,6 +10,7 @@ from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.metrics import Metrics
+from djinn_lab.pool.notebooks import NotebookService
 from djinn_lab.pool.queue_view import expected_starts
 from djinn_lab.pool.store import Store, write_measurement
 
@@ -75,6 +76,7 @@ class PoolContext:
     store: Store
     metrics: Metrics
     heartbeat: Heartbeat
+    notebooks: NotebookService
     started_at: float
     stop: Callable[[], None]
     ready: bool = False

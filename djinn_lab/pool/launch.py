@@ -19,6 +19,7 @@ from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.devices import plan_devices
 from djinn_lab.pool.policy_file import read_policy
+from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import (
     RuntimeInfo,
     process_is_alive,
@@ -50,13 +51,16 @@ def start_pool(
     link_bytes_per_s: int | None = None,
     memory_policy: str | None = None,
     queue_policy: str | None = None,
+    notebook_slots: int | None = None,
+    notebooks_for: str | None = None,
 ) -> RuntimeInfo:
     """The running pool, or a new one once it is ready. It outlives the caller.
 
     ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Sizes are per device; see
     :func:`djinn_lab.pool.devices.plan_devices`. ``memory_policy``: a name in
     :data:`djinn_lab.memory.POLICIES`, ``queue_policy`` in :data:`djinn_lab.jobs.decision.POLICIES`, or the
-    path of one (:mod:`djinn_lab.pool.policy_file`). Raises
+    path of one (:mod:`djinn_lab.pool.policy_file`). ``notebook_slots``: batch notebooks that run at once,
+    ``notebooks_for``: who may submit them. Raises
     OptionError, or PoolError with the end of the server's log when it does not become ready within
     ``wait_s``.
     """
@@ -73,6 +77,11 @@ def start_pool(
             )
         if queue_policy is not None:
             read_policy(queue_policy)
+        if notebooks_for is not None and notebooks_for not in OPEN_TO:
+            raise OptionError(
+                f"Notebooks are submitted by {' or '.join(OPEN_TO)}, not by {notebooks_for!r}.",
+                f"Use one of {', '.join(OPEN_TO)}.",
+            )
         arguments = {
             "--devices": devices,
             "--memory-bytes": memory_bytes,
@@ -85,6 +94,8 @@ def start_pool(
             "--link-bytes-per-s": link_bytes_per_s,
             "--memory-policy": memory_policy,
             "--queue-policy": queue_policy,
+            "--notebook-slots": notebook_slots,
+            "--notebooks-for": notebooks_for,
         }
         process = _spawn([f"{name}={value}" for name, value in arguments.items() if value is not None])
         return _wait_until_ready(process, deadline_s, wait_s)

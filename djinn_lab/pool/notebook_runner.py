@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 import nbformat
@@ -36,7 +36,7 @@ from djinn_lab.pool.notebook_messages import AttemptEnded, CellBegins, FromRunne
 KERNEL_START_TIMEOUT_S = 300
 WRITE_EVERY_S = 5.0
 INTERRUPT_GRACE_S = 2.0
-LEAVE_WITHIN_S = 6.0
+LEAVE_WITHIN_S = 4.0
 """After it was told to stop; then it ends itself, whatever it is at."""
 STOP_SEEN_S = 0.5
 SKIPPED_TAG = "skip-execution"
@@ -91,9 +91,10 @@ class Runner:
             self._kill_kernel()
         self._tell(ended)
 
-    async def _until_ended(self, stopped: asyncio.Future[bool]) -> AttemptEnded:
+    async def _until_ended(self, stopped: asyncio.Future[Literal[True]]) -> AttemptEnded:
         executing = asyncio.ensure_future(self._execute())
-        await asyncio.wait([executing, stopped], return_when=asyncio.FIRST_COMPLETED)
+        waits: list[asyncio.Future[Any]] = [executing, stopped]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if not executing.done():
             await self._interrupt(executing)
         ended = executing.result() if executing.done() else self._ended(Outcome.STOPPED)
@@ -111,6 +112,7 @@ class Runner:
             timeout=None,
             startup_timeout=KERNEL_START_TIMEOUT_S,
             skip_cells_with_tag=SKIPPED_TAG,
+            coalesce_streams=True,
             on_cell_start=self._cell_starts,
             on_cell_executed=self._cell_executed,
         )

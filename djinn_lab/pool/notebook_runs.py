@@ -20,7 +20,7 @@ from djinn_lab.pool import notebook_messages as files
 from djinn_lab.pool.notebook_messages import AttemptEnded, FromRunner, KernelStarted, Task
 
 RUNNER_COMMAND = (sys.executable, "-m", "djinn_lab.pool.notebook_runner")
-STOP_GRACE_S = 8.0
+STOP_GRACE_S = 5.0
 """More than a runner takes to leave by itself."""
 LEFT_GRACE_S = 10.0
 LOG_TAIL_CHARACTERS = 300
@@ -81,8 +81,13 @@ class NotebookRun:
         """What it says last, None when it ended without a word."""
         assert process.stdout is not None
         ended = None
-        async for line in process.stdout:
-            message: FromRunner = msgspec.json.decode(line, type=FromRunner)
+        while line := await process.stdout.readline():
+            try:
+                message: FromRunner = msgspec.json.decode(line, type=FromRunner)
+            except msgspec.DecodeError as error:
+                log.error("the runner of %s sent what is no message: %s", self._task.job, error)
+                _kill(process)
+                continue
             if isinstance(message, AttemptEnded):
                 ended = message
             elif isinstance(message, KernelStarted):

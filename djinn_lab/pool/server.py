@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 DATABASE_FILE = "pool.sqlite3"
+NOTEBOOKS = "notebooks"
 GRACE_S = 2
 SWITCH_INTERVAL_S = 0.0001
 """How long the event loop may wait for the interpreter when another thread (the database's) has it."""
@@ -55,7 +56,8 @@ log = logging.getLogger(__name__)
 class PoolOptions(msgspec.Struct, frozen=True):
     """``port`` 0: any free one. ``blob_bytes_max`` None: half of the free shared memory. ``memory_policy``:
     its name in :data:`djinn_lab.memory.POLICIES`. ``queue_policy``: itself, or its name in
-    :data:`djinn_lab.jobs.decision.POLICIES`."""
+    :data:`djinn_lab.jobs.decision.POLICIES`. ``notebooks_for``: who may submit notebooks, in
+    :data:`djinn_lab.protocol.notebooks.OPEN_TO`; ``notebook_slots`` of them run at once."""
 
     plans: Sequence[DevicePlan]
     worker_command: Sequence[str]
@@ -63,6 +65,8 @@ class PoolOptions(msgspec.Struct, frozen=True):
     blob_bytes_max: int | None = None
     memory_policy: str = "ours"
     queue_policy: str | QueuePolicy = "ours"
+    notebook_slots: int = 2
+    notebooks_for: str = "owner"
 
 
 def run_pool(options: PoolOptions) -> None:
@@ -95,6 +99,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
     from djinn_lab.pool.api import create_app
     from djinn_lab.pool.assembly import assemble
     from djinn_lab.pool.authentication import new_token
+    from djinn_lab.pool.notebooks import NotebookRules
     from djinn_lab.pool.web_server import WebServer
 
     token = new_token()
@@ -102,7 +107,10 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
     stopped = asyncio.Event()
     database = data_directory() / DATABASE_FILE
     policy = POLICIES[options.memory_policy]
-    context = assemble(pool, token, launcher, blobs, database, stopped.set, policy, options.queue_policy)
+    notebooks = NotebookRules(options.notebook_slots, options.notebooks_for)
+    context = assemble(
+        pool, token, launcher, blobs, database, stopped.set, policy, options.queue_policy, notebooks
+    )
     listener = _listen(options.port)
     server = WebServer(create_app(context), GRACE_S)
     loop = asyncio.get_running_loop()
@@ -124,11 +132,13 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
         )
         if await _until_ready(context.driver.fleet, stopped):
             context.ready = True
+            await context.notebooks.start(info.url, data_directory() / NOTEBOOKS)
             write_runtime(info)
             log.info("pool %s is ready at %s", pool, info.url)
             await _first(stopped.wait(), serving, heartbeat)
     finally:
         remove_runtime(os.getpid())
+        await context.notebooks.stop()
         server.should_exit = True
         await asyncio.gather(serving, return_exceptions=True)
         heartbeat.cancel()

@@ -27,8 +27,8 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Submission(Message, frozen=True, tag=True):
-    """What a user asks for. ``after``: whole ids. ``cells``: those of them that are cells which have not ended.
-    ``deadline_s``: in seconds from now."""
+    """What a user asks for. ``after``: whole ids. ``cells``: those of them that are cells which have not
+    ended. ``deadline_s``: in seconds from now."""
 
     at_s: float
     job: str

@@ -66,7 +66,9 @@ def _running(notebook: Notebook, now_s: float) -> str:
         told = notebook.stopping.message
         return f"Its kernel is being stopped: {'cancelled ' if notebook.stopping.cancelled else ''}{told}."
     attempt = f", attempt {_of_attempts(notebook)}" if notebook.attempts > 1 else ""
-    return f"Running for {format_seconds(max(0.0, since_s))}: {_where(notebook)}{attempt}."
+    if since_s < 1:
+        return f"Running: {_where(notebook)}{attempt}."
+    return f"Running for {format_seconds(since_s)}: {_where(notebook)}{attempt}."
 
 
 def _backing_off(notebook: Notebook, clock_time: Callable[[float], str]) -> str:

@@ -1,0 +1,85 @@
+"""``djinn-lab notebooks``: batch notebooks, and what came of them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from djinn_lab.cli.options import AsJson
+from djinn_lab.cli.output import print_json, print_line, print_table
+from djinn_lab.errors import OptionError
+from djinn_lab.jobs.batch import NotebookState
+from djinn_lab.units import format_seconds
+
+State = Annotated[str | None, typer.Option(help="Only those in this state, e.g. RUNNING.")]
+OfUser = Annotated[str | None, typer.Option("--user", help="Only this user's.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="The newest so many.")]
+
+
+def build_group() -> typer.Typer:
+    group = typer.Typer(help="List batch notebooks and fetch their results.", invoke_without_command=True)
+    group.callback()(_show_when_alone)
+    group.command("list")(show_notebooks)
+    group.command("result")(fetch_result)
+    return group
+
+
+def _show_when_alone(context: typer.Context, as_json: AsJson = False) -> None:
+    """List batch notebooks and fetch their results."""
+    if context.invoked_subcommand is None:
+        show_notebooks(as_json=as_json)
+
+
+def show_notebooks(
+    state: State = None, user: OfUser = None, limit: Limit = 20, as_json: AsJson = False
+) -> None:
+    """List batch notebooks, newest first."""
+    from djinn_lab.client.rest import PoolClient
+
+    if state is not None and state.upper() not in tuple(NotebookState):
+        raise OptionError(f"There is no state {state!r}.", f"Use one of {', '.join(NotebookState)}.")
+    found = PoolClient.find().notebooks(None if state is None else state.upper(), user, limit)
+    if as_json:
+        print_json(found)
+    elif not found:
+        print_line("No batch notebooks. Submit one with: djinn-lab submit NOTEBOOK")
+    else:
+        headings = ("job", "user", "notebook", "state", "cells", "ran", "why")
+        print_table("Notebooks", headings, [_row(one) for one in found])
+
+
+def fetch_result(
+    job: Annotated[str, typer.Argument(help="The notebook's id, or a unique start of it.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file. Default: JOB.ipynb here.")
+    ] = None,
+) -> None:
+    """Write the executed notebook to a file; of one that runs, what it has done so far."""
+    from djinn_lab.client.rest import PoolClient
+
+    client = PoolClient.find()
+    found = client.notebook(job)
+    path = output or Path(f"{found['job']}.ipynb")
+    content = client.notebook_result(found["job"])
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise OptionError(f"{path} cannot be written: {error.strerror}.") from None
+    print_line(f"{path}: {found['name']}, {found['state']}. {found['reason']}")
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    began = one["started_at"]
+    ended = one["finished_at"] or time.time()
+    return (
+        one["job"],
+        one["user"],
+        one["name"],
+        one["state"],
+        f"{one['cell']}/{one['cells']}" if one["cells"] else "",
+        "" if began is None else format_seconds(max(0.0, ended - began)),
+        one["reason"],
+    )

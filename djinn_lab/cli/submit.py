@@ -1,0 +1,179 @@
+"""``djinn-lab submit``: run a notebook as a batch job."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from djinn_lab.cli.output import print_line
+from djinn_lab.errors import OptionError, PoolLost, PoolNotFound, UserError
+from djinn_lab.jobs import RANKS
+from djinn_lab.jobs.batch import OVER, Restart
+from djinn_lab.jobs.batch.restarts import BACKOFF_S
+from djinn_lab.units import parse_seconds
+
+if TYPE_CHECKING:
+    from djinn_lab.client.rest import PoolClient
+
+ATTEMPTS_MAX = 4
+RETRY_AFTER_S = 1.0
+LOOK_EVERY_S = 0.5
+
+
+def submit_notebook(
+    notebook: Annotated[Path, typer.Argument(help="The .ipynb file.")],
+    name: Annotated[str | None, typer.Option(help="What it is called in lists. Default: the file's.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="The same key again is the same job; another run needs another one.")
+    ] = None,
+    priority: Annotated[
+        str, typer.Option(help="Of the notebook, and the default of its cells: CRITICAL to SCAVENGER.")
+    ] = "NORMAL",
+    after: Annotated[
+        list[str] | None, typer.Option(help="Start when this notebook or cell has ended well; repeatable.")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="Be done within this time if the pool can, such as 2h; stops nothing.")
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(help="Stop an attempt after this much run time.")] = None,
+    restart: Annotated[str, typer.Option(help="Run again: never, on-failure or always.")] = "never",
+    restarts_max: Annotated[
+        int | None, typer.Option(min=0, help="... so many times. Default 4 after failures; always: no limit.")
+    ] = None,
+    backoff: Annotated[
+        str | None, typer.Option(help="... after this time, doubled with each failure in a row. Default 10s.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where it runs, on the pool's machine. Default: the file's folder.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Wait, and write the executed notebook here.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait; exit with 1 unless it went well.")] = False,
+) -> None:
+    """Run a notebook from its first cell to its last on the pool, without anybody at it."""
+    from djinn_lab.client.rest import PoolClient
+
+    document = read_notebook(notebook)
+    if priority.upper() not in RANKS:
+        raise OptionError(f"There is no priority {priority!r}.", f"Use one of {', '.join(RANKS)}.")
+    if restart not in tuple(Restart):
+        raise OptionError(f"There is no restart policy {restart!r}.", f"Use one of {', '.join(Restart)}.")
+    if output is not None and not output.absolute().parent.is_dir():
+        raise OptionError(f"There is no folder {output.absolute().parent} for the executed notebook.")
+    client = PoolClient.find()
+    submission = {
+        "notebook": document,
+        "name": name or notebook.stem,
+        "key": key or uuid.uuid4().hex,
+        "folder": _folder(notebook, folder),
+        "priority": priority.upper(),
+        "after": after or [],
+        "deadline_s": _seconds("--deadline", deadline),
+        "timeout_s": _seconds("--timeout", timeout),
+        "restart": {
+            "policy": restart,
+            "restarts_max": restarts_max,
+            "backoff_s": BACKOFF_S if backoff is None else _seconds("--backoff", backoff),
+        },
+    }
+    found, new = _persist(lambda: client.submit_notebook(submission))
+    job = found["job"]
+    how = f"Submitted {notebook.name} as {job}." if new else f"{job} was submitted before with this key."
+    print_line(f"{how} {found['reason']}")
+    if wait or output is not None:
+        _wait(client, job, output)
+    else:
+        print_line(f"See: djinn-lab why {job}; its result: djinn-lab notebooks result {job} -o FILE")
+
+
+def read_notebook(path: Path) -> dict[str, Any]:
+    """The notebook in today's format. Raises UserError for a file that is none, or that cannot run here."""
+    import nbformat
+
+    if not path.is_file():
+        raise UserError(f"There is no notebook {path}.", "Give the path of an .ipynb file.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # old notebooks lack ids of cells, which are added here
+            found = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+            _, found = nbformat.validator.normalize(found)
+            nbformat.validate(found)
+    except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError) as error:
+        what = str(error).strip().splitlines()[0] if str(error).strip() else "it cannot be read"
+        raise UserError(f"{path} is no notebook: {what}", "Open it in Jupyter and save it again.") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path} is JSON, but no notebook ({error}).", "Open it in Jupyter and save it again."
+        ) from None
+    if not any(cell.cell_type == "code" and cell.source.strip() for cell in found.cells):
+        raise UserError(f"{path} has no code cells, so there is nothing to run.")
+    language = found.metadata.get("language_info", {}).get("name") or found.metadata.get(
+        "kernelspec", {}
+    ).get("language")
+    if language and language.lower() != "python":
+        raise UserError(
+            f"{path} is for a kernel of the language {language}; the pool runs Python notebooks.",
+            "Change its kernel to a Python one.",
+        )
+    document: dict[str, Any] = json.loads(nbformat.writes(found, version=4))  # type: ignore[no-untyped-call]
+    return document
+
+
+def _wait(client: PoolClient, job: str, output: Path | None) -> None:
+    """Say what it is at until it is over; ends with an error unless it went well."""
+    last = ""
+    try:
+        while True:
+            found = _persist(lambda: client.notebook(job))
+            runs = found["state"] == "RUNNING"
+            told = f"Cell {found['cell']} of {found['cells']}." if runs else found["reason"]
+            if told != last and (found["cell"] or not runs):
+                print_line(told)
+                last = told
+            if found["state"] in OVER:
+                break
+            time.sleep(LOOK_EVERY_S)
+    except KeyboardInterrupt:
+        print_line(f"{job} goes on. Stop it with: djinn-lab cancel {job}")
+        raise
+    if output is not None and found["attempts"]:
+        output.write_bytes(client.notebook_result(job))
+        print_line(f"The executed notebook is {output}.")
+    if found["state"] != "DONE":
+        raise typer.Exit(1)
+
+
+def _persist(call: Callable[[], Any]) -> Any:
+    """Try again while the connection breaks: the key makes sure that nothing is submitted twice."""
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            return call()
+        except (PoolLost, PoolNotFound):
+            if attempt == ATTEMPTS_MAX:
+                raise
+            time.sleep(RETRY_AFTER_S * attempt)
+    raise AssertionError("unreachable")
+
+
+def _folder(notebook: Path, given: Path | None) -> str:
+    """The file's own folder is meant only if the pool's machine is this one."""
+    if given is not None:
+        return str(given.absolute())
+    return str(notebook.absolute().parent)
+
+
+def _seconds(option: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise OptionError(f"{option}: {error}.") from None

@@ -1,0 +1,208 @@
+"""The part of the REST API that is about batch notebooks."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import sqlalchemy as sa
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+
+from djinn_lab.jobs import FINISHED, IllegalEvent
+from djinn_lab.jobs.batch import Notebook, NotebookState, Submission
+from djinn_lab.pool.authentication import Role, User
+from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.job_api import find_job
+from djinn_lab.pool.notebook_store import Accepted
+from djinn_lab.pool.notebook_views import (
+    KEY_CHARACTERS_MAX,
+    NAME_CHARACTERS_MAX,
+    NewNotebook,
+    NotebookView,
+    notebook_view,
+    problem_of,
+)
+from djinn_lab.pool.web import answer, documented, reader, runner
+from djinn_lab.protocol.notebooks import ID_CHARACTERS, ID_PREFIX, NOTEBOOK_BYTES_MAX
+from djinn_lab.units import format_bytes
+
+NOTEBOOKS_MAX = 1000
+CANCEL_WAIT_S = 8.0
+
+
+def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
+    """Submit, list, look into, fetch and cancel."""
+    service = context.notebooks
+
+    @app.post(
+        "/v1/notebooks",
+        status_code=201,
+        responses={**documented(NotebookView, 201), **documented(NotebookView, 200)},
+        summary="Run a notebook as a batch job; 200 when a submission with this key was accepted before",
+    )
+    async def submit(request: Request, user: Annotated[User, Depends(runner)]) -> Response:
+        _check_may_submit(context, user)
+        new = await _read(request)
+        if not service.started.is_set():
+            raise HTTPException(503, "Batch notebooks are not served yet. Try again in a few seconds.")
+        document = bytes(new.notebook)
+        problem = await asyncio.to_thread(problem_of, document)
+        if problem is not None:
+            raise HTTPException(422, problem)
+        digest = await asyncio.to_thread(lambda: hashlib.sha256(msgspec.json.encode(new)).hexdigest())
+        known = service.job_with_key(user.name, new.key)
+        if known is None:
+            asked, accepted = await _asked(context, new, user, digest)
+            known = await _accept(context, asked, accepted, document)
+            if known is accepted:
+                return answer(_view(context, known.job), 201)
+        if known.digest != digest:
+            raise HTTPException(
+                409,
+                f"The key {new.key!r} belongs to {known.job}, which was submitted with another content or "
+                "other options. Give another key to run this one, too.",
+            )
+        return answer(_view(context, known.job))
+
+    @app.get(
+        "/v1/notebooks", responses=documented(list[NotebookView]), summary="Batch notebooks, newest first"
+    )
+    async def notebooks(
+        _user: Annotated[User, Depends(reader)],
+        state: NotebookState | None = None,
+        user: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=NOTEBOOKS_MAX)] = 100,
+    ) -> Response:
+        found = [one for one in service.core if user in (None, one.user) and state in (None, one.state)]
+        now_s = context.driver.ledger.clock.now_s()
+        return answer([notebook_view(service.core, one, now_s) for one in found[-limit:][::-1]])
+
+    @app.get("/v1/notebooks/{job}", responses=documented(NotebookView), summary="One batch notebook")
+    async def notebook(job: str, _user: Annotated[User, Depends(reader)]) -> Response:
+        return answer(_view(context, _find(context, job).job))
+
+    @app.get("/v1/notebooks/{job}/result", summary="The executed notebook, as far as it is")
+    async def result(job: str, user: Annotated[User, Depends(reader)]) -> Response:
+        found = _find(context, job)
+        if found.user != user.name and user.role < Role.ADMIN:
+            raise HTTPException(403, f"Notebook {found.job} belongs to another user.")
+        executed = await service.executed(found.job)
+        if executed is None:
+            raise HTTPException(404, f"Notebook {found.job} has no executed cell yet ({found.state}).")
+        return Response(executed, media_type="application/x-ipynb+json")
+
+    @app.post(
+        "/v1/notebooks/{job}/cancel", responses=documented(NotebookView), summary="Stop a batch notebook"
+    )
+    async def cancel(job: str, user: Annotated[User, Depends(runner)]) -> Response:
+        found = _find(context, job)
+        if found.user != user.name and user.role < Role.OPERATOR:
+            raise HTTPException(403, f"Notebook {found.job} belongs to another user.")
+        try:
+            service.cancel(found.job, f"by {user.name}")
+        except IllegalEvent:
+            raise HTTPException(409, f"Notebook {found.job} is already {found.state}.") from None
+        await service.until_over(found.job, CANCEL_WAIT_S)
+        return answer(_view(context, found.job))
+
+
+def _check_may_submit(context: PoolContext, user: User) -> None:
+    if context.notebooks.rules.open_to != "owner" or user.name == context.authentication.owner:
+        return
+    raise HTTPException(
+        403,
+        f"Only {context.authentication.owner}, whose pool this is, may submit notebooks: they are code that "
+        "runs under that account. `djinn-lab pool start --notebooks-for users` lets every user do so.",
+    )
+
+
+async def _read(request: Request) -> NewNotebook:
+    """The body, if it is not too large. Raises HTTPException."""
+    too_large = HTTPException(
+        413,
+        f"A notebook may have at most {format_bytes(NOTEBOOK_BYTES_MAX)}. Clear its outputs, or load its "
+        "data from files.",
+    )
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > NOTEBOOK_BYTES_MAX:
+        raise too_large
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > NOTEBOOK_BYTES_MAX:
+            raise too_large
+    try:
+        new = await asyncio.to_thread(msgspec.json.decode, bytes(body), type=NewNotebook)
+    except msgspec.DecodeError as error:
+        raise HTTPException(422, str(error)) from None
+    if not 1 <= len(new.name) <= NAME_CHARACTERS_MAX or not 1 <= len(new.key) <= KEY_CHARACTERS_MAX:
+        raise HTTPException(422, f"Name and key have 1 to {KEY_CHARACTERS_MAX} characters.")
+    return new
+
+
+async def _asked(
+    context: PoolContext, new: NewNotebook, user: User, digest: str
+) -> tuple[Submission, Accepted]:
+    """Raises HTTPException when it cannot run here, or comes after what is unknown."""
+    if new.folder and not (Path(new.folder).is_absolute() and Path(new.folder).is_dir()):
+        raise HTTPException(422, f"There is no folder {new.folder} on the pool's machine to run it in.")
+    after, cells = [], []
+    for start in new.after:
+        if start.startswith(ID_PREFIX):
+            after.append(_find(context, start).job)
+            continue
+        view, _ = await find_job(context, start)
+        if view.state not in FINISHED:
+            after.append(view.job)
+            cells.append(view.job)
+        elif view.state != "DONE":
+            raise HTTPException(422, f"It comes after {view.job}, which is {view.state}.")
+    job = ID_PREFIX + uuid.uuid4().hex[:ID_CHARACTERS]
+    now_s = context.driver.ledger.clock.now_s()
+    asked = Submission(
+        now_s,
+        job,
+        user.name,
+        new.name,
+        new.priority.upper(),
+        tuple(after),
+        tuple(cells),
+        new.restart,
+        new.timeout_s,
+        new.deadline_s,
+    )
+    return asked, Accepted(job, user.name, new.key, new.folder, digest)
+
+
+async def _accept(context: PoolContext, asked: Submission, accepted: Accepted, document: bytes) -> Accepted:
+    try:
+        return await context.notebooks.submit(asked, accepted, document)
+    except IllegalEvent as error:
+        raise HTTPException(422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+    except sa.exc.SQLAlchemyError as error:
+        raise HTTPException(503, f"The notebook could not be stored, and was not accepted: {error}") from None
+
+
+def _find(context: PoolContext, job: str) -> Notebook:
+    """By its id, or by a unique start of it. Raises HTTPException 404 or 409."""
+    core = context.notebooks.core
+    exact = core.get(job)
+    if exact is not None:
+        return exact
+    matching = [one for one in core if one.job.startswith(job)]
+    if len(matching) > 1:
+        raise HTTPException(409, f"{job!r} is the start of several notebooks' ids; give more of it.")
+    if not matching:
+        raise HTTPException(404, f"There is no notebook {job[:80]!r}.")
+    return matching[0]
+
+
+def _view(context: PoolContext, job: str) -> NotebookView:
+    core = context.notebooks.core
+    notebook = core.get(job)
+    assert notebook is not None
+    return notebook_view(core, notebook, context.driver.ledger.clock.now_s())

@@ -1,0 +1,130 @@
+"""Batch notebooks as the API takes and shows them."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import msgspec
+
+from djinn_lab.jobs.batch import Notebook, Notebooks, NotebookState, RestartRules, sentence
+
+NAME_CHARACTERS_MAX = 200
+KEY_CHARACTERS_MAX = 200
+
+
+class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``notebook``: the document, as in an .ipynb file. ``key``: a submission with the key of an earlier one
+    of the same user is that one. ``folder``: where it runs, on the pool's machine; empty: in a place of its
+    own. ``deadline_s``: from now; ``timeout_s``: of run time, each attempt."""
+
+    notebook: msgspec.Raw
+    name: str
+    key: str
+    folder: str = ""
+    priority: str = "NORMAL"
+    after: tuple[str, ...] = ()
+    deadline_s: float | None = None
+    timeout_s: float | None = None
+    restart: RestartRules = RestartRules()
+
+
+class NotebookView(msgspec.Struct, frozen=True):
+    """A batch notebook in the API. ``reason``: why it is where it is, in a sentence with numbers;
+    ``position``: among those that wait for a slot. ``cell`` of ``cells``: runs, ran last or failed.
+    ``attempts_max`` None: without end. Times are seconds since the epoch."""
+
+    job: str
+    user: str
+    name: str
+    priority: str
+    state: str
+    reason: str
+    position: int | None
+    cell: int
+    cells: int
+    attempts: int
+    attempts_max: int | None
+    restart: str
+    after: tuple[str, ...]
+    timeout_s: float | None
+    deadline_at: float | None
+    submitted_at: float
+    started_at: float | None
+    finished_at: float | None
+    retry_at: float | None
+
+
+def notebook_view(notebooks: Notebooks, notebook: Notebook, now_s: float) -> NotebookView:
+    attempts_max = notebook.restart.attempts_max
+    places = {one.job: place for place, one in enumerate(notebooks.line(), 1)}
+    waits = notebook.state is NotebookState.QUEUED
+    return NotebookView(
+        job=notebook.job,
+        user=notebook.user,
+        name=notebook.name,
+        priority=notebook.priority,
+        state=notebook.state.value,
+        reason=sentence(notebooks, notebook.job, now_s, _clock_time),
+        position=places.get(notebook.job) if waits else None,
+        cell=notebook.cell,
+        cells=notebook.cells,
+        attempts=notebook.attempts,
+        attempts_max=None if math.isinf(attempts_max) else int(attempts_max),
+        restart=notebook.restart.policy.value,
+        after=notebook.waits_for,
+        timeout_s=notebook.timeout_s,
+        deadline_at=notebook.deadline_s,
+        submitted_at=notebook.submitted_at_s,
+        started_at=notebook.started_at_s,
+        finished_at=notebook.finished_at_s,
+        retry_at=notebook.retry_at_s,
+    )
+
+
+def problem_of(document: bytes) -> str | None:
+    """Why this is no notebook that a Python kernel can run, None when it is one. A full check of the format
+    is left to the runner."""
+    try:
+        found = msgspec.json.decode(document, type=_Document)
+    except msgspec.DecodeError as error:
+        return f"It is no notebook: {error}."
+    if found.nbformat != 4:
+        return f"It is in notebook format {found.nbformat}; save it again as format 4."
+    language = found.metadata.language_info.name or found.metadata.kernelspec.language
+    if language and language.lower() != "python":
+        return f"It is for a kernel of the language {language}; the pool runs Python notebooks."
+    if not any(cell.cell_type == "code" and "".join(cell.source).strip() for cell in found.cells):
+        return "It has no code cells, so there is nothing to run."
+    return None
+
+
+class _Cell(msgspec.Struct, frozen=True):
+    cell_type: str
+    source: str | list[str] = ""
+
+
+class _Language(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    language: str = ""
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    language_info: _Language = _Language()
+    kernelspec: _Spec = _Spec()
+
+
+class _Document(msgspec.Struct, frozen=True):
+    nbformat: int
+    cells: list[_Cell] = []
+    metadata: _Metadata = _Metadata()
+
+
+def _clock_time(at_s: float) -> str:
+    """With seconds, since a backoff may be short; with the day when it is not this one."""
+    moment = time.localtime(at_s)
+    today = moment[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", moment)

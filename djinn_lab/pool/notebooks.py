@@ -1,0 +1,379 @@
+"""Runs batch notebooks: gives the core its events, commits what it decides, starts and stops runners.
+
+Everything that the core decides is committed before it is done, in order: no runner starts before the
+database says that it runs, and nobody is told that a notebook was accepted before it is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from djinn_lab.jobs import FINISHED
+from djinn_lab.jobs.batch import (
+    CancelAsked,
+    CellEnded,
+    Command,
+    Event,
+    ForgetNotebook,
+    Notebook,
+    NotebookAccepted,
+    NotebookEnded,
+    NotebookProgressed,
+    Notebooks,
+    NotebookState,
+    Outcome,
+    SaveNotebook,
+    ServerStarted,
+    StartNotebook,
+    StopNotebook,
+    Submission,
+    TimePassed,
+)
+from djinn_lab.pool import history, notebook_store
+from djinn_lab.pool import notebook_messages as files
+from djinn_lab.pool.alarm import Alarm
+from djinn_lab.pool.authentication import Authentication, User
+from djinn_lab.pool.driver import Driver
+from djinn_lab.pool.notebook_messages import AttemptEnded, CellBegins, FromRunner, Task
+from djinn_lab.pool.notebook_runs import NotebookRun, executed_left, outcome_left, remove, until_gone
+from djinn_lab.pool.notebook_store import Accepted
+from djinn_lab.pool.store import Store
+from djinn_lab.protocol.notebooks import CELL_OPTIONS_VARIABLE, DEADLINE_VARIABLE
+
+WATCH_EVERY_S = 0.25
+EXECUTED_BYTES_MAX = 256 * 2**20
+KEPT_VARIABLES = frozenset({"DJINN_CONFIG_DIR", "DJINN_TRACES"})
+PRIVATE_PREFIXES = ("DJINN_", "PG")
+
+log = logging.getLogger(__name__)
+
+
+class NotebookRules(msgspec.Struct, frozen=True):
+    """``slots``: runners at once. ``open_to``: who may submit, one of
+    :data:`djinn_lab.protocol.notebooks.OPEN_TO`."""
+
+    slots: int = 2
+    open_to: str = "owner"
+
+
+NOTEBOOK_RULES = NotebookRules()
+
+
+class NotebookService:
+    """Of one pool. Everything here runs on the event loop's thread."""
+
+    def __init__(
+        self, driver: Driver, authentication: Authentication, store: Store, rules: NotebookRules
+    ) -> None:
+        self.core = Notebooks(rules.slots)
+        self.rules = rules
+        self.started = asyncio.Event()
+        self._driver = driver
+        self._authentication = authentication
+        self._store = store
+        self._url = ""
+        self._directory = Path()
+        self._accepted: dict[str, Accepted] = {}
+        self._by_key: dict[tuple[str, str], str] = {}
+        self._accepting: dict[tuple[str, str], asyncio.Lock] = {}
+        self._runs: dict[str, NotebookRun] = {}
+        self._executed: dict[str, bytes] = {}
+        self._decided: asyncio.Queue[list[Command]] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alarm = Alarm(self._now_s, self._due)
+        self._changed = asyncio.Event()
+
+    # -- its life ------------------------------------------------------------------------------------------
+
+    async def start(self, url: str, directory: Path) -> None:
+        """Take up what an earlier server left. ``url``: of this pool, ``directory``: for runners' files."""
+        self._url, self._directory = url, directory
+        self._spawn(self._take_up())
+
+    async def stop(self) -> None:
+        """End the runners; what they ran is taken up by the next server as after a crash."""
+        runs = list(self._runs.values())
+        self._runs.clear()
+        for task in self._tasks:
+            if task.get_name() != "run":
+                task.cancel()
+        for run in runs:
+            run.stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _take_up(self) -> None:
+        try:
+            rows = await self._store.read(notebook_store.read_all)
+            await self._begin(rows)
+        except sa.exc.SQLAlchemyError:
+            log.exception("batch notebooks are not served: the database cannot be used")
+            return
+        self.started.set()
+        self._spawn(self._perform_all())
+        self._spawn(self._watch_cells())
+
+    async def _begin(self, rows: Sequence[tuple[Accepted, Notebook]]) -> None:
+        notebooks = [notebook for _, notebook in rows]
+        ended = []
+        for notebook in notebooks:
+            if notebook.state is NotebookState.RUNNING:
+                left = await self._left_behind(notebook)
+                ended += [] if left is None else [left]
+        for accepted, _ in rows:
+            self._know(accepted)
+        commands = self.core.handle(ServerStarted(self._now_s(), tuple(notebooks), tuple(ended)))
+        await self._commit(commands)
+        await asyncio.to_thread(remove, self._directory)  # the database has what was in it
+        self._decided.put_nowait([one for one in commands if isinstance(one, StartNotebook)])
+        self._alarm.set(self.core.wake_at_s())
+
+    async def _left_behind(self, notebook: Notebook) -> NotebookEnded | None:
+        """How the attempt that ran under a dead server ended, if its runner got to its end."""
+        directory = self._place(notebook.job, notebook.attempts)
+        await until_gone(directory)
+        executed = await asyncio.to_thread(executed_left, directory)
+        if executed is not None:
+            self._executed[notebook.job] = executed
+        left = await asyncio.to_thread(outcome_left, directory, notebook.attempts)
+        if left is None or left.outcome not in (Outcome.DONE, Outcome.FAILED):
+            return None
+        return self._event(notebook.job, left)
+
+    # -- from the API --------------------------------------------------------------------------------------
+
+    def job_with_key(self, user: str, key: str) -> Accepted | None:
+        """What the user submitted before with this key."""
+        job = self._by_key.get((user, key))
+        return None if job is None else self._accepted[job]
+
+    async def submit(self, asked: Submission, accepted: Accepted, source: bytes) -> Accepted:
+        """The stored job: an earlier one, if there is one with the key. Raises IllegalEvent or
+        SQLAlchemyError, with nothing accepted."""
+        key = (accepted.user, accepted.key)
+        async with self._accepting.setdefault(key, asyncio.Lock()):
+            try:
+                known = self.job_with_key(*key)
+                if known is None:
+                    await self._accept(asked, accepted, source)
+            finally:
+                self._accepting.pop(key, None)
+        return known or accepted
+
+    async def _accept(self, asked: Submission, accepted: Accepted, source: bytes) -> None:
+        notebook = self.core.admit(asked)
+        pool = self._driver.ledger.pool
+        await self._store.commit(
+            lambda connection: notebook_store.insert(connection, pool, accepted, notebook, source)
+        )
+        self._know(accepted)
+        self._handle(NotebookAccepted(self._now_s(), notebook))
+
+    def cancel(self, job: str, message: str) -> None:
+        """Raises IllegalEvent for a notebook that is over. ``message``: by whom."""
+        self._handle(CancelAsked(self._now_s(), job, message))
+
+    async def until_over(self, job: str, timeout_s: float) -> None:
+        """Or until the time is up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while (notebook := self.core.get(job)) is not None and not notebook.over:
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    def terms_of(self, job: str) -> Accepted:
+        return self._accepted[job]
+
+    async def executed(self, job: str) -> bytes | None:
+        """As far as it is, or as the latest attempt left it."""
+        notebook = self.core.get(job)
+        if notebook is not None and notebook.state is NotebookState.RUNNING:
+            directory = self._place(job, notebook.attempts)
+            partial = await asyncio.to_thread(executed_left, directory)
+            if partial is not None:
+                return partial
+        if job in self._executed:
+            return self._executed[job]
+        return await self._store.read(lambda connection: notebook_store.read_executed(connection, job))
+
+    # -- the core ------------------------------------------------------------------------------------------
+
+    def _now_s(self) -> float:
+        return self._driver.ledger.clock.now_s()
+
+    def _handle(self, event: Event) -> None:
+        self._decided.put_nowait(self.core.handle(event))
+        self._alarm.set(self.core.wake_at_s())
+        self._changed.set()
+
+    def _due(self) -> None:
+        self._handle(TimePassed(self._now_s()))
+
+    async def _perform_all(self) -> None:
+        """One decision after the other, each committed before it is carried out."""
+        while True:
+            commands = await self._decided.get()
+            try:
+                await self._commit(commands)
+            except sa.exc.SQLAlchemyError as error:
+                log.exception("what was decided about notebooks could not be stored")
+                self._give_up_starts(commands, error)
+                continue
+            for command in commands:
+                if isinstance(command, StartNotebook):
+                    self._start_run(command)
+                elif isinstance(command, StopNotebook) and command.job in self._runs:
+                    self._runs[command.job].stop()
+
+    async def _commit(self, commands: Sequence[Command]) -> None:
+        latest = {one.notebook.job: one.notebook for one in commands if isinstance(one, SaveNotebook)}
+        forgotten = [one.job for one in commands if isinstance(one, ForgetNotebook)]
+        if not latest and not forgotten:
+            return
+        pool = self._driver.ledger.pool
+        executed = {job: self._executed.get(job) for job in latest}
+
+        def write(connection: sa.Connection) -> None:
+            for job, notebook in latest.items():
+                notebook_store.update(connection, pool, notebook, executed[job])
+            notebook_store.forget(connection, forgotten)
+
+        await self._store.commit(write)
+        for job, notebook in latest.items():
+            if notebook.attempts and notebook.state is not NotebookState.RUNNING:
+                await asyncio.to_thread(remove, self._place(job, notebook.attempts))
+            if executed[job] is not None and self._executed.get(job) is executed[job]:
+                del self._executed[job]
+        for job in forgotten:
+            accepted = self._accepted.pop(job)
+            self._by_key.pop((accepted.user, accepted.key), None)
+
+    def _give_up_starts(self, commands: Sequence[Command], error: sa.exc.SQLAlchemyError) -> None:
+        for command in commands:
+            if isinstance(command, StartNotebook):
+                told = f"its start could not be stored: {error}"
+                ended = AttemptEnded(command.attempt, Outcome.LOST, told)
+                self._handle(self._event(command.job, ended))
+
+    def _know(self, accepted: Accepted) -> None:
+        self._accepted[accepted.job] = accepted
+        self._by_key[(accepted.user, accepted.key)] = accepted.job
+
+    # -- runners -------------------------------------------------------------------------------------------
+
+    def _start_run(self, command: StartNotebook) -> None:
+        job, attempt = command.job, command.attempt
+
+        def heard(message: FromRunner) -> None:
+            if isinstance(message, CellBegins) and self._runs.get(job) is run:
+                event = NotebookProgressed(self._now_s(), job, attempt, message.cell, message.cells)
+                self._handle(event)
+
+        directory = self._place(job, attempt)
+        folder = self._accepted[job].folder or str(directory)
+        run = NotebookRun(directory, Task(job, attempt, folder), heard)
+        self._runs[job] = run
+        self._spawn(self._run(run, job, attempt, directory), "run")
+
+    async def _run(self, run: NotebookRun, job: str, attempt: int, directory: Path) -> None:
+        """One attempt, from its token to its end."""
+        notebook = self.core.get(job)
+        assert notebook is not None
+        user = self._authentication.named(notebook.user)
+        source = await self._source(job)
+        if user is None or source is None:
+            gone = f"the user {notebook.user} is gone" if user is None else "its source cannot be read"
+            ended = AttemptEnded(attempt, Outcome.LOST, gone)
+        else:
+            token = self._authentication.mint(user)
+            try:
+                environment = self._environment(notebook, token, directory)
+                ended = await run.run(source, environment)
+            finally:
+                self._authentication.revoke(token)
+                self._close_session(user, directory)
+        if self._runs.get(job) is not run:
+            return  # the server stops: the next one goes on from what is in the directory
+        executed = await asyncio.to_thread(executed_left, directory)
+        if executed is not None and len(executed) <= EXECUTED_BYTES_MAX:
+            self._executed[job] = executed
+        del self._runs[job]
+        self._handle(self._event(job, ended))
+
+    async def _source(self, job: str) -> bytes | None:
+        try:
+            return await self._store.read(lambda connection: notebook_store.read_source(connection, job))
+        except sa.exc.SQLAlchemyError:
+            log.exception("the source of notebook %s cannot be read", job)
+            return None
+
+    def _environment(self, notebook: Notebook, token: str, directory: Path) -> dict[str, str]:
+        """The pool's own, without what opens it; every cell has the notebook's terms."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name in KEPT_VARIABLES or not name.startswith(PRIVATE_PREFIXES)
+        }
+        kept["DJINN_POOL"], kept["DJINN_TOKEN"] = self._url, token
+        kept["DJINN_SESSION_FILE"] = str(directory / files.SESSION_FILE)
+        kept[CELL_OPTIONS_VARIABLE] = f"--priority {notebook.priority} --progress-after=-1"
+        kept["JPY_SESSION_NAME"] = f"{notebook.name}.ipynb"
+        if notebook.deadline_s is not None:
+            kept[DEADLINE_VARIABLE] = repr(notebook.deadline_s)
+        return kept
+
+    def _close_session(self, user: User, directory: Path) -> None:
+        """A kernel that was killed left its session open."""
+        try:
+            note = msgspec.json.decode((directory / files.SESSION_FILE).read_bytes())
+            session = self._driver.registry.get(note["session"])
+        except FileNotFoundError:
+            return
+        except (msgspec.DecodeError, KeyError, TypeError) as error:
+            log.warning("a notebook's note of its session cannot be read: %s", error)
+            return
+        if session is not None and session.user == user.name:
+            self._driver.close(session)
+
+    def _event(self, job: str, ended: AttemptEnded) -> NotebookEnded:
+        outcome = Outcome(ended.outcome)
+        return NotebookEnded(self._now_s(), job, ended.attempt, outcome, ended.message, ended.cell)
+
+    def _place(self, job: str, attempt: int) -> Path:
+        return self._directory / f"{job}-{attempt}"
+
+    # -- cells that notebooks wait for ---------------------------------------------------------------------
+
+    async def _watch_cells(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            for job in self.core.awaited:
+                try:
+                    state = await self.cell_state(job)
+                except sa.exc.SQLAlchemyError:
+                    log.exception("the state of cell %s cannot be read", job)
+                    break
+                if state is None or state in FINISHED:
+                    told = state or "not known any more"
+                    self._handle(CellEnded(self._now_s(), job, state == "DONE", told))
+
+    async def cell_state(self, job: str) -> str | None:
+        """Of a cell's job, None for one that nobody knows."""
+        record = self._driver.books.records.get(job)
+        if record is not None:
+            return record.state
+        rows = await self._store.read(lambda connection: history.read_job(connection, job))
+        return rows[0][0].state if len(rows) == 1 else None
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str = "notebooks") -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
