@@ -68,7 +68,6 @@ def submit_notebook(
         raise OptionError(f"There is no restart policy {restart!r}.", f"Use one of {', '.join(Restart)}.")
     if output is not None and not output.absolute().parent.is_dir():
         raise OptionError(f"There is no folder {output.absolute().parent} for the executed notebook.")
-    client = PoolClient.find()
     submission = {
         "notebook": document,
         "name": name or notebook.stem,
@@ -84,6 +83,7 @@ def submit_notebook(
             "backoff_s": BACKOFF_S if backoff is None else _seconds("--backoff", backoff),
         },
     }
+    client = PoolClient.find()
     found, new = _persist(lambda: client.submit_notebook(submission))
     job = found["job"]
     how = f"Submitted {notebook.name} as {job}." if new else f"{job} was submitted before with this key."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
 from typing import assert_never
 
@@ -104,26 +105,35 @@ class Notebooks:
         return {name for one in self for name in one.waits_for if not one.over and name not in self._all}
 
     def line(self) -> list[Notebook]:
-        """Those that wait for nothing but a slot, in the order in which they would get one now."""
-        had: dict[str, int] = {}
-        for one in self.running:
-            had[one.user] = had.get(one.user, 0) + 1
-        of_user: dict[str, list[Notebook]] = {}
+        """Those that wait for nothing but a slot, in the order in which they would get one if nobody ended
+        and nobody came."""
+        running: dict[str, int] = {}
+        served_s: dict[str, float] = {}
+        waiting: dict[str, list[Notebook]] = {}
         for one in self:
-            if one.state is NotebookState.QUEUED and not one.waits_for:
-                of_user.setdefault(one.user, []).append(one)
-        heads = []
-        for user, waiting in of_user.items():
-            waiting.sort(key=lambda one: (one.rank, one.number), reverse=True)
-            heads.append((waiting[-1].rank, had.get(user, 0), waiting[-1].number, user))
+            if one.state is NotebookState.RUNNING:
+                running[one.user] = running.get(one.user, 0) + 1
+            elif one.state is NotebookState.QUEUED and not one.waits_for:
+                waiting.setdefault(one.user, []).append(one)
+            if one.started_at_s is not None:
+                served_s[one.user] = max(one.started_at_s, served_s.get(one.user, -math.inf))
+
+        def key(user: str, taken: int) -> tuple[int, int, float, int, str]:
+            best = waiting[user][-1]
+            turn = math.inf if taken else served_s.get(user, -math.inf)
+            return best.rank, running.get(user, 0) + taken, turn, best.number, user
+
+        for own in waiting.values():
+            own.sort(key=lambda one: (one.rank, one.number), reverse=True)
+        heads = [(key(user, 0), 0) for user in waiting]
         heapq.heapify(heads)
         ordered = []
         while heads:
-            _, running, _, user = heapq.heappop(heads)
-            ordered.append(of_user[user].pop())
-            if of_user[user]:
-                following = of_user[user][-1]
-                heapq.heappush(heads, (following.rank, running + 1, following.number, user))
+            (*_, user), taken = heapq.heappop(heads)
+            assert isinstance(user, str)
+            ordered.append(waiting[user].pop())
+            if waiting[user]:
+                heapq.heappush(heads, (key(user, taken + 1), taken + 1))
         return ordered
 
     def wake_at_s(self) -> float | None:

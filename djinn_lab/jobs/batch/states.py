@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 A *notebook* is run from its first cell to its last by a process of its own, the *runner*; each run is an
 *attempt*. A pool has a number of *slots*, and each runner takes one. Who gets the next free slot is decided
-by priority, then by whose user has the fewest running, then by arrival. A notebook that comes ``after`` jobs
-which have not ended is not in that line yet.
+by priority, then by whose user has the fewest running, then by whose user got a slot longest ago, then by
+arrival. A notebook that comes ``after`` jobs which have not ended is not in that line yet.
 
 How an attempt ends, the runner says; whether another follows, the notebook's restart policy
 (:mod:`djinn_lab.jobs.batch.restarts`). Between two attempts it is BACKING_OFF, without a slot.

@@ -61,7 +61,7 @@ def _named(notebooks: Notebooks) -> Callable[[str], str]:
 
 
 def _running(notebook: Notebook, now_s: float) -> str:
-    since_s = now_s - (notebook.started_at_s or now_s)
+    since_s = 0.0 if notebook.started_at_s is None else now_s - notebook.started_at_s
     if notebook.stopping is not None:
         told = notebook.stopping.message
         return f"Its kernel is being stopped: {'cancelled ' if notebook.stopping.cancelled else ''}{told}."
