@@ -27,7 +27,8 @@ class Cut:
 class RunResult:
     """``executed`` nodes ran; ``error`` is what to raise then. ``fetched`` run parallel to
     ``program.fetch``: contiguous plain tensors. ``dynamic_metas``: layouts of the last node's outputs
-    when it was dynamic. ``pool_lost``: every value is gone. ``run_s``: seconds the device ran nodes."""
+    when it was dynamic. ``pool_lost``: every value is gone. ``run_s``: seconds the device ran nodes.
+    ``arrived``: the program's sources are on the device, even if nothing ran."""
 
     executed: int
     fetched: Sequence[torch.Tensor] = ()
@@ -35,6 +36,7 @@ class RunResult:
     rng_state: bytes | None = None
     error: BaseException | None = None
     pool_lost: bool = False
+    arrived: bool = True
     run_s: float = 0.0
 
 

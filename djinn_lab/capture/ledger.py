@@ -107,6 +107,17 @@ class Ledger:
         for identifier in dead:
             self.held.pop(identifier, None)
 
+    def keep_back(self, sent: Iterable[int]) -> None:
+        """A program never reached a device, nor did its ``sent`` sources: they are taken from the host again
+        when they are needed, and where an op that did not run was to overwrite the host's bytes, from what
+        was staged."""
+        for identifier in sent:
+            base = self._bases.get(identifier)
+            storage = base() if base is not None else None
+            if storage is not None and storage.base_id == identifier and storage.host_is_current():
+                self.held.pop(identifier, None)
+                storage.forget_pool_copy()
+
     def lose(self, nodes: Iterable[PendingNode], reason: str) -> None:
         """These nodes did not run: what they would have made does not exist (what they would have
         overwritten does)."""

@@ -195,7 +195,9 @@ class Segment:
             ledger.lose(flight.nodes, "this value was on a device or pool that went away")
             ledger.lose_pool()
         else:
-            ledger.settle(flight.sent, flight.nodes[: result.executed], flight.dead)
+            ledger.settle(flight.sent if result.arrived else (), flight.nodes[: result.executed], flight.dead)
+            if not result.arrived:
+                ledger.keep_back(flight.sent)
             self._pace.learn(result.executed, result.run_s)
             ledger.lose(flight.nodes[result.executed :], _not_computed(result))
         if result.error is None:

@@ -39,6 +39,8 @@ from djinn_lab.srg.program import Program
 
 CANCEL_TIMEOUT_S = 10.0
 TICK_S = 0.25
+WAITING_STAGES = frozenset({"queued"})
+"""Of a segment that never started."""
 RESUMED_S = 0.0001
 """Between submit and result, less than this is the way from one to the other, not the cell going on."""
 
@@ -282,6 +284,7 @@ class PoolExecutor:
             result.rng_state,
             error,
             pool_lost=isinstance(error, WorkerLost),
+            arrived=result.outcome == "done" or bool(result.stages.keys() - WAITING_STAGES),
             run_s=result.stages.get("run", 0.0),
         )
 

@@ -245,14 +245,8 @@ class JobQueue:
         self._contest.policy = policy
 
     def _change_shares(self, event: SharesChanged) -> None:
-        shares = self._contest.shares
         try:
-            if event.weight is not None:
-                shares.set_weight(event.account, event.weight)
-            if event.limits is not None:
-                shares.set_limits(event.account, event.limits)
-            if event.min_runtime_s is not None:
-                shares.set_min_runtime(event.account, event.min_runtime_s)
+            self._contest.shares.set_targets(event.account, event.weight, event.limits, event.min_runtime_s)
         except ValueError as error:
             raise IllegalEvent(str(error), "client") from None
 

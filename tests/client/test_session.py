@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
 from djinn_lab.errors import (
     AuthenticationError,
+    CellCancelled,
     DeviceMemoryError,
     PoolLost,
     PoolNotFound,
@@ -327,3 +330,42 @@ def test_a_cell_sent_in_parts_is_one_graph_on_the_pool(session: Session) -> None
     assert len(schedule["node_end_s"]) == 2502
     assert len(session.pool.graph(job["job"], segment=job["segments"] - 1)["nodes"]) == 1
     assert y.tolist() == [5000.0, 5000.0]
+
+
+def test_inputs_of_a_cell_that_never_started_can_be_used_by_the_next(tmp_path: Path) -> None:
+    """It was cancelled in the queue; another was refused for want of memory."""
+    (tmp_path / "run").mkdir()
+    with (
+        PoolUnderTest(tmp_path / "run", "cpu:1", memory_bytes=2**28) as pool,
+        pool.session("ann") as ann,
+        pool.session("bob") as bob,
+    ):
+        busy = threading.Thread(target=lambda: long_cell(ann))
+        busy.start()
+        running = pool.wait_for_job(user="ann", state="RUNNING")["job"]
+        network, x, scale = nn.Linear(600, 600), torch.randn(600, 600), torch.full((4,), 3.0)
+        expected = network(x)
+        cancel = threading.Thread(
+            target=lambda: pool.rest.cancel(pool.wait_for_job(user="bob", state="QUEUED")["job"])
+        )
+        cancel.start()
+        with pytest.raises(CellCancelled), bob.capture():
+            kept = network(x @ x)
+            with torch.no_grad():
+                scale.mul_(2)
+        cancel.join()
+        pool.rest.cancel(running)
+        busy.join()
+        with pytest.raises(DeviceMemoryError), bob.capture():
+            kept = network(x.repeat(400, 1))  # noqa: F841
+        with bob.capture():
+            y, tripled = network(x), scale * 1
+        assert torch.equal(y.detach().cpu(), expected)
+        assert torch.equal(tripled.cpu(), torch.full((4,), 3.0))
+
+
+def long_cell(session: Session) -> None:
+    with contextlib.suppress(CellCancelled), session.capture(priority="CRITICAL"):
+        value = torch.ones(1000, 1000)
+        for _ in range(600):
+            value = (value @ value) / 1000

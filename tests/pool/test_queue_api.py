@@ -129,6 +129,9 @@ def test_limits_hold_from_the_moment_they_are_set_until_they_are_lifted(pool: Ru
             own.set_targets(name, weight=100)
         with pytest.raises(OptionError, match="weight"):
             chief.set_targets(name, weight=-1)
+        with pytest.raises(OptionError, match="minimum run time"):
+            chief.set_targets(name, weight=7, min_runtime_s=-1)
+        assert {one["account"]: one["weight"] for one in chief.queue()["accounts"]}[name] == 3
 
 
 def test_a_cordoned_device_starts_nothing_new(pool: RuntimeInfo) -> None:

@@ -66,9 +66,28 @@ class ShareTree:
         for account in sorted(accounts - self._leaves.keys()):
             self.leaf(account)
 
+    def set_targets(
+        self,
+        account: str,
+        weight: float | None = None,
+        limits: Limits | None = None,
+        min_runtime_s: float | None = None,
+    ) -> None:
+        """What is None stays. Raises ValueError, with nothing changed."""
+        if weight is not None:
+            _check_weight(account, weight)
+        if min_runtime_s is not None and not min_runtime_s >= 0:
+            raise ValueError(f"a minimum run time of {min_runtime_s} s for {account}; it must not be below 0")
+        self._node(account)
+        if weight is not None:
+            self.set_weight(account, weight)
+        if limits is not None:
+            self.set_limits(account, limits)
+        if min_runtime_s is not None:
+            self.set_min_runtime(account, min_runtime_s)
+
     def set_weight(self, account: str, weight: float) -> None:
-        if not weight > 0:
-            raise ValueError(f"a weight of {weight} for {account}; it must be above 0")
+        _check_weight(account, weight)
         node = self._node(account)
         node.weight = weight
         self._level(node)
@@ -352,6 +371,11 @@ class ShareTree:
         self.limited = self.limited or node.limits != NO_LIMITS
         if known.leaf:
             self._leaves[node.account] = node
+
+
+def _check_weight(account: str, weight: float) -> None:
+    if not weight > 0:
+        raise ValueError(f"a weight of {weight} for {account}; it must be above 0")
 
 
 def _factor(weight: float, capacity: float) -> float:
