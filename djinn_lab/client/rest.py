@@ -205,6 +205,10 @@ class PoolClient:
         }
         self._check(self._send("PUT", f"/v1/reservations/{_part(name)}", body=body))
 
+    def reservations(self) -> list[Json]:
+        """Devices that are kept for accounts, and when."""
+        return self._list("/v1/reservations")
+
     def end_reservation(self, name: str) -> None:
         self._request("DELETE", f"/v1/reservations/{_part(name)}")
 

@@ -17,6 +17,7 @@ from djinn_lab.pool.authentication import User
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.job_api import find_job
 from djinn_lab.pool.share_store import write_targets
+from djinn_lab.pool.steering import remember
 from djinn_lab.pool.web import admin, answer, documented, operator, reader
 
 Body = TypeVar("Body")
@@ -151,11 +152,11 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
     @app.post("/v1/devices/{device}/cordon", status_code=204, summary="Start nothing new there (operators)")
     async def cordon(device: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
         drain = (await _body(request, Cordon)).drain
-        _steer(context, lambda: driver.steer(jobs.DeviceCordoned(clock.now_s(), device, True, drain)))
+        await _steer_and_keep(context, jobs.DeviceCordoned(clock.now_s(), device, True, drain))
 
     @app.post("/v1/devices/{device}/uncordon", status_code=204, summary="Serve again (operators)")
     async def uncordon(device: str, _user: Annotated[User, Depends(operator)]) -> None:
-        _steer(context, lambda: driver.steer(jobs.DeviceCordoned(clock.now_s(), device, False)))
+        await _steer_and_keep(context, jobs.DeviceCordoned(clock.now_s(), device, False))
 
     @app.put("/v1/queue/policy", status_code=204, summary="Decide by another policy from now on (admins)")
     async def set_policy(request: Request, _user: Annotated[User, Depends(admin)]) -> None:
@@ -181,11 +182,19 @@ def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
             wanted.ends_at,
             frozenset(wanted.accounts),
         )
-        _steer(context, lambda: driver.steer(event))
+        await _steer_and_keep(context, event)
 
     @app.delete("/v1/reservations/{name}", status_code=204, summary="Give them back (operators)")
     async def end_reservation(name: str, _user: Annotated[User, Depends(operator)]) -> None:
-        _steer(context, lambda: driver.steer(jobs.ReservationEnded(clock.now_s(), name)))
+        await _steer_and_keep(context, jobs.ReservationEnded(clock.now_s(), name))
+
+
+async def _steer_and_keep(
+    context: PoolContext, event: jobs.DeviceCordoned | jobs.ReservationMade | jobs.ReservationEnded
+) -> None:
+    """It holds for this pool and those that follow it."""
+    _steer(context, lambda: context.driver.steer(event))
+    await context.store.commit(remember(event))
 
 
 def _steer(context: PoolContext, act: Callable[[], None]) -> None:

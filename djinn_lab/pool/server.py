@@ -100,6 +100,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
     from djinn_lab.pool.assembly import assemble
     from djinn_lab.pool.authentication import new_token
     from djinn_lab.pool.notebooks import NotebookRules
+    from djinn_lab.pool.steering import read_steering, restore
     from djinn_lab.pool.web_server import WebServer
 
     token = new_token()
@@ -131,6 +132,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
             started_at=context.started_at,
         )
         if await _until_ready(context.driver.fleet, stopped):
+            restore(context.driver, await context.store.read(read_steering))
             context.ready = True
             await context.notebooks.start(info.url, data_directory() / NOTEBOOKS)
             write_runtime(info)

@@ -66,6 +66,15 @@ accounts = sa.Table(
 )
 """Targets of the share tree; ``limits`` in JSON."""
 
+steering = sa.Table(
+    "steering",
+    metadata,
+    sa.Column("kind", sa.String, primary_key=True),
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("event", sa.Text, nullable=False),
+)
+"""Cordons and reservations that hold, as the events that made them, in JSON."""
+
 usage = sa.Table(
     "usage",
     metadata,

@@ -249,3 +249,21 @@ def test_what_was_used_is_in_the_ledger_and_survives_the_pool(tmp_path: Path) ->
         with closing(rest(info)) as chief:
             weights = {account["account"]: account["weight"] for account in chief.queue()["accounts"]}
     assert weights["vision"] == 2
+
+
+def test_cordons_and_reservations_outlive_the_pool(tmp_path: Path) -> None:
+    until = time.time() + 3600
+    with running_pool(tmp_path, "cpu:2") as info, closing(rest(info)) as chief:
+        chief.cordon("cpu:1")
+        chief.cordon("cpu:0")
+        chief.uncordon("cpu:0")
+        chief.reserve("course", ["cpu:1"], ["vision"], ends_at=until)
+        chief.reserve("given back", ["cpu:0"], ["vision"], ends_at=until)
+        chief.end_reservation("given back")
+    with running_pool(tmp_path, "cpu:2") as info, Client(info) as ann, closing(rest(info)) as chief:
+        waiting = ann.submit(act(""), target="cpu:1")
+        assert "cordoned" in ann.until(waiting, "SUBMITTED").reason
+        assert [made["name"] for made in chief.reservations()] == ["course"]
+        chief.cancel(waiting)
+    with running_pool(tmp_path, "cpu:1") as info, Client(info) as ann:
+        assert ann.run(act("")).outcome == "done"

@@ -1,0 +1,53 @@
+"""What people in charge said about devices, in the database: cordons and reservations outlive the pool."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import sqlalchemy as sa
+from msgspec.structs import replace
+
+from djinn_lab.jobs import DeviceCordoned, IllegalEvent, ReservationEnded, ReservationMade
+from djinn_lab.pool.batch import Work
+from djinn_lab.pool.driver import Driver
+from djinn_lab.pool.tables import steering
+
+Kept = DeviceCordoned | ReservationMade
+
+log = logging.getLogger(__name__)
+
+
+def remember(event: DeviceCordoned | ReservationMade | ReservationEnded) -> Work:
+    """Replaces what was said about the same device or reservation before; what is over is forgotten."""
+    kind = "cordon" if isinstance(event, DeviceCordoned) else "reservation"
+    name = event.device if isinstance(event, DeviceCordoned) else event.name
+    over = isinstance(event, ReservationEnded) or (isinstance(event, DeviceCordoned) and not event.cordoned)
+    row = {"kind": kind, "name": name, "event": msgspec.json.encode(event).decode()}
+
+    def write(connection: sa.Connection) -> None:
+        same = (steering.c.kind == kind) & (steering.c.name == name)
+        connection.execute(sa.delete(steering).where(same))
+        if not over:
+            connection.execute(sa.insert(steering).values(row))
+
+    return write
+
+
+def read_steering(connection: sa.Connection) -> list[Kept]:
+    """Cordons and reservations as they were made."""
+    rows = connection.execute(sa.select(steering.c.event).order_by(steering.c.kind, steering.c.name))
+    return [msgspec.json.decode(row.event, type=Kept) for row in rows]
+
+
+def restore(driver: Driver, kept: list[Kept]) -> None:
+    """Say it again to a pool whose devices are up. What does not fit this pool is logged and left out."""
+    for event in kept:
+        now_s = driver.ledger.clock.now_s()
+        if isinstance(event, ReservationMade) and event.ends_s <= now_s:
+            continue
+        again = replace(event, at_s=now_s)
+        try:
+            driver.steer(replace(again, drain=False) if isinstance(again, DeviceCordoned) else again)
+        except IllegalEvent as error:
+            log.warning("left out of what was said to an earlier pool: %s", error)
