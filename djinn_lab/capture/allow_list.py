@@ -12,7 +12,8 @@ An overload is allowed when
   that eager torch dispatches to on a CPU stay allowed.
 
 ``python -m djinn_lab.capture.allow_list`` prints the list; ``--written`` prints which arguments each op
-writes. Both are stored in ``djinn_lab/srg`` so that the pool can check graphs without torch; a test compares.
+writes, ``--random`` which ops draw random numbers. They are stored in ``djinn_lab/srg`` so that the pool
+can check graphs without torch; a test compares.
 """
 
 from __future__ import annotations
@@ -113,8 +114,20 @@ def written_arguments() -> dict[str, tuple[str, ...]]:
     return dict(sorted(written.items()))
 
 
+def random_ops() -> list[str]:
+    """Allowed ops that draw from the random stream, sorted."""
+    return [op for op in allowed_ops() if torch.Tag.nondeterministic_seeded in _overload(op).tags]
+
+
+def _overload(op: str) -> Any:
+    _, name, overload = op.split(".")
+    return getattr(getattr(torch.ops.aten, name), overload)
+
+
 if __name__ == "__main__":
-    if "--written" in sys.argv[1:]:
+    if "--random" in sys.argv[1:]:
+        print("\n".join(random_ops()))
+    elif "--written" in sys.argv[1:]:
         print("\n".join(" ".join((op, *arguments)) for op, arguments in written_arguments().items()))
     else:
         print("\n".join(allowed_ops()))

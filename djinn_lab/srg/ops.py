@@ -1,6 +1,7 @@
-"""What is known about ATen ops without torch: which are allowed, and which arguments they write.
+"""What is known about ATen ops without torch: which are allowed, which arguments they write, which draw
+random numbers.
 
-Both tables are generated from torch's registry by ``djinn_lab.capture.allow_list``.
+The tables are generated from torch's registry by ``djinn_lab.capture.allow_list``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ def _lines(name: str) -> list[str]:
 def allowed_ops() -> frozenset[str]:
     """Overloads that a graph may name, e.g. ``aten.addmm.default``."""
     return frozenset(_lines("allowed_ops.txt"))
+
+
+@cache
+def random_ops() -> frozenset[str]:
+    """Allowed overloads that draw from the random stream."""
+    return frozenset(_lines("random_ops.txt"))
 
 
 @cache

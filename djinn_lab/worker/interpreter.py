@@ -15,8 +15,9 @@ import torch
 from djinn_lab.errors import DeviceMemoryError, DjinnError, Refused, ValueLost
 from djinn_lab.srg.program import NodeRecord, Program, Source, Template, TensorMeta, decode_program
 from djinn_lab.worker import parking
+from djinn_lab.worker.handing import hand_over, take_over
 from djinn_lab.worker.memory_account import MemoryAccount
-from djinn_lab.worker.messages import FetchedTensor, RemoteFailure, Resume, encode
+from djinn_lab.worker.messages import FetchedTensor, Handed, RemoteFailure, Resume, encode
 from djinn_lab.worker.parked import Layout
 from djinn_lab.worker.preparation import Expected, Preparation, Preparations, last_uses, products_of
 from djinn_lab.worker.templates import Call
@@ -39,6 +40,7 @@ class Outcome:
     failure: RemoteFailure | None = None
     stopped: Stop | None = None
     fetched: list[FetchedTensor] = field(default_factory=list)
+    exported: tuple[Handed, ...] = ()
     dynamic_metas: list[TensorMeta | None] = field(default_factory=list)
     rng_state: bytes | None = None
     if_given_up: list[int] = field(default_factory=list)
@@ -70,14 +72,17 @@ class Interpreter:
         report: Callable[[int, int], None],
         key: bytes | None = None,
         resume: Resume | None = None,
+        imports: Sequence[Handed] = (),
+        exports: Sequence[int] = (),
     ) -> Outcome:
         """``report(done, total)`` is called before the first op and after every op, ``should_stop`` before
-        every load and op. Faults come back in the outcome. ``key`` and ``resume``: as in
+        every load and op. Faults come back in the outcome. ``key`` and what
+        follows it: as in
         :class:`~djinn_lab.worker.messages.RunSegment`."""
         program = decode_program(encoded)
         outcome = Outcome(resume.executed if resume is not None else 0, len(program.nodes))
         values = self.values_of(session)
-        if not (program.nodes or program.sources or program.fetch or program.rng_state):
+        if not (program.nodes or program.sources or program.fetch or program.rng_state or imports):
             report(0, 0)
             values.release(program.release)  # wherever the session is
             return outcome
@@ -88,6 +93,8 @@ class Interpreter:
             values.start_running(session)
             if resume is not None:
                 run.take_up(resume)
+            for handed in imports:
+                take_over(handed, values, self.memory, self._device)
             run.load(blobs, resume)
             outcome.load_s = perf_counter() - started
             if outcome.stopped is None:
@@ -99,6 +106,7 @@ class Interpreter:
                 outcome.fetched = [
                     store_result(value, run.tensor(value), self._directory) for value in program.fetch
                 ]
+                outcome.exported = hand_over(exports, values, self._directory)
                 outcome.fetch_s = perf_counter() - before
         except Exception as error:  # noqa: BLE001 - the worker's edge: whatever an op raises is reported
             outcome.failure = _describe(error, program, outcome.executed, run.running)

@@ -23,10 +23,22 @@ class Resume(msgspec.Struct, frozen=True, array_like=True):
     rng_state: bytes | None = None
 
 
+class Handed(msgspec.Struct, frozen=True, array_like=True):
+    """One storage and the values that look at it, on their way from one session to another. ``path``: a file
+    with all its bytes, None where there are none. ``layouts``: encoded, of every value; workers know how."""
+
+    path: str | None
+    nbytes: int
+    values: tuple[int, ...]
+    layouts: bytes
+
+
 class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     """``program``: encoded :class:`~djinn_lab.srg.program.Program`. ``blobs``: digest to file path. ``key``:
     equal for programs that differ in numbers of values and in scalars only. ``resume``: of a segment that
-    was preempted; its session's values are here again, with all that it had made by then."""
+    was preempted; its session's values are here again, with all that it had made by then.
+    ``imports``: taken over before anything else, into the memory of those of their values that are here;
+    ``exports``: values to hand to others at the end (:attr:`SegmentDone.exported`)."""
 
     job: str
     segment: int
@@ -35,6 +47,8 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     blobs: dict[str, str] = {}
     key: bytes | None = None
     resume: Resume | None = None
+    imports: tuple[Handed, ...] = ()
+    exports: tuple[int, ...] = ()
 
 
 class CancelSegment(msgspec.Struct, frozen=True, tag="cancel"):
@@ -204,7 +218,8 @@ class WorkerMemory(msgspec.Struct, frozen=True):
 
 class SegmentDone(msgspec.Struct, frozen=True, tag="done"):
     """``node_start_s``/``node_end_s``: per node that this run executed, seconds since it began on the
-    worker; of a resumed segment, those since then."""
+    worker; of a resumed segment, those since then. The files of ``exported`` belong to the
+    receiver."""
 
     job: str
     segment: int
@@ -217,6 +232,7 @@ class SegmentDone(msgspec.Struct, frozen=True, tag="done"):
     run_s: float
     fetch_s: float
     memory: WorkerMemory
+    exported: tuple[Handed, ...] = ()
 
 
 class RemoteFailure(msgspec.Struct, frozen=True):

@@ -137,6 +137,8 @@ class WorkerProcess:
             report,
             message.key,
             message.resume,
+            message.imports,
+            message.exports,
         )
         if self._given.get(job) is given:
             del self._given[job]
@@ -176,6 +178,7 @@ class WorkerProcess:
             run_s=outcome.run_s,
             fetch_s=outcome.fetch_s,
             memory=memory,
+            exported=outcome.exported,
         )
 
     def _memory(self) -> messages.WorkerMemory:

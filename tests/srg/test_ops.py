@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from djinn_lab.capture import allow_list
-from djinn_lab.srg.ops import allowed_ops, written_holes
+from djinn_lab.srg.ops import allowed_ops, random_ops, written_holes
 from djinn_lab.srg.program import Template, TensorHole
 
 HOLE = TensorHole()
@@ -13,6 +13,12 @@ HOLE = TensorHole()
 
 def test_the_shipped_allow_list_is_what_the_rule_gives() -> None:
     assert sorted(allowed_ops()) == allow_list.allowed_ops(), "run python -m djinn_lab.capture.allow_list"
+
+
+def test_the_shipped_list_of_random_ops_is_what_torch_says() -> None:
+    found = allow_list.random_ops()
+    assert sorted(random_ops()) == found, "run python -m djinn_lab.capture.allow_list --random"
+    assert {"aten.native_dropout.default", "aten.normal_.default", "aten.multinomial.default"} <= set(found)
 
 
 def test_every_allowed_op_exists() -> None:

@@ -1,0 +1,274 @@
+"""A program in parts: prelude, groups of branches, epilogue (:mod:`djinn_lab.srg.branches`), each a program.
+
+The prelude and the epilogue run in the session; groups run anywhere, in sessions of their own, in any order
+or at once. Between parts whole storages travel, with the values that look at them, so that aliasing stays
+what it is. A storage that is at *home* (the session held it, or the prelude made or wrote it) and that a
+group writes is written back into the same memory.
+
+Nothing that the session held before is written until the epilogue, whose first act is to take over what the
+groups made. With :attr:`Parts.undo` the session is again what it was, so that the whole program can be run
+instead when a part fails: what it then raises, and what exists then, is what it would have been."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from djinn_lab.srg.branches import COPIED, EPILOGUE, PRELUDE, Branches, touched_storages
+from djinn_lab.srg.program import NodeRecord, Program, Source
+from djinn_lab.srg.wiring import trace_wiring
+
+
+class Part(msgspec.Struct, frozen=True):
+    """``nodes``: which of the whole program's ops these are. ``imports``: values that it needs from other
+    parts, ``exports``: those that others need from it; values of one storage travel together."""
+
+    program: Program
+    nodes: tuple[int, ...]
+    imports: tuple[int, ...] = ()
+    exports: tuple[int, ...] = ()
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """``prelude`` None: there is nothing to do before the groups. ``home``: values that the session holds
+    when the groups are done, into whose memory it is that others of their storage are written back.
+    ``release``: values that nobody holds when all is done. ``undo``: exports of the prelude that put back
+    what was written, and ``made``: values to drop then."""
+
+    prelude: Part | None
+    groups: tuple[Part, ...]
+    epilogue: Part
+    home: frozenset[int]
+    release: tuple[int, ...]
+    undo: tuple[int, ...]
+    made: tuple[int, ...]
+    moved_bytes: int
+
+
+def part_program(program: Program, branches: Branches, devices: int) -> Parts:
+    """As many groups as there are devices, or branches if these are fewer."""
+    return _Parting(program, branches.places, branches.groups(devices)).parts()
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A part on its way. ``reads``: values that it takes from before its own ops."""
+
+    nodes: list[int]
+    reads: dict[int, None] = field(default_factory=dict)
+    made: set[int] = field(default_factory=set)
+
+
+class _Parting:
+    def __init__(self, program: Program, places: Sequence[int], groups: Sequence[Sequence[int]]) -> None:
+        self._program = program
+        self._wiring = trace_wiring(program)
+        self._sources = {source.value: source for source in program.sources}
+        self._maker = {
+            value: index
+            for index, node in enumerate(program.nodes)
+            for value in node.outputs
+            if value is not None and value not in node.inputs
+        }
+        self._places = places
+        group_of = {branch: number for number, group in enumerate(groups) for branch in group}
+        drafts: dict[int, list[int]] = {PRELUDE: [], EPILOGUE: [], **{n: [] for n in range(len(groups))}}
+        for index, place in enumerate(places):
+            if place != COPIED:
+                drafts[group_of.get(place, place)].append(index)
+        self._prelude = self._draft(drafts[PRELUDE], ())
+        self._groups = [self._draft(drafts[number], ()) for number in range(len(groups))]
+        self._epilogue = self._draft(drafts[EPILOGUE], (*program.keep, *program.fetch))
+        self._home = self._home_storages()
+        self._written_in = [self._written(draft.nodes) for draft in self._groups]
+
+    def parts(self) -> Parts:
+        """See the classes above."""
+        wanted = [self._wanted_of_group(draft) for draft in self._groups]
+        outside = set(self._epilogue.reads)
+        handed = [self._handed(number, wanted[number], outside) for number in range(len(self._groups))]
+        undo = self._undo()
+        prelude = self._prelude_part([*(value for values in wanted for value in values), *undo], outside)
+        groups = tuple(
+            self._part(draft, wanted[number], handed[number]) for number, draft in enumerate(self._groups)
+        )
+        kept = set(prelude.program.keep) if prelude is not None else set()
+        imported = {value for values in handed for value in values}
+        fresh = [value for value in imported if not self._is_home(value)]
+        epilogue = self._epilogue_part(tuple(sorted(imported)))
+        home = {value for value in imported if self._is_home(value)}
+        exports = prelude.exports if prelude is not None else ()
+        moved = sum(self._bytes(values) for values in (exports, *handed))
+        held = {source.value for source in self._program.sources if _is_held(source)}
+        made = tuple(sorted((kept | set(fresh) | set(epilogue.program.keep)) - held))
+        program = self._program
+        release = (*program.release, *sorted(set(made) - set(program.keep)))
+        return Parts(prelude, groups, epilogue, frozenset(home), release, undo, made, moved)
+
+    # -- who needs what ------------------------------------------------------------------------------------
+
+    def _draft(self, nodes: list[int], also: Iterable[int]) -> _Draft:
+        """With the copied ops that it needs, in order."""
+        records = self._program.nodes
+        made = {value for value, index in self._maker.items() if index in set(nodes)}
+        todo = [value for index in nodes for value in records[index].inputs if value is not None]
+        todo += also
+        found = set(nodes)
+        needed: dict[int, None] = {}
+        while todo:
+            value = todo.pop()
+            maker = self._maker.get(value)
+            if maker is not None and self._places[maker] == COPIED:
+                if maker not in found:
+                    found.add(maker)
+                    made.update(one for one in records[maker].outputs if one is not None)
+                    todo += [one for one in records[maker].inputs if one is not None]
+            else:
+                needed[value] = None
+        reads = [value for value in sorted(needed) if self._maker.get(value) not in found]
+        return _Draft(sorted(found), dict.fromkeys(reads), made)
+
+    def _home_storages(self) -> set[int]:
+        home = {s.storage for s in self._program.sources if s.blob is None and s.inline is None}
+        for index in self._prelude.nodes:
+            if self._places[index] == PRELUDE:
+                home |= touched_storages(self._wiring, index)
+        return home
+
+    def _is_home(self, value: int) -> bool:
+        """Does the session hold it when the groups are done?"""
+        maker = self._maker.get(value)
+        early = maker is None or self._places[maker] == PRELUDE
+        return early and self._wiring.storages[value] in self._home
+
+    def _written(self, nodes: Iterable[int]) -> set[int]:
+        storages, writes = self._wiring.storages, self._wiring.writes
+        return {storages[value] for index in nodes for value in writes[index]}
+
+    def _wanted_of_group(self, draft: _Draft) -> list[int]:
+        """What it needs from the session; what was sent along it loads itself."""
+        return [value for value in draft.reads if self._is_home(value)]
+
+    def _handed(self, number: int, wanted: Sequence[int], outside: set[int]) -> tuple[int, ...]:
+        """What the epilogue needs of a group: what it made, and every storage that it wrote, each with a
+        value that the session knows it by where there is one."""
+        draft, storages = self._groups[number], self._wiring.storages
+        written = self._written_in[number]
+        made = {value for value in draft.made if self._places[self._maker[value]] != COPIED}
+        found = {value for value in outside if value in made}
+        found |= {value for value in outside if value in draft.reads and storages[value] in written}
+        found |= {value for value in wanted if storages[value] in written}
+        return tuple(sorted(found))
+
+    def _undo(self) -> tuple[int, ...]:
+        """Values of the session whose memory groups or epilogue write."""
+        written = set().union(*self._written_in) | self._written(self._epilogue.nodes)
+        held = (s for s in self._program.sources if s.blob is None and s.inline is None)
+        return tuple(source.value for source in held if source.storage in written)
+
+    def _bytes(self, values: Iterable[int]) -> int:
+        """Of their storages, as far as their layouts tell."""
+        largest: dict[int, int] = {}
+        for value in values:
+            meta, storage = self._wiring.metas.get(value), self._wiring.storages[value]
+            if meta is not None:
+                largest[storage] = max(largest.get(storage, 0), meta.span_bytes)
+        return sum(largest.values())
+
+    # -- the parts -----------------------------------------------------------------------------------------
+
+    def _prelude_part(self, wanted: Iterable[int], outside: set[int]) -> Part | None:
+        exports = tuple(sorted(set(wanted)))
+        draft = self._prelude
+        for value in exports:
+            if value not in draft.made:
+                draft.reads[value] = None
+        later = {*exports, *(value for value in outside if self._is_home(value))}
+        for value in later:
+            source = self._sources.get(value)
+            if source is not None and not _is_held(source):
+                draft.reads[value] = None
+        if not draft.nodes and not exports and self._program.rng_state is None:
+            return None
+        keep = [
+            value
+            for value in sorted(later)
+            if value not in self._sources or not _is_held(self._sources[value])
+        ]
+        built = _build(self._program, draft.nodes, [self._source(value) for value in draft.reads])
+        program = msgspec.structs.replace(built, keep=keep, rng_state=self._program.rng_state)
+        return Part(program, tuple(draft.nodes), (), exports)
+
+    def _part(self, draft: _Draft, wanted: Sequence[int], exports: tuple[int, ...]) -> Part:
+        held = set(wanted)
+        sources = [self._held(value) if value in held else self._source(value) for value in draft.reads]
+        built = _build(self._program, draft.nodes, sources)
+        program = msgspec.structs.replace(built, keep=list(exports))
+        return Part(program, tuple(draft.nodes), tuple(wanted), exports)
+
+    def _epilogue_part(self, imports: tuple[int, ...]) -> Part:
+        draft, whole = self._epilogue, self._program
+        sent = set(self._sources) - set(imports)
+        sources = [
+            self._source(value) if value in sent and not self._is_home(value) else self._held(value)
+            for value in draft.reads
+        ]
+        built = _build(whole, draft.nodes, sources)
+        known = {source.value for source in sources} | draft.made
+        keep = [value for value in whole.keep if value in known]
+        program = msgspec.structs.replace(built, keep=keep, fetch=whole.fetch)
+        return Part(program, tuple(draft.nodes), imports, ())
+
+    def _source(self, value: int) -> Source:
+        """As it came."""
+        return self._sources[value] if value in self._sources else self._held(value)
+
+    def _held(self, value: int) -> Source:
+        """Of the session that the part runs in. Its layout is only of interest to who looks at the graph."""
+        source = self._sources.get(value)
+        if source is not None:
+            return msgspec.structs.replace(source, blob=None, inline=None)
+        node = self._program.nodes[self._maker[value]]
+        meta = node.output_metas[node.outputs.index(value)]
+        assert meta is not None
+        return Source(value, self._wiring.storages[value], meta, "activation", None)
+
+
+def _is_held(source: Source) -> bool:
+    return source.blob is None and source.inline is None
+
+
+def _build(whole: Program, nodes: Sequence[int], sources: Sequence[Source]) -> Program:
+    """Some of a program's ops, with the tables that they need."""
+    metas: dict[int, int] = {}
+    templates: dict[int, int] = {}
+    scopes: dict[int, int] = {}
+
+    def number(table: dict[int, int], index: int) -> int:
+        return table.setdefault(index, len(table))
+
+    records = []
+    for index in nodes:
+        node = whole.nodes[index]
+        records.append(
+            NodeRecord(
+                number(templates, node.template),
+                node.inputs,
+                node.outputs,
+                tuple(None if meta is None else number(metas, meta) for meta in node.output_metas),
+                node.storages,
+                number(scopes, node.scope),
+                node.scalars,
+                node.dynamic,
+            )
+        )
+    placed = [msgspec.structs.replace(source, meta=number(metas, source.meta)) for source in sources]
+    return Program(
+        metas=[whole.metas[index] for index in metas],
+        templates=[whole.templates[index] for index in templates],
+        scopes=[whole.scopes[index] for index in scopes],
+        sources=placed,
+        nodes=records,
+    )

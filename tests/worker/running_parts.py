@@ -1,0 +1,92 @@
+"""Runs a program in parts over devices in this process, as a pool does over workers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from worker_kit import Device
+
+from djinn_lab.srg.branches import COPIED, Branches
+from djinn_lab.srg.parting import Part, part_program
+from djinn_lab.srg.program import Program, Source, encode_program
+from djinn_lab.srg.validation import validate_program
+from djinn_lab.worker.interpreter import Outcome
+from djinn_lab.worker.messages import Handed
+
+
+def run_part(
+    device: Device, session: str, part: Part, imports: Sequence[Handed] = ()
+) -> tuple[Outcome, list[Handed]]:
+    validate_program(msgspec.structs.replace(part.program, sources=_as_if_digests(part.program)))
+    blobs = {
+        source.blob: str(device.directory / source.blob)
+        for source in part.program.sources
+        if source.blob is not None
+    }
+    outcome = device.interpreter.run(
+        session,
+        encode_program(part.program),
+        blobs,
+        lambda: None,
+        lambda done, total: None,
+        imports=imports,
+        exports=part.exports,
+    )
+    return outcome, list(outcome.exported)
+
+
+def _as_if_digests(program: Program) -> list[Source]:
+    """Tests name blobs by shorter names than a pool takes."""
+    return [
+        msgspec.structs.replace(source, blob=None if source.blob is None else "0" * 64)
+        for source in program.sources
+    ]
+
+
+def run_in_parts(
+    home: Device, others: Sequence[Device], program: Program, branches: Branches, choose: random.Random
+) -> Outcome | None:
+    """Groups in any order, anywhere. None where a part failed; the session is again what it was then."""
+    parts = part_program(program, branches, 1 + len(others))
+    files: list[Handed] = []
+    failed, executed = False, set[int]()
+    rng_state: bytes | None = None
+    if parts.prelude is not None:
+        outcome, made = run_part(home, "ann", parts.prelude)
+        files += made
+        failed, rng_state = outcome.failure is not None, outcome.rng_state
+        executed |= set(parts.prelude.nodes)
+    handed: list[Handed] = []
+    for number, group in choose.sample(list(enumerate(parts.groups)), len(parts.groups)):
+        if failed:
+            break
+        device = choose.choice([home, *others])
+        imports = [one for one in files if set(one.values) & set(group.imports)]
+        outcome, made = run_part(device, f"part {number}", group, imports)
+        device.interpreter.close(f"part {number}")
+        handed += made
+        failed = outcome.failure is not None
+        executed |= set(group.nodes)
+    if not failed:
+        outcome, _ = run_part(home, "ann", parts.epilogue, handed)
+        failed = outcome.failure is not None
+        executed |= set(parts.epilogue.nodes)
+    if failed:
+        undo = Program((), (), (), (), (), release=parts.made)
+        back = [one for one in files if set(one.values) & set(parts.undo)]
+        outcome, _ = run_part(home, "ann", Part(undo, ()), back)
+        assert outcome.failure is None, outcome.failure
+    else:
+        home.run("ann", Program((), (), (), (), (), release=parts.release))
+    for one in (*files, *handed):
+        if one.path is not None:
+            Path(one.path).unlink()
+    if failed:
+        return None
+    needed = {index for index, place in enumerate(branches.places) if place != COPIED}
+    assert needed <= executed
+    outcome.rng_state = rng_state
+    return outcome
