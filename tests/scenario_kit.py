@@ -60,8 +60,9 @@ def parse_event(line: str, at_s: float, kinds: Mapping[str, type[msgspec.Struct]
 
 
 def render(command: msgspec.Struct) -> str:
-    """One line; what is None is left out."""
-    fields = {name: value for name, value in msgspec.structs.asdict(command).items() if value is not None}
+    """One line; what is None or an empty tuple is left out."""
+    given = msgspec.structs.asdict(command).items()
+    fields = {name: value for name, value in given if value is not None and value != ()}
     shown = (
         f"{name}={value!r}" if isinstance(value, str) and " " in value else f"{name}={value}"
         for name, value in fields.items()

@@ -42,6 +42,8 @@ def submit(tables: Tables, event: SegmentSubmitted) -> None:
             memory=event.memory,
             memory_reason=event.memory_reason,
             memory_wait_s=event.memory_wait_s,
+            devices=event.devices,
+            devices_why=event.devices_why,
             waits_for=dependencies.unmet(tables, event.terms.after) if old is None else (),
         )
     )
@@ -77,10 +79,11 @@ def _check_terms(tables: Tables, event: SegmentSubmitted) -> None:
     problem = event.terms.problem()
     if problem is not None:
         raise IllegalEvent(f"it asks for {problem}", "client")
-    if event.terms.gang_min > 1:
+    if event.terms.gang_min > max(1, len(tables.devices)):
+        has = len(tables.devices)
         raise IllegalEvent(
-            f"it asks for a gang of {event.terms.gang_min} devices, and this pool runs a cell on one device "
-            "(gangs run in the simulator)",
+            f"it asks for a gang of at least {event.terms.gang_min} devices, and this pool has {has}; "
+            f"ask for --gang {event.terms.gang}:{has} or less",
             "client",
         )
     dependencies.check(tables, event)
@@ -115,6 +118,8 @@ def _arrived(
             memory_reason="",
             memory_wait_s=None,
             memory_room=False,
+            devices=1,
+            devices_why="",
         )
     return Job(
         job=event.job,

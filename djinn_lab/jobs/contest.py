@@ -5,6 +5,9 @@ Of every session one job contends, the first that is there: what a session runs 
 before. A job contends from the device that its session is bound to, its *home*; a decision to start it on
 another means that its session moves there first.
 
+A gang holds several devices, its session's among them, all of them from its start on; it may give one back
+early. Nobody asks it to move aside: what its parts made lies in several sessions, which are not parked.
+
 Session memory has the last word on whether a segment can start (:mod:`djinn_lab.memory`). A decision to start
 one that memory has not granted yet passes over it until memory says something new about it; where others
 moved aside for it the device stays its own meanwhile.
@@ -32,7 +35,8 @@ _ANYWHERE = Demand()
 
 @dataclass(slots=True)
 class Contest:
-    """``contender``: by session. ``passed_over``: memory has not granted what a decision wanted to start."""
+    """``contender``: by session. ``passed_over``: memory has not granted what a decision wanted to start.
+    ``given_back_s``: device-seconds of running gangs on devices that have left them."""
 
     tables: Tables
     policy: QueuePolicy = POLICIES["ours"]
@@ -40,6 +44,7 @@ class Contest:
     cluster: Cluster = field(default_factory=Cluster)
     contender: dict[str, str] = field(default_factory=dict)
     passed_over: set[str] = field(default_factory=set)
+    given_back_s: dict[str, float] = field(default_factory=dict)
     wake_at_s: float | None = None
     decided_s: float | None = None
 
@@ -84,6 +89,8 @@ class Contest:
         for job in touched:
             if job.job in cluster.holdings and job.state is not JobState.RUNNING:
                 self._stopped(job, at_s)
+            elif job.job in cluster.holdings:
+                self._shrunk(job, at_s)
             if job.finished:
                 self.passed_over.discard(job.job)
         awaited = [job for one in touched for name in one.waits_for if (job := tables.jobs.get(name))]
@@ -116,16 +123,51 @@ class Contest:
         """Off its device. What it used replaces what it was charged."""
         held = self.cluster.finish(job.job)
         ended_at_s = max(at_s, held.started_s)
-        device = held.where[0][0]
         used = self.tables.used.pop(job.job, (0.0, 0.0))
-        self.shares.settle(job.job, Amounts(ended_at_s - held.started_s, *used))
+        device_s = (ended_at_s - held.started_s) * len(held.where) + self.given_back_s.pop(job.job, 0.0)
+        self.shares.settle(job.job, Amounts(device_s, *used))
+        for number, (device, _) in enumerate(held.where):
+            self._charge(job, device, held.started_s, ended_at_s, *(used if number == 0 else (0.0, 0.0)))
+            for other in self.tables.of_device(device):
+                self.passed_over.discard(other.job)
+
+    def _charge(
+        self,
+        job: Job,
+        device: str,
+        started_s: float,
+        ended_s: float,
+        memory_byte_s: float = 0.0,
+        transfer_bytes: float = 0.0,
+    ) -> None:
+        """A line of the usage ledger."""
         self.tables.out.append(
             ChargeAccount(
-                job.job, job.segment, job.account, job.user, device, held.started_s, ended_at_s, *used
+                job=job.job,
+                segment=job.segment,
+                account=job.account,
+                user=job.user,
+                device=device,
+                started_at_s=started_s,
+                ended_at_s=ended_s,
+                memory_byte_s=memory_byte_s,
+                transfer_bytes=transfer_bytes,
             )
         )
-        for other in self.tables.of_device(device):
-            self.passed_over.discard(other.job)
+
+    def _shrunk(self, job: Job, at_s: float) -> None:
+        """A gang has given devices back, or lost them."""
+        held = self.cluster.holdings[job.job]
+        gone = [device for device, _ in held.where if device not in job.holds]
+        if not gone:
+            return
+        ended_at_s = max(at_s, held.started_s)
+        self.cluster.shrink(job.job, tuple(one for one in held.where if one[0] not in gone))
+        self.given_back_s[job.job] = self.given_back_s.get(job.job, 0.0) + len(gone) * (
+            ended_at_s - held.started_s
+        )
+        for device in gone:
+            self._charge(job, device, held.started_s, ended_at_s)
 
     def _follow_session(self, session: str, at_s: float) -> None:
         first = self.tables.first_of_session(session)
@@ -144,8 +186,9 @@ class Contest:
             self.cluster.submit(request, at_s)
         elif known != request:
             self.cluster.change(request, at_s)
-        pin, nodes = self.cluster.pins.get(first.job), request.demand.nodes
-        if pin is not None and nodes is not None and any(node not in nodes for node, _ in pin.where):
+        pin, nodes, anchor = self.cluster.pins.get(first.job), request.demand.nodes, request.demand.anchor
+        kept = set() if pin is None else {node for node, _ in pin.where}
+        if kept and ((nodes is not None and kept - nodes) or anchor not in (None, *kept)):
             self.cluster.unpin(first.job)
 
     def _request(self, job: Job) -> Request:
@@ -158,7 +201,7 @@ class Contest:
             rank=self._inherited_rank(job),
             number=job.turn,
             arrived_s=job.submitted_at_s,
-            demand=_ANYWHERE if only is None else Demand(nodes=frozenset({only})),
+            demand=_demand(job, only),
             estimate_s=job.remaining_s,
             attained_s=job.ran_s,
             deadline_s=job.deadline_at_s,
@@ -227,7 +270,8 @@ class Contest:
                 lifecycle.ask_to_move_aside(self.tables, self.tables.jobs[victim], message)
         for start in plan.starts:
             job = self.tables.jobs[start.job]
-            device = start.where[0][0]
+            chosen = [node for node, _ in start.where]
+            device = job.held_on if job.held_on in chosen else chosen[0]
             if device != job.held_on:
                 self._move(job, device, at_s)
             elif job.memory in ("free", "granted"):
@@ -238,17 +282,20 @@ class Contest:
 
     def _start(self, job: Job, start: Start, at_s: float) -> None:
         assert job.held_on is not None
-        self.tables.devices[job.held_on].running = job.job
+        members = tuple(node for node, _ in start.where if node != job.held_on)
+        for device in (job.held_on, *members):
+            self.tables.devices[device].running = job.job
         first_at_s = job.started_at_s if job.started_at_s is not None else at_s
         started = replace(moved(job, Move.START), started_at_s=first_at_s, running_since_s=at_s)
-        self.tables.put(replace(started, settled=False, message=""))
-        self.tables.out.append(StartSegment(job.job, job.segment, job.held_on))
+        self.tables.put(replace(started, settled=False, message="", members=members, together=bool(members)))
+        self.tables.out.append(StartSegment(job.job, job.segment, job.held_on, members))
         self.cluster.start(
             job.job,
             start.where,
             at_s,
             start.ends_s,
             park_s=job.move_s or 0.0,
+            preemptible=not members,
             charged_until_s=start.charged_until_s,
         )
         self.shares.admit(job.job, job.account, at_s, start.charge)
@@ -264,3 +311,10 @@ class Contest:
             loose = replace(moved(mate, Move.UNBIND), held_on=None, memory=memory, memory_reason="")
             self._bind(replace(loose, settled=True), device)
         self._follow_session(job.session, at_s)
+
+
+def _demand(job: Job, only: str | None) -> Demand:
+    """``only``: the device that it has to run on; a gang has others besides."""
+    if job.gang > 1:
+        return Demand(members=job.gang, members_min=job.gang_min, anchor=only)
+    return _ANYWHERE if only is None else Demand(nodes=frozenset({only}))

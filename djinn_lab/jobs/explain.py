@@ -52,7 +52,8 @@ def explain(job: Job, place: Place | None, closed: Closed) -> str:
         case JobState.RUNNING if job.cancelling:
             return f"Stopping on {job.held_on} after {_ops(job)}: {job.message}."
         case JobState.RUNNING:
-            return f"Running on {job.held_on}, {_ops(job)}."
+            why = f" {job.devices_why}" if job.devices_why else ""
+            return f"Running on {_listed(job.holds)}, {_ops(job)}.{why}"
         case JobState.WAITING:
             return f"Waits for the cell to send its next segment; {job.segment + 1} answered."
         case JobState.DONE:

@@ -16,8 +16,7 @@ def check_queue(tables: Tables) -> None:
     for device, name in running.items():
         assert alive[device], f"{device} runs {name} and is not up"
         assert jobs[name].state is JobState.RUNNING, f"{device} runs {name}, which is {jobs[name].state}"
-        assert jobs[name].held_on == device, f"{device} runs {name}, which is on {jobs[name].held_on}"
-    assert len(set(running.values())) == len(running), "a job runs on two devices"
+        assert device in jobs[name].holds, f"{device} runs {name}, which is on {jobs[name].holds}"
     for session, device in bound.items():
         assert alive[device], f"{session} is bound to {device}, which is not up"
     for job in jobs.values():
@@ -26,10 +25,13 @@ def check_queue(tables: Tables) -> None:
         if job.held_on is not None and not job.cancelling:
             assert bound[job.session] == job.held_on, f"{job.job} is on {job.held_on}, its session is not"
         if job.state is JobState.RUNNING:
-            assert running.get(job.held_on or "") == job.job, f"{job.job} is RUNNING on no device"
+            assert job.holds, f"{job.job} is RUNNING on no device"
+            assert len(set(job.holds)) == len(job.holds), f"{job.job} holds a device twice: {job.holds}"
+            held = {device for device, name in running.items() if name == job.job}
+            assert held == set(job.holds), f"{job.job} runs on {sorted(held)} and holds {job.holds}"
         if job.state in IN_LINE:
             idle = job.held_on in open_devices and job.held_on not in running
-            free = idle and job.memory in ("free", "granted")
+            free = idle and job.memory in ("free", "granted") and job.gang_min == 1
             assert not free, f"{job.job} is queued for an idle {job.held_on}"
         if job.state is JobState.SUBMITTED:
             up = [device for device in sorted(open_devices) if job.wish in (None, device)]
@@ -55,6 +57,8 @@ def check_indexes(tables: Tables) -> None:
 
 def check_job(job: Job) -> None:
     on_device = job.state in (JobState.RESTORING, JobState.QUEUED, JobState.PREEMPTED, JobState.RUNNING)
+    assert not job.members or job.together, f"{job.job} holds {job.members} and is no gang"
+    assert not job.together or job.state is JobState.RUNNING, f"{job.job} is a gang and {job.state}"
     assert not job.preempting or job.state is JobState.RUNNING, f"{job.job} moves aside and is {job.state}"
     if job.state is JobState.RESTORING:
         assert job.memory in ("ask", "held"), f"{job.job} waits for memory, which is {job.memory}"

@@ -59,12 +59,36 @@ class Job(msgspec.Struct, frozen=True):
     settled: bool = False
     """It was moved, or could not be: it stays where it is until it has run there."""
     running_since_s: float | None = None
+    devices: int = 1
+    """That its segment can use at once."""
+    devices_why: str = ""
+    """Why these are fewer than its terms ask for."""
+    members: tuple[str, ...] = ()
+    """Of a running gang, the devices that it holds beside ``held_on``."""
+    together: bool = False
+    """It runs as a gang, whose parts nobody asks to move aside."""
     ran_s: float = 0.0
     """Run time before ``running_since_s``, over all segments."""
 
     @property
     def finished(self) -> bool:
         return self.state in FINISHED
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        """The devices that it runs on, the one that its session is bound to first."""
+        running = self.state is JobState.RUNNING and self.held_on is not None
+        return (self.held_on, *self.members) if running and self.held_on is not None else ()
+
+    @property
+    def gang(self) -> int:
+        """Devices that its segment wants at once."""
+        return min(self.terms.gang, self.devices)
+
+    @property
+    def gang_min(self) -> int:
+        """It starts with as few."""
+        return min(self.terms.gang_min, self.devices)
 
     @property
     def remaining_s(self) -> float | None:

@@ -10,6 +10,7 @@ from djinn_lab.jobs.messages import (
     CancelSegment,
     EndSegment,
     JobFinished,
+    MemberLeft,
     MemoryGranted,
     MemoryHeld,
     MemoryNeed,
@@ -103,6 +104,18 @@ def finish_segment(tables: Tables, event: SegmentFinished) -> None:
     tables.settle(done, "cancelled" if cancelled else event.outcome, event.at_s, message)
 
 
+def leave_gang(tables: Tables, event: MemberLeft) -> None:
+    job = tables.running_segment(event.job, event.segment)
+    if event.device not in job.members:
+        raise IllegalEvent(f"job {event.job} does not hold {event.device} beside {job.held_on}", "pool")
+    _without(tables, job, event.device)
+
+
+def _without(tables: Tables, job: Job, device: str) -> None:
+    tables.devices[device].running = None
+    tables.put(replace(job, members=tuple(name for name in job.members if name != device)))
+
+
 def preempt(tables: Tables, event: SegmentPreempted) -> None:
     job = tables.running_segment(event.job, event.segment)
     _check_ops(job, event.ops_done)
@@ -158,11 +171,19 @@ def cordon(tables: Tables, device: str) -> None:
 
 def _stopped(tables: Tables, job: Job, at_s: float, ops_done: int) -> Job:
     """Off its device, with the run time it had."""
-    assert job.held_on is not None
-    tables.devices[job.held_on].running = None
+    for device in job.holds:
+        tables.devices[device].running = None
     assert job.running_since_s is not None
-    ran_s = job.ran_s + max(0.0, at_s - job.running_since_s)
-    return replace(job, ops_done=ops_done, preempting=False, yields=False, running_since_s=None, ran_s=ran_s)
+    return replace(
+        job,
+        ops_done=ops_done,
+        preempting=False,
+        yields=False,
+        running_since_s=None,
+        ran_s=job.ran_s + max(0.0, at_s - job.running_since_s),
+        members=(),
+        together=False,
+    )
 
 
 def _check_ops(job: Job, ops_done: int) -> None:
@@ -177,11 +198,13 @@ def request_preemption(tables: Tables, event: PreemptRequested) -> None:
     job = tables.active(event.job, "client")
     if job.state is not JobState.RUNNING:
         raise IllegalEvent(f"job {event.job} is not running ({job.state})", "client")
+    if job.together:
+        raise IllegalEvent(f"job {event.job} runs as a gang, and gangs do not move aside", "client")
     ask_to_move_aside(tables, replace(job, yields=True), event.message)
 
 
 def ask_to_move_aside(tables: Tables, job: Job, message: str) -> None:
-    if job.cancelling or job.preempting:
+    if job.cancelling or job.preempting or job.together:
         return
     assert job.held_on is not None
     tables.put(replace(moved(job, Move.ASK_STOP), preempting=True, message=message))
@@ -219,7 +242,8 @@ def cancel_session(tables: Tables, session: str, at_s: float, message: str) -> N
 
 
 def lose_device(tables: Tables, device: str, at_s: float, message: str) -> None:
-    """What ran there is lost; what waited there asks again where it is bound next."""
+    """What ran there is lost, but for a gang that runs on elsewhere; what waited there asks again where it is
+    bound next."""
     waiting = tables.of_device(device)
     running, tables.devices[device].running = tables.devices[device].running, None
     tables.devices[device].alive = False
@@ -228,7 +252,9 @@ def lose_device(tables: Tables, device: str, at_s: float, message: str) -> None:
         memory: MemoryNeed = "free" if job.memory == "free" else "ask"
         unbound = replace(moved(job, Move.UNBIND), held_on=None, memory=memory, memory_reason="")
         tables.put(replace(unbound, settled=False))
-    if running is not None:
+    if running is not None and device in tables.jobs[running].members:
+        _without(tables, tables.jobs[running], device)
+    elif running is not None:
         job = tables.jobs[running]
         outcome = "cancelled" if job.cancelling else "lost"
         why = job.message if job.cancelling else message

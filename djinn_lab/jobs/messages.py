@@ -40,8 +40,9 @@ class DeviceLost(msgspec.Struct, frozen=True, tag=True):
 class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     """``wish``: the device the user asked for. ``predicted_s``: expected run time, None when unknown. With
     ``memory`` held: why, and for how long about. ``account``: the leaf of the share tree that pays, the
-    user's name if empty. ``terms`` count with the first segment. ``move_s``: what bringing the session's
-    state to another device would take, None when it cannot be brought."""
+    user's name if empty. ``terms`` count with the first segment. ``devices``: that this segment can use at
+    once, at most as many as its terms ask for; fewer: ``devices_why``. ``move_s``: what bringing the
+    session's state to another device would take, None when it cannot be brought."""
 
     at_s: float
     job: str
@@ -59,6 +60,8 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     account: str = ""
     terms: Terms = NO_TERMS
     move_s: float | None = None
+    devices: int = 1
+    devices_why: str = ""
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
@@ -127,6 +130,16 @@ class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
     message: str = ""
     memory_byte_s: float = 0.0
     transfer_bytes: float = 0.0
+
+
+class MemberLeft(msgspec.Struct, frozen=True, tag=True):
+    """A running gang has no more use for this one of its devices, which is not the one that its session is
+    bound to."""
+
+    at_s: float
+    job: str
+    segment: int
+    device: str
 
 
 class JobFinished(msgspec.Struct, frozen=True, tag=True):
@@ -261,6 +274,7 @@ Event = (
     | MemoryRefused
     | SegmentProgressed
     | SegmentFinished
+    | MemberLeft
     | JobFinished
     | CancelRequested
     | PreemptRequested
@@ -288,11 +302,12 @@ class PlaceSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartSegment(msgspec.Struct, frozen=True, tag=True):
-    """Hand the segment to the device's worker."""
+    """Hand the segment to the device's worker. ``members``: of a gang, the other devices that it holds."""
 
     job: str
     segment: int
     device: str
+    members: tuple[str, ...] = ()
 
 
 class CancelSegment(msgspec.Struct, frozen=True, tag=True):

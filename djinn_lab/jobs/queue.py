@@ -21,6 +21,7 @@ from djinn_lab.jobs.messages import (
     DeviceLost,
     Event,
     JobFinished,
+    MemberLeft,
     MemoryGranted,
     MemoryHeld,
     MemoryRefused,
@@ -217,6 +218,8 @@ class JobQueue:
                 lifecycle.progress(tables, event)
             case SegmentFinished():
                 lifecycle.finish_segment(tables, event)
+            case MemberLeft():
+                lifecycle.leave_gang(tables, event)
             case SegmentPreempted():
                 lifecycle.preempt(tables, event)
             case PreemptRequested():

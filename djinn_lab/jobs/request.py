@@ -37,7 +37,7 @@ class Demand(msgspec.Struct, frozen=True):
     """What a request wants to hold, all of it at once. ``members``: gang size, each ``device_milli``
     thousandths of one device and the rest of the fields on the same node; ``members_min``: it starts with as
     few. ``selector``: labels that a node must have; ``prefers``: that it should have. ``nodes``: only these,
-    None for any."""
+    None for any. ``anchor``: one of the members must be here, since what cannot be moved lies there."""
 
     members: int = 1
     members_min: int = 1
@@ -48,6 +48,7 @@ class Demand(msgspec.Struct, frozen=True):
     selector: frozenset[str] = frozenset()
     tolerates: frozenset[str] = frozenset()
     nodes: frozenset[str] | None = None
+    anchor: str | None = None
     prefers: frozenset[str] = frozenset()
 
 

@@ -67,7 +67,10 @@ class Teller:
             place = places.get(name)
             position = place.position if place else None
             stopping = job.cancelling or job.preempting
-            told = (job.state, job.held_on, job.segment, position, stopping, job.memory_reason, job.waits_for)
+            told = (
+                *(job.state, job.held_on, job.members, job.segment, position, stopping),
+                *(job.memory_reason, job.waits_for),
+            )
             if self._told.get(name) == told:
                 continue
             self._told[name] = told

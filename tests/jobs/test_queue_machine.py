@@ -23,6 +23,7 @@ from djinn_lab.jobs import (
     JobQueue,
     JobState,
     LineOrdered,
+    MemberLeft,
     MemoryGranted,
     MemoryHeld,
     MemoryRefused,
@@ -74,6 +75,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(device=DEVICES)
     def lose_device(self, device: str) -> None:
+        job = self.queue.job(self.on_device.get(device, ""))
+        if job is not None and device in job.members:
+            del self.on_device[device]  # its gang goes on elsewhere
         if self.feed(DeviceLost(self.tick(), device, "killed")) is not None:
             assert device not in self.on_device
 
@@ -88,6 +92,9 @@ class QueueMachine(RuleBasedStateMachine):
         memory=MEMORY,
         after=st.lists(JOBS, max_size=2),
         after_any=st.booleans(),
+        gang=st.integers(1, 4),
+        gang_min=st.integers(1, 4),
+        devices=st.integers(1, 4),
     )
     def submit(
         self,
@@ -101,6 +108,9 @@ class QueueMachine(RuleBasedStateMachine):
         memory: MemoryNeed,
         after: list[str],
         after_any: bool,
+        gang: int,
+        gang_min: int,
+        devices: int,
     ) -> None:
         known = self.queue.job(job)
         at_s = self.tick()
@@ -116,7 +126,8 @@ class QueueMachine(RuleBasedStateMachine):
             wish,
             memory=memory,
             memory_reason="Full.",
-            terms=Terms(after=tuple(after), after_any=after_any),
+            terms=Terms(max(gang, gang_min), gang_min, after=tuple(after), after_any=after_any),
+            devices=devices,
         )
         if known is not None and ops >= 0:
             right = msgspec.structs.replace(event, segment=known.segment + 1, session=known.session)
@@ -173,23 +184,42 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.queue.job(self.on_device.get(device, ""))
         if job is None:
             return
-        del self.on_device[device]
+        held = self.leave(job.job)
         done = min(ops, job.ops_total)
         segment = self.unanswered.pop(job.job)
         if self.feed(SegmentFinished(self.tick(), job.job, segment, outcome, done)) is None:
             assert outcome == "bad"
-            self.on_device[device], self.unanswered[job.job] = job.job, segment
+            self.on_device |= dict.fromkeys(held, job.job)
+            self.unanswered[job.job] = segment
+
+    def leave(self, job: str) -> list[str]:
+        """The job is off its devices."""
+        held = [device for device, running in self.on_device.items() if running == job]
+        for device in held:
+            del self.on_device[device]
+        return held
+
+    @rule(device=DEVICES)
+    def give_back(self, device: str) -> None:
+        job = self.queue.job(self.on_device.get(device, ""))
+        if job is None:
+            return
+        gives = device in job.members
+        if gives:
+            del self.on_device[device]
+        assert (self.feed(MemberLeft(self.tick(), job.job, job.segment, device)) is not None) == gives
 
     @rule(job=JOBS)
     def ask_to_move_aside(self, job: str) -> None:
-        runs = job in self.on_device.values()
+        known = self.queue.job(job)
+        runs = known is not None and job in self.on_device.values() and not known.together
         assert (self.feed(PreemptRequested(self.tick(), job, "by a test")) is not None) == runs
 
     @rule(device=DEVICES, ops=st.integers(0, 4))
     def stop_between_two_ops(self, device: str, ops: int) -> None:
         """It may have been asked, or not: the worker's answer is what counts."""
         job = self.queue.job(self.on_device.get(device, ""))
-        if job is None:
+        if job is None or job.together:
             return
         done = max(job.ops_done, min(ops, job.ops_total))
         del self.on_device[device]
@@ -268,9 +298,13 @@ class QueueMachine(RuleBasedStateMachine):
                 known = self.queue.job(command.job)
                 assert known is not None
                 assert not known.waits_for
-                assert command.device not in self.on_device
                 assert self.unanswered[command.job] == command.segment
-                self.on_device[command.device] = command.job
+                held = (command.device, *command.members)
+                least = min(known.terms.gang_min, known.devices)
+                assert least <= len(held) <= min(known.terms.gang, known.devices)
+                assert not set(held) & set(self.on_device)
+                assert len(set(held)) == len(held)
+                self.on_device |= dict.fromkeys(held, command.job)
             case CancelSegment():
                 assert self.on_device[command.device] == command.job
             case PreemptSegment():

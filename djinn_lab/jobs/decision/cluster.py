@@ -211,6 +211,19 @@ class Cluster:
             del self.running[holding.request.account]
         return holding
 
+    def shrink(self, job: str, where: Where) -> None:
+        """A running gang keeps these of its places only."""
+        holding = self.holdings[job]
+        demand = holding.request.demand
+        gone = tuple(place for place in holding.where if place not in where)
+        assert where, f"{job} would hold nothing"
+        assert set(where) <= set(holding.where), (where, holding.where)
+        self.room.give(demand, gone)
+        for node, _ in gone:
+            del self.on_node[node][job]
+        self._count_devices(holding.request.account, -devices_of(demand, _members(gone)))
+        self._hold(replace(holding, where=where))
+
     def parked(self, job: str, now_s: float, estimate_s: float | None) -> Request:
         """It has moved aside and waits again; ``estimate_s``: what it needs still, coming back included."""
         holding = self.finish(job)

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import count
 
+from msgspec.structs import replace
+
 from djinn_lab.jobs.placement.answers import EverFits, Misfit, Placed
 from djinn_lab.jobs.placement.free import Free, capacity, empty, given, taken
 from djinn_lab.jobs.placement.kinds import Bunch, Kind, nameless, tolerated
@@ -181,6 +183,8 @@ class Room:
         only: frozenset[str] | None = None,
     ) -> Placed | None:
         """Where it would go now, with as many members as fit; nothing is taken. ``only``: of these nodes."""
+        if demand.anchor is not None:
+            return self._place_around(demand.anchor, demand, scoring, home, only)
         kinds = self.eligible(demand)
         candidates = self._candidates(demand, kinds, home, only)
         members_max = min(demand.members, sum(one.room * one.nodes for one in candidates))
@@ -194,6 +198,27 @@ class Room:
             if where is not None:
                 return Placed(where, self._explain(scoring, demand, where, home))
         return None
+
+    def _place_around(
+        self,
+        anchor: str,
+        demand: Demand,
+        scoring: Scoring,
+        home: str | None,
+        only: frozenset[str] | None,
+    ) -> Placed | None:
+        """One member at the anchor, the others as they would go without it."""
+        loose = replace(demand, anchor=None)
+        one = replace(loose, members=1, members_min=1)
+        first = self.place(one, scoring, home, frozenset({anchor}) if only is None else only & {anchor})
+        if first is None or demand.members == 1:
+            return first
+        others = replace(loose, members=demand.members - 1, members_min=max(1, demand.members_min - 1))
+        elsewhere = frozenset(self._numbers) - {anchor}
+        rest = self.place(others, scoring, None, elsewhere if only is None else only - {anchor})
+        if rest is None:
+            return first if demand.members_min == 1 else None
+        return Placed((*first.where, *rest.where), first.scores)
 
     def eligible(self, demand: Demand) -> list[Kind]:
         """Kinds of nodes whose labels and taints allow it and where something may start."""
