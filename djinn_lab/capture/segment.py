@@ -15,7 +15,7 @@ from djinn_lab.capture.backend import Backend, Cut, RunResult
 from djinn_lab.capture.forked import check_process
 from djinn_lab.capture.inference import Plan, ShapeInference
 from djinn_lab.capture.ledger import Ledger
-from djinn_lab.capture.pace import STREAM_NODES_MAX, STREAM_NODES_MIN, Pace
+from djinn_lab.capture.pace import STREAM_NODES_MAX, STREAM_NODES_MIN, WHOLE_NODES_MAX, Pace
 from djinn_lab.capture.random_stream import RandomStream
 from djinn_lab.capture.scope import ScopeTracker
 from djinn_lab.capture.signature import Signature
@@ -50,7 +50,7 @@ class Segment:
         self._inference = ShapeInference()
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._nodes: list[PendingNode] = []
-        self._look_at = self._pace.nodes
+        self.gather(False)
         self._flight: Flight | None = None
 
     def plan(
@@ -102,6 +102,12 @@ class Segment:
         if self.random.drawn:
             self.flush(Cut(cause, self.scopes.line()))
 
+    def gather(self, whole: bool) -> None:
+        """``whole``: nothing is sent ahead from now on, so that the pool sees all branches of what is
+        recorded until the next cut, and can run them side by side."""
+        self._whole = whole
+        self._look_at = WHOLE_NODES_MAX if whole else self._pace.nodes
+
     @property
     def is_long(self) -> bool:
         """Time to see whether the pool could already begin with what is pending."""
@@ -117,7 +123,7 @@ class Segment:
             return  # equal iterations make equal parts, which need not be sent again
         with paused():
             busy = self._flight is not None and not self.backend.is_done()
-            if busy and len(self._nodes) < STREAM_NODES_MAX:
+            if busy and not self._whole and len(self._nodes) < STREAM_NODES_MAX:
                 self._look_at = len(self._nodes) + min(self._pace.nodes, STREAM_NODES_MIN)
                 return
             self._reap()
@@ -152,7 +158,7 @@ class Segment:
         assembled = self._assemble(fetch, release)
         nodes = [self._nodes[position] for position in assembled.positions]
         self._nodes = []
-        self._look_at = self._pace.nodes
+        self.gather(self._whole)
         self.scopes.clear()
         if not (nodes or fetch):
             if release:
@@ -205,7 +211,7 @@ class Segment:
             return
         ledger.lose(self._nodes, _not_computed(result))
         self._nodes = []
-        self._look_at = self._pace.nodes
+        self.gather(self._whole)
         self.random.forget()
 
 

@@ -75,6 +75,7 @@ class Cell:
         job = self._job
         job.started = job.outside_since = perf_counter()
         executor.cell = job
+        recorder.segment.gather(job.terms.gang > 1)
         self._ops = recorder.ops_recorded
         self._plans = recorder.segment.plans_made
         self._moved = executor.bytes_moved()
@@ -106,6 +107,7 @@ class Cell:
             if error is not None:
                 outcome = "failed" if isinstance(error, Exception) else "cancelled"
                 message = f"{type(error).__name__}: {error}"
+            self._recorder.segment.gather(False)
             executor.end_cell(outcome, message)
             self._close_report()
 

@@ -250,6 +250,7 @@ class PoolExecutor:
         report.add("receive", perf_counter() - received)
         job.add_program(program, ends=flight.cut.cause != STREAMED)
         report.job, report.device = job.identifier, result.device
+        report.gang = result.gang or report.gang
         if result.rng_state is not None:
             self._sent.saw_state(result.rng_state)
         report.program_hits += result.plan_cached

@@ -35,6 +35,8 @@ class CellReport:
     ``plan_hits`` and ``plan_misses``: ops whose shapes were known here, or not; ``program_hits`` and
     ``program_misses``: segments whose graph the pool had checked and measured before, or not.
 
+    ``gang``: what became of the wish for several devices, in the last segment, ``""`` without one.
+
     ``graph_bytes`` and ``graph_bytes_sent``: of the whole graphs, and of what the pool did not have yet.
 
     ``prepare`` building and encoding graphs, ``network`` the way there and back, ``receive`` reading
@@ -59,6 +61,7 @@ class CellReport:
     program_misses: int = 0
     run_s: float = 0.0
     cuts: list[CutRecord] = field(default_factory=list)
+    gang: str = ""
 
     def add(self, stage: str, seconds: float) -> None:
         self.stages[stage] = self.stages.get(stage, 0.0) + seconds
@@ -94,6 +97,8 @@ class CellReport:
             f"sent {format_bytes(self.bytes_up)}, received {format_bytes(self.bytes_down)}, "
             f"peak on the device {format_bytes(self.peak_bytes)}",
         ]
+        if self.gang:
+            lines.append(f"gang: {self.gang}")
         asked = self.program_hits + self.program_misses
         lines.append(
             f"shapes known here: {self.plan_hits} of {self.plan_hits + self.plan_misses} ops; "

@@ -194,6 +194,7 @@ class Bookkeeper:
                 error=error,
                 peak_bytes=report.peak_bytes if report else 0,
                 plan_cached=flight.plan_cached,
+                gang=record.gang,
             ),
             self.durability.commit(),
         )

@@ -15,6 +15,7 @@ from djinn_lab.pool.alarm import Alarm
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
+from djinn_lab.pool.gang_runs import GangRuns
 from djinn_lab.pool.intake import Intake
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
@@ -68,8 +69,12 @@ class Driver:
         self.books = books
         self.registry = books.registry
         self.news = MemoryNews(ledger, books, self._jobs)
-        self.residence = Residence(ledger, launcher, self.registry, self.news)
         self.runs = Runs(ledger, books, self._jobs)
+        self.gangs = GangRuns(
+            ledger, launcher, fleet, blobs, books, self.news, self._jobs, self._gang_over, self._run_whole
+        )
+        self.residence = Residence(ledger, launcher, self.registry, self.gangs)
+        self.gangs.residence = self.residence
         self.intake = Intake(ledger, blobs, books, self.residence, fleet, self._perform)
         self._commands: deque[jobs.Command] = deque()
         self._performing = False
@@ -138,6 +143,15 @@ class Driver:
 
     def worker_said(self, device: str, message: FromWorker) -> None:
         match message:
+            case (
+                SegmentStarted()
+                | SegmentProgress()
+                | SegmentDone()
+                | SegmentFailed()
+                | SegmentCancelled()
+                | SegmentPreempted()
+            ) if self.gangs.takes(device, message):
+                pass
             case SegmentStarted():
                 pass
             case SegmentProgress():
@@ -163,6 +177,7 @@ class Driver:
         seen = self.fleet.status(device).seen
         self.fleet.worker_died(device)
         self.residence.died(device, seen.pid if seen else None)
+        self.gangs.died(device)
         self._jobs(jobs.DeviceLost(now_s, device, f"the process of {device} {how}"))
 
     def worker_failed(self, device: str, how: str) -> None:
@@ -211,6 +226,8 @@ class Driver:
                 self._place(command)
             case jobs.StartSegment():
                 self._start(command)
+            case jobs.CancelSegment() if self.gangs.runs(command.job):
+                self.gangs.cancel(command.job)
             case jobs.CancelSegment():
                 self.launcher.send(command.device, CancelSegment(command.job))
             case jobs.PreemptSegment():
@@ -250,15 +267,36 @@ class Driver:
         now_s = self.ledger.clock.now_s()
         if flight.started_s is None:
             flight.started_s = now_s
+        if command.members and flight.gang is not None:
+            self.gangs.begin(command, flight.gang)
+            return
+        self._run(command.job, command.device)
+
+    def _run(self, job: str, device: str) -> None:
+        """The whole segment, on one device."""
+        record = self.books.records[job]
+        flight, now_s = record.flight, self.ledger.clock.now_s()
+        assert flight is not None
         blobs = {digest: str(self.blobs.path(digest)) for digest in flight.blobs}
         resume = flight.stops.resume(now_s) if flight.stops is not None else None
-        run = RunSegment(
-            command.job, command.segment, record.session, flight.program, blobs, flight.key, resume
-        )
-        self.launcher.send(command.device, run)
+        run = RunSegment(job, flight.segment, record.session, flight.program, blobs, flight.key, resume)
+        self.launcher.send(device, run)
+
+    def _run_whole(self, job: str, why: str) -> None:
+        """A gang could not go on as one."""
+        known = self.ledger.queue.job(job)
+        assert known is not None
+        assert known.held_on is not None
+        self.books.records[job].gang = why
+        self._run(job, known.held_on)
+
+    def _gang_over(self, device: str, answer: SegmentDone | SegmentCancelled) -> None:
+        self.residence.report(device, answer.memory, answer.job)
+        self.runs.over(device, answer)
 
     def _end(self, command: jobs.EndSegment) -> None:
         """The pool answers for the worker."""
+        self.gangs.abandon(command.job)
         self.residence.handle(memory.SegmentWithdrawn(self.ledger.clock.now_s(), command.job))
         match command.outcome:
             case "lost":

@@ -100,6 +100,23 @@ class Fleet:
             default=None,
         )
 
+    def rates(self) -> DeviceMeasured | None:
+        """Of the slowest measured device in each respect; None while none is measured."""
+        measured = [status.measured for status in self._statuses.values() if status.measured is not None]
+        if not measured:
+            return None
+        return DeviceMeasured(
+            flops_per_s=min(one.flops_per_s for one in measured),
+            memory_bytes_per_s=min(one.memory_bytes_per_s for one in measured),
+            op_overhead_s=max(one.op_overhead_s for one in measured),
+        )
+
+    def alike(self, one: str, other: str) -> bool:
+        """Do both compute the same bits? The same kind and model of device, as many threads, one torch."""
+        known = [self._statuses[name].ready for name in (one, other)]
+        facts = [(ready.kind, ready.name, ready.threads, ready.torch_version) for ready in known if ready]
+        return len(facts) == 2 and facts[0] == facts[1]
+
     def infos(self) -> list[DeviceInfo]:
         """As the protocol tells clients."""
         return [_info(status) for status in self._statuses.values()]

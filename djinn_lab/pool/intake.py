@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 
@@ -10,16 +11,18 @@ import msgspec
 from djinn_lab import jobs, memory
 from djinn_lab.errors import Refused
 from djinn_lab.pool import answers
-from djinn_lab.pool.admission import Inspected, PlanCache, inspect_program
+from djinn_lab.pool.admission import INLINE_BYTES_MAX, Inspected, PlanCache, inspect_program
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
+from djinn_lab.pool.gang_plans import Judgement, judge
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.placement import Placement
 from djinn_lab.pool.records import RunningSegment
 from djinn_lab.pool.registry import Session
 from djinn_lab.pool.residence import Residence
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
+from djinn_lab.srg.program import Program
 
 
 class Intake:
@@ -58,8 +61,10 @@ class Intake:
         if missing:
             session.send(answers.blobs_missing(submit, missing, session.rejected))
             return
+        judgement = await self._judge(submit, inspected.program, known)
         try:
             event = self._event(session, submit, inspected)
+            event = msgspec.structs.replace(event, devices=judgement.devices, devices_why=judgement.why)
             self._ledger.queue.check(event)
         except jobs.IllegalEvent as error:
             refusal = Refused(f"The pool refuses this cell: {error}.")
@@ -79,9 +84,20 @@ class Intake:
                 inspected.footprint,
                 key=inspected.key,
                 plan_cached=inspected.cached,
+                gang=judgement.plan,
             )
             self._enqueue(session, submit, event, flight, verdict)
         self._residence.perform(others)
+
+    async def _judge(self, submit: SubmitSegment, program: Program, known: jobs.Job | None) -> Judgement:
+        """Of a cell that asked for several devices."""
+        terms = submit.terms if known is None else known.terms
+        devices = min(terms.gang if terms is not None else 1, len(self._fleet.statuses))
+        if devices < 2:
+            return Judgement(None)
+        if len(submit.program) <= INLINE_BYTES_MAX:
+            return judge(program, devices, self._fleet.rates())
+        return await asyncio.to_thread(judge, program, devices, self._fleet.rates())
 
     def _ask_memory(self, placement: Placement, later: bool) -> tuple[memory.Command, list[memory.Command]]:
         """The answer for this segment, and what else follows. ``later``: only whether it can ever run; the
@@ -144,6 +160,7 @@ class Intake:
         record = self._books.record_of(session, submit)
         record.ops_total = record.ops_before + event.ops_total
         record.predicted_s = event.predicted_s
+        record.gang = event.devices_why
         for digest in flight.blobs:
             self._blobs.pin(digest)
         record.flight = flight

@@ -8,6 +8,7 @@ import msgspec
 
 from djinn_lab.jobs import Job, Notify
 from djinn_lab.memory.footprint import Footprint
+from djinn_lab.pool.gang_plans import GangPlan
 from djinn_lab.pool.placement import Placement
 from djinn_lab.pool.stops import Stops
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
@@ -48,13 +49,15 @@ class JobView(msgspec.Struct, frozen=True):
     peak_bytes: int
     predicted_s: float | None
     measured_s: float | None
+    gang: str = ""
 
 
 @dataclass(slots=True)
 class RunningSegment:
     """The segment in flight. ``blobs``: pinned digests; times in seconds of the pool's clock. ``key``: what
     equal programs have in common, and whether one was here before (``plan_cached``). ``restoring_s``: waited
-    for session memory before it first started. ``stops``: None until it was preempted."""
+    for session memory before it first started. ``stops``: None until it was preempted. ``gang``: how it would
+    run on several devices."""
 
     segment: int
     program: bytes
@@ -68,11 +71,13 @@ class RunningSegment:
     key: bytes | None = None
     plan_cached: bool = False
     stops: Stops | None = None
+    gang: GangPlan | None = None
 
 
 @dataclass(slots=True)
 class JobRecord:
-    """``ops_before``: ops of answered segments, done and in all."""
+    """``ops_before``: ops of answered segments, done and in all. ``gang``: what became of its wish for
+    several devices, in its last segment."""
 
     job: str
     session: str
@@ -98,6 +103,7 @@ class JobRecord:
     ops_before: int = 0
     ops_done: int = 0
     ops_total: int = 0
+    gang: str = ""
     flight: RunningSegment | None = None
 
     @classmethod
@@ -149,6 +155,7 @@ class JobRecord:
             peak_bytes=self.peak_bytes,
             predicted_s=self.predicted_s,
             measured_s=self.measured_s,
+            gang=self.gang,
         )
 
     def row(self, pool: str) -> dict[str, object]:

@@ -218,6 +218,10 @@ class Residence:
             del self._reported[device]
             log.error("%s: the worker's memory report makes no sense: %s", device, error)
 
+    def reported(self, device: str) -> worker.WorkerMemory:
+        """What the device's worker counted last."""
+        return self._reported.get(device, _NOTHING)
+
     def transferred(self, device: str, done: worker.TransferDone) -> None:
         if done.manifest is not None:
             released = self._releases[device].in_manifest(done.session)

@@ -214,6 +214,8 @@ class SegmentResult(msgspec.Struct, frozen=True, tag="result"):
     peak_bytes: int = 0
     plan_cached: bool = False
     """Whether the pool had checked and measured an equal program before."""
+    gang: str = ""
+    """What became of the wish for several devices, where there was one."""
 
 
 ToPool = (

@@ -1,0 +1,128 @@
+"""Is a cell worth several devices, and what would each of them do?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from djinn_lab.memory import predict_peak_bytes
+from djinn_lab.srg.branches import BranchFinder
+from djinn_lab.srg.costs import CostBook
+from djinn_lab.srg.parting import Part, Parts, part_program
+from djinn_lab.srg.program import Program, encode_program
+from djinn_lab.srg.wiring import trace_wiring
+from djinn_lab.units import format_bytes, format_seconds
+from djinn_lab.worker.messages import DeviceMeasured
+
+UNMEASURED = DeviceMeasured(flops_per_s=2e10, memory_bytes_per_s=5e9, op_overhead_s=5e-6)
+"""Taken for devices that were never measured: a slow core."""
+SHARE_MAX = 0.8
+"""A gang must be expected to end within so much of the time on one device."""
+COPIES = 4
+"""What travels is written and read once on its way out, and once on its way back."""
+PART_S = 0.003
+"""What a part costs beside its ops: a message there and back, a session, a few files."""
+
+
+class PlannedPart(msgspec.Struct, frozen=True):
+    """``program``: encoded. ``nodes``: which of the cell's ops it runs. ``peak_bytes``: with what it
+    imports."""
+
+    program: bytes
+    nodes: tuple[int, ...]
+    imports: tuple[int, ...]
+    exports: tuple[int, ...]
+    blobs: tuple[str, ...]
+    peak_bytes: int
+
+
+class GangPlan(msgspec.Struct, frozen=True):
+    """The fields are those of :class:`djinn_lab.srg.parting.Parts`. ``ops``: of the whole."""
+
+    prelude: PlannedPart | None
+    groups: tuple[PlannedPart, ...]
+    epilogue: PlannedPart
+    release: tuple[int, ...]
+    undo: tuple[int, ...]
+    made: tuple[int, ...]
+    ops: int
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """``plan`` None: the cell runs on one device; ``why`` says so in one sentence."""
+
+    plan: GangPlan | None
+    why: str = ""
+
+    @property
+    def devices(self) -> int:
+        """That the cell can use at once."""
+        return 1 if self.plan is None else len(self.plan.groups)
+
+
+def judge(program: Program, devices: int, rates: DeviceMeasured | None) -> Judgement:
+    """``devices``: at most so many. ``rates``: of the slowest of them, None where nobody knows.
+
+    The rule: with the branches laid over the devices, what travels copied :data:`COPIES` times at the rate of
+    memory, and :data:`PART_S` for every part, it must take :data:`SHARE_MAX` of the time on one device or
+    less."""
+    rates = rates or UNMEASURED
+    seconds = op_seconds(program, rates)
+    found = BranchFinder(program, seconds).best(devices)
+    if found is None:
+        return Judgement(
+            None, "It runs on one device: its graph has no branches that could run side by side."
+        )
+    alone_s = sum(seconds)
+    parts = part_program(program, found, devices)
+    moving_s = COPIES * parts.moved_bytes / rates.memory_bytes_per_s
+    together_s = found.makespan_s(devices) + moving_s + PART_S * (2 + len(parts.groups))
+    if together_s > SHARE_MAX * alone_s:
+        count = min(devices, len(found.branch_s))
+        return Judgement(
+            None,
+            f"It runs on one device: it needs about {format_seconds(alone_s)} there, and about "
+            f"{format_seconds(together_s)} on {count}, with {format_bytes(parts.moved_bytes)} to be moved.",
+        )
+    return Judgement(_planned(parts, len(program.nodes)))
+
+
+def op_seconds(program: Program, rates: DeviceMeasured) -> list[float]:
+    """The roofline of every op, and what an op costs at least."""
+    book = CostBook(trace_wiring(program))
+    found = []
+    for index, record in enumerate(program.nodes):
+        cost = book.cost(index, record)
+        moved_bytes = cost.bytes_read + cost.bytes_written
+        busy_s = max(cost.flops / rates.flops_per_s, moved_bytes / rates.memory_bytes_per_s)
+        found.append(busy_s + rates.op_overhead_s)
+    return found
+
+
+def _planned(parts: Parts, ops: int) -> GangPlan:
+    return GangPlan(
+        prelude=None if parts.prelude is None else _planned_part(parts.prelude),
+        groups=tuple(_planned_part(group) for group in parts.groups),
+        epilogue=_planned_part(parts.epilogue),
+        release=parts.release,
+        undo=parts.undo,
+        made=parts.made,
+        ops=ops,
+    )
+
+
+def _planned_part(part: Part) -> PlannedPart:
+    program = part.program
+    blobs = dict.fromkeys(source.blob for source in program.sources if source.blob is not None)
+    imported: dict[int, int] = {}
+    for source in program.sources:
+        if source.value in part.imports:
+            nbytes = program.metas[source.meta].span_bytes
+            imported[source.storage] = max(imported.get(source.storage, 0), nbytes)
+    return PlannedPart(
+        program=encode_program(program),
+        nodes=part.nodes,
+        imports=part.imports,
+        exports=part.exports,
+        blobs=tuple(blobs),
+        peak_bytes=predict_peak_bytes(program).peak_bytes + sum(imported.values()),
+    )
