@@ -48,7 +48,8 @@ class GangPlan(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """``plan`` None: the cell runs on one device; ``why`` says so in one sentence."""
+    """``plan`` None: the cell runs on one device. ``why``: it uses fewer than it asked for, in one
+    sentence."""
 
     plan: GangPlan | None
     why: str = ""
@@ -59,13 +60,14 @@ class Judgement(msgspec.Struct, frozen=True):
         return 1 if self.plan is None else len(self.plan.groups)
 
 
-def judge(program: Program, devices: int, rates: DeviceMeasured | None) -> Judgement:
-    """``devices``: at most so many. ``rates``: of the slowest of them, None where nobody knows.
+def judge(program: Program, asked: int, pool: int, rates: DeviceMeasured | None) -> Judgement:
+    """``asked``: devices at most; ``pool``: as many there are. ``rates``: of the slowest of them, None
+    where nobody knows.
 
     The rule: with the branches laid over the devices, what travels copied :data:`COPIES` times at the rate of
     memory, and :data:`PART_S` for every part, it must take :data:`SHARE_MAX` of the time on one device or
     less."""
-    rates = rates or UNMEASURED
+    devices, rates = min(asked, pool), rates or UNMEASURED
     seconds = op_seconds(program, rates)
     found = BranchFinder(program, seconds).best(devices)
     if found is None:
@@ -83,7 +85,13 @@ def judge(program: Program, devices: int, rates: DeviceMeasured | None) -> Judge
             f"It runs on one device: it needs about {format_seconds(alone_s)} there, and about "
             f"{format_seconds(together_s)} on {count}, with {format_bytes(parts.moved_bytes)} to be moved.",
         )
-    return Judgement(_planned(parts, len(program.nodes)))
+    plan = _planned(parts, len(program.nodes))
+    if len(plan.groups) < asked:
+        many = len(found.branch_s)
+        why = f"this pool has {devices}" if devices < asked else f"its graph has {many} branches"
+        used = f"It uses {len(plan.groups)} of the {asked} devices that it asked for"
+        return Judgement(plan, f"{used}: {why}.")
+    return Judgement(plan)
 
 
 def op_seconds(program: Program, rates: DeviceMeasured) -> list[float]:

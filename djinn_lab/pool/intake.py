@@ -92,12 +92,14 @@ class Intake:
     async def _judge(self, submit: SubmitSegment, program: Program, known: jobs.Job | None) -> Judgement:
         """Of a cell that asked for several devices."""
         terms = submit.terms if known is None else known.terms
-        devices = min(terms.gang if terms is not None else 1, len(self._fleet.statuses))
-        if devices < 2:
+        asked, pool = terms.gang if terms is not None else 1, len(self._fleet.statuses)
+        if asked < 2:
             return Judgement(None)
+        if pool < 2:
+            return Judgement(None, "It runs on one device: this pool has no other.")
         if len(submit.program) <= INLINE_BYTES_MAX:
-            return judge(program, devices, self._fleet.rates())
-        return await asyncio.to_thread(judge, program, devices, self._fleet.rates())
+            return judge(program, asked, pool, self._fleet.rates())
+        return await asyncio.to_thread(judge, program, asked, pool, self._fleet.rates())
 
     def _ask_memory(self, placement: Placement, later: bool) -> tuple[memory.Command, list[memory.Command]]:
         """The answer for this segment, and what else follows. ``later``: only whether it can ever run; the

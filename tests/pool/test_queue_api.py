@@ -105,9 +105,12 @@ def test_a_cell_stops_at_its_own_limit_of_run_time(pool: RuntimeInfo) -> None:
         assert client.run(act(""), terms=Terms(timeout_s=30)).outcome == "done"
 
 
-def test_a_gang_larger_than_one_device_is_refused(pool: RuntimeInfo) -> None:
+def test_a_gang_larger_than_the_pool_is_refused_and_an_elastic_one_takes_what_there_is(
+    pool: RuntimeInfo,
+) -> None:
     with Client(pool) as client:
-        assert "one device" in refusal(client.run(act(""), terms=Terms(gang=3, gang_min=2)))
+        refused = refusal(client.run(act(""), terms=Terms(gang=3, gang_min=2)))
+        assert "at least 2 devices, and this pool has 1; ask for --gang 3:1" in refused
         assert client.run(act(""), terms=Terms(gang=3, gang_min=1)).outcome == "done"
 
 
