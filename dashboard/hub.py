@@ -20,7 +20,16 @@ from djinn_lab.client.session_memory import Memory, read_memory
 from djinn_lab.dashboard.memory_history import MemoryHistory
 from djinn_lab.dashboard.queue_history import QueueHistory
 from djinn_lab.dashboard.queue_records import Queue, read_queue
-from djinn_lab.dashboard.records import Job, Session, Status, read_jobs, read_sessions, read_status
+from djinn_lab.dashboard.records import (
+    BatchNotebook,
+    Job,
+    Session,
+    Status,
+    read_jobs,
+    read_notebooks,
+    read_sessions,
+    read_status,
+)
 from djinn_lab.errors import AuthenticationError, DjinnError, PoolNotFound
 
 Connection = Literal["connecting", "live", "absent", "lost", "refused"]
@@ -44,6 +53,7 @@ class PoolReader(Protocol):
     def sessions(self) -> Any: ...
     def memory(self) -> Any: ...
     def jobs(self, *, limit: int = ...) -> Any: ...
+    def notebooks(self, *, limit: int = ...) -> Any: ...
     def job(self, job: str) -> Any: ...
     def cancel(self, job: str) -> Any: ...
     def program(self, job: str, segment: int | None = None) -> Any: ...
@@ -63,6 +73,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     jobs: tuple[Job, ...] = ()
     memory: Memory | None = None
     queue: Queue | None = None
+    notebooks: tuple[BatchNotebook, ...] = ()
     polled_at: float | None = None
 
     def job(self, job: str) -> Job | None:
@@ -89,6 +100,7 @@ class Hub:
         self.session_memory = MemoryHistory()
         self.queue_history = QueueHistory()
         self._queue_wanted_at = 0.0
+        self._notebooks_wanted_at = 0.0
         self._queue_read_at = 0.0
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -125,6 +137,17 @@ class Hub:
         then."""
         self._queue_wanted_at = time.monotonic()
 
+    def want_notebooks(self) -> None:
+        """A page shows the batch notebooks."""
+        self._notebooks_wanted_at = time.monotonic()
+
+    def _read_notebooks(
+        self, reader: PoolReader, before: tuple[BatchNotebook, ...]
+    ) -> tuple[BatchNotebook, ...]:
+        if time.monotonic() - self._notebooks_wanted_at > WATCHED_S:
+            return before
+        return read_notebooks(reader.notebooks(limit=JOBS_MAX))
+
     def _read_queue(self, reader: PoolReader, before: Queue | None) -> Queue | None:
         now = time.monotonic()
         if now - self._queue_wanted_at > WATCHED_S or now - self._queue_read_at < QUEUE_POLL_S:
@@ -151,6 +174,7 @@ class Hub:
             jobs = read_jobs(reader.jobs(limit=JOBS_MAX))
             memory = read_memory(reader.memory())
             queue = self._read_queue(reader, before.queue)
+            notebooks = self._read_notebooks(reader, before.notebooks)
         except (DjinnError, msgspec.ValidationError) as error:
             self._reader = None
             self._snapshot = _without_pool(before, error)
@@ -162,7 +186,7 @@ class Hub:
         if queue is not None:
             self.queue_history.note(status.pool, queue)
         self._snapshot = Snapshot(
-            version, "live", "", "", status, sessions, jobs, memory, queue, time.monotonic()
+            version, "live", "", "", status, sessions, jobs, memory, queue, notebooks, time.monotonic()
         )
         return self._snapshot
 

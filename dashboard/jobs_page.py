@@ -14,6 +14,8 @@ from djinn_lab.dashboard.components import LiveTable
 from djinn_lab.dashboard.controls import choice_bar, text_input
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.job_details import job_details_html
+from djinn_lab.dashboard.notebook_table import COLUMNS as NOTEBOOK_COLUMNS
+from djinn_lab.dashboard.notebook_table import listed, notebook_row
 from djinn_lab.dashboard.overview import job_row
 from djinn_lab.dashboard.panes import NO_JOBS, heading, html_pane, no_pool, notice, show_html
 from djinn_lab.dashboard.records import Job
@@ -89,11 +91,28 @@ class JobsPage:
             columns=TRACE_COLUMNS, label="Decision trace", visible=False, sizing_mode="stretch_width"
         )
         self._trace_heading = html_pane(margin=(4, 0, 4, 0))
+        self.notebooks = LiveTable(
+            columns=NOTEBOOK_COLUMNS,
+            label="Batch notebooks",
+            visible=False,
+            margin=(0, 0, 18, 0),
+            sizing_mode="stretch_width",
+        )
+        self._notebooks_heading = html_pane(margin=(4, 0, 8, 0), visible=False)
         full: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
         self._heading = html_pane(margin=(0, 0, 8, 0))
         self._first_steps = html_pane(NO_JOBS, visible=False)
         bar = pn.Row(self.filter, self.search, margin=0)
-        parts = [self._heading, bar, self.jobs, self.why, self.details, self._trace_heading, self.trace]
+        parts = [
+            self._notebooks_heading,
+            self.notebooks,
+            self._heading,
+            bar,
+            self.jobs,
+            self.why,
+            self.details,
+        ]
+        parts += [self._trace_heading, self.trace]
         self._live = pn.Column(*parts, self._first_steps, visible=False, **full)
         self._missing = html_pane()
         self.view = pn.Column(self._missing, self._live, **full)
@@ -107,6 +126,7 @@ class JobsPage:
 
     def update(self, snapshot: Snapshot) -> None:
         """Bring the page up to the snapshot, sending only what changed."""
+        self._board.hub.want_notebooks()
         self._snapshot = snapshot
         known = snapshot.status is not None and snapshot.connection in ("live", "lost")
         self._live.visible = known
@@ -115,6 +135,7 @@ class JobsPage:
             show_html(self._missing, no_pool(snapshot.connection, snapshot.message, snapshot.advice))
             return
         assert snapshot.status is not None
+        self._show_notebooks(snapshot, snapshot.status.now)
         found = matching(snapshot.jobs, self.filter.value, self.search.value)
         self.jobs.show([history_row(job, snapshot.status.now) for job in found])
         words = f"The newest {len(snapshot.jobs)} cells; {len(found)} are listed."
@@ -123,6 +144,14 @@ class JobsPage:
         job = snapshot.job(self.jobs.selected) if self.jobs.selected else None
         if job is not None and (self._detailed is None or _changed(self._detailed, job)):
             self._read_details(job)
+
+    def _show_notebooks(self, snapshot: Snapshot, now: float) -> None:
+        known = snapshot.notebooks
+        rows = listed(known)
+        self.notebooks.visible = self._notebooks_heading.visible = bool(known)
+        self.notebooks.show([notebook_row(one, now) for one in rows])
+        words = f"{sum(not one.over for one in known)} wait or run; {len(rows)} of {len(known)} are listed."
+        show_html(self._notebooks_heading, heading("Batch notebooks", words))
 
     def _choices_changed(self) -> None:
         shown = None if self.filter.value == "all" else self.filter.value

@@ -121,6 +121,33 @@ def read_sessions(answer: object) -> tuple[Session, ...]:
     return msgspec.convert(_plain(answer), tuple[Session, ...], strict=False)
 
 
+class BatchNotebook(msgspec.Struct, frozen=True):
+    """A notebook that runs as a batch job; see :class:`djinn_lab.pool.notebook_views.NotebookView`."""
+
+    job: str
+    user: str = ""
+    name: str = ""
+    priority: str = ""
+    state: str = ""
+    reason: str = ""
+    cell: int = 0
+    cells: int = 0
+    attempts: int = 0
+    attempts_max: int | None = None
+    submitted_at: float = 0.0
+    started_at: float | None = None
+    finished_at: float | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.state in FINISHED_STATES
+
+
+def read_notebooks(answer: object) -> tuple[BatchNotebook, ...]:
+    """Raises ``msgspec.ValidationError`` when the answer is not a list of batch notebooks."""
+    return msgspec.convert(_plain(answer), tuple[BatchNotebook, ...], strict=False)
+
+
 def read_jobs(answer: object) -> tuple[Job, ...]:
     """Raises ``msgspec.ValidationError`` when the answer is not a list of jobs."""
     return msgspec.convert(_plain(answer), tuple[Job, ...], strict=False)

@@ -60,6 +60,7 @@ class Notebook:
     def session(self) -> Session:
         if self._session is None:
             self._session = connect(name=notebook_name())
+            self._session.executor.priority = self.options("", "%%djinn").priority
             self._note.update(self._session)
             self._session.recorder.may_display = lambda: self._user_cell_runs
         return self._session

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import uuid
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -22,7 +23,9 @@ from djinn_lab.units import parse_seconds
 if TYPE_CHECKING:
     from djinn_lab.client.rest import PoolClient
 
-ATTEMPTS_MAX = 4
+Answer = TypeVar("Answer")
+
+PERSIST_S = 30.0
 RETRY_AFTER_S = 1.0
 LOOK_EVERY_S = 0.5
 
@@ -59,8 +62,6 @@ def submit_notebook(
     wait: Annotated[bool, typer.Option("--wait", help="Wait; exit with 1 unless it went well.")] = False,
 ) -> None:
     """Run a notebook from its first cell to its last on the pool, without anybody at it."""
-    from djinn_lab.client.rest import PoolClient
-
     document = read_notebook(notebook)
     if priority.upper() not in RANKS:
         raise OptionError(f"There is no priority {priority!r}.", f"Use one of {', '.join(RANKS)}.")
@@ -83,13 +84,13 @@ def submit_notebook(
             "backoff_s": BACKOFF_S if backoff is None else _seconds("--backoff", backoff),
         },
     }
-    client = PoolClient.find()
-    found, new = _persist(lambda: client.submit_notebook(submission))
+    ask = PersistentClient()
+    found, new = ask(lambda client: client.submit_notebook(submission))
     job = found["job"]
     how = f"Submitted {notebook.name} as {job}." if new else f"{job} was submitted before with this key."
     print_line(f"{how} {found['reason']}")
     if wait or output is not None:
-        _wait(client, job, output)
+        _wait(ask, job, output)
     else:
         print_line(f"See: djinn-lab why {job}; its result: djinn-lab notebooks result {job} -o FILE")
 
@@ -123,16 +124,19 @@ def read_notebook(path: Path) -> dict[str, Any]:
             f"{path} is for a kernel of the language {language}; the pool runs Python notebooks.",
             "Change its kernel to a Python one.",
         )
+    for cell in found.cells:
+        if cell.cell_type == "code":  # they are of another run
+            cell.outputs, cell.execution_count = [], None
     document: dict[str, Any] = json.loads(nbformat.writes(found, version=4))  # type: ignore[no-untyped-call]
     return document
 
 
-def _wait(client: PoolClient, job: str, output: Path | None) -> None:
+def _wait(ask: PersistentClient, job: str, output: Path | None) -> None:
     """Say what it is at until it is over; ends with an error unless it went well."""
     last = ""
     try:
         while True:
-            found = _persist(lambda: client.notebook(job))
+            found = ask(lambda client: client.notebook(job))
             runs = found["state"] == "RUNNING"
             told = f"Cell {found['cell']} of {found['cells']}." if runs else found["reason"]
             if told != last and (found["cell"] or not runs):
@@ -145,22 +149,35 @@ def _wait(client: PoolClient, job: str, output: Path | None) -> None:
         print_line(f"{job} goes on. Stop it with: djinn-lab cancel {job}")
         raise
     if output is not None and found["attempts"]:
-        output.write_bytes(client.notebook_result(job))
+        output.write_bytes(ask(lambda client: client.notebook_result(job)))
         print_line(f"The executed notebook is {output}.")
     if found["state"] != "DONE":
         raise typer.Exit(1)
 
 
-def _persist(call: Callable[[], Any]) -> Any:
-    """Try again while the connection breaks: the key makes sure that nothing is submitted twice."""
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        try:
-            return call()
-        except (PoolLost, PoolNotFound):
-            if attempt == ATTEMPTS_MAX:
-                raise
-            time.sleep(RETRY_AFTER_S * attempt)
-    raise AssertionError("unreachable")
+class PersistentClient:
+    """Tries again while the connection breaks or the pool is started again, perhaps at another address. Of a
+    submission, the key makes sure that it is not accepted twice."""
+
+    def __init__(self) -> None:
+        self._client = self._find()
+
+    def __call__(self, call: Callable[[PoolClient], Answer]) -> Answer:
+        give_up_at_s = time.monotonic() + PERSIST_S
+        while True:
+            try:
+                return call(self._client)
+            except (PoolLost, PoolNotFound):
+                if time.monotonic() > give_up_at_s:
+                    raise
+            time.sleep(RETRY_AFTER_S)
+            with contextlib.suppress(PoolNotFound):
+                self._client = self._find()
+
+    def _find(self) -> PoolClient:
+        from djinn_lab.client.rest import PoolClient
+
+        return PoolClient.find()
 
 
 def _folder(notebook: Path, given: Path | None) -> str:

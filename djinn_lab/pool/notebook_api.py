@@ -12,14 +12,13 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 
-from djinn_lab.jobs import FINISHED, IllegalEvent
+from djinn_lab.jobs import FINISHED, RANKS, IllegalEvent
 from djinn_lab.jobs.batch import Notebook, NotebookState, Submission
 from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.job_api import find_job
 from djinn_lab.pool.notebook_store import Accepted
 from djinn_lab.pool.notebook_views import (
-    KEY_CHARACTERS_MAX,
     NAME_CHARACTERS_MAX,
     NewNotebook,
     NotebookView,
@@ -32,6 +31,7 @@ from djinn_lab.units import format_bytes
 
 NOTEBOOKS_MAX = 1000
 CANCEL_WAIT_S = 8.0
+TAKE_UP_WAIT_S = 30.0
 
 
 def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
@@ -47,8 +47,7 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
     async def submit(request: Request, user: Annotated[User, Depends(runner)]) -> Response:
         _check_may_submit(context, user)
         new = await _read(request)
-        if not service.started.is_set():
-            raise HTTPException(503, "Batch notebooks are not served yet. Try again in a few seconds.")
+        await _served(context)
         document = bytes(new.notebook)
         problem = await asyncio.to_thread(problem_of, document)
         if problem is not None:
@@ -77,17 +76,18 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
         user: str | None = None,
         limit: Annotated[int, Query(ge=1, le=NOTEBOOKS_MAX)] = 100,
     ) -> Response:
+        await _served(context)
         found = [one for one in service.core if user in (None, one.user) and state in (None, one.state)]
         now_s = context.driver.ledger.clock.now_s()
         return answer([notebook_view(service.core, one, now_s) for one in found[-limit:][::-1]])
 
     @app.get("/v1/notebooks/{job}", responses=documented(NotebookView), summary="One batch notebook")
     async def notebook(job: str, _user: Annotated[User, Depends(reader)]) -> Response:
-        return answer(_view(context, _find(context, job).job))
+        return answer(_view(context, (await _find(context, job)).job))
 
     @app.get("/v1/notebooks/{job}/result", summary="The executed notebook, as far as it is")
     async def result(job: str, user: Annotated[User, Depends(reader)]) -> Response:
-        found = _find(context, job)
+        found = await _find(context, job)
         if found.user != user.name and user.role < Role.ADMIN:
             raise HTTPException(403, f"Notebook {found.job} belongs to another user.")
         executed = await service.executed(found.job)
@@ -99,7 +99,7 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
         "/v1/notebooks/{job}/cancel", responses=documented(NotebookView), summary="Stop a batch notebook"
     )
     async def cancel(job: str, user: Annotated[User, Depends(runner)]) -> Response:
-        found = _find(context, job)
+        found = await _find(context, job)
         if found.user != user.name and user.role < Role.OPERATOR:
             raise HTTPException(403, f"Notebook {found.job} belongs to another user.")
         try:
@@ -139,8 +139,9 @@ async def _read(request: Request) -> NewNotebook:
         new = await asyncio.to_thread(msgspec.json.decode, bytes(body), type=NewNotebook)
     except msgspec.DecodeError as error:
         raise HTTPException(422, str(error)) from None
-    if not 1 <= len(new.name) <= NAME_CHARACTERS_MAX or not 1 <= len(new.key) <= KEY_CHARACTERS_MAX:
-        raise HTTPException(422, f"Name and key have 1 to {KEY_CHARACTERS_MAX} characters.")
+    for what, text in (("name", new.name), ("key", new.key)):
+        if not 1 <= len(text) <= NAME_CHARACTERS_MAX or not text.isprintable():
+            raise HTTPException(422, f"A {what} has 1 to {NAME_CHARACTERS_MAX} printable characters.")
     return new
 
 
@@ -149,11 +150,16 @@ async def _asked(
 ) -> tuple[Submission, Accepted]:
     """Raises HTTPException when it cannot run here, or comes after what is unknown."""
     if new.folder and not (Path(new.folder).is_absolute() and Path(new.folder).is_dir()):
-        raise HTTPException(422, f"There is no folder {new.folder} on the pool's machine to run it in.")
+        raise HTTPException(
+            422,
+            f"There is no folder {new.folder} on the pool's machine to run it in. Name one that is there "
+            "with --folder.",
+        )
+    _check_priority(context, user, new.priority.upper())
     after, cells = [], []
     for start in new.after:
         if start.startswith(ID_PREFIX):
-            after.append(_find(context, start).job)
+            after.append((await _find(context, start)).job)
             continue
         view, _ = await find_job(context, start)
         if view.state not in FINISHED:
@@ -178,6 +184,19 @@ async def _asked(
     return asked, Accepted(job, user.name, new.key, new.folder, digest)
 
 
+def _check_priority(context: PoolContext, user: User, priority: str) -> None:
+    """Limits of accounts count for slots as they do for cells. Raises HTTPException."""
+    ledger = context.driver.ledger
+    for account in ledger.queue.accounts(ledger.clock.now_s()):
+        best = account.limits.rank_min
+        over = user.account == account.account or user.account.startswith(f"{account.account}/")
+        if over and RANKS.get(priority, best) < best:
+            limit = list(RANKS)[best]
+            raise HTTPException(
+                422, f"Priority {priority} is above the limit of account {account.account}, {limit}."
+            )
+
+
 async def _accept(context: PoolContext, asked: Submission, accepted: Accepted, document: bytes) -> Accepted:
     try:
         return await context.notebooks.submit(asked, accepted, document)
@@ -187,8 +206,19 @@ async def _accept(context: PoolContext, asked: Submission, accepted: Accepted, d
         raise HTTPException(503, f"The notebook could not be stored, and was not accepted: {error}") from None
 
 
-def _find(context: PoolContext, job: str) -> Notebook:
+async def _served(context: PoolContext) -> None:
+    """A server that has just started first looks what the one before it left. Raises HTTPException."""
+    try:
+        await asyncio.wait_for(context.notebooks.started.wait(), TAKE_UP_WAIT_S)
+    except TimeoutError:
+        raise HTTPException(
+            503, "The pool has not taken up its notebooks yet. Try again; if that lasts, see its log."
+        ) from None
+
+
+async def _find(context: PoolContext, job: str) -> Notebook:
     """By its id, or by a unique start of it. Raises HTTPException 404 or 409."""
+    await _served(context)
     core = context.notebooks.core
     exact = core.get(job)
     if exact is not None:

@@ -64,6 +64,7 @@ class Runner:
         self._task = msgspec.json.decode((directory / files.TASK_FILE).read_bytes(), type=Task)
         source = (directory / files.SOURCE_FILE).read_text()
         self._notebook = nbformat.reads(source, as_version=4)  # type: ignore[no-untyped-call]
+        clear_outputs(self._notebook)
         self._numbers = _code_cells(self._notebook)
         self._cell = 0
         self._manager = AsyncKernelManager(
@@ -202,6 +203,13 @@ class Runner:
         if self._kernel is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._kernel, signal.SIGKILL)
+
+
+def clear_outputs(notebook: Any) -> None:
+    """What a cell shows afterwards is of this run."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
 
 
 def _code_cells(notebook: Any) -> dict[int, int]:

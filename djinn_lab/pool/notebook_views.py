@@ -10,7 +10,6 @@ import msgspec
 from djinn_lab.jobs.batch import Notebook, Notebooks, NotebookState, RestartRules, sentence
 
 NAME_CHARACTERS_MAX = 200
-KEY_CHARACTERS_MAX = 200
 
 
 class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

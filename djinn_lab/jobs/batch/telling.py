@@ -28,15 +28,16 @@ def sentence(notebooks: Notebooks, job: str, now_s: float, clock_time: Callable[
         case NotebookState.DONE:
             return f"Done: all {_cells(notebook.cells)} ran{_after_attempts(notebook)}."
         case NotebookState.FAILED:
-            return f"Failed: {notebook.reason}{_after_attempts(notebook)}."
+            return f"Failed: {_unpunctuated(notebook.reason)}{_after_attempts(notebook)}."
         case NotebookState.CANCELLED:
-            return f"{notebook.reason[:1].upper()}{notebook.reason[1:]}."
+            reason = _unpunctuated(notebook.reason)
+            return f"{reason[:1].upper()}{reason[1:]}."
 
 
 def _queued(notebooks: Notebooks, notebook: Notebook) -> str:
     if notebook.waits_for:
         return f"It comes after {_listed(list(map(_named(notebooks), notebook.waits_for)))}."
-    again = f" It runs again because {notebook.reason}." if notebook.reason else ""
+    again = f" It runs again because {_unpunctuated(notebook.reason)}." if notebook.reason else ""
     line = notebooks.line()
     place = next(n for n, one in enumerate(line, 1) if one.job == notebook.job)
     running = notebooks.running
@@ -73,8 +74,13 @@ def _running(notebook: Notebook, now_s: float) -> str:
 
 def _backing_off(notebook: Notebook, clock_time: Callable[[float], str]) -> str:
     until = clock_time(notebook.retry_at_s or 0.0)
-    how = notebook.reason or "it went well"
+    how = _unpunctuated(notebook.reason) or "it went well"
     return f"Backing off until {until} after attempt {_of_attempts(notebook)}: {how}."
+
+
+def _unpunctuated(text: str) -> str:
+    """Errors end with a full stop or not."""
+    return text.rstrip(". ")
 
 
 def _where(notebook: Notebook) -> str:

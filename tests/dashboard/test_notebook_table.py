@@ -1,0 +1,48 @@
+"""Batch notebooks on the page Jobs: which rows, and what they say."""
+
+from __future__ import annotations
+
+from djinn_lab.dashboard.notebook_table import COLUMNS, ROWS_MAX, listed, notebook_row
+from djinn_lab.dashboard.records import BatchNotebook, read_notebooks
+
+
+def test_those_that_wait_or_run_are_never_crowded_out_by_those_that_are_over() -> None:
+    over = [BatchNotebook(f"nb{number}", state="DONE") for number in range(30)]
+    rows = listed(
+        [*over, BatchNotebook("nbwaits", state="QUEUED"), BatchNotebook("nbbacks", state="BACKING_OFF")]
+    )
+    assert [one.job for one in rows[:3]] == ["nbwaits", "nbbacks", "nb0"]
+    assert len(rows) == ROWS_MAX
+
+
+def test_a_row_says_how_far_it_is_and_how_often_it_was_tried() -> None:
+    (one,) = read_notebooks(
+        [
+            {
+                "job": "nb1",
+                "user": "ann",
+                "name": "train",
+                "priority": "HIGH",
+                "state": "BACKING_OFF",
+                "reason": "Backing off until 14:03:10 after attempt 2 of 5: no luck.",
+                "cell": 3,
+                "cells": 7,
+                "attempts": 2,
+                "attempts_max": 5,
+                "submitted_at": 1000.0,
+                "started_at": 1010.0,
+                "finished_at": 1085.0,
+                "position": None,
+            }
+        ]
+    )
+    row = notebook_row(one, now=2000.0)
+    assert set(row) - {"id"} == {column["key"] for column in COLUMNS}
+    assert row["state"]["text"] == "backing off"
+    assert row["cells"] == {"done": 3, "total": 7, "text": "3 / 7"}
+    assert (row["attempt"], row["took"]["text"], row["reason"]) == ("2 of 5", "1 min 15 s", one.reason)
+
+
+def test_a_notebook_that_never_started_has_no_figures() -> None:
+    row = notebook_row(BatchNotebook("nb1", state="QUEUED", attempts_max=1), now=5.0)
+    assert (row["cells"], row["attempt"], row["took"]) == (None, None, None)
