@@ -27,8 +27,10 @@ OVER_WITHIN_S = 120.0
 
 
 def document(*cells: str) -> dict[str, Any]:
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
-    return dict(nbformat.from_dict(made))
+    """Each cell has an output of an earlier run."""
+    old = [nbformat.v4.new_output("stream", text="of an earlier run")]
+    made = [nbformat.v4.new_code_cell(source, outputs=old, execution_count=7) for source in cells]
+    return dict(nbformat.from_dict(nbformat.v4.new_notebook(cells=made)))
 
 
 def submit(pool: PoolUnderTest, name: str, *cells: str, **asked: Any) -> str:
@@ -107,7 +109,16 @@ def jobs(pool: PoolUnderTest, tmp_path_factory: pytest.TempPathFactory) -> dict[
     """All that the tests look at, under way at once."""
     folder = str(tmp_path_factory.mktemp("work"))
     made = {
-        "trains": submit(pool, "trains", "import torch", TRAINING, "loss", "print(model.weight)"),
+        "trains": submit(
+            pool,
+            "trains",
+            "import torch",
+            TRAINING,
+            "loss",
+            "print(model.weight)",
+            priority="HIGH",
+            deadline_s=600,
+        ),
         "fails": submit(pool, "fails", "x = 1", "x", "raise ValueError('bad\\nluck')", "print('never')"),
         "endless": submit(pool, "endless", "1 + 1", ENDLESS),
         "again": submit(
@@ -132,7 +143,8 @@ def test_an_executed_notebook_has_what_plain_torch_gives(pool: PoolUnderTest, jo
         repr(namespace["loss"]),
         f"{namespace['model'].weight}\n",
     ]
-    assert any(job["state"] == "DONE" for job in pool.rest.jobs()), "its cells did not run on the pool"
+    of_the_pool = {(job["state"], job["priority"]) for job in pool.rest.jobs()}
+    assert of_the_pool == {("DONE", "HIGH")}, "its cells did not run on the pool, or not with its priority"
 
 
 def test_a_cell_that_raises_ends_the_notebook_and_is_named(pool: PoolUnderTest, jobs: dict[str, str]) -> None:
@@ -225,7 +237,8 @@ def test_the_same_key_is_the_same_job_and_another_content_is_refused(
         ({"folder": "/nowhere"}, "There is no folder /nowhere"),
         ({"priority": "URGENT"}, "none of CRITICAL"),
         ({"timeout_s": -1}, "a timeout of"),
-        ({"name": ""}, "Name and key"),
+        ({"name": ""}, "A name has 1 to 200"),
+        ({"name": "two\nlines"}, "printable characters"),
         ({"colour": "red"}, "colour"),
     ],
 )
@@ -235,6 +248,16 @@ def test_what_cannot_run_is_refused_with_the_reason(
     with pytest.raises(OptionError, match=reason):
         pool.rest.submit_notebook({"notebook": document("1"), "name": "wrong", "key": "wrong", **wrong})
     assert all(one["name"] != "wrong" for one in pool.rest.notebooks(limit=1000))
+
+
+def test_an_account_with_a_limit_gets_no_better_priority(pool: PoolUnderTest) -> None:
+    account = pool.rest.status()["user"]
+    pool.rest.set_targets(account, limits={"rank_min": 1})
+    try:
+        with pytest.raises(OptionError, match=f"CRITICAL is above the limit of account {account}, HIGH"):
+            submit(pool, "critical", "1", priority="CRITICAL")
+    finally:
+        pool.rest.set_targets(account, limits={})
 
 
 def test_a_notebook_that_is_too_large_is_refused(pool: PoolUnderTest) -> None:
