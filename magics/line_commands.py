@@ -18,6 +18,7 @@ from djinn_lab.magics.dashboard_process import URL
 from djinn_lab.magics.memory_command import describe_memory
 from djinn_lab.magics.notebook import Notebook
 from djinn_lab.protocol.messages import DeviceInfo
+from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import format_bytes, format_seconds
 
@@ -65,11 +66,15 @@ def why(notebook: Notebook, words: list[str]) -> str:
             raise OptionError("this notebook has no job yet.", "Run a cell that begins with %%djinn.")
         words = [found[0]["job"]]
     answer = pool.why(words[0])
-    return f"job {answer['job'][:8]} is {answer['state']}: {answer['sentence']}"
+    length = 12 if answer["job"].startswith(ID_PREFIX) else 8
+    return f"job {answer['job'][:length]} is {answer['state']}: {answer['sentence']}"
 
 
 def cancel(notebook: Notebook, words: list[str]) -> str:
     """Cancel a job by the first characters of its id (default: this notebook's own newest)."""
+    if words and words[0].startswith(ID_PREFIX):
+        stopped = notebook.session.pool.cancel(words[0])
+        return f"notebook {stopped['job']} ({stopped['name']}) is {stopped['state']}"
     active = [row for row in notebook.session.pool.jobs(limit=1000) if row["finished_at"] is None]
     if words:
         matching = [row for row in active if row["job"].startswith(words[0])]

@@ -123,6 +123,7 @@ def _add_status_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.get("/metrics", summary="Prometheus metrics")
     async def metrics(_user: Annotated[User, Depends(reader)]) -> Response:
+        context.metrics.note_notebooks(context.notebooks.core)
         content, content_type = context.metrics.render(context.driver)
         return Response(content, media_type=content_type)
 

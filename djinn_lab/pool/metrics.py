@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from djinn_lab.jobs import JobState
+from djinn_lab.jobs.batch import Notebooks, NotebookState
 from djinn_lab.jobs.fairness import jain
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.memory_metrics import MemoryCollector
@@ -21,6 +22,7 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._jobs = self._gauge("djinn_jobs", "Jobs remembered, by state", ["state"])
+        self._notebooks = self._gauge("djinn_notebooks", "Batch notebooks remembered, by state", ["state"])
         self._queue = self._gauge("djinn_queue_length", "Jobs in a device's line", ["device"])
         self._used = self._gauge("djinn_device_used_bytes", "Live bytes on a device", ["device"])
         self._limit = self._gauge("djinn_device_memory_bytes", "Enforced limit of a device", ["device"])
@@ -52,6 +54,12 @@ class Metrics:
             buckets=SEGMENT_BUCKETS_S,
             registry=self._registry,
         )
+
+    def note_notebooks(self, notebooks: Notebooks) -> None:
+        """For the next page."""
+        counts = Counter(one.state for one in notebooks)
+        for state in NotebookState:
+            self._notebooks.labels(state.value).set(counts[state])
 
     def render(self, driver: Driver) -> tuple[bytes, str]:
         """The page and its content type."""
