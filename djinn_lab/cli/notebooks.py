@@ -27,10 +27,16 @@ def build_group() -> typer.Typer:
     return group
 
 
-def _show_when_alone(context: typer.Context, as_json: AsJson = False) -> None:
+def _show_when_alone(
+    context: typer.Context,
+    state: State = None,
+    user: OfUser = None,
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
     """List batch notebooks and fetch their results."""
     if context.invoked_subcommand is None:
-        show_notebooks(as_json=as_json)
+        show_notebooks(state, user, limit, as_json)
 
 
 def show_notebooks(

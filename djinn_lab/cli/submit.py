@@ -67,6 +67,11 @@ def submit_notebook(
         raise OptionError(f"There is no priority {priority!r}.", f"Use one of {', '.join(RANKS)}.")
     if restart not in tuple(Restart):
         raise OptionError(f"There is no restart policy {restart!r}.", f"Use one of {', '.join(Restart)}.")
+    if restart == Restart.NEVER and (restarts_max or backoff is not None):
+        raise OptionError(
+            "--restarts-max and --backoff are for notebooks that run again.",
+            "Give --restart on-failure or --restart always, too.",
+        )
     if output is not None and not output.absolute().parent.is_dir():
         raise OptionError(f"There is no folder {output.absolute().parent} for the executed notebook.")
     submission = {

@@ -218,10 +218,11 @@ def _add_user_routes(app: FastAPI, context: PoolContext) -> None:
         return answer(UserToken(user.name, user.role.label, token), 201)
 
     @app.delete("/v1/users/{name}", status_code=204, summary="Remove a user (admins)")
-    async def remove_user(name: str, _user: Annotated[User, Depends(admin)]) -> None:
+    async def remove_user(name: str, user: Annotated[User, Depends(admin)]) -> None:
         if not context.authentication.remove(name):
             raise HTTPException(404, f"There is no user {name[:80]!r} that can be removed.")
         await context.store.commit(delete_user(name))
+        context.notebooks.cancel_all_of(name, f"because {name} was removed by {user.name}")
         for session in context.driver.registry:
             if session.user == name:
                 context.driver.close(session)

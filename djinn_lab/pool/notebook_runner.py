@@ -129,13 +129,13 @@ class Runner:
             self._tell(KernelStarted(self._kernel))
             await client.async_execute()
         except CellExecutionError as error:
-            return self._ended(Outcome.FAILED, f"{error.ename}{self._place()}{_last_line(error.evalue)}")
+            return self._ended(Outcome.FAILED, f"{error.ename}{self._place()}{_first_line(error.evalue)}")
         except DeadKernelError:
             return self._ended(Outcome.FAILED, f"the kernel died{self._place()} (killed, or out of memory?)")
         except (RuntimeError, OSError) as error:
             log.exception("the kernel could not be used")
             return self._ended(
-                Outcome.FAILED, f"the kernel could not be used{self._place()}{_last_line(str(error))}"
+                Outcome.FAILED, f"the kernel could not be used{self._place()}{_first_line(str(error))}"
             )
         finally:
             if client.kc is not None:
@@ -224,9 +224,10 @@ def _code_cells(notebook: Any) -> dict[int, int]:
     return {place: number for number, place in enumerate(places, 1)}
 
 
-def _last_line(text: str) -> str:
+def _first_line(text: str) -> str:
+    """What follows in a long message are details and advice."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f": {lines[-1]}" if lines else ""
+    return f": {lines[0]}" if lines else ""
 
 
 def _write_whole(path: Path, content: bytes) -> None:

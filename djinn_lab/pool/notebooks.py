@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from djinn_lab.jobs import FINISHED
+from djinn_lab.jobs import FINISHED, IllegalEvent
 from djinn_lab.jobs.batch import (
     CancelAsked,
     CellEnded,
@@ -180,6 +180,12 @@ class NotebookService:
     def cancel(self, job: str, message: str) -> None:
         """Raises IllegalEvent for a notebook that is over. ``message``: by whom."""
         self._handle(CancelAsked(self._now_s(), job, message))
+
+    def cancel_all_of(self, user: str, message: str) -> None:
+        """Those that wait or run."""
+        for job in [one.job for one in self.core if one.user == user]:
+            with contextlib.suppress(IllegalEvent):  # it is over, perhaps together with one before it
+                self.cancel(job, message)
 
     async def until_over(self, job: str, timeout_s: float) -> None:
         """Or until the time is up."""

@@ -150,7 +150,7 @@ def test_an_executed_notebook_has_what_plain_torch_gives(pool: PoolUnderTest, jo
 def test_a_cell_that_raises_ends_the_notebook_and_is_named(pool: PoolUnderTest, jobs: dict[str, str]) -> None:
     found = until_over(pool, jobs["fails"])
     assert found["state"] == "FAILED"
-    assert found["reason"] == "Failed: ValueError in cell 3 of 4: luck."
+    assert found["reason"] == "Failed: ValueError in cell 3 of 4: bad."
     cells = executed(pool, jobs["fails"]).cells
     assert text_of(cells[1]) == "1"
     assert cells[2].outputs[0].ename == "ValueError"

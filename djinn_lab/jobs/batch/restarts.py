@@ -66,7 +66,7 @@ class RestartRules(msgspec.Struct, frozen=True, omit_defaults=True):
             if not 0 <= self.restarts_max <= RESTARTS_LIMIT:
                 return f"at most {self.restarts_max} restarts (0 to {RESTARTS_LIMIT})"
             if self.policy is Restart.NEVER and self.restarts_max > 0:
-                return "a number of restarts together with the restart policy never"
+                return f"{self.restarts_max} restarts with the restart policy never"
         if not (math.isfinite(self.backoff_s) and 0 <= self.backoff_s <= BACKOFF_LIMIT_S):
             return f"a backoff of {self.backoff_s} s (0 to {format_seconds(BACKOFF_LIMIT_S)})"
         return None

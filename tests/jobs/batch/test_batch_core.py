@@ -251,7 +251,10 @@ def test_a_notebook_that_will_run_again_has_not_failed_yet() -> None:
         ({"timeout_s": 0.0}, "a timeout of 0.0 s"),
         ({"deadline_s": math.inf}, "a deadline of inf s"),
         ({"restart": RestartRules(Restart.ALWAYS, restarts_max=-1)}, "-1 restarts"),
-        ({"restart": RestartRules(Restart.NEVER, restarts_max=3)}, "together with the restart policy never"),
+        (
+            {"restart": RestartRules(Restart.NEVER, restarts_max=3)},
+            "3 restarts with the restart policy never",
+        ),
         ({"restart": RestartRules(Restart.ALWAYS, backoff_s=math.nan)}, "a backoff of nan s"),
     ],
 )
