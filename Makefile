@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 MEMORY_TOPICS := memory-live memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test lint unit bench bench-memory sweep sweep-ops sweep-models sweep-tutorials install browser clean help
+.PHONY: demo test lint unit bench bench-memory sweep sweep-ops sweep-models sweep-tutorials install browser postgresql clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -24,6 +24,9 @@ $(STAMP): pyproject.toml constraints.txt
 browser: ## Debian's Chromium, for the browser tests, when there is none
 	@command -v chromium >/dev/null || { echo "Installing Chromium"; $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq chromium >/dev/null; }
 
+postgresql: ## Debian's PostgreSQL, for the tests of pools on it, when there is none
+	@command -v pg_ctl >/dev/null || ls /usr/lib/postgresql/*/bin/pg_ctl >/dev/null 2>&1 || { echo "Installing PostgreSQL"; $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq postgresql >/dev/null; }
+
 demo: install ## start a pool and run the quickstart as two users
 	@$(BIN)/python -m djinn_lab.cli demo
 
@@ -36,7 +39,7 @@ lint: install ## style, types, layers
 unit: install ## the tests that need neither browser nor pool processes
 	@$(BIN)/pytest -q -m "not browser and not processes"
 
-test: lint browser ## everything
+test: lint browser postgresql ## everything
 	@$(BIN)/pytest -q
 
 bench: install ## figures, each beside its baseline, into benchmarks/results

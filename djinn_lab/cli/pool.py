@@ -44,6 +44,13 @@ def start(
     notebooks_for: Annotated[
         str | None, typer.Option(help="Who may submit notebooks: owner (the default) or users; see the docs.")
     ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(help="sqlite:///PATH or postgresql://... Default: DJINN_DATABASE, else a file."),
+    ] = None,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait while another pool leads on that database.")
+    ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 0,
     profile: Annotated[
         str | None, typer.Option("--profile", "-p", help="Whose pool settings to use.")
@@ -67,11 +74,14 @@ def start(
         queue_policy=queue_policy,
         notebook_slots=notebook_slots,
         notebooks_for=notebooks_for,
+        database=database,
+        standby=standby,
         port=port,
         wait_s=wait_s,
     )
     found = before is not None and before.pid == info.pid
-    print_line(f"The pool {'already runs' if found else 'is ready'} at {info.url} (process {info.pid}).")
+    doing = "stands by" if info.standing_by else "already runs" if found else "is ready"
+    print_line(f"The pool {doing} at {info.url} (process {info.pid}).")
 
 
 def stop(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+from djinn_lab.client.addresses import leading, several
 from djinn_lab.client.session import Session
 from djinn_lab.config import Profile, default_profile, load_profile
 from djinn_lab.errors import PoolError, PoolNotFound
@@ -26,10 +27,11 @@ def connect(
 ) -> Session:
     """Open a session.
 
-    ``pool``: a URL; None takes ``DJINN_POOL``, else this user's running pool, else starts one on this
-    machine. ``token``: default ``DJINN_TOKEN``, else the runtime file's. ``name`` is shown to others who
-    share the pool (default: the user's name). Raises PoolNotFound, AuthenticationError, VersionMismatch
-    or ProfileError.
+    ``pool``: a URL, or those of several pools on one database, separated by commas, of which the one that
+    leads is taken at every connection; None takes ``DJINN_POOL``, else this user's running pool, else starts
+    one on this machine. ``token``: default ``DJINN_TOKEN``, else the runtime file's. ``name`` is shown to
+    others who share the pool (default: the user's name). Raises PoolNotFound, AuthenticationError,
+    VersionMismatch or ProfileError.
     """
     settings = (
         profile if isinstance(profile, Profile) else load_profile(profile) if profile else default_profile()
@@ -37,6 +39,8 @@ def connect(
     shown = name or getpass.getuser()
     url = pool or os.environ.get(POOL_VARIABLE)
     if url:
+        if several(url):
+            return FailoverSession(url, _token(token, url), settings, shown)
         return Session(url, _token(token, url), settings, shown)
     info = read_runtime() or start_pool(settings)
     return LocalSession(info.url, token or info.token, settings, shown)
@@ -55,6 +59,18 @@ class LocalSession(Session):
             )
         own_token = os.environ.get(TOKEN_VARIABLE)
         return info.url, own_token or (self._token if info.url == self._url else info.token)
+
+
+class FailoverSession(Session):
+    """A session with whichever of several pools leads: when that is gone, the next cell finds the one that
+    took over."""
+
+    def __init__(self, addresses: str, token: str, profile: Profile, name: str) -> None:
+        self._addresses = addresses
+        super().__init__(addresses, token, profile, name)
+
+    def address(self) -> tuple[str, str]:
+        return leading(self._addresses), self._token
 
 
 def _token(token: str | None, url: str) -> str:

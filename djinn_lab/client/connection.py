@@ -152,6 +152,11 @@ def _open(url: str, token: str) -> ClientConnection:
                 f"the pool at {url} refused the token.",
                 "Set DJINN_TOKEN to your token for that pool (its administrator makes one).",
             ) from None
+        if error.response.status_code == 503:
+            raise PoolNotFound(
+                f"the pool at {url} stands by for another one on its database, or starts.",
+                "Set DJINN_POOL to the addresses of all of them, separated by commas.",
+            ) from None
         raise PoolNotFound(
             f"{url} answered with HTTP {error.response.status_code}, not as a Djinn Lab pool does.",
             "Check DJINN_POOL.",

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
+from djinn_lab.client.addresses import leading
 from djinn_lab.errors import (
     AuthenticationError,
     CancelFailed,
@@ -61,7 +62,7 @@ class PoolClient:
                     f"{POOL_VARIABLE} is set and {TOKEN_VARIABLE} is not.",
                     f"Set {TOKEN_VARIABLE} to your token for {url}.",
                 )
-            return cls(url, token)
+            return cls(leading(url), token)
         info = read_runtime()
         if info is None:
             raise PoolNotFound("No pool is running on this machine.", START_ADVICE)

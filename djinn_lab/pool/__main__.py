@@ -11,11 +11,13 @@ import sys
 from djinn_lab.errors import DjinnError
 from djinn_lab.jobs.decision import OURS
 from djinn_lab.memory import POLICIES
+from djinn_lab.pool.database import DATABASE_FILE, DATABASE_VARIABLE, checked_url, sqlite_url
 from djinn_lab.pool.devices import plan_devices
 from djinn_lab.pool.launcher import WORKER_COMMAND
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import PoolOptions, run_pool
 from djinn_lab.protocol.notebooks import OPEN_TO
+from djinn_lab.protocol.runtime_file import data_directory
 
 
 def main() -> int:
@@ -38,18 +40,26 @@ def main() -> int:
         options = PoolOptions(
             plans,
             command,
+            _database(),
             arguments.port,
             arguments.blob_bytes_max,
             arguments.memory_policy,
             read_policy(arguments.queue_policy),
             arguments.notebook_slots,
             arguments.notebooks_for,
+            standby=arguments.standby,
         )
         run_pool(options)
     except DjinnError as error:
-        logging.getLogger(__name__).critical("the pool cannot start: %s", error)
+        logging.getLogger(__name__).critical("%s", error)
         return 1
     return 0
+
+
+def _database() -> str:
+    """From the environment, since everybody may read a command line; workers do not inherit it."""
+    given = os.environ.pop(DATABASE_VARIABLE, None)
+    return checked_url(given) if given else sqlite_url(data_directory() / DATABASE_FILE)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--queue-policy", default=OURS.name, help="a policy's name, or its file")
     parser.add_argument("--notebook-slots", type=int, default=2, help="notebooks that run at once")
     parser.add_argument("--notebooks-for", default="owner", choices=OPEN_TO, help="who may submit them")
+    parser.add_argument("--standby", action="store_true", help="wait while another pool leads")
     parser.add_argument("--worker-command", help="the worker's command line, before its own options")
     return parser
 

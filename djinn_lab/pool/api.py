@@ -80,9 +80,9 @@ def create_app(context: PoolContext) -> FastAPI:
     async def session_socket(websocket: WebSocket) -> None:
         await endpoint.serve(websocket)
 
-    @app.get("/v1/alive", summary="Is a pool listening here? The only open address")
+    @app.get("/v1/alive", summary="Is a pool listening here, and does it lead? The only open address")
     async def alive() -> dict[str, bool]:
-        return {"alive": True}
+        return {"alive": True, "leads": True}
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi(_user: Annotated[User, Depends(reader)]) -> JSONResponse:

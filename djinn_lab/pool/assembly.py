@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-import sqlalchemy as sa
-
-from djinn_lab.errors import PoolError
 from djinn_lab.jobs import QueueOpened
 from djinn_lab.jobs.decision import OURS, QueuePolicy
 from djinn_lab.memory import POLICIES, MemoryPolicy
@@ -17,7 +13,6 @@ from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.clock import Clock
 from djinn_lab.pool.context import Heartbeat, PoolContext
-from djinn_lab.pool.database import sqlite_url
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.fleet import Fleet
 from djinn_lab.pool.launcher import LocalLauncher
@@ -34,26 +29,21 @@ def assemble(
     token: str,
     launcher: LocalLauncher,
     blobs: BlobStore,
-    database: Path,
+    store: Store,
     stop: Callable[[], None],
     policy: MemoryPolicy = POLICIES["ours"],
     queue_policy: str | QueuePolicy = OURS.name,
     notebook_rules: NotebookRules = NOTEBOOK_RULES,
 ) -> PoolContext:
-    """Reads what the database knows, so it blocks; call it before serving. Raises PoolError without one."""
+    """Reads what the database knows, and ends there what an earlier pool left, so it blocks; call it before
+    serving. Raises SQLAlchemyError."""
     clock = Clock()
     started_at = clock.now_s()
-    store = Store(sqlite_url(database))
-    try:
-        last_seq = store.opened()
-        users = store.submit(history.read_users).result()
-        shares = store.submit(read_shares).result()
-        measurements = store.submit(history.read_measurements).result()
-    except sa.exc.SQLAlchemyError as error:
-        raise PoolError(
-            f"The database {database} cannot be used: {error}", "Move it away to start with an empty one."
-        ) from error
-    store.write(lambda connection: history.end_jobs_of_dead_pools(connection, pool, started_at))
+    last_seq = store.opened()
+    users = store.submit(history.read_users).result()
+    shares = store.submit(read_shares).result()
+    measurements = store.submit(history.read_measurements).result()
+    store.submit(lambda connection: history.end_jobs_of_dead_pools(connection, pool, started_at)).result()
     authentication = Authentication(token)
     for name, role, digest, above in users:
         authentication.add(name, role, digest, above)

@@ -20,6 +20,7 @@ JOURNAL_ROWS_MAX = 200_000
 
 Work = Callable[[sa.Connection], None]
 Attempt = Callable[[sa.Connection, Callable[[sa.Connection], Any]], Any]
+DATABASE_AT_FAULT = (sa.exc.OperationalError, sa.exc.InternalError, sa.exc.InterfaceError)
 log = logging.getLogger(__name__)
 
 
@@ -67,13 +68,15 @@ class Batch:
         """All or nothing; when that fails, all but what is wrong. Then tell those who wait."""
         try:
             results = self.write_plainly(connection)
-        except sa.exc.SQLAlchemyError:
+        except sa.exc.SQLAlchemyError as whole:
             try:
+                if connection.invalidated:
+                    raise
                 results = self._attempt(connection, _apart)
             except sa.exc.SQLAlchemyError as error:
                 for item in self._awaited:
                     item.future.set_exception(error)
-                raise
+                raise error from whole
         for item, result in zip(self._awaited, results, strict=True):
             if isinstance(result, sa.exc.SQLAlchemyError):
                 item.future.set_exception(result)
@@ -100,16 +103,17 @@ class Batch:
     def _write_rows(
         self, connection: sa.Connection, kind: Kind, rows: list[dict[str, object]], attempt: Attempt
     ) -> None:
-        """All at once; when that fails, one by one, so that a bad row loses nobody else's."""
+        """All at once; when that fails, one by one, so that a bad row loses nobody else's. Raises
+        SQLAlchemyError where the database is to blame (a full disk), for the rows must not be missing."""
         insert = statement(connection.dialect.name, kind)
         whole = attempt(connection, lambda connection: connection.execute(insert, rows))
-        if isinstance(whole, sa.exc.SQLAlchemyError):
-            for row in rows:
-                _complain(attempt(connection, partial(execute, statement=insert, row=row)))
-
-
-def _nothing(_connection: sa.Connection) -> None:
-    """Only to be told of the commit."""
+        if not isinstance(whole, sa.exc.SQLAlchemyError):
+            return
+        for row in rows:
+            result = attempt(connection, partial(execute, statement=insert, row=row))
+            if isinstance(result, DATABASE_AT_FAULT):
+                raise result
+            _complain(result)
 
 
 def _plainly(connection: sa.Connection, work: Callable[[sa.Connection], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The database behind a URL: SQLite or PostgreSQL, opened with the tables of this version."""
+"""The database behind a URL: SQLite or PostgreSQL, with the tables of this version."""
 
 from __future__ import annotations
 
@@ -9,21 +9,115 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.pool.sqlite_file import sqlite_engine
 from djinn_lab.pool.tables import metadata, schema_version
 
 SCHEMA_VERSION = 2
+DATABASE_FILE = "pool.sqlite3"
+DATABASE_VARIABLE = "DJINN_DATABASE"
+CONNECT_TIMEOUT_S = 5
+LOST_AFTER_MS = 10_000
+"""A connection on which nothing arrives any more is given up by both sides, so that another may lead."""
+SERVER_OPTIONS = (
+    "-c tcp_keepalives_idle=4 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 "
+    f"-c tcp_user_timeout={LOST_AFTER_MS}"
+)
+FORMS = "Use sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME."
+
+
+class LedByOther(sa.exc.InvalidRequestError):
+    """Another pool has the database."""
+
+
+class OtherSchema(sa.exc.InvalidRequestError):
+    """The tables are those of another version."""
 
 
 def sqlite_url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def open_engine(url: str) -> sa.Engine:
-    """With all tables. Raises SQLAlchemyError, also for a schema of another version."""
-    engine = sqlite_engine(url) if sa.make_url(url).get_backend_name() == "sqlite" else sa.create_engine(url)
-    metadata.create_all(engine)
-    with engine.begin() as connection:
+def checked_url(given: str) -> str:
+    """As SQLAlchemy wants it. Raises OptionError for what is no database that a pool can use."""
+    try:
+        url = sa.make_url(given)
+    except (sa.exc.ArgumentError, ValueError):  # never repeated: there may be a password in it
+        raise OptionError("The database's address is no URL.", FORMS) from None
+    match url.get_backend_name():
+        case "sqlite" if url.database and url.database != ":memory:" and "uri" not in url.query:
+            return sqlite_url(Path(url.database).absolute())
+        case "sqlite":
+            raise OptionError("A pool's database outlives it, so it must be a file.", FORMS)
+        case "postgresql" | "postgres":
+            chosen = url.set(drivername="postgresql+psycopg")
+            return chosen.render_as_string(hide_password=False)
+        case other:
+            raise OptionError(f"A pool cannot use a database of {other}.", FORMS)
+
+
+def shown(url: str) -> str:
+    """For people: without password and options."""
+    return sa.make_url(url).set(query={}, drivername=_plain_name(url)).render_as_string(hide_password=True)
+
+
+def unusable(url: str, error: Exception) -> PoolError:
+    """Why the database cannot be used, and what to do."""
+    reason = _reason(url, error)
+    if isinstance(error, ImportError):
+        reason = "the driver of PostgreSQL is not installed"
+        advice = "Run: pip install 'djinn-lab[postgresql]'"
+    elif isinstance(error, LedByOther):
+        advice = "Stop that pool, or start this one with --standby: it waits, and takes over."
+    elif isinstance(error, OtherSchema):
+        advice = "Use the version of djinn-lab that made it, or another database."
+    elif _plain_name(url) == "sqlite":
+        advice = "Move it away to start with an empty one."
+    elif "authentication" in reason or "password" in reason:
+        advice = f"Check user and password in {DATABASE_VARIABLE}."
+    elif "does not exist" in reason:
+        advice = "Make it with: createdb NAME"
+    else:
+        advice = "Is the server up, and may this machine connect to it?"
+    return PoolError(f"The database {shown(url)} cannot be used: {reason}", advice)
+
+
+def lost(url: str, error: Exception) -> PoolError:
+    """The pool had it, and cannot write any more."""
+    return PoolError(
+        f"The pool lost its database {shown(url)}, and stops: {_reason(url, error)}",
+        "What clients were told is in it. Start the pool again when the database answers.",
+    )
+
+
+def _reason(url: str, error: Exception) -> str:
+    reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+    secret = sa.make_url(url).password
+    return reason.replace(secret, "***") if secret else reason
+
+
+def make_engine(url: str, name: str = "djinn-lab") -> sa.Engine:
+    """Connects to nothing yet. ``name``: what the database's own tools call the connection."""
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return sqlite_engine(url)
+    arguments: dict[str, Any] = {
+        "application_name": name,
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "keepalives_idle": 4,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": LOST_AFTER_MS,
+        "options": SERVER_OPTIONS,
+    }
+    given = {key: value for key, value in arguments.items() if key not in parsed.query}
+    return sa.create_engine(url, connect_args=given)
+
+
+def make_tables(connection: sa.Connection) -> None:
+    """Those that are missing. Raises SQLAlchemyError, also for a schema of another version."""
+    with connection.begin():
+        metadata.create_all(connection)
         found = connection.scalar(sa.select(schema_version.c.version))
         if found is None:
             connection.execute(sa.insert(schema_version).values(version=SCHEMA_VERSION))
@@ -31,10 +125,7 @@ def open_engine(url: str) -> sa.Engine:
             connection.execute(sa.text("ALTER TABLE users ADD COLUMN account VARCHAR"))
             connection.execute(sa.update(schema_version).values(version=SCHEMA_VERSION))
         elif found != SCHEMA_VERSION:
-            raise sa.exc.InvalidRequestError(
-                f"the database has schema {found}, this pool needs {SCHEMA_VERSION}"
-            )
-    return engine
+            raise OtherSchema(f"the database has schema {found}, this pool needs {SCHEMA_VERSION}")
 
 
 def upsert(connection: sa.Connection, table: sa.Table, *keys: str) -> sa.Insert:
@@ -55,3 +146,7 @@ def upsert_by(dialect: str, table: sa.Table, *keys: str) -> sa.Insert:
         index_elements=keys, set_={name: insert.excluded[name] for name in replaced}
     )
     return statement
+
+
+def _plain_name(url: str) -> str:
+    return sa.make_url(url).get_backend_name()

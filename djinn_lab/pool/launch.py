@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.memory import POLICIES
+from djinn_lab.pool.database import DATABASE_VARIABLE, checked_url
 from djinn_lab.pool.devices import plan_devices
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.notebooks import OPEN_TO
@@ -53,16 +54,18 @@ def start_pool(
     queue_policy: str | None = None,
     notebook_slots: int | None = None,
     notebooks_for: str | None = None,
+    database: str | None = None,
+    standby: bool = False,
 ) -> RuntimeInfo:
-    """The running pool, or a new one once it is ready. It outlives the caller.
+    """The running pool, or a new one once it is ready, or stands by. It outlives the caller.
 
     ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Sizes are per device; see
     :func:`djinn_lab.pool.devices.plan_devices`. ``memory_policy``: a name in
     :data:`djinn_lab.memory.POLICIES`, ``queue_policy`` in :data:`djinn_lab.jobs.decision.POLICIES`, or the
     path of one (:mod:`djinn_lab.pool.policy_file`). ``notebook_slots``: batch notebooks that run at once,
-    ``notebooks_for``: who may submit them. Raises
-    OptionError, or PoolError with the end of the server's log when it does not become ready within
-    ``wait_s``.
+    ``notebooks_for``: who may submit them. ``database``: a URL, in place of ``DJINN_DATABASE`` or of a file.
+    ``standby``: wait while another pool leads on that database. Raises OptionError, or PoolError with the end
+    of the server's log when it does not become ready within ``wait_s``.
     """
     deadline_s = time.monotonic() + wait_s
     with _start_lock(deadline_s):
@@ -82,6 +85,8 @@ def start_pool(
                 f"Notebooks are submitted by {' or '.join(OPEN_TO)}, not by {notebooks_for!r}.",
                 f"Use one of {', '.join(OPEN_TO)}.",
             )
+        url = database or os.environ.get(DATABASE_VARIABLE)
+        environment = os.environ | ({DATABASE_VARIABLE: checked_url(url)} if url else {})
         arguments = {
             "--devices": devices,
             "--memory-bytes": memory_bytes,
@@ -97,7 +102,8 @@ def start_pool(
             "--notebook-slots": notebook_slots,
             "--notebooks-for": notebooks_for,
         }
-        process = _spawn([f"{name}={value}" for name, value in arguments.items() if value is not None])
+        options = [f"{name}={value}" for name, value in arguments.items() if value is not None]
+        process = _spawn([*options, *(["--standby"] if standby else [])], environment)
         return _wait_until_ready(process, deadline_s, wait_s)
 
 
@@ -145,7 +151,7 @@ def _start_lock(deadline_s: float) -> Iterator[None]:
         yield
 
 
-def _spawn(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+def _spawn(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     path = _log_path()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "ab") as log_file:
@@ -154,6 +160,7 @@ def _spawn(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=log_file,
+            env=environment,
             start_new_session=True,
         )
 

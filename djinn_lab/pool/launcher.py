@@ -140,7 +140,8 @@ class LocalLauncher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def kill(self) -> None:
-        """End every worker at once, without a loop."""
+        """End every worker at once, for good, without a loop."""
+        self._stopping = True
         for worker in self._workers.values():
             if worker.process is not None and worker.process.poll() is None:
                 worker.process.kill()

@@ -8,13 +8,17 @@ import os
 import signal
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import sqlalchemy as sa
 
 from djinn_lab.errors import PoolError
 from djinn_lab.jobs.decision import QueuePolicy
@@ -27,6 +31,7 @@ from djinn_lab.pool.blobs import (
     own_directory,
     remove_directory,
 )
+from djinn_lab.pool.database import lost, unusable
 from djinn_lab.pool.devices import DevicePlan
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.protocol.host import host_id
@@ -42,10 +47,13 @@ from djinn_lab.protocol.version import VERSION
 
 if TYPE_CHECKING:
     from djinn_lab.pool.fleet import Fleet
+    from djinn_lab.pool.standby import Front
+    from djinn_lab.pool.store import Store
+    from djinn_lab.pool.web_server import WebServer
 
 HOST = "127.0.0.1"
-DATABASE_FILE = "pool.sqlite3"
 NOTEBOOKS = "notebooks"
+BACKLOG = 2048
 GRACE_S = 2
 SWITCH_INTERVAL_S = 0.0001
 """How long the event loop may wait for the interpreter when another thread (the database's) has it."""
@@ -61,12 +69,14 @@ class PoolOptions(msgspec.Struct, frozen=True):
 
     plans: Sequence[DevicePlan]
     worker_command: Sequence[str]
+    database: str
     port: int = 0
     blob_bytes_max: int | None = None
     memory_policy: str = "ours"
     queue_policy: str | QueuePolicy = "ours"
     notebook_slots: int = 2
     notebooks_for: str = "owner"
+    standby: bool = False
 
 
 def run_pool(options: PoolOptions) -> None:
@@ -79,7 +89,8 @@ def run_pool(options: PoolOptions) -> None:
         options.plans, directory / "results", options.worker_command, directory / PARKED, disk
     )
     try:
-        launcher.spawn()
+        if not options.standby:
+            launcher.spawn()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         asyncio.run(_serve(options, pool, directory, launcher))
     finally:
@@ -96,73 +107,145 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: LocalLauncher) -> None:
     # Imported while the workers load, which takes longer.
-    from djinn_lab.pool.api import create_app
-    from djinn_lab.pool.assembly import assemble
     from djinn_lab.pool.authentication import new_token
-    from djinn_lab.pool.notebooks import NotebookRules
-    from djinn_lab.pool.steering import read_steering, restore
+    from djinn_lab.pool.standby import Front
+    from djinn_lab.pool.store import Store
     from djinn_lab.pool.web_server import WebServer
 
-    token = new_token()
-    blobs = BlobStore(directory, options.blob_bytes_max or default_bytes_max(directory))
     stopped = asyncio.Event()
-    database = data_directory() / DATABASE_FILE
-    policy = POLICIES[options.memory_policy]
-    notebooks = NotebookRules(options.notebook_slots, options.notebooks_for)
-    context = assemble(
-        pool, token, launcher, blobs, database, stopped.set, policy, options.queue_policy, notebooks
-    )
     listener = _listen(options.port)
-    server = WebServer(create_app(context), GRACE_S)
+    name = f"{pool} on {socket.gethostname()[:24]}, process {os.getpid()}"
+    store = Store(options.database, name, options.standby)
+    front = Front(lambda: store.leader)
+    server = WebServer(front, GRACE_S)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    launcher.watch(context.driver)
-    heartbeat = loop.create_task(context.heartbeat.run(), name="heartbeat")
     serving = loop.create_task(server.serve(sockets=[listener]), name="serve")
+    info = RuntimeInfo(
+        url=f"http://{HOST}:{listener.getsockname()[1]}",
+        token=new_token(),
+        pool=pool,
+        pid=os.getpid(),
+        host=host_id(),
+        version=VERSION,
+        protocol_version=PROTOCOL_VERSION,
+        started_at=time.time(),
+        standing_by=options.standby,
+    )
+    running = Running(options, launcher, store, front, server, serving, stopped)
     try:
-        info = RuntimeInfo(
-            url=f"http://{HOST}:{listener.getsockname()[1]}",
-            token=token,
-            pool=pool,
-            pid=os.getpid(),
-            host=host_id(),
-            version=VERSION,
-            protocol_version=PROTOCOL_VERSION,
-            started_at=context.started_at,
-        )
-        if await _until_ready(context.driver.fleet, stopped):
-            restore(context.driver, await context.store.read(read_steering))
+        if await _until_leading(running, info):
+            await _lead(running, msgspec.structs.replace(info, standing_by=False), directory)
+    except sa.exc.SQLAlchemyError as error:
+        launcher.kill()  # what it computes can be told to nobody
+        raise lost(options.database, error) from error
+    finally:
+        remove_runtime(os.getpid())
+        server.should_exit = True
+        await asyncio.gather(serving, return_exceptions=True)
+        await asyncio.to_thread(store.close)
+
+
+@dataclass(slots=True)
+class Running:
+    """The parts of the process."""
+
+    options: PoolOptions
+    launcher: LocalLauncher
+    store: Store
+    front: Front
+    server: WebServer
+    serving: asyncio.Task[None]
+    stopped: asyncio.Event
+
+
+async def _until_leading(running: Running, info: RuntimeInfo) -> bool:
+    """Wait for the database, and say so; False when told to stop before. Raises PoolError when it cannot be
+    used."""
+    store, stopped = running.store, running.stopped
+    try:
+        await _first(_done(store.leads), _done(store.waits), stopped.wait(), running.serving)
+        if running.options.standby and not store.leads.done() and not stopped.is_set():
+            write_runtime(info)
+            log.info("pool %s stands by for %s at %s", info.pool, store.leader, info.url)
+        await _first(_done(store.leads), stopped.wait(), running.serving)
+    except (sa.exc.SQLAlchemyError, ImportError) as error:
+        raise unusable(running.options.database, error) from error
+    return store.leads.done()
+
+
+async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
+    """Serve until told to stop. Raises SQLAlchemyError when the database, and so the lead, is lost."""
+    from djinn_lab.pool.api import create_app
+    from djinn_lab.pool.assembly import assemble
+    from djinn_lab.pool.notebooks import NotebookRules
+    from djinn_lab.pool.steering import read_steering, restore
+
+    options, launcher, stopped = running.options, running.launcher, running.stopped
+    if options.standby:
+        log.info("pool %s takes over", info.pool)
+        launcher.spawn()
+    blobs = BlobStore(directory, options.blob_bytes_max or default_bytes_max(directory))
+    policy = POLICIES[options.memory_policy]
+    notebooks = NotebookRules(options.notebook_slots, options.notebooks_for)
+    context = assemble(
+        info.pool,
+        info.token,
+        launcher,
+        blobs,
+        running.store,
+        stopped.set,
+        policy,
+        options.queue_policy,
+        notebooks,
+    )
+    running.front.app = create_app(context)
+    launcher.watch(context.driver)
+    heartbeat = asyncio.get_running_loop().create_task(context.heartbeat.run(), name="heartbeat")
+    ended = asyncio.ensure_future(_done(running.store.ended))
+    try:
+        if await _until_ready(context.driver.fleet, stopped, ended):
+            restore(context.driver, await running.store.read(read_steering))
             context.ready = True
             await context.notebooks.start(info.url, data_directory() / NOTEBOOKS)
             write_runtime(info)
-            log.info("pool %s is ready at %s", pool, info.url)
-            await _first(stopped.wait(), serving, heartbeat)
+            log.info("pool %s is ready at %s", info.pool, info.url)
+            await _first(stopped.wait(), running.serving, heartbeat, ended)
+    except sa.exc.SQLAlchemyError:
+        launcher.kill()
+        raise
     finally:
+        ended.cancel()
         remove_runtime(os.getpid())
         await context.notebooks.stop()
-        server.should_exit = True
-        await asyncio.gather(serving, return_exceptions=True)
+        running.server.should_exit = True
+        await asyncio.gather(running.serving, return_exceptions=True)
         heartbeat.cancel()
-        await asyncio.gather(heartbeat, return_exceptions=True)
+        await asyncio.gather(heartbeat, ended, return_exceptions=True)
         await launcher.stop()
         context.heartbeat.save()
-        context.store.close()
 
 
-async def _until_ready(fleet: Fleet, stopped: asyncio.Event) -> bool:
-    """Wait for every worker; False when told to stop before. Raises PoolError when one cannot start."""
+async def _done(future: Future[Any]) -> None:
+    """Wait for what a thread does, and raise what it raised; whoever stops waiting stops nothing."""
+    await asyncio.shield(asyncio.wrap_future(future))
+
+
+async def _until_ready(fleet: Fleet, stopped: asyncio.Event, ended: asyncio.Future[None]) -> bool:
+    """Wait for every worker; False when told to stop before. Raises PoolError when one cannot start, and what
+    ``ended`` raises."""
     while not fleet.all_ready:
         if fleet.failures:
             raise PoolError("; ".join(fleet.failures))
         if stopped.is_set():
             return False
         fleet.news.clear()
-        await _first(fleet.news.wait(), stopped.wait())
+        await _first(fleet.news.wait(), stopped.wait(), ended)
     return True
 
 
-async def _first(*waits: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None:
+async def _first(*waits: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> None:
     """Wait for whichever ends first, and raise what it raised. Coroutines among the others are cancelled."""
     own = [asyncio.ensure_future(wait) for wait in waits]
     done, _ = await asyncio.wait(own, return_when=asyncio.FIRST_COMPLETED)
@@ -174,13 +257,14 @@ async def _first(*waits: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None:
 
 
 def _listen(port: int) -> socket.socket:
-    """Bound to loopback. Raises PoolError when the port is taken."""
+    """On loopback; who connects already now is answered soon. Raises PoolError when the port is taken."""
     listener = socket.socket(
         socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
     )  # or asyncio sets no NODELAY
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise PoolError(

@@ -28,9 +28,10 @@ import sqlalchemy as sa
 
 from djinn_lab.journal import Record
 from djinn_lab.pool.batch import LATER, Awaited, Batch, Kind, Row, Work, execute, statement
-from djinn_lab.pool.database import open_engine, upsert
+from djinn_lab.pool.database import LedByOther, make_tables, upsert
+from djinn_lab.pool.leadership import Candidate
 from djinn_lab.pool.sqlite_file import QuickWriter, checkpoint
-from djinn_lab.pool.tables import devices, journal, users
+from djinn_lab.pool.tables import devices, users
 
 BATCH_MAX = 2000
 GATHER_S = 0.2
@@ -38,6 +39,12 @@ GATHER_S = 0.2
 PROGRAM_BYTES_MAX = 32 * 2**20
 TRIM_EVERY_S = 60.0
 CHECKPOINT_EVERY_S = 5.0
+CHECK_EVERY_S = 1.0
+"""Whether this still leads, when nothing is written."""
+TRY_EVERY_S = 0.25
+"""To lead."""
+REFUSE_AFTER_S = 3.0
+"""A pool that was just killed may lead for a moment more."""
 LATER_ROWS_MAX = 250
 """In one transaction, so that who waits for the next one does not wait long."""
 
@@ -46,13 +53,22 @@ log = logging.getLogger(__name__)
 
 
 class Store:
-    """Opens on construction, in its thread; ``close`` writes what is queued. ``ended``: None once closed, or
-    why nothing can be written any more. ``queued``: how many rows and writes so far, by the event loop."""
+    """Opens on construction, in its thread; ``close`` writes what is queued.
 
-    def __init__(self, url: str) -> None:
+    ``url``: as :func:`djinn_lab.pool.database.checked_url` gives it. ``name``: for other pools that want to
+    lead on this database. ``standby``: wait while another one leads. ``leads``: the last journal ``seq``,
+    once this leads. ``waits``: done once it waits; ``leader``: for whom. ``ended``: None once closed, or why
+    nothing can be written any more. ``queued``: how many rows and writes so far, by the event loop."""
+
+    def __init__(self, url: str, name: str = "a pool", standby: bool = False) -> None:
         self._url = url
+        self._name = name
+        self._standby = standby
+        self.leader: str | None = None
+        self._closing = threading.Event()
         self._queue: queue.SimpleQueue[Awaited | Work | None] = queue.SimpleQueue()
-        self._opened: Future[int] = Future()
+        self.leads: Future[int] = Future()
+        self.waits: Future[None] = Future()
         self.ended: Future[None] = Future()
         self.queued = 0
         self._hurry = threading.Event()
@@ -61,13 +77,15 @@ class Store:
         self._writing = threading.Lock()
         self._quick: QuickWriter | None = None
         self._later_due_s = self._trim_due_s = self._checkpoint_due_s = 0.0
+        self._checked_s = 0.0
         self._written = False
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._thread.start()
 
     def opened(self) -> int:
-        """Wait for the database; the last journal ``seq`` in it. Raises SQLAlchemyError."""
-        return self._opened.result()
+        """Wait until this leads; the last journal ``seq`` in the database. Raises SQLAlchemyError, or
+        ImportError without a driver."""
+        return self.leads.result()
 
     def write(self, work: Work) -> None:
         """Queue a write of its own. Nobody hears when it fails."""
@@ -106,7 +124,8 @@ class Store:
         await asyncio.wrap_future(self.submit(work))
 
     def close(self) -> None:
-        """Write what is queued and end the thread."""
+        """Write what is queued, give up the lead and end the thread."""
+        self._closing.set()
         self._queue.put(None)
         self._hurry.set()
         self._thread.join()
@@ -125,40 +144,80 @@ class Store:
             return False
         rows = _taken(self._prompt)
         try:
-            self._quick.write((statement("sqlite", row.kind), row.values) for row in rows)
+            if self._quick is not None:
+                self._quick.write((statement("sqlite", row.kind), row.values) for row in rows)
+                return True
         except sqlite3.Error:
-            self._prompt.extendleft(reversed(rows))  # the thread finds out which row is wrong
-            return False
+            log.debug("left to the thread", exc_info=True)  # which finds out what is wrong
         finally:
             self._writing.release()
-        return True
+        self._prompt.extendleft(reversed(rows))
+        return False
 
     # -- the thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        try:
-            engine = open_engine(self._url)
-            with engine.begin() as connection:
-                last = connection.scalar(sa.select(sa.func.max(journal.c.seq)))
-        except (sa.exc.SQLAlchemyError, ImportError) as error:
-            self._opened.set_exception(error)
-            self._end(error)
-            return
-        self._opened.set_result(last or 0)
-        try:
-            with engine.connect() as connection:
-                if engine.dialect.name == "sqlite":
-                    self._quick = QuickWriter(engine)
-                while self._write_batch(connection):
-                    self._checkpoint(engine)
-        except sa.exc.SQLAlchemyError as error:
-            log.critical("the database cannot be written any more", exc_info=error)
-            self._end(error)
-        else:
-            self._end(None)
-        engine.dispose()
+        with contextlib.ExitStack() as stack:
+            try:
+                candidate = self._wait_for_lead(stack)
+                last = candidate.last_seq()
+            except (sa.exc.SQLAlchemyError, ImportError) as error:
+                self.leads.set_exception(error)
+                self._end(error)
+                return
+            if candidate.engine.dialect.name == "sqlite":
+                self._quick = QuickWriter(candidate.engine)
+            self.leads.set_result(last)
+            ended_by: sa.exc.SQLAlchemyError | None = None
+            try:
+                while self._write_batch(candidate):
+                    self._checkpoint(candidate.engine)
+            except sa.exc.SQLAlchemyError as error:
+                log.critical("the database cannot be written any more: %s", error)
+                ended_by = error
+            with self._writing:
+                quick, self._quick = self._quick, None
+            if quick is not None:
+                quick.close()
+            self._end(ended_by)
 
-    def _write_batch(self, connection: sa.Connection) -> bool:
+    def _wait_for_lead(self, stack: contextlib.ExitStack) -> Candidate:
+        """One that leads, closed by ``stack``. Who stands by also outwaits a database that is away. Raises
+        SQLAlchemyError, or ImportError without a driver."""
+        reached = False
+        while True:
+            try:
+                with contextlib.ExitStack() as tried:
+                    candidate = Candidate(self._url, self._name)
+                    tried.callback(candidate.close)
+                    reached = True
+                    self._lead(candidate)
+                    stack.enter_context(tried.pop_all())
+                    return candidate
+            except sa.exc.OperationalError as error:
+                if not (self._standby and reached):
+                    raise
+                self.leader = None
+                log.warning("the database does not answer: %s", error.orig)
+            self._pause()
+
+    def _lead(self, candidate: Candidate) -> None:
+        """Wait until it leads. Raises SQLAlchemyError."""
+        deadline_s = time.monotonic() + REFUSE_AFTER_S
+        while not candidate.take():
+            self.leader = candidate.leader()
+            if not self.waits.done():
+                self.waits.set_result(None)
+            if not self._standby and time.monotonic() > deadline_s:
+                raise LedByOther(f"{self.leader} uses it")
+            self._pause()
+        make_tables(candidate.connection)
+
+    def _pause(self) -> None:
+        if self._closing.wait(TRY_EVERY_S):
+            raise sa.exc.InvalidRequestError("the database was closed before this pool led")
+
+    def _write_batch(self, candidate: Candidate) -> bool:
         """One transaction over what gathers in GATHER_S, or until somebody waits; False when told to stop.
         Raises SQLAlchemyError when the database is lost, after telling those who wait."""
         self._hurry.wait(GATHER_S)
@@ -175,13 +234,14 @@ class Store:
         if trim:
             self._trim_due_s = now_s + TRIM_EVERY_S
         with self._writing:
-            if stopping and self._quick is not None:
-                self._quick.close()
-                self._quick = None
             rows = [*_taken(self._prompt), *self._take_later(now_s, everything)]
             if rows or works:
                 self._written = True
-                Batch(rows, works, trim).write(connection)
+                self._checked_s = now_s
+                Batch(rows, works, trim).write(candidate.connection)
+        if now_s > self._checked_s + CHECK_EVERY_S:
+            self._checked_s = now_s
+            candidate.check()
         if not self._queue.empty() or (self._later and now_s >= self._later_due_s):
             self._hurry.set()
         return not stopping

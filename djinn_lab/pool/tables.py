@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 metadata = sa.MetaData()
+Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+"""One that counts for years. SQLite has but one kind, and generates it under this name only."""
 
 schema_version = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, nullable=False))
 
@@ -25,7 +27,7 @@ jobs = sa.Table(
 programs = sa.Table(
     "programs",
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("id", Number, primary_key=True, autoincrement=True),
     sa.Column("job", sa.String, nullable=False),
     sa.Column("segment", sa.Integer, nullable=False),
     sa.Column("nbytes", sa.Integer, nullable=False),
@@ -37,7 +39,7 @@ programs = sa.Table(
 journal = sa.Table(
     "journal",
     metadata,
-    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("seq", Number, primary_key=True),
     sa.Column("pool", sa.String, nullable=False),
     sa.Column("at_s", sa.Float, nullable=False),
     sa.Column("core", sa.String, nullable=False),
@@ -78,7 +80,7 @@ steering = sa.Table(
 usage = sa.Table(
     "usage",
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("id", Number, primary_key=True, autoincrement=True),
     sa.Column("job", sa.String, nullable=False, index=True),
     sa.Column("segment", sa.Integer, nullable=False),
     sa.Column("account", sa.String, nullable=False, index=True),

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from djinn_lab.protocol.messages import MESSAGE_BYTES_MAX
 
@@ -17,7 +17,7 @@ PING_TIMEOUT_S = 120.0
 class WebServer(uvicorn.Server):
     """Leaves signals to the pool."""
 
-    def __init__(self, app: FastAPI, grace_s: int) -> None:
+    def __init__(self, app: ASGIApp, grace_s: int) -> None:
         config = uvicorn.Config(
             app,
             log_config=None,

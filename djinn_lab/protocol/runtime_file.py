@@ -20,7 +20,8 @@ FILE_NAME = "pool.json"
 
 
 class RuntimeInfo(msgspec.Struct, frozen=True):
-    """Where a ready pool listens. ``started_at``: seconds since the epoch."""
+    """Where a ready pool listens. ``started_at``: seconds since the epoch. ``standing_by``: it waits until
+    another pool on its database is gone."""
 
     url: str
     token: str
@@ -30,6 +31,7 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     version: str
     protocol_version: int
     started_at: float
+    standing_by: bool = False
 
 
 def runtime_directory() -> Path:

@@ -20,7 +20,9 @@ from djinn_lab.pool.assembly import assemble
 from djinn_lab.pool.authentication import Role
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.database import sqlite_url
 from djinn_lab.pool.launcher import LocalLauncher
+from djinn_lab.pool.store import Store
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -45,7 +47,8 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolContext]:
     directory = tmp_path_factory.mktemp("pool")
     blobs = BlobStore(directory, 2**20)
     launcher = LocalLauncher((), directory)
-    made = assemble("documented", "token", launcher, blobs, directory / "pool.sqlite3", lambda: None)
+    store = Store(sqlite_url(directory / "pool.sqlite3"))
+    made = assemble("documented", "token", launcher, blobs, store, lambda: None)
     yield made
     made.store.close()
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from pool_kit import Client, running_pool
+from throwaway_postgresql import Postgresql, running_postgresql
 
+from djinn_lab.pool.database import checked_url
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 
@@ -27,3 +29,18 @@ def pool(tmp_path: Path) -> Iterator[RuntimeInfo]:
 def client(shared_pool: RuntimeInfo) -> Iterator[Client]:
     with Client(shared_pool) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Postgresql]:
+    with running_postgresql() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty one, of either kind."""
+    if request.param == "sqlite":
+        return checked_url(f"sqlite:///{tmp_path / 'db'}")
+    server: Postgresql = request.getfixturevalue("postgresql")
+    return checked_url(server.new_database())

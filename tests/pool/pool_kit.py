@@ -44,11 +44,14 @@ def running_pool(
     memory_bytes: int = 2**20,
     worker_command: Sequence[str] | None = STAND_IN,
     blob_bytes_max: int | None = None,
+    database: str | None = None,
+    standby: bool = False,
 ) -> Iterator[RuntimeInfo]:
     """A pool of its own below ``directory``, stopped at the end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DJINN_RUNTIME_DIR", str(directory))
         patch.delenv("DJINN_POOL", raising=False)
+        patch.delenv("DJINN_DATABASE", raising=False)
         patch.delenv("DJINN_TOKEN", raising=False)
         info = start_pool(
             devices=devices,
@@ -56,6 +59,8 @@ def running_pool(
             threads=1,
             worker_command=worker_command,
             blob_bytes_max=blob_bytes_max,
+            database=database,
+            standby=standby,
         )
         try:
             yield info

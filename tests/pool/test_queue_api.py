@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 from pool_kit import Client, act, new_user, rest, running_pool
 from real_pool import wait_for
+from throwaway_postgresql import Postgresql
 
 from djinn_lab.errors import OptionError, PoolError, Refused
 from djinn_lab.jobs import Terms
@@ -26,9 +27,14 @@ from djinn_lab.simulator.traces.own_pool import trace_of_pool
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
-    with running_pool(tmp_path_factory.mktemp("queue"), "cpu:1") as info:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def pool(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
+    """On either kind of database."""
+    database = None
+    if request.param == "postgresql":
+        server: Postgresql = request.getfixturevalue("postgresql")
+        database = server.new_database()
+    with running_pool(tmp_path_factory.mktemp("queue"), "cpu:1", database=database) as info:
         yield info
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from throwaway_postgresql import Postgresql
 
 from djinn_lab.journal import Record
 from djinn_lab.pool import batch as batch_module
 from djinn_lab.pool import history
 from djinn_lab.pool import store as store_module
-from djinn_lab.pool.database import sqlite_url
+from djinn_lab.pool.database import LedByOther, OtherSchema, checked_url, sqlite_url
 from djinn_lab.pool.store import Store, program_row, write_measurement, write_user
 
 
@@ -21,21 +21,21 @@ def record(seq: int) -> Record:
     return Record(seq, "pool", float(seq), "jobs", "DeviceAdded", "{}", "0" * 16)
 
 
-def test_reads_see_what_was_written_before(tmp_path: Path) -> None:
-    store = Store(sqlite_url(tmp_path / "db"))
+def test_reads_see_what_was_written_before(database: str) -> None:
+    store = Store(database)
     assert store.opened() == 0
     for seq in range(1, 2001):
         store.journal(record(seq))
     events = asyncio.run(store.read(lambda connection: history.read_events(connection, "pool", 1990, 100)))
     assert [event.seq for event in events] == list(range(1991, 2001))
     store.close()
-    again = Store(sqlite_url(tmp_path / "db"))
+    again = Store(database)
     assert again.opened() == 2000
     again.close()
 
 
-def test_one_bad_write_takes_nothing_with_it(tmp_path: Path) -> None:
-    store = Store(sqlite_url(tmp_path / "db"))
+def test_one_bad_write_takes_nothing_with_it(database: str) -> None:
+    store = Store(database)
     store.write(write_user("ann", "user", "1", None))
     store.write(write_user("ann", "user", "2", None))
     store.write(write_user("bob", "user", "3", "vision/train"))
@@ -43,8 +43,8 @@ def test_one_bad_write_takes_nothing_with_it(tmp_path: Path) -> None:
     store.close()
 
 
-def test_one_bad_row_loses_no_other(tmp_path: Path) -> None:
-    store = Store(sqlite_url(tmp_path / "db"))
+def test_one_bad_row_loses_no_other(database: str) -> None:
+    store = Store(database)
     for seq in (1, 2, 2, 3):
         store.journal(record(seq))
     events = asyncio.run(store.read(lambda connection: history.read_events(connection, "pool", 0, 100)))
@@ -52,18 +52,18 @@ def test_one_bad_row_loses_no_other(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_read_that_fails_says_so(tmp_path: Path) -> None:
-    store = Store(sqlite_url(tmp_path / "db"))
+def test_a_read_that_fails_says_so(database: str) -> None:
+    store = Store(database)
     future = store.submit(lambda connection: connection.execute(sa.text("select * from nowhere")))
-    with pytest.raises(sa.exc.OperationalError, match="nowhere"):
+    with pytest.raises(sa.exc.DBAPIError, match="nowhere"):
         future.result()
     store.close()
 
 
-def test_only_the_newest_programs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_programs_are_kept(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_module, "PROGRAM_JOBS_MAX", 3)
     monkeypatch.setattr(store_module, "TRIM_EVERY_S", 0.0)
-    store = Store(sqlite_url(tmp_path / "db"))
+    store = Store(database)
     for number in range(6):
         store.put(program_row(f"job{number}", 0, b"x" * 10))
     store.submit(history.read_users).result()
@@ -79,13 +79,16 @@ def test_only_the_newest_programs_are_kept(tmp_path: Path, monkeypatch: pytest.M
     store.close()
 
 
-def test_a_database_of_another_schema_is_refused(tmp_path: Path) -> None:
-    Store(sqlite_url(tmp_path / "db")).close()
-    with sqlite3.connect(tmp_path / "db") as connection:
-        connection.execute("update schema_version set version = 99")
-    connection.close()
-    with pytest.raises(sa.exc.InvalidRequestError, match="schema 99"):
-        Store(sqlite_url(tmp_path / "db")).opened()
+def test_a_database_of_another_schema_is_refused(database: str) -> None:
+    store = Store(database)
+    store.submit(
+        lambda connection: connection.execute(sa.text("update schema_version set version = 99"))
+    ).result()
+    store.close()
+    again = Store(database)
+    with pytest.raises(OtherSchema, match="schema 99"):
+        again.opened()
+    again.close()
 
 
 def test_write_ahead_log(tmp_path: Path) -> None:
@@ -97,18 +100,26 @@ def test_write_ahead_log(tmp_path: Path) -> None:
     store.close()
 
 
-def test_committed_means_that_others_see_it(tmp_path: Path) -> None:
-    store = Store(sqlite_url(tmp_path / "db"))
+def counted(database: str, table: str) -> int:
+    """What another connection sees."""
+    engine = sa.create_engine(database)
+    with engine.connect() as other:
+        found = other.scalar(sa.select(sa.func.count()).select_from(sa.table(table)))
+    engine.dispose()
+    assert found is not None
+    return found
+
+
+def test_committed_means_that_others_see_it(database: str) -> None:
+    store = Store(database)
     store.opened()
     asyncio.run(store.commit(write_user("ann", "user", "1", None)))
-    with sqlite3.connect(tmp_path / "db") as other:
-        assert other.execute("select name from users").fetchall() == [("ann",)]
-    other.close()
+    assert counted(database, "users") == 1
     store.close()
 
 
-def test_a_commit_that_fails_says_so_and_loses_no_other(tmp_path: Path) -> None:
-    store = Store(sqlite_url(tmp_path / "db"))
+def test_a_commit_that_fails_says_so_and_loses_no_other(database: str) -> None:
+    store = Store(database)
 
     async def three() -> list[BaseException | None]:
         works = [write_user("ann", "user", "1", None), write_user("ann", "user", "2", None)]
@@ -126,31 +137,25 @@ def fails(connection: sa.Connection) -> None:
     connection.execute(sa.text("nonsense"))
 
 
-def test_rows_of_all_kinds_and_works_appear_at_once(tmp_path: Path) -> None:
-    """Also where a bad write makes savepoints necessary."""
-    for bad in (False, True):
-        path = tmp_path / f"db{bad}"
-        store = Store(sqlite_url(path))
-        store.opened()
-        seen: list[int] = []
-
-        def look(_connection: sa.Connection, path: Path = path, seen: list[int] = seen) -> None:
-            other = sqlite3.connect(path)
-            seen.extend(other.execute("select count(*) from journal").fetchone())
-            seen.extend(other.execute("select count(*) from programs").fetchone())
-            other.close()
-
-        store.put(program_row("job", 0, b"x"))
-        store.journal(record(1))
-        if bad:
-            store.write(fails)
-        store.submit(look).result()
-        assert set(seen) == {0}, "a part was committed before the rest"
-        store.close()
+@pytest.mark.parametrize("bad", [False, True], ids=["plainly", "with a bad write"])
+def test_rows_of_all_kinds_and_works_appear_at_once(database: str, bad: bool) -> None:
+    store = Store(database)
+    store.opened()
+    seen: list[int] = []
+    store.put(program_row("job", 0, b"x"))
+    store.journal(record(1))
+    if bad:
+        store.write(fails)
+    store.submit(
+        lambda _: seen.extend(counted(database, table) for table in ("journal", "programs"))
+    ).result()
+    assert set(seen) == {0}, "a part was committed before the rest"
+    assert (counted(database, "journal"), counted(database, "programs")) == (1, 1)
+    store.close()
 
 
-def test_an_upsert_takes_the_place_of_the_row_with_its_keys(tmp_path: Path) -> None:
-    store = Store(sqlite_url(tmp_path / "db"))
+def test_an_upsert_takes_the_place_of_the_row_with_its_keys(database: str) -> None:
+    store = Store(database)
     figures = {"flops_per_s": 1.0, "memory_bytes_per_s": 2.0, "op_overhead_s": 3.0}
     store.write(write_measurement("gpu", 1, figures))
     store.write(write_measurement("gpu", 2, figures))
@@ -160,8 +165,8 @@ def test_an_upsert_takes_the_place_of_the_row_with_its_keys(tmp_path: Path) -> N
     store.close()
 
 
-def test_who_waits_on_a_lost_database_is_told(tmp_path: Path) -> None:
-    store = Store(sqlite_url(tmp_path / "db"))
+def test_who_waits_on_a_lost_database_is_told(database: str) -> None:
+    store = Store(database)
     store.opened()
 
     def break_it(connection: sa.Connection) -> None:
@@ -174,3 +179,40 @@ def test_who_waits_on_a_lost_database_is_told(tmp_path: Path) -> None:
     with pytest.raises(sa.exc.SQLAlchemyError):
         asyncio.run(store.commit(write_user("ann", "user", "1", None)))
     store.close()
+
+
+def test_who_lost_the_connection_writes_no_more(postgresql: Postgresql) -> None:
+    """It may believe that it leads; another one does."""
+    url = checked_url(postgresql.new_database())
+    first = Store(url, "the first")
+    first.opened()
+    second = Store(url, "the second", standby=True)
+    second.waits.result(10)
+    assert second.leader == "the first"
+    postgresql.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'the first'"
+    )
+    second.opened()
+    first.journal(record(1))
+    with pytest.raises(sa.exc.SQLAlchemyError):
+        asyncio.run(first.commit(write_user("ann", "user", "1", None)))
+    with pytest.raises(sa.exc.SQLAlchemyError):
+        first.flush().result()
+    asyncio.run(second.commit(write_user("bob", "user", "2", None)))
+    assert [row[0] for row in second.submit(history.read_users).result()] == ["bob"]
+    assert counted(url, "journal") == 0
+    first.close()
+    second.close()
+
+
+def test_one_store_at_a_time(database: str) -> None:
+    first = Store(database, "the first")
+    first.opened()
+    refused = Store(database, "the second")
+    with pytest.raises(LedByOther, match="the first uses it"):
+        refused.opened()
+    refused.close()
+    first.close()
+    second = Store(database, "the second")
+    second.opened()
+    second.close()

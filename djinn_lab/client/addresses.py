@@ -1,0 +1,55 @@
+"""Several addresses for one pool: those of all that may lead on its database."""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+
+import httpx
+
+from djinn_lab.errors import PoolNotFound
+
+ANSWER_TIMEOUT_S = 3.0
+TAKE_OVER_S = 20.0
+"""How long those that stand by may need to see that nobody leads, and to start their workers."""
+RETRY_S = 0.25
+START_ADVICE = "Start one with `djinn-lab pool start`, then run the cell again."
+
+
+class State(Enum):
+    LEADS = "leads"
+    STANDS_BY = "stands by"
+    SILENT = "does not answer"
+
+
+def several(addresses: str) -> bool:
+    return "," in addresses
+
+
+def leading(addresses: str) -> str:
+    """The URL of the pool that leads, of those separated by commas; a single one is not asked. Raises
+    PoolNotFound when none does, nor takes over soon."""
+    urls = [url.strip().rstrip("/") for url in addresses.split(",") if url.strip()]
+    if len(urls) == 1:
+        return urls[0]
+    deadline_s = time.monotonic() + TAKE_OVER_S
+    while True:
+        states = {url: _state(url) for url in urls}
+        found = next((url for url, state in states.items() if state is State.LEADS), None)
+        if found is not None:
+            return found
+        if State.STANDS_BY not in states.values() or time.monotonic() > deadline_s:
+            told = ", ".join(f"{url} {state.value}" for url, state in states.items())
+            raise PoolNotFound(f"no pool leads: {told or 'no address was given'}.", START_ADVICE)
+        time.sleep(RETRY_S)
+
+
+def _state(url: str) -> State:
+    try:
+        answer = httpx.get(f"{url}/v1/alive", timeout=ANSWER_TIMEOUT_S, trust_env=False)
+        leads = answer.json().get("leads", True) if answer.is_success else None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError):
+        return State.SILENT
+    if leads is None:
+        return State.SILENT
+    return State.LEADS if leads else State.STANDS_BY

@@ -1,0 +1,112 @@
+"""Who may write: one pool for each database.
+
+On PostgreSQL the lead is an advisory lock of the very connection that writes. Whoever loses the connection
+loses both at once, so a pool that has lost the lead cannot write, whatever it believes. On SQLite it is a
+lock of the operating system on a file beside the database, which ends with the process that holds it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import IO, Any
+
+import sqlalchemy as sa
+
+from djinn_lab.pool.database import make_engine
+from djinn_lab.pool.tables import journal
+
+LOCK = int.from_bytes(b"djinnlab", "big")
+LOCK_SUFFIX = ".lock"
+NAME_MAX = 63
+"""PostgreSQL cuts longer names of connections."""
+
+
+class Candidate:
+    """For the lead. ``name``: what others are told of the one who has it. Raises SQLAlchemyError, or
+    ImportError without a driver."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.engine = make_engine(url, name[:NAME_MAX])
+        self._name = name
+        self._file: IO[str] | None = None
+        self._connection: sa.Connection | None = None
+        if self.engine.dialect.name == "sqlite":
+            path = Path(str(sa.make_url(url).database) + LOCK_SUFFIX)
+            try:
+                self._file = path.open("a+")
+            except OSError as error:
+                raise sa.exc.OperationalError("", {}, error) from error
+        else:
+            _connect_once(self.engine)
+            self._connection = self.engine.connect()
+
+    @property
+    def connection(self) -> sa.Connection:
+        """The one that may write while this leads."""
+        if self._connection is None:
+            self._connection = self.engine.connect()
+        return self._connection
+
+    def take(self) -> bool:
+        """Whether this leads now. Raises SQLAlchemyError."""
+        if self._file is not None:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            self._file.truncate(0)
+            self._file.write(self._name)
+            self._file.flush()
+            return True
+        with self.connection.begin():
+            return bool(self.connection.scalar(sa.select(sa.func.pg_try_advisory_lock(LOCK))))
+
+    def leader(self) -> str:
+        """Who leads. Raises SQLAlchemyError."""
+        if self._file is not None:
+            self._file.seek(0)
+            found: str | None = self._file.read()
+        else:
+            with self.connection.begin():
+                found = self.connection.scalar(_HOLDER, {"high": LOCK >> 32, "low": LOCK & 0xFFFFFFFF})
+        return found or "another pool"
+
+    def last_seq(self) -> int:
+        """Of the journal. Raises SQLAlchemyError."""
+        with self.connection.begin():
+            return self.connection.scalar(sa.select(sa.func.max(journal.c.seq))) or 0
+
+    def check(self) -> None:
+        """Raises SQLAlchemyError when the lead is lost."""
+        if self._file is None:
+            with self.connection.begin():
+                self.connection.execute(sa.select(1))
+
+    def close(self) -> None:
+        """Give the lead up, if this has it."""
+        if self._connection is not None:
+            self._connection.close()
+        self.engine.dispose()
+        if self._file is not None:
+            self._file.close()
+
+
+def _connect_once(engine: sa.Engine) -> None:
+    """SQLAlchemy would open a new connection in place of a lost one, and go on to write without the lock."""
+    connected = False
+
+    @sa.event.listens_for(engine, "do_connect")
+    def connects(*_arguments: Any) -> None:
+        nonlocal connected
+        if connected:
+            lost = ConnectionError("the connection, and so the lead, was lost")
+            raise sa.exc.OperationalError("", {}, lost)
+        connected = True
+
+
+_HOLDER = sa.text(
+    "SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' "
+    "AND granted AND classid = :high AND objid = :low AND objsubid = 1 "
+    "AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
