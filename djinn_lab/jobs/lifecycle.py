@@ -140,6 +140,8 @@ def preempt(tables: Tables, event: SegmentPreempted) -> None:
             preemptions=job.preemptions + 1,
             preempted_at_s=event.at_s,
             move_s=event.move_s,
+            devices=1,
+            devices_why="It goes on where it stopped, on one device." if job.terms.gang > 1 else "",
         )
     )
     if memory == "ask":

@@ -267,9 +267,13 @@ class Driver:
         now_s = self.ledger.clock.now_s()
         if flight.started_s is None:
             flight.started_s = now_s
-        if command.members and flight.gang is not None:
+        if command.members:
+            assert flight.gang is not None
+            assert flight.stops is None
             self.gangs.begin(command, flight.gang)
             return
+        if flight.gang is not None and flight.stops is None:
+            record.gang = "It ran on one device: no other was free when it started."
         self._run(command.job, command.device)
 
     def _run(self, job: str, device: str) -> None:

@@ -48,11 +48,12 @@ class GangPlan(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """``plan`` None: the cell runs on one device. ``why``: it uses fewer than it asked for, in one
-    sentence."""
+    """``plan`` None: the cell runs on one device. ``why``: it uses fewer than it asked for, in one sentence.
+    ``predicted_s``: with all devices of the plan."""
 
     plan: GangPlan | None
     why: str = ""
+    predicted_s: float | None = None
 
     @property
     def devices(self) -> int:
@@ -90,8 +91,8 @@ def judge(program: Program, asked: int, pool: int, rates: DeviceMeasured | None)
         many = len(found.branch_s)
         why = f"this pool has {devices}" if devices < asked else f"its graph has {many} branches"
         used = f"It uses {len(plan.groups)} of the {asked} devices that it asked for"
-        return Judgement(plan, f"{used}: {why}.")
-    return Judgement(plan)
+        return Judgement(plan, f"{used}: {why}.", together_s)
+    return Judgement(plan, "", together_s)
 
 
 def op_seconds(program: Program, rates: DeviceMeasured) -> list[float]:

@@ -337,13 +337,13 @@ class GangRuns:
         match ending.how:
             case "done":
                 self.residence.release(session, list(gang.plan.release))
-                gang.record.gang = f"{len(gang.used)} devices: {', '.join(gang.used)}"
+                gang.record.gang = _told(gang)
                 done = whole_answer(gang.job, gang.segment, gang.plan, gang.done, gang.sent_s, self._now_s())
                 self._over(home, done)
             case "whole":
                 log.warning("job %s runs on one device: %s", gang.job, ending.why)
                 self.residence.release(session, list(gang.plan.made))
-                self._whole(gang.job, f"it ran on one device: {ending.why}")
+                self._whole(gang.job, f"It ran on one device: {ending.why}.")
             case "cancelled":
                 self.residence.release(session, list(gang.plan.made))
                 report = self.residence.reported(home)
@@ -356,6 +356,12 @@ class GangRuns:
 
     def _now_s(self) -> float:
         return self._ledger.clock.now_s()
+
+
+def _told(gang: LiveGang) -> str:
+    """Where it ran, and why not on more."""
+    where = f"It ran on {len(gang.used)} devices: {', '.join(sorted(gang.used))}."
+    return f"{where} {gang.record.gang}" if gang.record.gang else where
 
 
 def _name(job: str, part: PartName) -> str:

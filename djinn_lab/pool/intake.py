@@ -63,8 +63,7 @@ class Intake:
             return
         judgement = await self._judge(submit, inspected.program, known)
         try:
-            event = self._event(session, submit, inspected)
-            event = msgspec.structs.replace(event, devices=judgement.devices, devices_why=judgement.why)
+            event = self._event(session, submit, inspected, judgement)
             self._ledger.queue.check(event)
         except jobs.IllegalEvent as error:
             refusal = Refused(f"The pool refuses this cell: {error}.")
@@ -121,7 +120,9 @@ class Intake:
         answer = next(command for command in commands if _answers(command, placement.job))
         return answer, [command for command in commands if command is not answer]
 
-    def _event(self, session: Session, submit: SubmitSegment, inspected: Inspected) -> jobs.SegmentSubmitted:
+    def _event(
+        self, session: Session, submit: SubmitSegment, inspected: Inspected, judgement: Judgement
+    ) -> jobs.SegmentSubmitted:
         return jobs.SegmentSubmitted(
             at_s=self._ledger.clock.now_s(),
             job=submit.job,
@@ -132,17 +133,24 @@ class Intake:
             ops_total=inspected.ops,
             final=submit.final,
             wish=submit.target,
-            predicted_s=self._predicted_s(session, submit, inspected),
+            predicted_s=self._predicted_s(session, submit, inspected, judgement),
             memory="ask",
             move_s=self._ledger.accounts.move_s(session.session),
             account=session.account,
             terms=self._terms(submit),
+            devices=judgement.devices,
+            devices_why=judgement.why,
         )
 
-    def _predicted_s(self, session: Session, submit: SubmitSegment, inspected: Inspected) -> float | None:
+    def _predicted_s(
+        self, session: Session, submit: SubmitSegment, inspected: Inspected, judgement: Judgement
+    ) -> float | None:
         """What it took the last time, else what its graph says."""
         known_s = self._books.predicted_s(session, submit, inspected.ops)
-        return self._fleet.seconds(inspected.work) if known_s is None else known_s
+        if known_s is not None or self._fleet.rates() is None:
+            return known_s
+        seconds = judgement.predicted_s
+        return self._fleet.seconds(inspected.work) if seconds is None else seconds
 
     def _terms(self, submit: SubmitSegment) -> jobs.Terms:
         """With whole ids. Raises jobs.IllegalEvent for one that is the start of none or several."""

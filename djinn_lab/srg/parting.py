@@ -112,10 +112,15 @@ class _Parting:
     def _draft(self, nodes: list[int], also: Iterable[int]) -> _Draft:
         """With the copied ops that it needs, in order."""
         records = self._program.nodes
-        made = {value for value, index in self._maker.items() if index in set(nodes)}
+        found = set(nodes)
+        made = {
+            value
+            for index in nodes
+            for value in records[index].outputs
+            if value is not None and self._maker.get(value) == index
+        }
         todo = [value for index in nodes for value in records[index].inputs if value is not None]
         todo += also
-        found = set(nodes)
         needed: dict[int, None] = {}
         while todo:
             value = todo.pop()

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 import torch
-from real_pool import PoolUnderTest
+from pool_kit import Client
+from real_pool import PoolUnderTest, wait_for
 from torch import nn
 from torch.nn import functional as F
+from training import training
 
+from djinn_lab.client.cell import Cell
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
+from djinn_lab.errors import CellCancelled, RemoteError, WorkerLost
 from djinn_lab.jobs import Terms
 
 pytestmark = pytest.mark.processes
 
 MIB = 2**20
 RATES = (0.1, 0.05, 0.02, 0.01)
+TOGETHER = "It ran on 2 devices: cpu:0, cpu:1."
+LONG = 60
+MANY = 2048
 
 
 @pytest.fixture(scope="module")
@@ -26,29 +39,50 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
         yield pool
 
 
-@pytest.fixture
-def session(two: PoolUnderTest) -> Iterator[Session]:
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As the pool's devices have."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    session = Session(two.info.url, two.info.token, default_profile(), "a test")
+    yield
+    torch.set_num_threads(before)
+
+
+@contextmanager
+def opened(pool: PoolUnderTest) -> Iterator[Session]:
+    session = Session(pool.info.url, pool.info.token, default_profile(), "a test")
     try:
         yield session
     finally:
         session.close()
-        torch.set_num_threads(before)
+
+
+@pytest.fixture
+def session(two: PoolUnderTest) -> Iterator[Session]:
+    with opened(two) as session:
+        yield session
+        leaves_nothing_behind(two, session)
+
+
+def leaves_nothing_behind(pool: PoolUnderTest, session: Session) -> None:
+    """No session of a part, no file between two parts."""
+    wait_for(lambda: not any("/" in row["session"] for row in pool.rest.memory()["sessions"]))
+    assert session.welcome.blob_directory is not None
+    results = Path(session.welcome.blob_directory).parent / "results"
+    wait_for(lambda: not list(results.iterdir()))
 
 
 class Search:
     """Four small networks with a learning rate each."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 256) -> None:
         torch.manual_seed(0)
         self.models = [nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)) for _ in RATES]
         self.optimizers = [
             torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
             for model, rate in zip(self.models, RATES, strict=True)
         ]
-        self.images, self.labels = torch.randn(256, 64), torch.randint(0, 8, (256,))
+        self.images, self.labels = torch.randn(rows, 64), torch.randint(0, 8, (rows,))
 
     def train(self, steps: int) -> torch.Tensor:
         losses = []
@@ -64,15 +98,216 @@ class Search:
     def weights(self) -> list[list[float]]:
         return [one.detach().flatten().tolist() for model in self.models for one in model.parameters()]
 
+    def state(self) -> list[list[float]]:
+        """Of the optimizers."""
+        found = [optimizer.state_dict()["state"] for optimizer in self.optimizers]
+        return [
+            buffer.flatten().tolist() for state in found for one in state.values() for buffer in one.values()
+        ]
+
+
+@contextmanager
+def running(
+    session: Session, search: Search, pool: PoolUnderTest, terms: Terms
+) -> Iterator[tuple[dict[str, Any], list[BaseException]]]:
+    """A long cell in a thread of its own, once several of its ops have run: its job, and what it raised."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with session.capture("long", terms=terms):
+                search.train(LONG)
+        except BaseException as error:  # noqa: BLE001 - for the test to look at
+            raised.append(error)
+
+    thread = Thread(target=run)
+    thread.start()
+    try:
+        own = {"session": session.welcome.session, "state": "RUNNING"}
+        job = pool.wait_for_job(**own)
+        wait_for(lambda: pool.rest.job(job["job"])["ops_done"] > 100)
+        yield pool.rest.job(job["job"]), raised
+    finally:
+        thread.join()
+
+
+def held_bytes(pool: PoolUnderTest, session: Session) -> int:
+    """Of the session, on its device."""
+    own = session.welcome.session
+    rows = [row["total_bytes"] for row in pool.rest.memory()["sessions"] if row["session"] == own]
+    return int(rows[0])
+
+
+def pid(pool: PoolUnderTest, device: str) -> int | None:
+    found: list[int | None] = [row["pid"] for row in pool.rest.status()["devices"] if row["device"] == device]
+    return found[0]
+
 
 def test_a_search_over_four_models_runs_on_two_devices_and_finds_what_one_finds(session: Session) -> None:
     alone, together = Search(), Search()
     expected = [alone.train(30).tolist() for _ in range(3)]
     found = []
     for _ in range(3):
-        with session.capture("search", terms=Terms(gang=2)) as cell:
+        with session.capture("search", terms=Terms(gang=2, gang_min=2)) as cell:
             losses = together.train(30)
-        assert cell.report.gang == "2 devices: cpu:0, cpu:1"
+        assert cell.report.gang == TOGETHER
+        assert sum(cell.report.stages.values()) <= cell.report.total_s
         found.append(losses.tolist())
     assert found == expected
     assert together.weights() == alone.weights()
+    assert together.state() == alone.state()
+
+
+def test_what_branches_share_and_what_joins_them_stays_at_home(session: Session) -> None:
+    """Random numbers, views of earlier results, an output that all branches write into."""
+
+    def ensemble(models: list[nn.Module], images: torch.Tensor, votes: torch.Tensor) -> torch.Tensor:
+        noisy = images + 0.1 * torch.rand_like(images)
+        total = torch.zeros(images.shape[0], 8)
+        for number, model in enumerate(models):
+            part = noisy
+            for _ in range(60):
+                part = part + 0.01 * model(part)
+            total = total + part[:, :8]
+            votes[number] = part[:, 8:16].t()
+        return (total / len(models)).softmax(1)
+
+    def make() -> tuple[list[nn.Module], torch.Tensor, torch.Tensor]:
+        torch.manual_seed(3)
+        models: list[nn.Module] = [
+            nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256)) for _ in range(3)
+        ]
+        return models, torch.randn(128, 256), torch.zeros(3, 8, 128)
+
+    with torch.no_grad():
+        models, images, votes = make()
+        expected = [ensemble(models, images[::2], votes[:, :, 1:65]).tolist() for _ in range(2)]
+        ours, pictures, ballots = make()
+        with session.capture("prepare"):
+            half, inner = pictures.mul(1)[::2], ballots.mul(1)[:, :, 1:65]
+        found = []
+        for _ in range(2):
+            with session.capture("ensemble", terms=Terms(gang=2)) as cell:
+                mean = ensemble(ours, half, inner)
+            found.append(mean.tolist())
+            assert cell.report.gang == TOGETHER
+    assert found == expected
+    assert inner.tolist() == votes[:, :, 1:65].tolist()
+    assert torch.rand(1).item() is not None
+
+
+def test_a_cell_without_branches_runs_on_one_device_and_says_so(session: Session) -> None:
+    with session.capture("chain", terms=Terms(gang=2, gang_min=2)) as cell:
+        value = torch.ones(64, 64)
+        for _ in range(200):
+            value = value @ value.softmax(1)
+    assert cell.report.gang == "It runs on one device: its graph has no branches that could run side by side."
+    assert value.shape == (64, 64)
+    with session.capture("small", terms=Terms(gang=2)) as small:
+        pair = [torch.ones(64) * 2, torch.ones(64) * 3]
+    assert "it needs about" in small.report.gang
+    assert [one.sum().item() for one in pair] == [128, 192]
+
+
+def test_a_gang_takes_what_is_free_or_waits_for_all(two: PoolUnderTest, session: Session) -> None:
+    """Somebody holds one of the two devices: ``2:1`` starts on the other, ``2`` waits for both."""
+    alone, search = Search(), Search()
+    expected = [alone.train(30).tolist() for _ in range(2)]
+    program, _ = training(3000, size=128)
+    with Client(two.info) as ann:
+        busy = ann.submit(program, target="cpu:1", priority="CRITICAL")
+        ann.until(busy, "RUNNING")
+        with session.capture("elastic", terms=Terms(gang=2)) as elastic:
+            first = search.train(30)
+        assert elastic.report.gang == "It ran on one device: no other was free when it started."
+        assert two.rest.job(busy)["state"] == "RUNNING"
+        with session.capture("both", terms=Terms(gang=2, gang_min=2)) as both:
+            second = search.train(30)
+        assert both.report.gang == TOGETHER
+        assert two.rest.job(busy)["finished_at"] is not None
+        assert ann.result(busy).outcome == "done"
+    assert [first.tolist(), second.tolist()] == expected
+
+
+def test_an_error_in_a_branch_is_the_error_of_one_device(session: Session) -> None:
+    tables = [torch.randn(100, 64) for _ in range(4)]
+    rows = torch.tensor([[1, 2], [3, 4], [5, 400], [6, 7]])
+
+    def look_up(weights: list[torch.Tensor], log: torch.Tensor) -> list[torch.Tensor]:
+        found = []
+        for number, weight in enumerate(weights):
+            value = weight
+            for _ in range(300):
+                value = (value @ value.t()).softmax(1) @ value
+            log[number] += 1
+            found.append(F.embedding(rows[number], value))
+        return found
+
+    def try_it(terms: Terms) -> tuple[type[BaseException], str, list[float], Cell]:
+        log, kept = torch.zeros(4), list[list[torch.Tensor]]()
+        with pytest.raises(RemoteError) as caught, session.capture("look up", terms=terms) as cell:
+            kept.append(look_up(tables, log))
+        return type(caught.value), str(caught.value).split("\n", 1)[0], log.tolist(), cell
+
+    *expected, _ = try_it(Terms())
+    *found, cell = try_it(Terms(gang=2))
+    assert found == expected
+    assert "could not run its part" in cell.report.gang
+
+
+def test_a_cancelled_gang_leaves_the_session_as_it_was(two: PoolUnderTest, session: Session) -> None:
+    alone, search = Search(MANY), Search(MANY)
+    alone.train(5)
+    with session.capture("first", terms=Terms(gang=2)):
+        search.train(5)
+    before = held_bytes(two, session)
+    with running(session, search, two, Terms(gang=2)) as (job, raised):
+        two.rest.cancel(job["job"])
+    assert isinstance(raised[0], CellCancelled)
+    assert search.weights() == alone.weights()
+    wait_for(lambda: held_bytes(two, session) <= before)
+    with opened(two) as other:
+        fresh = Search()
+        with other.capture("again", terms=Terms(gang=2)) as cell:
+            losses = fresh.train(40)
+        assert cell.report.gang == TOGETHER
+        assert losses.tolist() == Search().train(40).tolist()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[PoolUnderTest]:
+    with PoolUnderTest(tmp_path, "cpu:2", 256 * MIB) as pool:
+        yield pool
+
+
+def test_a_member_that_dies_leaves_its_part_to_the_other(own: PoolUnderTest) -> None:
+    alone, search = Search(MANY), Search(MANY)
+    alone.train(LONG)
+    with opened(own) as session:
+        with running(session, search, own, Terms(gang=2)) as (job, raised):
+            home = job["device"]
+            member = pid(own, "cpu:1" if home == "cpu:0" else "cpu:0")
+            assert member is not None
+            os.kill(member, signal.SIGKILL)
+        assert raised == []
+        assert search.weights() == alone.weights()
+        assert search.state() == alone.state()
+        leaves_nothing_behind(own, session)
+
+
+def test_a_home_that_dies_takes_the_cell_with_it_and_nothing_else(own: PoolUnderTest) -> None:
+    search = Search(MANY)
+    with opened(own) as session:
+        with running(session, search, own, Terms(gang=2)) as (job, raised):
+            home = pid(own, job["device"])
+            assert home is not None
+            os.kill(home, signal.SIGKILL)
+        assert isinstance(raised[0], WorkerLost)
+        wait_for(lambda: all(row["state"] == "idle" for row in own.rest.status()["devices"]))
+    with opened(own) as other:
+        fresh = Search()
+        with other.capture("again", terms=Terms(gang=2)) as cell:
+            losses = fresh.train(40)
+        assert cell.report.gang == TOGETHER
+        assert losses.tolist() == Search().train(40).tolist()
+        leaves_nothing_behind(own, other)
