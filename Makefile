@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 MEMORY_TOPICS := memory-live memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test lint unit bench bench-memory sweep sweep-ops sweep-models sweep-tutorials install browser postgresql clean help
+.PHONY: demo test lint unit bench bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-kills install browser postgresql clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -56,6 +56,9 @@ sweep-models: install ## every architecture of transformers, tiny, captured besi
 
 sweep-tutorials: install ## public scripts and notebooks below DJINN_TUTORIALS, plain beside %%djinn
 	@PYTHONPATH=.:tests/capture OMP_NUM_THREADS=1 $(BIN)/python tests/sweeps/tutorials
+
+sweep-kills: install postgresql ## pools killed at 200 random moments under load: what they told is in the database (a quarter of an hour)
+	@PYTHONPATH=.:tests:tests/pool $(BIN)/python -m sweeps.kills --out benchmarks/results
 
 sweep: sweep-ops sweep-models ## both of them; sweep-tutorials needs the tutorials
 

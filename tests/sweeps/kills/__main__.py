@@ -1,0 +1,81 @@
+"""Kills pools at random moments under load (``make sweep-kills``), and looks for what they lost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from sweeps.kills.harness import Outcome, run
+from throwaway_postgresql import running_postgresql
+
+from benchmarks.machine import now, this_machine
+from djinn_lab.pool.database import checked_url
+
+KINDS = {
+    "sqlite": "SQLite, one pool that is started again",
+    "postgresql": "PostgreSQL, a second pool stands by",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--moments", type=int, default=100, help="for each kind of database")
+    parser.add_argument("--database", choices=KINDS, action="append", help="only this kind")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="a folder for kills-<machine>-<date>.json")
+    options = parser.parse_args()
+    started = time.monotonic()
+    found = {KINDS[kind]: _run(kind, options) for kind in options.database or KINDS}
+    content: dict[str, Any] = {
+        "format": 1,
+        "finished_at": now().isoformat(),
+        "seconds": round(time.monotonic() - started),
+        "machine": asdict(this_machine()),
+        "seed": options.seed,
+        "databases": found,
+    }
+    if options.out is not None:
+        path = options.out / f"kills-{this_machine().slug}-{now().date().isoformat()}.json"
+        path.write_text(json.dumps(content, indent=1) + "\n")
+        print(f"written to {path}")
+    print(json.dumps(found, indent=1))
+    return 1 if any(one["wrong"] for one in found.values()) else 0
+
+
+def _run(kind: str, options: argparse.Namespace) -> dict[str, Any]:
+    print(KINDS[kind])
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="djinn-kills-")))
+        if kind == "sqlite":
+            url, pools = f"sqlite:///{directory / 'pool.sqlite3'}", 1
+        else:
+            url, pools = stack.enter_context(running_postgresql()).new_database(), 2
+        return _figures(
+            run(directory, checked_url(url), pools, options.moments, options.seed), options.moments
+        )
+
+
+def _figures(outcome: Outcome, moments: int) -> dict[str, Any]:
+    back_s = sorted(outcome.back_s)
+    return {
+        "moments": moments,
+        "kills": outcome.kills,
+        "served again after, s": {
+            "median": round(median(back_s), 2),
+            "p99": round(back_s[int(0.99 * (len(back_s) - 1))], 2),
+        },
+        **dict(sorted(outcome.findings.counts.items())),
+        "wrong": outcome.findings.wrong[:50],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""What the pool told its clients, beside what its database has."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import sqlalchemy as sa
+
+from djinn_lab.pool.records import JobView
+from djinn_lab.pool.tables import jobs, usage
+
+ENDED = ("DONE", "FAILED", "CANCELLED")
+OF_OUTCOME = {"done": "DONE", "failed": "FAILED", "cancelled": "CANCELLED"}
+TOLERANCE_S = 0.05
+"""A segment's stages are summed up a little after its stretch in the ledger ends."""
+
+
+@dataclass
+class Told:
+    """Of one job. ``done``: segments whose result came. ``state``: its last, if the job's end was told."""
+
+    messages: int = 0
+    done: set[int] = field(default_factory=set)
+    state: str | None = None
+
+
+@dataclass
+class Findings:
+    """``wrong``: a sentence each, to be empty."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+class Log:
+    """What one client wrote down, read as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+
+    def size(self) -> int:
+        """Bytes so far."""
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def new(self) -> dict[str, Told]:
+        """By job, for what was told since the last call."""
+        found: dict[str, Told] = {}
+        content = self._path.read_bytes() if self._path.exists() else b""
+        end = content.rfind(b"\n") + 1
+        for line in content[self._read : end].splitlines():
+            note = json.loads(line)
+            told = found.setdefault(note["job"], Told())
+            told.messages += 1
+            if note.get("outcome") == "done":
+                told.done.add(note["segment"])
+            if note.get("final"):
+                told.state = OF_OUTCOME[note["outcome"]]
+            elif note.get("state") in ENDED:
+                told.state = note["state"]
+        self._read = end
+        return found
+
+
+def check(engine: sa.Engine, told: Mapping[str, Told], pool: str, findings: Findings) -> None:
+    """``told``: before the present ``pool`` led, or at the end, when nothing runs any more."""
+    with engine.connect() as connection:
+        rows = {
+            row.job: row
+            for part in _parts(list(told))
+            for row in connection.execute(sa.select(jobs.c.job, jobs.c.state).where(jobs.c.job.in_(part)))
+        }
+        charged = {
+            (row.job, row.segment): row.stretches
+            for part in _parts(list(told))
+            for row in connection.execute(
+                sa.select(usage.c.job, usage.c.segment, sa.func.count().label("stretches"))
+                .where(usage.c.job.in_(part))
+                .group_by(usage.c.job, usage.c.segment)
+            )
+        }
+        left = connection.scalars(
+            sa.select(jobs.c.job).where((jobs.c.pool != pool) & jobs.c.state.not_in(ENDED))
+        ).all()
+    findings.wrong += [f"{job} of a dead pool has not ended" for job in left]
+    for job, what in told.items():
+        findings.counts["messages"] += what.messages
+        findings.counts["results of done segments"] += len(what.done)
+        if job not in rows:
+            findings.wrong.append(f"lost: {job}, of which a client was told")
+        elif what.state is not None and rows[job].state != what.state:
+            findings.wrong.append(f"{job} was told to be {what.state} and is {rows[job].state}")
+        for segment in what.done:
+            if charged.get((job, segment), 0) != 1:
+                stretches = charged.get((job, segment), 0)
+                findings.wrong.append(f"segment {segment} of {job} is done and charged {stretches} times")
+
+
+def check_whole(engine: sa.Engine, findings: Findings, charged_s: float) -> None:
+    """Of everything in the database, when nothing runs. ``charged_s``: device-seconds of all accounts, as the
+    pool that leads now counts them."""
+    with engine.connect() as connection:
+        stretches = connection.execute(sa.select(usage).order_by(usage.c.started_at_s)).all()
+        views = {row.job: row for row in connection.execute(sa.select(jobs)).all()}
+    seconds: Counter[str] = Counter()
+    segments: dict[str, list[int]] = {}
+    busy_until: dict[str, float] = {}
+    for row in stretches:
+        seconds[row.job] += row.ended_at_s - row.started_at_s
+        segments.setdefault(row.job, []).append(row.segment)
+        if row.started_at_s < busy_until.get(row.device, 0.0):
+            findings.wrong.append(f"{row.device} is charged twice at {row.started_at_s}")
+        busy_until[row.device] = row.ended_at_s
+        if row.job not in views:
+            findings.wrong.append(f"charged for {row.job}, which is no job")
+    findings.counts["jobs"] = len(views)
+    findings.counts["ledger rows"] = len(stretches)
+    findings.counts.update(f"jobs {row.state}" for row in views.values())
+    for job, row in views.items():
+        view, charged = msgspec.json.decode(row.view, type=JobView), sorted(segments.get(job, []))
+        if view.state not in ENDED:
+            findings.wrong.append(f"{job} has not ended: {view.state}")
+        if len(set(charged)) < len(charged):
+            findings.wrong.append(f"{job} ran a segment twice: {charged}")
+        if view.state == "DONE" and charged != list(range(view.segments)):
+            findings.wrong.append(f"{job} has {view.segments} segments and is charged for {charged}")
+        ran_s = sum(spent for stage, spent in view.stages.items() if stage != "queued")
+        if view.state == "DONE" and abs(ran_s - seconds[job]) > TOLERANCE_S * view.segments:
+            findings.wrong.append(f"{job} ran {ran_s:.3f} s and is charged {seconds[job]:.3f} s")
+    total_s = sum(seconds.values())
+    if abs(total_s - charged_s) > 1e-5 * (1 + len(stretches)):
+        findings.wrong.append(f"accounts were charged {charged_s} s, the ledger says {total_s} s")
+
+
+def _parts(names: list[str], size: int = 500) -> list[list[str]]:
+    return [names[start : start + size] for start in range(0, len(names), size)]

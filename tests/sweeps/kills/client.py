@@ -1,0 +1,75 @@
+"""A client under load: submits small cells, one process each, and writes down whatever the pool tells it.
+
+It speaks the protocol itself, so that it notes every message, and goes on with whichever pool leads next.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from pool_kit import Client, act
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
+from djinn_lab.client.addresses import leading
+from djinn_lab.errors import PoolNotFound
+from djinn_lab.protocol.messages import CancelJob, JobUpdate, SegmentResult
+
+RETRY_S = 0.05
+
+
+class Target(NamedTuple):
+    url: str
+    token: str
+
+
+def main(addresses: str, token: str, seed: str, log: str, stop: str) -> None:
+    """Until the file ``stop`` is there."""
+    chance = random.Random(int(seed))
+    with Path(log).open("a", buffering=1) as told:
+        while not Path(stop).exists():
+            try:
+                with Client(Target(leading(addresses), token)) as client:  # type: ignore[arg-type]
+                    while not Path(stop).exists():
+                        run_some(client, chance, told)
+            except (ConnectionClosed, InvalidHandshake, OSError, EOFError, PoolNotFound, AssertionError):
+                time.sleep(RETRY_S)  # it was killed, or takes over (a denied handshake asserts)
+
+
+def run_some(client: Client, chance: random.Random, told: IO[str]) -> None:
+    """One to four cells at once, of one to three segments each; one in twelve is cancelled."""
+    segments: dict[str, int] = {}
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        count = chance.choice((1, 1, 2, 3))
+        job = client.submit(program(chance), final=count == 1)
+        segments[job] = count
+        if chance.random() < 1 / 12:
+            client.send(CancelJob(job))
+    while segments:
+        message = client.receive()
+        if isinstance(message, JobUpdate):
+            note(told, job=message.job, state=message.state)
+        elif isinstance(message, SegmentResult):
+            more = segments[message.job] - message.segment - 1
+            final = more == 0 or message.outcome != "done"
+            note(told, job=message.job, segment=message.segment, outcome=message.outcome, final=final)
+            if final:
+                del segments[message.job]
+            else:
+                client.submit(program(chance), message.job, message.segment + 1, final=more == 1)
+
+
+def program(chance: random.Random) -> Any:
+    return act(f"sleep {chance.choice((0, 0.001, 0.01, 0.03))}", "")
+
+
+def note(told: IO[str], **what: object) -> None:
+    told.write(json.dumps(what) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
