@@ -22,7 +22,7 @@ from djinn_lab.pool.notebook_views import (
     NAME_CHARACTERS_MAX,
     NewNotebook,
     NotebookView,
-    notebook_view,
+    notebook_views,
     problem_of,
 )
 from djinn_lab.pool.web import answer, documented, reader, runner
@@ -79,7 +79,7 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
         await _served(context)
         found = [one for one in service.core if user in (None, one.user) and state in (None, one.state)]
         now_s = context.driver.ledger.clock.now_s()
-        return answer([notebook_view(service.core, one, now_s) for one in found[-limit:][::-1]])
+        return answer(notebook_views(service.core, found[-limit:][::-1], now_s))
 
     @app.get("/v1/notebooks/{job}", responses=documented(NotebookView), summary="One batch notebook")
     async def notebook(job: str, _user: Annotated[User, Depends(reader)]) -> Response:
@@ -235,4 +235,4 @@ def _view(context: PoolContext, job: str) -> NotebookView:
     core = context.notebooks.core
     notebook = core.get(job)
     assert notebook is not None
-    return notebook_view(core, notebook, context.driver.ledger.clock.now_s())
+    return notebook_views(core, [notebook], context.driver.ledger.clock.now_s())[0]

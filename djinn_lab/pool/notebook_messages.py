@@ -46,13 +46,14 @@ class CellBegins(RunnerMessage, frozen=True, tag=True):
 
 
 class AttemptEnded(RunnerMessage, frozen=True, tag=True):
-    """``outcome``: a value of :class:`djinn_lab.jobs.batch.Outcome`. ``message``: what went wrong. ``cell``:
-    the one that failed."""
+    """``outcome``: a value of :class:`djinn_lab.jobs.batch.Outcome`. ``message``: what went wrong. ``cell``
+    of ``cells``: the one that failed or was the last."""
 
     attempt: int
     outcome: str
     message: str = ""
     cell: int | None = None
+    cells: int | None = None
 
 
 FromRunner = KernelStarted | CellBegins | AttemptEnded

@@ -140,7 +140,7 @@ class Runner:
         finally:
             if client.kc is not None:
                 client.kc.stop_channels()
-        return AttemptEnded(self._task.attempt, Outcome.DONE)
+        return self._ended(Outcome.DONE)
 
     async def _interrupt(self, executing: asyncio.Future[AttemptEnded]) -> None:
         """Let the cell leave by KeyboardInterrupt, for a moment."""
@@ -151,7 +151,8 @@ class Runner:
             executing.cancel()
 
     def _ended(self, outcome: Outcome, message: str = "") -> AttemptEnded:
-        return AttemptEnded(self._task.attempt, outcome, message[:MESSAGE_CHARACTERS_MAX], self._cell or None)
+        told = message[:MESSAGE_CHARACTERS_MAX]
+        return AttemptEnded(self._task.attempt, outcome, told, self._cell or None, len(self._numbers))
 
     def _place(self) -> str:
         return f" in cell {self._cell} of {len(self._numbers)}" if self._cell else " at its start"

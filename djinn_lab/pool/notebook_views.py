@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 import msgspec
 
-from djinn_lab.jobs.batch import Notebook, Notebooks, NotebookState, RestartRules, sentence
+from djinn_lab.jobs.batch import Notebook, Notebooks, RestartRules, Telling
 
 NAME_CHARACTERS_MAX = 200
 
@@ -54,18 +55,22 @@ class NotebookView(msgspec.Struct, frozen=True):
     retry_at: float | None
 
 
-def notebook_view(notebooks: Notebooks, notebook: Notebook, now_s: float) -> NotebookView:
+def notebook_views(notebooks: Notebooks, chosen: Sequence[Notebook], now_s: float) -> list[NotebookView]:
+    """Of ``chosen`` ones among all."""
+    telling = Telling(notebooks, now_s, _clock_time)
+    return [_view(one, telling) for one in chosen]
+
+
+def _view(notebook: Notebook, telling: Telling) -> NotebookView:
     attempts_max = notebook.restart.attempts_max
-    places = {one.job: place for place, one in enumerate(notebooks.line(), 1)}
-    waits = notebook.state is NotebookState.QUEUED
     return NotebookView(
         job=notebook.job,
         user=notebook.user,
         name=notebook.name,
         priority=notebook.priority,
         state=notebook.state.value,
-        reason=sentence(notebooks, notebook.job, now_s, _clock_time),
-        position=places.get(notebook.job) if waits else None,
+        reason=telling.sentence(notebook.job),
+        position=telling.places.get(notebook.job),
         cell=notebook.cell,
         cells=notebook.cells,
         attempts=notebook.attempts,

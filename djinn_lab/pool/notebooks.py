@@ -351,7 +351,9 @@ class NotebookService:
 
     def _event(self, job: str, ended: AttemptEnded) -> NotebookEnded:
         outcome = Outcome(ended.outcome)
-        return NotebookEnded(self._now_s(), job, ended.attempt, outcome, ended.message, ended.cell)
+        return NotebookEnded(
+            self._now_s(), job, ended.attempt, outcome, ended.message, ended.cell, ended.cells
+        )
 
     def _place(self, job: str, attempt: int) -> Path:
         return self._directory / f"{job}-{attempt}"

@@ -25,7 +25,7 @@ from djinn_lab.jobs.batch.notebook import Notebook, Stopping
 from djinn_lab.jobs.batch.notebooks import WAITING_MAX, Notebooks
 from djinn_lab.jobs.batch.restarts import Restart, RestartRules
 from djinn_lab.jobs.batch.states import OVER, TRANSITIONS, Move, NotebookState
-from djinn_lab.jobs.batch.telling import sentence
+from djinn_lab.jobs.batch.telling import Telling
 
 __all__ = [
     "OVER",
@@ -52,6 +52,6 @@ __all__ = [
     "StopNotebook",
     "Stopping",
     "Submission",
+    "Telling",
     "TimePassed",
-    "sentence",
 ]

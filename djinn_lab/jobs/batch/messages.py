@@ -60,7 +60,8 @@ class NotebookProgressed(Message, frozen=True, tag=True):
 
 
 class NotebookEnded(Message, frozen=True, tag=True):
-    """``message``: what went wrong, as the middle of a sentence. ``cell``: that failed, None for none."""
+    """``message``: what went wrong, as the middle of a sentence. ``cell`` of
+    ``cells``: that failed or was the last, None if none began."""
 
     at_s: float
     job: str
@@ -68,6 +69,7 @@ class NotebookEnded(Message, frozen=True, tag=True):
     outcome: Outcome
     message: str = ""
     cell: int | None = None
+    cells: int | None = None
 
 
 class CellEnded(Message, frozen=True, tag=True):

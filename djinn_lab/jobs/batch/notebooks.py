@@ -165,8 +165,10 @@ class Notebooks:
     def _ended(self, event: NotebookEnded) -> None:
         notebook = self._running(event.job, event.attempt)
         succeeded = event.outcome is Outcome.DONE
-        cell = notebook.cells if succeeded else event.cell or notebook.cell
-        notebook = replace(notebook, cell=cell, failures=0 if succeeded else notebook.failures + 1)
+        cells = event.cells or notebook.cells
+        cell = cells if succeeded else event.cell or notebook.cell
+        failures = 0 if succeeded else notebook.failures + 1
+        notebook = replace(notebook, cell=cell, cells=cells, failures=failures)
         stopping = notebook.stopping
         if stopping is not None and stopping.cancelled:
             if succeeded:

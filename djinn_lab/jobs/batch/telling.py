@@ -14,51 +14,53 @@ from djinn_lab.units import format_seconds
 NAMED_MAX = 3
 
 
-def sentence(notebooks: Notebooks, job: str, now_s: float, clock_time: Callable[[float], str]) -> str:
-    """``clock_time``: a moment (seconds since the epoch) as people read it, such as ``"14:03"``."""
-    notebook = notebooks.get(job)
-    assert notebook is not None
-    match notebook.state:
-        case NotebookState.QUEUED:
-            return _queued(notebooks, notebook)
-        case NotebookState.RUNNING:
-            return _running(notebook, now_s)
-        case NotebookState.BACKING_OFF:
-            return _backing_off(notebook, clock_time)
-        case NotebookState.DONE:
-            return f"Done: all {_cells(notebook.cells)} ran{_after_attempts(notebook)}."
-        case NotebookState.FAILED:
-            return f"Failed: {_unpunctuated(notebook.reason)}{_after_attempts(notebook)}."
-        case NotebookState.CANCELLED:
-            reason = _unpunctuated(notebook.reason)
-            return f"{reason[:1].upper()}{reason[1:]}."
+class Telling:
+    """Of all notebooks at one moment; the line is looked at once. ``clock_time``: a moment (seconds since the
+    epoch) as people read it, such as ``"14:03"``."""
 
+    def __init__(self, notebooks: Notebooks, now_s: float, clock_time: Callable[[float], str]) -> None:
+        self._notebooks = notebooks
+        self._now_s = now_s
+        self._clock_time = clock_time
+        self._running = notebooks.running
+        self.places = {one.job: place for place, one in enumerate(notebooks.line(), 1)}
+        """Of those that wait for a slot; 1 is next."""
 
-def _queued(notebooks: Notebooks, notebook: Notebook) -> str:
-    if notebook.waits_for:
-        return f"It comes after {_listed(list(map(_named(notebooks), notebook.waits_for)))}."
-    again = f" It runs again because {_unpunctuated(notebook.reason)}." if notebook.reason else ""
-    line = notebooks.line()
-    place = next(n for n, one in enumerate(line, 1) if one.job == notebook.job)
-    running = notebooks.running
-    taken = _listed([f"{one.name} ({one.user}, {_where(one)})" for one in running])
-    slots = {1: "the one slot is taken by", 2: "both slots are taken by"}.get(
-        notebooks.slots, f"all {notebooks.slots} slots are taken by"
-    )
-    waiting = f"{ordinal(place)} of {len(line)} waiting notebook{'s' if len(line) > 1 else ''}"
-    if len(running) < notebooks.slots:
-        return f"{waiting}; a slot is free.{again}"
-    return f"{waiting}; {slots} {taken}.{again}"
+    def sentence(self, job: str) -> str:
+        """Why it is where it is."""
+        notebook = self._notebooks.get(job)
+        assert notebook is not None
+        match notebook.state:
+            case NotebookState.QUEUED:
+                return self._queued(notebook)
+            case NotebookState.RUNNING:
+                return _running(notebook, self._now_s)
+            case NotebookState.BACKING_OFF:
+                return _backing_off(notebook, self._clock_time)
+            case NotebookState.DONE:
+                return f"Done: {_all_cells(notebook.cells)} ran{_after_attempts(notebook)}."
+            case NotebookState.FAILED:
+                return f"Failed: {_unpunctuated(notebook.reason)}{_after_attempts(notebook)}."
+            case NotebookState.CANCELLED:
+                reason = _unpunctuated(notebook.reason)
+                return f"{reason[:1].upper()}{reason[1:]}."
 
+    def _queued(self, notebook: Notebook) -> str:
+        if notebook.waits_for:
+            return f"It comes after {_listed([self._named(name) for name in notebook.waits_for])}."
+        again = f" It runs again because {_unpunctuated(notebook.reason)}." if notebook.reason else ""
+        count, slots = len(self.places), self._notebooks.slots
+        place = ordinal(self.places[notebook.job])
+        waiting = f"{place} of {count} waiting notebook{'s' if count > 1 else ''}"
+        if len(self._running) < slots:
+            return f"{waiting}; a slot is free.{again}"
+        those = {1: "the one slot is", 2: "both slots are"}.get(slots, f"all {slots} slots are")
+        by = _listed([f"{one.name} ({one.user}, {_where(one)})" for one in self._running])
+        return f"{waiting}; {those} taken by {by}.{again}"
 
-def _named(notebooks: Notebooks) -> Callable[[str], str]:
-    def named(job: str) -> str:
-        other = notebooks.get(job)
-        if other is None:
-            return f"cell {job[:8]}"
-        return f"{other.name} ({other.job}, {other.state})"
-
-    return named
+    def _named(self, job: str) -> str:
+        other = self._notebooks.get(job)
+        return f"cell {job[:8]}" if other is None else f"{other.name} ({other.job}, {other.state})"
 
 
 def _running(notebook: Notebook, now_s: float) -> str:
@@ -89,8 +91,8 @@ def _where(notebook: Notebook) -> str:
     return f"cell {notebook.cell} of {notebook.cells}"
 
 
-def _cells(count: int) -> str:
-    return f"{count} cell{'' if count == 1 else 's'}"
+def _all_cells(count: int) -> str:
+    return "its one cell" if count == 1 else f"all {count} cells"
 
 
 def _of_attempts(notebook: Notebook) -> str:

@@ -27,8 +27,8 @@ from djinn_lab.jobs.batch import (
     StartNotebook,
     StopNotebook,
     Submission,
+    Telling,
     TimePassed,
-    sentence,
 )
 
 ON_FAILURE = RestartRules(Restart.ON_FAILURE, restarts_max=2, backoff_s=10)
@@ -65,7 +65,7 @@ def started(commands: list[Command]) -> list[str]:
 
 
 def why(core: Notebooks, job: str, now_s: float = 0.0) -> str:
-    return sentence(core, job, now_s, lambda at_s: f"{at_s:.0f} o'clock")
+    return Telling(core, now_s, lambda at_s: f"{at_s:.0f} o'clock").sentence(job)
 
 
 def stored(core: Notebooks) -> tuple[Notebook, ...]:
@@ -315,10 +315,11 @@ def test_an_attempt_that_ended_while_the_server_was_dead_counts() -> None:
     successor, commands = restarted(
         core,
         50.0,
-        NotebookEnded(50.0, "done", 1, Outcome.DONE),
+        NotebookEnded(50.0, "done", 1, Outcome.DONE, cell=7, cells=7),
         NotebookEnded(50.0, "failed", 1, Outcome.FAILED, "ValueError"),
     )
     assert states(successor) == {"done": "DONE", "failed": "BACKING_OFF"}
+    assert why(successor, "done") == "Done: all 7 cells ran."
     assert started(commands) == []
 
 

@@ -27,8 +27,8 @@ from djinn_lab.jobs.batch import (
     StartNotebook,
     StopNotebook,
     Submission,
+    Telling,
     TimePassed,
-    sentence,
 )
 
 MOVES = {(before, after) for (before, _), after in TRANSITIONS.items()}
@@ -173,8 +173,9 @@ class BatchMachine(RuleBasedStateMachine):
 
     @invariant()
     def everybody_can_be_told_why(self) -> None:
+        telling = Telling(self.core, self.now_s, str)
         for one in self.core:
-            told = sentence(self.core, one.job, self.now_s, str)
+            told = telling.sentence(one.job)
             assert told.endswith(".")
             assert "None" not in told
 

@@ -1,0 +1,38 @@
+"""What a batch notebook's kernel gives its cells as defaults."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from djinn_lab.config import default_profile
+from djinn_lab.magics.notebook import Notebook, within_deadline
+from djinn_lab.magics.options import CellOptions, default_options, parse_options
+
+
+def options(line: str) -> CellOptions:
+    return parse_options(line, "%%djinn", default_options(default_profile()))
+
+
+def test_a_cell_without_a_deadline_has_what_is_left_of_its_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = options("--deadline 5min")
+    monkeypatch.setenv("DJINN_DEADLINE", str(time.time() + 100))
+    assert within_deadline(own) == own
+    shared = within_deadline(options("")).terms.deadline_s
+    assert shared is not None
+    assert 0 < shared <= 100
+    monkeypatch.setenv("DJINN_DEADLINE", "1000")
+    late = within_deadline(options("")).terms
+    assert late.deadline_s is not None
+    assert late.problem() is None, "a deadline that has passed is no reason to refuse the cell"
+
+
+def test_options_of_the_environment_are_defaults_that_a_cell_may_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DJINN_CELL_OPTIONS", "--priority LOW --progress-after=-1")
+    notebook = Notebook(None, every_cell=True)
+    assert notebook.options("", "%%djinn").priority == "LOW"
+    assert notebook.options("", "%%djinn").progress_after_s == -1
+    assert notebook.options("--priority high", "%%djinn").priority == "HIGH"
