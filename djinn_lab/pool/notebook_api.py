@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import uuid
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +21,7 @@ from djinn_lab.pool.notebook_views import (
     NAME_CHARACTERS_MAX,
     NewNotebook,
     NotebookView,
+    digest_of,
     notebook_views,
     problem_of,
 )
@@ -52,7 +52,7 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
         problem = await asyncio.to_thread(problem_of, document)
         if problem is not None:
             raise HTTPException(422, problem)
-        digest = await asyncio.to_thread(lambda: hashlib.sha256(msgspec.json.encode(new)).hexdigest())
+        digest = await asyncio.to_thread(digest_of, new)
         known = service.job_with_key(user.name, new.key)
         if known is None:
             asked, accepted = await _asked(context, new, user, digest)

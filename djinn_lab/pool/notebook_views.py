@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Sequence
@@ -101,6 +102,18 @@ def problem_of(document: bytes) -> str | None:
     if not any(cell.cell_type == "code" and "".join(cell.source).strip() for cell in found.cells):
         return "It has no code cells, so there is nothing to run."
     return None
+
+
+def digest_of(new: NewNotebook) -> str:
+    """Of all that decides what will run: not of outputs that a notebook has, nor of ids of cells, which are
+    made anew when an old notebook is read."""
+    document = msgspec.json.decode(new.notebook)
+    for cell in document["cells"]:
+        for name in ("id", "outputs", "execution_count"):
+            cell.pop(name, None)
+    options = {name: value for name, value in msgspec.structs.asdict(new).items() if name != "notebook"}
+    asked = msgspec.json.encode([document, options], order="sorted")
+    return hashlib.sha256(asked).hexdigest()
 
 
 class _Cell(msgspec.Struct, frozen=True):

@@ -220,7 +220,7 @@ def test_the_same_key_is_the_same_job_and_another_content_is_refused(
         pool.rest.submit_notebook(asked)
     asked = {"notebook": notebook, "name": "once", "key": "once"}
     first, new = pool.rest.submit_notebook(asked)
-    again, new_again = pool.rest.submit_notebook(asked)
+    again, new_again = pool.rest.submit_notebook({**asked, "notebook": document("1")})  # other ids of cells
     assert (new, new_again, again["job"]) == (True, False, first["job"])
     with pytest.raises(PoolError, match=f"belongs to {first['job']}"):
         pool.rest.submit_notebook({**asked, "name": "another"})
@@ -296,7 +296,7 @@ def test_accepted_notebooks_survive_a_killed_server_and_none_runs_twice(tmp_path
         again, _ = ann.submit_notebook({**twice, "restart": {"policy": "on-failure"}})
         ann.close()
         once = submit(pool, "once", *cells("once"), folder=str(tmp_path))
-        waits = submit(pool, "waits", "open('runs.txt', 'a').write('waits')", folder=str(tmp_path))
+        waits = submit(pool, "waits", "open('runs.txt', 'a').write('waits\\n')", folder=str(tmp_path))
         alive = [*wait_for(lambda: processes(once)), *wait_for(lambda: processes(again["job"]))]
         assert pool.rest.notebook(waits)["reason"].startswith(
             "1st of 1 waiting notebook; both slots are taken"
