@@ -36,6 +36,12 @@ def already_finished(submit: SubmitSegment, job: Job) -> SegmentResult:
     return failed(submit, ErrorInfo("refused", "Refused", f"The cell's job is already {job.state}.", advice))
 
 
+def past(submit: SubmitSegment) -> SegmentResult:
+    """Of a job that an earlier pool ended; nothing runs twice."""
+    message = "A job of this name ran before; nothing runs twice under one name."
+    return failed(submit, ErrorInfo("refused", "Refused", message, "Run the cell again."))
+
+
 def blobs_missing(
     submit: SubmitSegment, missing: Sequence[str], rejected: Mapping[str, str]
 ) -> SegmentResult:

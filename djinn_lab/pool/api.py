@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 
 from djinn_lab.errors import Refused
 from djinn_lab.pool import history, views
+from djinn_lab.pool.audit import Audited, AuditRow, read_audit
 from djinn_lab.pool.authentication import Role, User, new_token, token_digest
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.durability import CommittedAnswers
@@ -72,6 +73,8 @@ class UserView(msgspec.Struct, frozen=True):
 def create_app(context: PoolContext) -> FastAPI:
     """The pool's ASGI application."""
     app = FastAPI(title="Djinn Lab pool", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
+    pool = context.driver.ledger.pool
+    app.add_middleware(Audited, authentication=context.authentication, store=context.store, pool=pool)
     app.add_middleware(CommittedAnswers, durability=context.driver.books.durability)
     app.state.context = context
     endpoint = SessionEndpoint(context.driver, context.authentication, context.blobs)
@@ -120,6 +123,12 @@ def _add_status_routes(app: FastAPI, context: PoolContext) -> None:
     ) -> Response:
         pool = context.driver.ledger.pool
         return answer(await context.store.read(lambda c: history.read_events(c, pool, after, limit)))
+
+    @app.get("/v1/audit", responses=documented(list[AuditRow]), summary="Who changed what (admins)")
+    async def audit(
+        _user: Annotated[User, Depends(admin)], limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 200
+    ) -> Response:
+        return answer(await context.store.read(lambda connection: read_audit(connection, limit)))
 
     @app.get("/metrics", summary="Prometheus metrics")
     async def metrics(_user: Annotated[User, Depends(reader)]) -> Response:

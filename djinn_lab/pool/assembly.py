@@ -10,7 +10,7 @@ from djinn_lab.memory import POLICIES, MemoryPolicy
 from djinn_lab.pool import history
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs import BlobStore
-from djinn_lab.pool.bookkeeping import Bookkeeper
+from djinn_lab.pool.bookkeeping import PAST_MAX, Bookkeeper
 from djinn_lab.pool.clock import Clock
 from djinn_lab.pool.context import Heartbeat, PoolContext
 from djinn_lab.pool.driver import Driver
@@ -52,6 +52,7 @@ def assemble(
     ledger = Ledger(pool, clock, store.journal, last_seq, policy)
     ledger.jobs(QueueOpened(started_at, queue_policy, shares))
     books = Bookkeeper(ledger, blobs, store, SessionRegistry(), metrics.observe_segment)
+    books.remember(store.submit(lambda connection: history.read_names(connection, PAST_MAX)).result())
     driver = Driver(ledger, launcher, fleet, blobs, books)
     heartbeat = Heartbeat(driver, store)
     notebooks = NotebookService(driver, authentication, store, notebook_rules)

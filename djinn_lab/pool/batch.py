@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from djinn_lab.pool.database import upsert_by
-from djinn_lab.pool.tables import jobs, journal, programs, usage
+from djinn_lab.pool.tables import audit, jobs, journal, programs, usage
 
 PROGRAM_JOBS_MAX = 200
 PROGRAMS_BYTES_MAX = 2**30
 JOURNAL_ROWS_MAX = 200_000
+AUDIT_ROWS_MAX = 100_000
 
 Work = Callable[[sa.Connection], None]
 Attempt = Callable[[sa.Connection, Callable[[sa.Connection], Any]], Any]
@@ -28,13 +29,14 @@ class Kind(Enum):
     """Rows that are written together, in this order."""
 
     JOURNAL = auto()
+    AUDIT = auto()
     USAGE = auto()
     JOB = auto()
     PROGRAM = auto()
     TIMINGS = auto()
 
 
-LATER = frozenset((Kind.JOURNAL, Kind.PROGRAM, Kind.TIMINGS))
+LATER = frozenset((Kind.JOURNAL, Kind.AUDIT, Kind.PROGRAM, Kind.TIMINGS))
 """No cell waits for these."""
 
 
@@ -143,6 +145,8 @@ def statement(dialect: str, kind: Kind) -> sa.Executable:
     match kind:
         case Kind.JOURNAL:
             return sa.insert(journal)
+        case Kind.AUDIT:
+            return sa.insert(audit)
         case Kind.USAGE:
             return sa.insert(usage)
         case Kind.JOB:
@@ -166,9 +170,11 @@ def execute(
 
 
 def _trim(connection: sa.Connection) -> None:
-    """Keep the newest journal rows, and the programs of the newest jobs within a total."""
+    """Keep the newest rows of journal and audit, and the programs of the newest jobs within a total."""
     newest = connection.scalar(sa.select(sa.func.max(journal.c.seq))) or 0
     connection.execute(sa.delete(journal).where(journal.c.seq <= newest - JOURNAL_ROWS_MAX))
+    newest = connection.scalar(sa.select(sa.func.max(audit.c.id))) or 0
+    connection.execute(sa.delete(audit).where(audit.c.id <= newest - AUDIT_ROWS_MAX))
     kept_bytes, kept_jobs = 0, 0
     sizes = sa.select(programs.c.job, sa.func.sum(programs.c.nbytes), sa.func.max(programs.c.id)).group_by(
         programs.c.job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -25,6 +25,8 @@ from djinn_lab.worker.messages import SegmentDone, WorkerMemory
 
 RECORDS_MAX = 1000
 HISTORY_MAX = 10_000
+PAST_MAX = 100_000
+"""So many ended jobs are known by name, in case that somebody submits one again."""
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class Bookkeeper:
         self._observe_segment = observe_segment
         self._changed: set[str] = set()
         self.durability = Durability(store, self.save_changed)
+        self._past: dict[str, None] = {}
         self._history: OrderedDict[tuple[str, str, int, int], float] = OrderedDict()
 
     def record_of(self, session: Session, submit: SubmitSegment) -> JobRecord:
@@ -64,9 +67,20 @@ class Bookkeeper:
                     break
                 self._save(old)
                 del self.records[old]
+                self.remember([old])
         record.add_segment(submit)
         self._changed.add(submit.job)
         return record
+
+    def remember(self, ended: Iterable[str]) -> None:
+        """Jobs that are no more than rows of the database."""
+        self._past.update(dict.fromkeys(ended))
+        while len(self._past) > PAST_MAX:
+            del self._past[next(iter(self._past))]
+
+    def is_past(self, job: str) -> bool:
+        """It ended, in this pool or in one before, and must not run again."""
+        return job in self._past
 
     def predicted_s(self, session: Session, submit: SubmitSegment, ops: int) -> float | None:
         """What the same segment of the same cell, with as many ops, took the last time."""
@@ -133,7 +147,9 @@ class Bookkeeper:
     def _save(self, job: str) -> None:
         if job in self._changed:
             self._changed.discard(job)
-            self._store.put(Row(Kind.JOB, self.records[job].row(self.ledger.pool)))
+            row = self.records[job].row(self.ledger.pool)
+            row["code"] = str(row["code"]).replace("\0", "\ufffd")  # PostgreSQL's text has no such character
+            self._store.put(Row(Kind.JOB, row))
 
     def refresh_waiting(self) -> None:
         """Tell the clients of queued jobs what they wait for now."""

@@ -60,6 +60,13 @@ def read_job(connection: sa.Connection, start: str) -> list[tuple[JobView, str]]
     return [(_decode_view(row.view), row.code) for row in exact or rows]
 
 
+def read_names(connection: sa.Connection, limit: int) -> list[str]:
+    """Of the newest jobs, oldest first."""
+    table = tables.jobs
+    newest = sa.select(table.c.job).order_by(table.c.submitted_at.desc()).limit(limit)
+    return list(connection.scalars(newest))[::-1]
+
+
 def read_program(
     connection: sa.Connection, job: str, segment: int | None, ends: Sequence[int]
 ) -> StoredProgram | None:

@@ -52,6 +52,9 @@ class Intake:
         if known is not None and known.finished and known.session == session.session:
             session.send(answers.already_finished(submit, known))
             return
+        if known is None and (self._books.is_past(submit.job) or "\0" in submit.job):
+            session.send(answers.past(submit))
+            return
         try:
             inspected = await inspect_program(submit.program, self.plans)
         except Refused as error:

@@ -93,6 +93,19 @@ usage = sa.Table(
 )
 """The usage ledger: a row for every stretch of run time, written in one transaction with what it led to."""
 
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("id", Number, primary_key=True, autoincrement=True),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("pool", sa.String, nullable=False),
+    sa.Column("user", sa.String, nullable=False, index=True),
+    sa.Column("action", sa.String, nullable=False),
+    sa.Column("status", sa.Integer, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+"""Requests that may change something; see :mod:`djinn_lab.pool.audit`."""
+
 devices = sa.Table(
     "devices",
     metadata,

@@ -65,6 +65,12 @@ def test_the_other_takes_over_from_one_that_is_killed(tmp_path: Path, database: 
             states = {job["job"]: job["state"] for job in client.jobs()}
             assert (states[done], states[running]) == ("DONE", "FAILED")
             assert len(states) == 3
+            for job in (done, running):
+                again = ann.run(act(""), job=job)
+                assert again.outcome == "failed"
+                assert again.error is not None
+                assert "nothing runs twice" in again.error.message
+            assert states == {job["job"]: job["state"] for job in client.jobs()}
 
 
 def test_one_that_stands_by_says_for_whom(tmp_path: Path, database: str) -> None:
