@@ -116,7 +116,7 @@ class _Decision:
         """Group by group of accounts of equal rank. True when all have been asked and nobody was charged."""
         if len(cursors) == 1:
             return self._alone(buckets, cursors)
-        for group in self.trial.shares.order():
+        for group in self.trial.shares.order(cursors.keys()):
             here = []
             for leaf in group:
                 if leaf.account in cursors:

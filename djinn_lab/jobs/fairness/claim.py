@@ -27,6 +27,10 @@ class Claim:
 
     def behind_s(self, other: Account) -> float:
         """By how much it would still be better entitled than ``other`` after its charge; 0 for itself."""
+        theirs = other.line[0]
+        known = self._known.get(theirs)
+        if known is not None:
+            return known
         found = sides(self._account, other)
         if found is None:
             return 0.0

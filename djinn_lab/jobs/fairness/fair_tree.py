@@ -10,25 +10,28 @@ if they were siblings; a user that ties with accounts shares the rank of the bes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from djinn_lab.jobs.fairness.account import Account
 
 
-def fair_order(root: Account) -> Iterator[list[Account]]:
+def fair_order(root: Account, among: Container[Account] | None = None) -> Iterator[list[Account]]:
     """Leaves in groups of equal rank, the first that is due first. Lazy: who looks at the first few groups
-    pays for those. Not to be used on after anything was charged."""
-    return _walk(root.ordered)
+    pays for those. Not to be used on after anything was charged. ``among``: leaves, and all accounts above
+    them; groups without any of these may be left out."""
+    return _walk(root.ordered, among)
 
 
-def _walk(ordered: list[Account]) -> Iterator[list[Account]]:
+def _walk(ordered: list[Account], among: Container[Account] | None) -> Iterator[list[Account]]:
     index, count = 0, len(ordered)
     while index < count:
         first = ordered[index]
         index += 1
         if index == count or ordered[index].level != first.level:
+            if among is not None and first not in among:
+                continue
             if first.children:
-                yield from _walk(first.ordered)
+                yield from _walk(first.ordered, among)
             elif first.leaf:
                 yield [first]
             continue
@@ -36,14 +39,15 @@ def _walk(ordered: list[Account]) -> Iterator[list[Account]]:
         while index < count and ordered[index].level == first.level:
             tied.append(ordered[index])
             index += 1
-        yield from _tied(tied)
+        if among is None or any(account in among for account in tied):
+            yield from _tied(tied)
 
 
 def _tied(accounts: list[Account]) -> Iterator[list[Account]]:
     users = [account for account in accounts if account.leaf]
     merged = [child for account in accounts for child in account.children.values()]
     merged.sort(key=lambda account: (account.level, account.path))
-    below = _walk(merged)
+    below = _walk(merged, None)
     first = users + next(below, [])
     if first:
         yield first

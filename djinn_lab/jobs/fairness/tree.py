@@ -10,7 +10,7 @@ to be sampled is not either."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, KeysView
+from collections.abc import Collection, Iterator, KeysView
 
 from djinn_lab.jobs.fairness.account import OWN, Account, sides
 from djinn_lab.jobs.fairness.amounts import Amounts, Capacity
@@ -21,6 +21,8 @@ from djinn_lab.jobs.fairness.limits import NO_LIMITS, Limits
 from djinn_lab.jobs.fairness.state import AccountState, AccountView, Charge, ShareSettings, ShareState
 
 Undo = tuple[str, Charge | None, tuple[tuple[Account, float, float, float, float], ...]]
+FEW = 8
+"""An order among fewer than one leaf in so many is looked for, and not found by the way."""
 BELOW = 1 + 1e-9
 """So that what is said to be below something then is."""
 _MICRO = 1_000_000
@@ -181,9 +183,12 @@ class ShareTree:
 
     # -- whose turn ------------------------------------------------------------------------------------------
 
-    def order(self) -> Iterator[list[Account]]:
-        """Leaves in groups of equal rank, who is due first; see :mod:`.fair_tree`."""
-        return fair_order(self._root)
+    def order(self, accounts: Collection[str] | None = None) -> Iterator[list[Account]]:
+        """Leaves in groups of equal rank, who is due first; see :mod:`.fair_tree`. Groups without any of
+        ``accounts`` may be left out."""
+        if accounts is None or len(accounts) * FEW > len(self._leaves):
+            return fair_order(self._root)
+        return fair_order(self._root, {one for account in accounts for one in self.leaf(account).line})
 
     def ranks(self) -> dict[str, int]:
         return {
