@@ -89,7 +89,8 @@ def _explain_queued(job: Job, place: Place, closed: Closed) -> str:
     parts += [f"{between} more"] if between > 0 else []
     parts += [] if previous is None else [f"{_whose(previous)} ({previous.priority})"]
     behind = f", behind {_listed(parts)}" if parts else ""
-    return f"{ordinal(place.position)} in line for {job.held_on}{shut}{behind}."
+    needs = f", for {job.gang_min} devices at once" if job.gang_min > 1 else ""
+    return f"{ordinal(place.position)} in line for {job.held_on}{shut}{needs}{behind}."
 
 
 def _listed(parts: Sequence[str]) -> str:

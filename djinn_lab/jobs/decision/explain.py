@@ -61,7 +61,7 @@ class Explanation(msgspec.Struct, frozen=True):
     start. ``ahead``: by account, most first. ``until_s``: when the reason ends by itself, where that is
     known. ``expected_s``: when it starts if everybody ends when he is expected to and nobody else comes;
     ``later_than_s``: the forecast went so far without its starting. ``scores``: of the node it would
-    get."""
+    get. ``needs``: members at once, at least."""
 
     job: str
     account: str
@@ -81,6 +81,7 @@ class Explanation(msgspec.Struct, frozen=True):
     scores: dict[str, float] = {}
     would: tuple[Counterfactual, ...] = ()
     decided_s: float | None = None
+    needs: int = 1
 
 
 class Outlook:
@@ -134,6 +135,7 @@ class Outlook:
             {} if start is None else start.scores,
             self._advice(request, reason) if advise else (),
             self.cluster.decided_s,
+            request.demand.members_min,
         )
 
     def _note(self, request: Request) -> Note | None:

@@ -81,7 +81,15 @@ def _why(explanation: Explanation, say: Clock) -> str:
             first = f"{_count(ahead)} ahead of it" if ahead else "nobody is expected to start before it"
             return first + _held(explanation, say)
         case Reason.BUSY:
-            return "it is next, and what it needs is in use" + _held(explanation, say)
+            return f"it is next, and {_wanted(explanation)}" + _held(explanation, say)
+
+
+def _wanted(explanation: Explanation) -> str:
+    """Of a gang, how many of its members could not start."""
+    free = 0 if explanation.nodes is None else explanation.nodes.members_open
+    if free < explanation.needs > 1:
+        return f"waits for {explanation.needs - free} of {explanation.needs} devices at once"
+    return "what it needs is in use"
 
 
 def _starts_now(explanation: Explanation) -> str:
@@ -116,8 +124,9 @@ def _instead(explanation: Explanation, say: Clock) -> list[str]:
 
 def _held(explanation: Explanation, say: Clock) -> str:
     if explanation.blockers:
-        nodes = _names(explanation.expected_where)
-        return f"; {nodes} {_is(explanation.expected_where)} held by {_jobs(explanation.blockers, say)}"
+        held = {node for one in explanation.blockers for node in one.where}
+        nodes = [node for node in explanation.expected_where if node in held]
+        return f"; {_names(nodes)} {_is(nodes)} held by {_jobs(explanation.blockers, say)}"
     return _nodes(explanation.nodes)
 
 
