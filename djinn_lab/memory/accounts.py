@@ -139,7 +139,7 @@ class MemoryAccounts:
                 connection = self._tables.moved(event.session, Move.OPEN)
                 assert connection is not None
                 self._tables.sessions[event.session] = Session(
-                    event.session, event.user, connection, opened_s=event.at_s
+                    event.session, event.user, connection, opened_s=event.at_s, passing=event.passing
                 )
             case SessionDetached():
                 self._detach(event)
@@ -307,7 +307,8 @@ class MemoryAccounts:
         tables.statistics.prefetches_wasted += session.prefetched
         tables.statistics.swaps.pop(event.session, None)
         tables.wake_lore.forget(event.session)
-        tables.admission_lore.closed(session, tables.now_s)
+        if not session.passing:
+            tables.admission_lore.closed(session, tables.now_s)
         tables.out += [FreeSession(event.session, device) for device in sorted(devices)]
         device = tables.device_of(session)
         if device is not None:

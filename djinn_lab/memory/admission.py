@@ -71,8 +71,8 @@ class AdmissionLore:
 
 
 def is_new(session: Session) -> bool:
-    """It holds nothing."""
-    return session.total_bytes == 0 and session.rebuild_bytes == 0
+    """It holds nothing, and may come to stay."""
+    return session.total_bytes == 0 and session.rebuild_bytes == 0 and not session.passing
 
 
 def guess_bytes(segment: Segment, lore: AdmissionLore) -> int:

@@ -39,9 +39,13 @@ class DeviceLost(msgspec.Struct, frozen=True, tag=True):
 
 
 class SessionOpened(msgspec.Struct, frozen=True, tag=True):
+    """``passing``: a part of another session's cell, which is in already and for this cell only: it is not
+    made to wait until others close, and teaches nothing about sessions."""
+
     at_s: float
     session: str
     user: str
+    passing: bool = False
 
 
 class SessionDetached(msgspec.Struct, frozen=True, tag=True):

@@ -77,7 +77,7 @@ class Session:
     ``due_s``: what is expected of its gap, and for when, as computed for ``due_bucket``. ``said_s``: when it
     last announced to compute. ``teaches``: the gap that it is in is one. ``target``: the device that it is
     bound for, while its state still lies at ``device``. ``keeper``: the device, alive, whose process holds
-    what is parked."""
+    what is parked. ``passing``: as in :class:`~djinn_lab.memory.messages.SessionOpened`."""
 
     session: str
     user: str
@@ -102,6 +102,7 @@ class Session:
     cells: int = 0
     segments: dict[str, Segment] = field(default_factory=dict)
     opened_s: float = 0.0
+    passing: bool = False
     idle_since_s: float | None = None
     leased_until_s: float | None = None
     announced_s: float | None = None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
 import msgspec
 
 from djinn_lab.memory import predict_peak_bytes
-from djinn_lab.srg.branches import BranchFinder
+from djinn_lab.srg.branches import Branches, BranchFinder
 from djinn_lab.srg.costs import CostBook
 from djinn_lab.srg.parting import Part, Parts, part_program
 from djinn_lab.srg.program import Program, encode_program
@@ -61,7 +65,40 @@ class Judgement(msgspec.Struct, frozen=True):
         return 1 if self.plan is None else len(self.plan.groups)
 
 
-def judge(program: Program, asked: int, pool: int, rates: DeviceMeasured | None) -> Judgement:
+class KnownBranches:
+    """Where the branches of programs are, by :func:`~djinn_lab.srg.plan_key.plan_key`; the least recently
+    used go first. Called from several threads."""
+
+    def __init__(self, entries_max: int = 1000) -> None:
+        self._entries_max = entries_max
+        self._known: OrderedDict[tuple[object, ...], Branches | None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def best(
+        self, program: Program, key: bytes | None, seconds: Sequence[float], devices: int
+    ) -> Branches | None:
+        name = (key, devices, program.rng_state is None)
+        with self._lock:
+            if key is not None and name in self._known:
+                self._known.move_to_end(name)
+                return self._known[name]
+        found = BranchFinder(program, seconds).best(devices)
+        with self._lock:
+            if key is not None:
+                self._known[name] = found
+            while len(self._known) > self._entries_max:
+                self._known.popitem(last=False)
+        return found
+
+
+def judge(
+    program: Program,
+    asked: int,
+    pool: int,
+    rates: DeviceMeasured | None,
+    known: KnownBranches,
+    key: bytes | None,
+) -> Judgement:
     """``asked``: devices at most; ``pool``: as many there are. ``rates``: of the slowest of them, None
     where nobody knows.
 
@@ -70,7 +107,7 @@ def judge(program: Program, asked: int, pool: int, rates: DeviceMeasured | None)
     less."""
     devices, rates = min(asked, pool), rates or UNMEASURED
     seconds = op_seconds(program, rates)
-    found = BranchFinder(program, seconds).best(devices)
+    found = known.best(program, key, seconds, devices)
     if found is None:
         return Judgement(
             None, "It runs on one device: its graph has no branches that could run side by side."

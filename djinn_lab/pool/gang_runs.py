@@ -266,7 +266,7 @@ class GangRuns:
     def _ask(self, gang: LiveGang, group: int, device: str) -> None:
         assert self.residence is not None
         name, now_s = _name(gang.job, group), self._now_s()
-        self.residence.handle(memory.SessionOpened(now_s, name, gang.record.user))
+        self.residence.handle(memory.SessionOpened(now_s, name, gang.record.user, passing=True))
         self.residence.handle(memory.SessionBound(now_s, name, device))
         peak_bytes = gang.plan.groups[group].peak_bytes
         placement = Placement(name, gang.segment, name, peak_bytes, gang.rank, None, None, 0)

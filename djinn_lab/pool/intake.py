@@ -15,14 +15,13 @@ from djinn_lab.pool.admission import INLINE_BYTES_MAX, Inspected, PlanCache, ins
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
-from djinn_lab.pool.gang_plans import Judgement, judge
+from djinn_lab.pool.gang_plans import Judgement, KnownBranches, judge
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.placement import Placement
 from djinn_lab.pool.records import RunningSegment
 from djinn_lab.pool.registry import Session
 from djinn_lab.pool.residence import Residence
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
-from djinn_lab.srg.program import Program
 
 
 class Intake:
@@ -44,6 +43,7 @@ class Intake:
         self._residence = residence
         self._perform = perform
         self.plans = PlanCache()
+        self._branches = KnownBranches()
 
     async def submit(self, session: Session, submit: SubmitSegment) -> None:
         """Take in a segment, or answer why not."""
@@ -64,7 +64,7 @@ class Intake:
         if missing:
             session.send(answers.blobs_missing(submit, missing, session.rejected))
             return
-        judgement = await self._judge(submit, inspected.program, known)
+        judgement = await self._judge(submit, inspected, known)
         try:
             event = self._event(session, submit, inspected, judgement)
             self._ledger.queue.check(event)
@@ -91,7 +91,7 @@ class Intake:
             self._enqueue(session, submit, event, flight, verdict)
         self._residence.perform(others)
 
-    async def _judge(self, submit: SubmitSegment, program: Program, known: jobs.Job | None) -> Judgement:
+    async def _judge(self, submit: SubmitSegment, inspected: Inspected, known: jobs.Job | None) -> Judgement:
         """Of a cell that asked for several devices."""
         terms = submit.terms if known is None else known.terms
         asked, pool = terms.gang if terms is not None else 1, len(self._fleet.statuses)
@@ -99,9 +99,10 @@ class Intake:
             return Judgement(None)
         if pool < 2:
             return Judgement(None, "It runs on one device: this pool has no other.")
+        program, key, rates = inspected.program, inspected.key, self._fleet.rates()
         if len(submit.program) <= INLINE_BYTES_MAX:
-            return judge(program, asked, pool, self._fleet.rates())
-        return await asyncio.to_thread(judge, program, asked, pool, self._fleet.rates())
+            return judge(program, asked, pool, rates, self._branches, key)
+        return await asyncio.to_thread(judge, program, asked, pool, rates, self._branches, key)
 
     def _ask_memory(self, placement: Placement, later: bool) -> tuple[memory.Command, list[memory.Command]]:
         """The answer for this segment, and what else follows. ``later``: only whether it can ever run; the

@@ -48,7 +48,8 @@ class WaitingJob(msgspec.Struct, frozen=True):
 
 
 class RunningJob(msgspec.Struct, frozen=True):
-    """``ends_at``: expected, None when unknown. ``preempting``: it is asked to move aside."""
+    """``ends_at``: expected, None when unknown. ``preempting``: it is asked to move aside.
+    ``members``: of a gang, the other devices that it holds now."""
 
     job: str
     user: str
@@ -59,6 +60,7 @@ class RunningJob(msgspec.Struct, frozen=True):
     ends_at: float | None
     preempting: bool
     preemptions: int
+    members: tuple[str, ...] = ()
 
 
 class QueueReport(msgspec.Struct, frozen=True):
@@ -241,6 +243,7 @@ def _running(job: Job, cluster: Cluster) -> RunningJob:
         ends_at=held.ends_s if held is not None else None,
         preempting=job.preempting,
         preemptions=job.preemptions,
+        members=job.members,
     )
 
 

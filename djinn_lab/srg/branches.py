@@ -32,9 +32,11 @@ from djinn_lab.srg.program import Program
 from djinn_lab.srg.wiring import Wiring, trace_wiring
 
 PRELUDE, EPILOGUE, COPIED = -1, -2, -3
-DEPTHS = (0, 1, 2, 4, 8, 16, 32, 64)
-LOOKS_MAX = 2_000_000
+DEPTHS = (0, 1, 4, 16, 64)
+LOOKS_MAX = 200_000
 """Ops looked at in all, over the depths that are tried; a longer program is tried at fewer."""
+CHAIN_SHARE = 0.9
+"""Where the longest way through the graph takes more of all its seconds, no split is worth looking for."""
 _CHANGES_LAYOUT = frozenset(
     ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "detach_")
 )
@@ -84,8 +86,10 @@ class BranchFinder:
     def best(self, devices: int) -> Branches | None:
         """The split with the shortest makespan on so many devices; None: nothing can run side by side."""
         best: Branches | None = None
+        if self._longest_way_s() > CHAIN_SHARE * sum(self._seconds):
+            return None
         nodes = max(1, len(self._seconds))
-        looks = max(2, LOOKS_MAX // nodes)
+        looks = max(4, LOOKS_MAX // nodes)
         depths = sorted(
             ((above, below) for above in DEPTHS for below in DEPTHS), key=lambda one: (sum(one), one)
         )
@@ -99,6 +103,12 @@ class BranchFinder:
             if best.makespan_s(devices) <= goal_s:
                 break
         return best
+
+    def _longest_way_s(self) -> float:
+        ends_s = [0.0] * len(self._seconds)
+        for node, seconds in enumerate(self._seconds):
+            ends_s[node] = seconds + max((ends_s[one] for one in self._edges.before[node]), default=0.0)
+        return max(ends_s, default=0.0)
 
     def at(self, above: int, below: int) -> Branches | None:
         """With ops up to so deep from the first in the prelude, and from the last in the epilogue; None where

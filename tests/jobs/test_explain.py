@@ -70,6 +70,20 @@ def test_behind_others_counts_them_by_account() -> None:
     assert pool.first_start_s["mine"] == found.expected_s
 
 
+def test_a_gang_says_how_many_of_its_devices_are_missing_and_who_has_them() -> None:
+    pool = busy_pool(2)
+    pool.cluster.set_node(Node("gpu:2"))
+    pool.arrive(request("wide", 9, seconds=90, account="bob", at_s=10, members=3))
+    pool.run(until_s=10)
+    assert told(pool, "wide").startswith(
+        "It is next, and waits for 2 of 3 devices at once; gpu:0 and gpu:1 are held by holder0 of ann "
+        "(expected to end in 90 s) and holder1 of ann (expected to end in 91 s). "
+    )
+    assert "With `--gang 1` it would start now." in told(pool, "wide")
+    pool.run()
+    assert pool.first_start_s["wide"] == 101.0
+
+
 def test_a_gang_larger_than_the_pool_never_starts() -> None:
     pool = DrivenPool(device_nodes(2), OURS)
     pool.arrive(request("wide", 0, members=3))

@@ -335,3 +335,19 @@ def test_the_same_room_by_another_history_decides_the_same() -> None:
         assert where(first) == where(second)
         straight.take(demand, where(first))
         turned.take(demand, where(second))
+
+
+def test_a_gang_has_a_member_where_what_cannot_be_moved_lies() -> None:
+    room = Room(Node(name) for name in "abcd")
+    anchored = Demand(members=3, members_min=2, anchor="c")
+    assert where(room.place(anchored)) == (("c", 1), ("a", 1), ("b", 1))
+    room.take(Demand(), (("a", 1),))
+    room.take(Demand(), (("b", 1),))
+    assert where(room.place(anchored)) == (("c", 1), ("d", 1))
+    assert room.place(anchored, only=frozenset("abd")) is None
+    room.take(Demand(), (("d", 1),))
+    assert room.place(anchored) is None
+    assert where(room.place(replace(anchored, members_min=1))) == (("c", 1),)
+    room.give(Demand(), (("a", 1),))
+    room.take(Demand(), (("c", 1),))
+    assert room.place(replace(anchored, members_min=1)) is None
