@@ -22,7 +22,7 @@ from djinn_lab.protocol.runtime_file import data_directory
 
 def main() -> int:
     arguments = _parser().parse_args()
-    os.umask(0o077)  # database, log and blobs are this user's alone
+    users_umask = os.umask(0o077)  # database, log and blobs are this user's alone
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -48,6 +48,7 @@ def main() -> int:
             arguments.notebook_slots,
             arguments.notebooks_for,
             standby=arguments.standby,
+            notebook_umask=users_umask,
         )
         run_pool(options)
     except DjinnError as error:

@@ -21,11 +21,12 @@ LINE_BYTES_MAX = 64 * 2**10
 
 
 class Task(msgspec.Struct, frozen=True):
-    """``folder``: where the notebook runs."""
+    """``folder``: where the notebook runs. ``umask``: of the files that it writes there."""
 
     job: str
     attempt: int
     folder: str
+    umask: int
 
 
 class RunnerMessage(msgspec.Struct, frozen=True, tag=True):

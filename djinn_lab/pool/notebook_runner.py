@@ -122,6 +122,7 @@ class Runner:
                 extra_arguments=["--HistoryManager.hist_file=:memory:"],
                 cwd=self._task.folder,
                 preexec_fn=_die_with_parent,
+                umask=self._task.umask,
             )
             assert isinstance(self._manager.provisioner, LocalProvisioner)
             self._kernel = self._manager.provisioner.pid

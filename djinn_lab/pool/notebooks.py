@@ -59,10 +59,11 @@ log = logging.getLogger(__name__)
 
 class NotebookRules(msgspec.Struct, frozen=True):
     """``slots``: runners at once. ``open_to``: who may submit, one of
-    :data:`djinn_lab.protocol.notebooks.OPEN_TO`."""
+    :data:`djinn_lab.protocol.notebooks.OPEN_TO`. ``umask``: of the files that notebooks write."""
 
     slots: int = 2
     open_to: str = "owner"
+    umask: int = 0o022
 
 
 NOTEBOOK_RULES = NotebookRules()
@@ -285,7 +286,7 @@ class NotebookService:
 
         directory = self._place(job, attempt)
         folder = self._accepted[job].folder or str(directory)
-        run = NotebookRun(directory, Task(job, attempt, folder), heard)
+        run = NotebookRun(directory, Task(job, attempt, folder, self.rules.umask), heard)
         self._runs[job] = run
         self._spawn(self._run(run, job, attempt, directory), "run")
 
@@ -384,4 +385,9 @@ class NotebookService:
     def _spawn(self, work: Coroutine[Any, Any, None], name: str = "notebooks") -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("batch notebooks are not served rightly any more", exc_info=task.exception())

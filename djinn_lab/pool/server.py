@@ -65,7 +65,8 @@ class PoolOptions(msgspec.Struct, frozen=True):
     """``port`` 0: any free one. ``blob_bytes_max`` None: half of the free shared memory. ``memory_policy``:
     its name in :data:`djinn_lab.memory.POLICIES`. ``queue_policy``: itself, or its name in
     :data:`djinn_lab.jobs.decision.POLICIES`. ``notebooks_for``: who may submit notebooks, in
-    :data:`djinn_lab.protocol.notebooks.OPEN_TO`; ``notebook_slots`` of them run at once."""
+    :data:`djinn_lab.protocol.notebooks.OPEN_TO`; ``notebook_slots`` of them run at once,
+    and write files with ``notebook_umask``."""
 
     plans: Sequence[DevicePlan]
     worker_command: Sequence[str]
@@ -76,6 +77,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
     queue_policy: str | QueuePolicy = "ours"
     notebook_slots: int = 2
     notebooks_for: str = "owner"
+    notebook_umask: int = 0o022
     standby: bool = False
 
 
@@ -188,7 +190,7 @@ async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
         launcher.spawn()
     blobs = BlobStore(directory, options.blob_bytes_max or default_bytes_max(directory))
     policy = POLICIES[options.memory_policy]
-    notebooks = NotebookRules(options.notebook_slots, options.notebooks_for)
+    notebooks = NotebookRules(options.notebook_slots, options.notebooks_for, options.notebook_umask)
     context = assemble(
         info.pool,
         info.token,

@@ -79,6 +79,8 @@ print(status["user"], status["role"])
 print(os.environ["DJINN_TOKEN"])
 print([name for name in os.environ if name.startswith(("DJINN_", "PG"))])
 print(os.getcwd())
+open("written", "w").close()
+print(oct(os.stat("written").st_mode & 0o777))
 """
 FAILS_ONCE = """
 import pathlib
@@ -176,11 +178,13 @@ def test_what_comes_after_others_waits_for_them_or_ends_with_them(
 
 def test_a_kernel_is_its_users_and_knows_nothing_more(pool: PoolUnderTest, jobs: dict[str, str]) -> None:
     assert until_over(pool, jobs["looks"])["state"] == "DONE"
-    who, token, names, folder = text_of(executed(pool, jobs["looks"]).cells[0]).splitlines()
+    who, token, names, folder, mode = text_of(executed(pool, jobs["looks"]).cells[0]).splitlines()
     assert who == f"{pool.rest.status()['user']} user"
     assert token != pool.info.token
     assert not {"DJINN_DATABASE", "DJINN_RUNTIME_DIR", "PGPASSWORD"} & set(names.strip("[]'").split("', '"))
     assert folder != os.getcwd()
+    os.umask(umask := os.umask(0))
+    assert mode == oct(0o666 & ~umask), "its files are not as those that the pool's owner writes"
     refused = httpx.get(f"{pool.info.url}/v1/status", headers={"Authorization": f"Bearer {token}"})
     assert refused.status_code == 401, "its token outlives it"
 
