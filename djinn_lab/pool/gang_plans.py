@@ -23,6 +23,8 @@ SHARE_MAX = 0.8
 """A gang must be expected to end within so much of the time on one device."""
 COPIES = 4
 """What travels is written and read once on its way out, and once on its way back."""
+OPS_MAX = 250_000
+"""Looking for branches takes seconds then."""
 PART_S = 0.003
 """What a part costs beside its ops: a message there and back, a session, a few files."""
 
@@ -106,6 +108,9 @@ def judge(
     memory, and :data:`PART_S` for every part, it must take :data:`SHARE_MAX` of the time on one device or
     less."""
     devices, rates = min(asked, pool), rates or UNMEASURED
+    if len(program.nodes) > OPS_MAX:
+        found_in = f"branches are looked for in up to {OPS_MAX:,}"
+        return Judgement(None, f"It runs on one device: it has {len(program.nodes):,} ops, and {found_in}.")
     seconds = op_seconds(program, rates)
     found = known.best(program, key, seconds, devices)
     if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -20,8 +21,11 @@ from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.placement import Placement
 from djinn_lab.pool.records import RunningSegment
 from djinn_lab.pool.registry import Session
-from djinn_lab.pool.residence import Residence
+from djinn_lab.pool.residence import RELEASE_JOB, Residence
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
+
+_JOB = re.compile(r"[0-9A-Za-z_-]{1,64}")
+_BAD_NAME = "{!r} is no name of a job: 1 to 64 letters, digits, _ or -, and not a word that the pool uses."
 
 
 class Intake:
@@ -48,6 +52,9 @@ class Intake:
     async def submit(self, session: Session, submit: SubmitSegment) -> None:
         """Take in a segment, or answer why not."""
         received_s = self._ledger.clock.now_s()
+        if not _JOB.fullmatch(submit.job) or submit.job == RELEASE_JOB:
+            session.send(answers.failed(submit, answers.refused(Refused(_BAD_NAME.format(submit.job[:80])))))
+            return
         known = self._ledger.queue.job(submit.job)
         if known is not None and known.finished and known.session == session.session:
             session.send(answers.already_finished(submit, known))

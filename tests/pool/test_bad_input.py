@@ -273,6 +273,18 @@ def test_bad_submits(client: Client) -> None:
     assert "already DONE" in again.error.message
 
 
+@pytest.mark.parametrize("job", ["", "a/0", "release", "a b", "x" * 65, "../a", "0123/prelude"])
+def test_names_of_jobs_that_mean_something_to_the_pool(client: Client, job: str) -> None:
+    client.send(
+        messages.SubmitSegment(
+            job, 0, "cell 1", "NORMAL", True, "cell end", 0, encode_program(act("")), "y = x + 1", None
+        )
+    )
+    result = client.result(job)
+    assert result.error is not None
+    assert "is no name of a job" in result.error.message
+
+
 def test_an_upload_of_other_bytes_than_announced_does_not_count(
     client: Client, shared_pool: RuntimeInfo
 ) -> None:

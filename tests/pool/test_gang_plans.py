@@ -1,0 +1,78 @@
+"""Is a cell worth several devices? What its user is told, too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from programs import Script
+
+from djinn_lab.pool import gang_plans
+from djinn_lab.pool.gang_plans import Judgement, KnownBranches, judge
+from djinn_lab.srg.plan_key import plan_key
+from djinn_lab.srg.program import Program
+from djinn_lab.worker.messages import DeviceMeasured
+
+FLOPS_PER_S = 1e9
+RATES = DeviceMeasured(flops_per_s=FLOPS_PER_S, memory_bytes_per_s=1e10, op_overhead_s=1e-6)
+SIZE = 100
+STEP_S = 2 * SIZE**3 / FLOPS_PER_S
+
+
+def search(branches: int, steps: int) -> Program:
+    """Chains of matrix products, 2 ms each."""
+    script = Script()
+    ends = []
+    for _ in range(branches):
+        value = start = script.load(torch.eye(SIZE))
+        for _ in range(steps):
+            value = script.op("aten.mm.default", value, start)
+        ends.append(value)
+    return script.program(fetch=tuple(ends))
+
+
+def judged(program: Program, asked: int = 2, pool: int = 2, known: KnownBranches | None = None) -> Judgement:
+    return judge(program, asked, pool, RATES, known or KnownBranches(), plan_key(program))
+
+
+def test_a_search_is_worth_as_many_devices_as_were_asked_for() -> None:
+    found = judged(search(4, 50), asked=4, pool=8)
+    assert found.devices == 4
+    assert found.why == ""
+    assert found.predicted_s is not None
+    assert 50 * STEP_S < found.predicted_s < 60 * STEP_S
+
+
+def test_fewer_branches_or_devices_than_asked_for_are_told() -> None:
+    assert judged(search(3, 50), asked=4, pool=8).why == (
+        "It uses 3 of the 4 devices that it asked for: its graph has 3 branches."
+    )
+    found = judged(search(4, 50), asked=4, pool=2)
+    assert found.devices == 2
+    assert found.why == "It uses 2 of the 4 devices that it asked for: this pool has 2."
+
+
+def test_what_costs_more_than_it_saves_is_told_with_the_numbers() -> None:
+    found = judged(search(2, 2))
+    assert found.devices == 1
+    assert found.why.startswith("It runs on one device: it needs about 8.")
+    assert found.why.endswith(" on 2, with 78.1 KiB to be moved.")
+
+
+def test_a_chain_has_no_branches() -> None:
+    found = judged(search(1, 50))
+    assert (found.devices, found.plan) == (1, None)
+    assert found.why == "It runs on one device: its graph has no branches that could run side by side."
+
+
+def test_very_long_programs_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang_plans, "OPS_MAX", 99)
+    assert "it has 100 ops, and branches are looked for in up to 99" in judged(search(2, 50)).why
+
+
+def test_equal_programs_are_looked_into_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = KnownBranches()
+    first = judged(search(2, 50), known=known)
+    monkeypatch.setattr(gang_plans, "BranchFinder", None)
+    again = judged(search(2, 50), known=known)
+    assert again == first
+    assert first.devices == 2
