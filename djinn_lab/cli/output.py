@@ -12,7 +12,7 @@ from rich.table import Table
 
 from djinn_lab.errors import DjinnError
 
-LAST_COLUMN_MIN = 20
+LAST_COLUMN_MIN, LAST_COLUMN_MAX = 20, 120
 
 
 def print_error(error: DjinnError) -> None:
@@ -33,7 +33,8 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str
     the others every row becomes lines of its own; into a file or a pipe it is as wide as it needs to be."""
     console = Console(highlight=False)
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    needed = sum(widths[:-1]) + min(widths[-1], LAST_COLUMN_MIN) + 3 * len(widths) + 1
+    last = LAST_COLUMN_MIN if console.is_terminal else LAST_COLUMN_MAX
+    needed = sum(widths[:-1]) + min(widths[-1], last) + 3 * len(widths) + 1
     if not console.is_terminal:
         console.width = max(console.width, needed)
     if needed > console.width:

@@ -139,7 +139,9 @@ class JobRecord:
             cell=self.cell,
             priority=self.priority,
             state=self.state,
-            reason=self.reason,
+            reason=f"{self.reason} {self.gang}"
+            if self.gang and self.finished_at is not None
+            else self.reason,
             device=self.device,
             position=self.position,
             estimate_s=self.estimate_s,
