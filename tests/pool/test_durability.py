@@ -9,9 +9,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from pool_kit import Client, act, http, running_pool
 
-from djinn_lab.protocol.messages import JobUpdate, QueryBlobs, SegmentResult
+from djinn_lab.pool.tables import jobs
+from djinn_lab.protocol.messages import JobUpdate, QueryBlobs, SegmentResult, SubmitSegment
+from djinn_lab.srg.program import encode_program
 
 pytestmark = pytest.mark.processes
 SILENCE_S = 0.5
@@ -59,6 +62,22 @@ def test_messages_of_a_session_keep_their_order(tmp_path: Path) -> None:
             if isinstance(message, JobUpdate | SegmentResult):
                 assert message.job == job
         assert kinds[0] == "JobUpdate"
+
+
+def test_code_with_a_character_that_postgresql_does_not_know(tmp_path: Path, database: str) -> None:
+    with running_pool(tmp_path, database=database) as info, Client(info) as client:
+        job, program = "0" * 32, encode_program(act(""))
+        client.send(
+            SubmitSegment(
+                job, 0, "cell", "NORMAL", True, "cell end", 0, program, "s = '\0'", None, terms=None
+            )
+        )
+        assert client.result(job).outcome == "done"
+    engine = sa.create_engine(database)
+    with engine.connect() as connection:
+        rows = connection.execute(sa.select(jobs.c.job, jobs.c.state, jobs.c.code)).all()
+    engine.dispose()
+    assert [tuple(row) for row in rows] == [(job, "DONE", "s = '\ufffd'")]
 
 
 def test_a_refused_cell_is_told_of_once_it_is_known(tmp_path: Path) -> None:
