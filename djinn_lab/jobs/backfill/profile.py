@@ -144,7 +144,7 @@ class Profile:
 
     def _counted(self, demand: Demand) -> bool:
         """A number says everything about it: any nodes will do, and their devices are all that it wants."""
-        if not _whole(demand) or demand.nodes is not None:
+        if not _whole(demand) or demand.nodes is not None or demand.anchor is not None:
             return False
         usable = [kind for kind in self._room.kinds if kind.usable]
         if len(self._room.eligible(demand)) < len(usable):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from djinn_lab.jobs.placement import Free, Room, Scoring
 from djinn_lab.jobs.placement.free import capacity, given, taken
 from djinn_lab.jobs.placement.kinds import Kind
@@ -98,6 +100,8 @@ class Timelines:
         home: str | None,
     ) -> Where | None:
         """Nodes that have room throughout, as if their least capacity were all they had."""
+        if demand.anchor is not None:
+            return self._around(demand.anchor, names, demand, start_s, seconds, scoring, home)
         candidates = []
         for name in names:
             frees = self._lines[name].between(start_s, start_s + seconds)
@@ -115,6 +119,30 @@ class Timelines:
             if where is not None:
                 return where
         return None
+
+    def _around(
+        self,
+        anchor: str,
+        names: Sequence[str],
+        demand: Demand,
+        start_s: float,
+        seconds: float,
+        scoring: Scoring,
+        home: str | None,
+    ) -> Where | None:
+        """As :meth:`djinn_lab.jobs.placement.Room.place` does: one member at the anchor, the others
+        elsewhere."""
+        one = replace(demand, anchor=None, members=1, members_min=1)
+        here = [name for name in names if name == anchor]
+        first = self._at(here, one, start_s, seconds, scoring, home)
+        if first is None or demand.members == 1:
+            return first
+        others = replace(one, members=demand.members - 1, members_min=max(1, demand.members_min - 1))
+        elsewhere = [name for name in names if name != anchor]
+        rest = self._at(elsewhere, others, start_s, seconds, scoring, None)
+        if rest is None:
+            return first if demand.members_min == 1 else None
+        return (*first, *rest)
 
     def take(self, demand: Demand, where: Where, start_s: float, seconds: float) -> None:
         for name, members in where:

@@ -310,8 +310,7 @@ class _Decision:
         if allowed is not None:
             demand = replace(demand, nodes=allowed if demand.nodes is None else demand.nodes & allowed)
         where = trial.book().now(demand, request.estimate_s, trial.scoring, request.home)
-        away = where is not None and demand.anchor not in (None, *(node for node, _ in where))
-        if where is None or away or not fits_at(trial.room, demand, where):
+        if where is None or not fits_at(trial.room, demand, where):
             self.why = Reason.RESERVED
             return None
         return placed if where == placed.where else Placed(where, {})

@@ -270,3 +270,19 @@ def test_nobody_passes_counting_on_someone_who_is_over_his_time() -> None:
     running = [Ending(5.0, late, (("all", 3),)), Ending(6.0, later, (("all", 4),))]
     found = backfill([Wish("head", gang(4), 10.0), Wish("passer", gang(1), 1.0)], room, running, 7.0)
     assert found.starts == []
+
+
+def test_an_anchored_gang_is_promised_the_node_where_its_state_lies() -> None:
+    room = Room(Node(name) for name in "abc")
+    room.take(gang(1), (("a", 1),))
+    profile = Profile(room, [Ending(30.0, gang(1), (("a", 1),))], 0.0)
+    wants = Demand(members=2, members_min=2, anchor="a")
+    assert profile.now(wants, 5.0) is None
+    slot = profile.earliest(wants, 5.0)
+    assert slot is not None
+    assert (slot.start_s, slot.where) == (30.0, (("a", 1), ("b", 1)))
+    profile.reserve(wants, slot, 5.0)
+    assert profile.now(gang(1), 100.0) == (("c", 1),)
+    alone = profile.earliest(Demand(members=3, members_min=1, anchor="c"), None)
+    assert alone is not None
+    assert (alone.start_s, alone.where) == (0.0, (("c", 1),))
