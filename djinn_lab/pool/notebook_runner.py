@@ -152,7 +152,7 @@ class Runner:
             executing.cancel()
 
     def _ended(self, outcome: Outcome, message: str = "") -> AttemptEnded:
-        told = message[:MESSAGE_CHARACTERS_MAX]
+        told = "".join(one if one.isprintable() else "?" for one in message[:MESSAGE_CHARACTERS_MAX])
         return AttemptEnded(self._task.attempt, outcome, told, self._cell or None, len(self._numbers))
 
     def _place(self) -> str:
@@ -178,7 +178,7 @@ class Runner:
 
     def _write(self) -> None:
         text: str = nbformat.writes(self._notebook, version=4)  # type: ignore[no-untyped-call]
-        _write_whole(self._directory / files.EXECUTED_FILE, text.encode())
+        _write_whole(self._directory / files.EXECUTED_FILE, text.encode(errors="replace"))
 
     async def _write_now_and_then(self) -> None:
         while True:

@@ -121,7 +121,14 @@ def jobs(pool: PoolUnderTest, tmp_path_factory: pytest.TempPathFactory) -> dict[
             priority="HIGH",
             deadline_s=600,
         ),
-        "fails": submit(pool, "fails", "x = 1", "x", "raise ValueError('bad\\nluck')", "print('never')"),
+        "fails": submit(
+            pool,
+            "fails",
+            "x = 1",
+            "x",
+            "raise ValueError('bad \\0 \\x1b[31m\\nluck')",
+            "print('never')",
+        ),
         "endless": submit(pool, "endless", "1 + 1", ENDLESS),
         "again": submit(
             pool, "again", FAILS_ONCE, folder=folder, restart={"policy": "on-failure", "backoff_s": 0.2}
@@ -152,7 +159,7 @@ def test_an_executed_notebook_has_what_plain_torch_gives(pool: PoolUnderTest, jo
 def test_a_cell_that_raises_ends_the_notebook_and_is_named(pool: PoolUnderTest, jobs: dict[str, str]) -> None:
     found = until_over(pool, jobs["fails"])
     assert found["state"] == "FAILED"
-    assert found["reason"] == "Failed: ValueError in cell 3 of 4: bad."
+    assert found["reason"] == "Failed: ValueError in cell 3 of 4: bad ? ?[31m."
     cells = executed(pool, jobs["fails"]).cells
     assert text_of(cells[1]) == "1"
     assert cells[2].outputs[0].ename == "ValueError"
