@@ -122,7 +122,7 @@ def read_sessions(answer: object) -> tuple[Session, ...]:
 
 
 class BatchNotebook(msgspec.Struct, frozen=True):
-    """A notebook that runs as a batch job; see :class:`djinn_lab.pool.notebook_views.NotebookView`."""
+    """A notebook that runs as a batch job; see :class:`djinn_lab.pool.notebooks.views.NotebookView`."""
 
     job: str
     user: str = ""

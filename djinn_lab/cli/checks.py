@@ -16,7 +16,7 @@ from djinn_lab.cli.dashboard import dashboard_folder
 from djinn_lab.cli.version import installed_version
 from djinn_lab.config import list_profiles, profiles_path
 from djinn_lab.errors import DjinnError, PoolNotFound
-from djinn_lab.pool.captured_kernel import KERNEL_NAME
+from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME
 from djinn_lab.protocol.runtime_file import runtime_directory
 from djinn_lab.units import format_bytes
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +18,7 @@ from djinn_lab.errors import OptionError, UserError
 
 LOOPBACK = "127.0.0.1"
 PORT_DEFAULT = 5006
+ENDED_WELL = (0, -signal.SIGINT, 128 + signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def serve_dashboard(
@@ -42,10 +43,16 @@ def serve_dashboard(
         page += "?page=simulation"
     print_line(f"The dashboard is at {page} (Ctrl-C stops it).")
     command = serve_command(folder, chosen, show)
-    with contextlib.suppress(KeyboardInterrupt):
-        code = subprocess.run(command, check=False, env=environment).returncode
-        if code not in (0, -2, 130):
-            raise UserError(f"The dashboard's server ended with code {code}.", "Try: djinn-lab doctor")
+    server = subprocess.Popen(command, env=environment)
+    signal.signal(signal.SIGTERM, lambda number, frame: server.terminate())
+    try:
+        code = server.wait()
+    except KeyboardInterrupt:
+        server.terminate()
+        server.wait()
+        return
+    if code not in ENDED_WELL:
+        raise UserError(f"The dashboard's server ended with code {code}.", "Try: djinn-lab doctor")
 
 
 def serve_command(folder: Path, port: int, show: bool) -> list[str]:

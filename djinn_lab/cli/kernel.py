@@ -13,7 +13,7 @@ import typer
 
 from djinn_lab.cli.output import print_line
 from djinn_lab.errors import UserError
-from djinn_lab.pool.captured_kernel import KERNEL_NAME, kernel_folder, kernel_spec
+from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME, kernel_folder, kernel_spec
 
 
 def build_group() -> typer.Typer:

@@ -152,7 +152,7 @@ class PoolClient:
 
     def submit_notebook(self, submission: Json) -> tuple[Json, bool]:
         """The batch notebook, and whether it is new: a submission whose key was accepted before is that one.
-        ``submission``: as :class:`djinn_lab.pool.notebook_views.NewNotebook`."""
+        ``submission``: as :class:`djinn_lab.pool.notebooks.views.NewNotebook`."""
         response = self._send("POST", "/v1/notebooks", body=submission)
         self._check(response)
         answer: Json = response.json()

@@ -11,7 +11,7 @@ import sys
 from djinn_lab.errors import DjinnError
 from djinn_lab.jobs.decision import OURS
 from djinn_lab.memory import POLICIES
-from djinn_lab.pool.database import DATABASE_FILE, DATABASE_VARIABLE, checked_url, sqlite_url
+from djinn_lab.pool.database.engine import DATABASE_FILE, DATABASE_VARIABLE, checked_url, sqlite_url
 from djinn_lab.pool.devices import plan_devices
 from djinn_lab.pool.launcher import WORKER_COMMAND
 from djinn_lab.pool.policy_file import read_policy

@@ -12,18 +12,19 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, StreamingResponse
 
 from djinn_lab.errors import Refused
-from djinn_lab.pool import history, views
-from djinn_lab.pool.audit import Audited, AuditRow, read_audit
+from djinn_lab.pool import views
 from djinn_lab.pool.authentication import Role, User, new_token, token_digest
 from djinn_lab.pool.context import PoolContext
-from djinn_lab.pool.durability import CommittedAnswers
+from djinn_lab.pool.database import history
+from djinn_lab.pool.database.audit import Audited, AuditRow, read_audit
+from djinn_lab.pool.database.durability import CommittedAnswers
+from djinn_lab.pool.database.store import delete_user, write_user
 from djinn_lab.pool.job_api import add_job_routes
 from djinn_lab.pool.memory_view import MemoryReport, memory_report
-from djinn_lab.pool.notebook_api import add_notebook_routes
+from djinn_lab.pool.notebooks.api import add_notebook_routes
 from djinn_lab.pool.queue_api import add_queue_routes
 from djinn_lab.pool.registry import SessionView
 from djinn_lab.pool.sessions import SessionEndpoint
-from djinn_lab.pool.store import delete_user, write_user
 from djinn_lab.pool.web import admin, answer, documented, reader, runner
 from djinn_lab.protocol.messages import SignalPhase
 from djinn_lab.protocol.version import VERSION

@@ -7,21 +7,21 @@ from collections.abc import Callable
 from djinn_lab.jobs import QueueOpened
 from djinn_lab.jobs.decision import OURS, QueuePolicy
 from djinn_lab.memory import POLICIES, MemoryPolicy
-from djinn_lab.pool import history
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import PAST_MAX, Bookkeeper
 from djinn_lab.pool.clock import Clock
 from djinn_lab.pool.context import Heartbeat, PoolContext
+from djinn_lab.pool.database import history
+from djinn_lab.pool.database.shares import read_shares
+from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.fleet import Fleet
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.metrics import Metrics
-from djinn_lab.pool.notebooks import NOTEBOOK_RULES, NotebookRules, NotebookService
+from djinn_lab.pool.notebooks.service import NOTEBOOK_RULES, NotebookRules, NotebookService
 from djinn_lab.pool.registry import SessionRegistry
-from djinn_lab.pool.share_store import read_shares
-from djinn_lab.pool.store import Store
 
 
 def assemble(

@@ -11,15 +11,15 @@ import msgspec
 from djinn_lab import jobs
 from djinn_lab.errors import Refused
 from djinn_lab.pool import answers
-from djinn_lab.pool.batch import Kind, Row
 from djinn_lab.pool.blobs import BlobStore
-from djinn_lab.pool.durability import Committed, Durability
+from djinn_lab.pool.database.batch import Kind, Row
+from djinn_lab.pool.database.durability import Committed, Durability
+from djinn_lab.pool.database.shares import usage_row
+from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, program_row, timings_row
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.records import JobRecord
 from djinn_lab.pool.registry import Session, SessionRegistry
-from djinn_lab.pool.share_store import usage_row
 from djinn_lab.pool.start_estimates import StartEstimates
-from djinn_lab.pool.store import PROGRAM_BYTES_MAX, Store, program_row, timings_row
 from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
 from djinn_lab.worker.messages import SegmentDone, WorkerMemory
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs import BlobStore
+from djinn_lab.pool.database.store import Store, write_measurement
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.metrics import Metrics
-from djinn_lab.pool.notebooks import NotebookService
+from djinn_lab.pool.notebooks.service import NotebookService
 from djinn_lab.pool.queue_view import expected_starts
-from djinn_lab.pool.store import Store, write_measurement
 
 TICK_S = 0.25
 REFRESH_EVERY_TICKS = 4

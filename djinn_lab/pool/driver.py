@@ -15,7 +15,7 @@ from djinn_lab.pool.alarm import Alarm
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
-from djinn_lab.pool.gang_runs import GangRuns
+from djinn_lab.pool.gangs.runs import GangRuns
 from djinn_lab.pool.intake import Intake
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger

@@ -16,7 +16,7 @@ from djinn_lab.pool.admission import INLINE_BYTES_MAX, Inspected, PlanCache, ins
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
-from djinn_lab.pool.gang_plans import Judgement, KnownBranches, judge
+from djinn_lab.pool.gangs.plans import Judgement, KnownBranches, judge
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.placement import Placement
 from djinn_lab.pool.records import RunningSegment

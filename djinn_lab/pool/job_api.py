@@ -11,9 +11,10 @@ import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Response
 
 from djinn_lab.jobs import FINISHED, Event, IllegalEvent, JobState
-from djinn_lab.pool import history, plans
+from djinn_lab.pool import plans
 from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.database import history
 from djinn_lab.pool.records import JobView
 from djinn_lab.pool.web import answer, documented, reader, runner
 from djinn_lab.srg.program import encode_program

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.memory import POLICIES
-from djinn_lab.pool.database import DATABASE_VARIABLE, checked_url
+from djinn_lab.pool.database.engine import DATABASE_VARIABLE, checked_url
 from djinn_lab.pool.devices import plan_devices
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.notebooks import OPEN_TO

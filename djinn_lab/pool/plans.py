@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from djinn_lab.pool.history import StoredProgram
+from djinn_lab.pool.database.history import StoredProgram
 from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.scheduler import Scheduler

@@ -12,11 +12,12 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from djinn_lab import jobs
 from djinn_lab.jobs.decision import Calendar, Change, QueuePolicy
 from djinn_lab.jobs.fairness import AccountView, Limits
-from djinn_lab.pool import queue_view, usage_history
+from djinn_lab.pool import queue_view
 from djinn_lab.pool.authentication import User
 from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.database import usage_history
+from djinn_lab.pool.database.shares import write_targets
 from djinn_lab.pool.job_api import find_job
-from djinn_lab.pool.share_store import write_targets
 from djinn_lab.pool.steering import remember
 from djinn_lab.pool.web import admin, answer, documented, operator, reader
 

@@ -8,7 +8,7 @@ import msgspec
 
 from djinn_lab.jobs import Job, Notify
 from djinn_lab.memory.footprint import Footprint
-from djinn_lab.pool.gang_plans import GangPlan
+from djinn_lab.pool.gangs.plans import GangPlan
 from djinn_lab.pool.placement import Placement
 from djinn_lab.pool.stops import Stops
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from djinn_lab.pool.authentication import User
-from djinn_lab.pool.durability import Committed
+from djinn_lab.pool.database.durability import Committed
 from djinn_lab.pool.received import Received
 from djinn_lab.protocol.messages import PROTOCOL_VERSION, FromPool, JobUpdate, SegmentResult
 

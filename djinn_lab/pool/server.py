@@ -31,7 +31,7 @@ from djinn_lab.pool.blobs import (
     own_directory,
     remove_directory,
 )
-from djinn_lab.pool.database import lost, unusable
+from djinn_lab.pool.database.engine import lost, unusable
 from djinn_lab.pool.devices import DevicePlan
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.protocol.host import host_id
@@ -46,9 +46,9 @@ from djinn_lab.protocol.runtime_file import (
 from djinn_lab.protocol.version import VERSION
 
 if TYPE_CHECKING:
+    from djinn_lab.pool.database.store import Store
     from djinn_lab.pool.fleet import Fleet
     from djinn_lab.pool.standby import Front
-    from djinn_lab.pool.store import Store
     from djinn_lab.pool.web_server import WebServer
 
 HOST = "127.0.0.1"
@@ -110,8 +110,8 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: LocalLauncher) -> None:
     # Imported while the workers load, which takes longer.
     from djinn_lab.pool.authentication import new_token
+    from djinn_lab.pool.database.store import Store
     from djinn_lab.pool.standby import Front
-    from djinn_lab.pool.store import Store
     from djinn_lab.pool.web_server import WebServer
 
     stopped = asyncio.Event()
@@ -181,7 +181,7 @@ async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
     """Serve until told to stop. Raises SQLAlchemyError when the database, and so the lead, is lost."""
     from djinn_lab.pool.api import create_app
     from djinn_lab.pool.assembly import assemble
-    from djinn_lab.pool.notebooks import NotebookRules
+    from djinn_lab.pool.notebooks.service import NotebookRules
     from djinn_lab.pool.steering import read_steering, restore
 
     options, launcher, stopped = running.options, running.launcher, running.stopped

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from djinn_lab.jobs import DeviceCordoned, IllegalEvent, ReservationEnded, ReservationMade
-from djinn_lab.pool.batch import Work
+from djinn_lab.pool.database.batch import Work
+from djinn_lab.pool.database.tables import steering
 from djinn_lab.pool.driver import Driver
-from djinn_lab.pool.tables import steering
 
 Kept = DeviceCordoned | ReservationMade
 

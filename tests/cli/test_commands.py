@@ -13,7 +13,7 @@ import pytest
 
 from djinn_lab.cli import main
 from djinn_lab.cli.dashboard import dashboard_folder, serve_command
-from djinn_lab.pool.captured_kernel import kernel_folder, kernel_spec
+from djinn_lab.pool.notebooks.captured_kernel import kernel_folder, kernel_spec
 
 
 @pytest.fixture(autouse=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from real_pool import wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -75,3 +77,24 @@ def test_start_look_list_doctor_and_stop(environment: dict[str, str]) -> None:
     assert (stopped.returncode, stopped.stdout) == (0, "The pool has stopped.\n")
     assert not (runtime / "pool.json").exists()
     assert command(environment, "pool", "status").returncode == 1
+
+
+def test_a_dashboard_that_is_told_to_end_leaves_nothing_behind(environment: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "djinn_lab.cli", "dashboard", "--no-show", "--port", "0"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().split("127.0.0.1:")[1].split("/")[0])
+        wait_for(lambda: _listens(port))
+        process.terminate()
+        assert process.wait(20) == 0
+        wait_for(lambda: not _listens(port))
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

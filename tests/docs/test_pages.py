@@ -20,9 +20,9 @@ from djinn_lab.pool.assembly import assemble
 from djinn_lab.pool.authentication import Role
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.context import PoolContext
-from djinn_lab.pool.database import sqlite_url
+from djinn_lab.pool.database.engine import sqlite_url
+from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.launcher import LocalLauncher
-from djinn_lab.pool.store import Store
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -14,7 +14,7 @@ from jupyter_client.manager import KernelManager
 from real_pool import PoolUnderTest, wait_for
 
 from djinn_lab.magics.session_note import NOTE_VARIABLE
-from djinn_lab.pool.captured_kernel import kernel_folder, kernel_spec
+from djinn_lab.pool.notebooks.captured_kernel import kernel_folder, kernel_spec
 
 pytestmark = pytest.mark.processes
 TIMEOUT_S = 60.0

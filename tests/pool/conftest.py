@@ -9,7 +9,7 @@ import pytest
 from pool_kit import Client, running_pool
 from throwaway_postgresql import Postgresql, running_postgresql
 
-from djinn_lab.pool.database import checked_url
+from djinn_lab.pool.database.engine import checked_url
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 

@@ -12,8 +12,8 @@ from pool_kit import Client, act, running_pool
 from throwaway_postgresql import PASSWORD, Postgresql
 
 from djinn_lab.errors import OptionError, PoolError
-from djinn_lab.pool.database import OtherSchema, checked_url, shown, unusable
-from djinn_lab.pool.store import Store
+from djinn_lab.pool.database.engine import OtherSchema, checked_url, shown, unusable
+from djinn_lab.pool.database.store import Store
 
 
 @pytest.mark.parametrize(

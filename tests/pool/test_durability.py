@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from pool_kit import Client, act, http, running_pool
 
-from djinn_lab.pool.tables import jobs
+from djinn_lab.pool.database.tables import jobs
 from djinn_lab.protocol.messages import JobUpdate, QueryBlobs, SegmentResult, SubmitSegment
 from djinn_lab.srg.program import encode_program
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_lab.pool.gang_course import (
+from djinn_lab.pool.gangs.course import (
     AskRoom,
     EndCourse,
     ForgetGroup,

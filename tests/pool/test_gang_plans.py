@@ -6,8 +6,8 @@ import pytest
 import torch
 from programs import Script
 
-from djinn_lab.pool import gang_plans
-from djinn_lab.pool.gang_plans import Judgement, KnownBranches, judge
+from djinn_lab.pool.gangs import plans as gang_plans
+from djinn_lab.pool.gangs.plans import Judgement, KnownBranches, judge
 from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import Program
 from djinn_lab.worker.messages import DeviceMeasured

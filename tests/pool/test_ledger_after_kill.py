@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from pool_kit import Client, act, rest, running_pool, until_dead
 from websockets.exceptions import ConnectionClosed
 
-from djinn_lab.pool.tables import jobs, usage
+from djinn_lab.pool.database.tables import jobs, usage
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 pytestmark = pytest.mark.processes

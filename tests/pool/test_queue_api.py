@@ -18,7 +18,7 @@ from throwaway_postgresql import Postgresql
 from djinn_lab.errors import OptionError, PoolError, Refused
 from djinn_lab.jobs import Terms
 from djinn_lab.jobs.decision import POLICIES
-from djinn_lab.pool.tables import usage
+from djinn_lab.pool.database.tables import usage
 from djinn_lab.protocol.messages import SegmentResult
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.simulator.queue import simulate_queue

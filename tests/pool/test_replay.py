@@ -11,7 +11,7 @@ from pool_kit import Client, act, held, read, rest, running_pool
 
 from djinn_lab import jobs, memory
 from djinn_lab.journal import Record, ReplayDiffers, replay
-from djinn_lab.pool.tables import journal
+from djinn_lab.pool.database.tables import journal
 from djinn_lab.protocol import messages
 
 

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from throwaway_postgresql import Postgresql
 
 from djinn_lab.journal import Record
-from djinn_lab.pool import batch as batch_module
-from djinn_lab.pool import history
-from djinn_lab.pool import store as store_module
-from djinn_lab.pool.database import LedByOther, OtherSchema, checked_url, sqlite_url
-from djinn_lab.pool.store import Store, program_row, write_measurement, write_user
+from djinn_lab.pool.database import batch as batch_module
+from djinn_lab.pool.database import history
+from djinn_lab.pool.database import store as store_module
+from djinn_lab.pool.database.engine import LedByOther, OtherSchema, checked_url, sqlite_url
+from djinn_lab.pool.database.store import Store, program_row, write_measurement, write_user
 
 
 def record(seq: int) -> Record:

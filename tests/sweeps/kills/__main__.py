@@ -17,7 +17,7 @@ from sweeps.kills.harness import Outcome, run
 from throwaway_postgresql import running_postgresql
 
 from benchmarks.machine import now, this_machine
-from djinn_lab.pool.database import checked_url
+from djinn_lab.pool.database.engine import checked_url
 
 KINDS = {
     "sqlite": "SQLite, one pool that is started again",

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from djinn_lab.errors import OptionError, PoolError
-from djinn_lab.pool.sqlite_file import sqlite_engine
-from djinn_lab.pool.tables import metadata, schema_version
+from djinn_lab.pool.database.sqlite_file import sqlite_engine
+from djinn_lab.pool.database.tables import metadata, schema_version
 
 SCHEMA_VERSION = 2
 DATABASE_FILE = "pool.sqlite3"

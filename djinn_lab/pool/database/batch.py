@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from djinn_lab.pool.database import upsert_by
-from djinn_lab.pool.tables import audit, jobs, journal, programs, usage
+from djinn_lab.pool.database.engine import upsert_by
+from djinn_lab.pool.database.tables import audit, jobs, journal, programs, usage
 
 PROGRAM_JOBS_MAX = 200
 PROGRAMS_BYTES_MAX = 2**30

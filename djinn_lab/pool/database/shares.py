@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from djinn_lab.jobs import ChargeAccount
 from djinn_lab.jobs.fairness import AccountState, Amounts, Limits, ShareState, ShareTree
-from djinn_lab.pool.batch import Kind, Row, Work
-from djinn_lab.pool.tables import accounts, usage
+from djinn_lab.pool.database.batch import Kind, Row, Work
+from djinn_lab.pool.database.tables import accounts, usage
 
 
 def usage_row(charge: ChargeAccount) -> Row:

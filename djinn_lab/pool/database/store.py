@@ -27,11 +27,11 @@ import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.journal import Record
-from djinn_lab.pool.batch import LATER, Awaited, Batch, Kind, Row, Work, execute, statement
-from djinn_lab.pool.database import LedByOther, make_tables, upsert
-from djinn_lab.pool.leadership import Candidate
-from djinn_lab.pool.sqlite_file import QuickWriter, checkpoint
-from djinn_lab.pool.tables import devices, users
+from djinn_lab.pool.database.batch import LATER, Awaited, Batch, Kind, Row, Work, execute, statement
+from djinn_lab.pool.database.engine import LedByOther, make_tables, upsert
+from djinn_lab.pool.database.leadership import Candidate
+from djinn_lab.pool.database.sqlite_file import QuickWriter, checkpoint
+from djinn_lab.pool.database.tables import devices, users
 
 BATCH_MAX = 2000
 GATHER_S = 0.2
@@ -55,10 +55,11 @@ log = logging.getLogger(__name__)
 class Store:
     """Opens on construction, in its thread; ``close`` writes what is queued.
 
-    ``url``: as :func:`djinn_lab.pool.database.checked_url` gives it. ``name``: for other pools that want to
-    lead on this database. ``standby``: wait while another one leads. ``leads``: the last journal ``seq``,
-    once this leads. ``waits``: done once it waits; ``leader``: for whom. ``ended``: None once closed, or why
-    nothing can be written any more. ``queued``: how many rows and writes so far, by the event loop."""
+    ``url``: as :func:`djinn_lab.pool.database.engine.checked_url` gives it. ``name``: for other pools that
+    want to lead on this database. ``standby``: wait while another one leads. ``leads``: the last journal
+    ``seq``, once this leads. ``waits``: done once it waits; ``leader``: for whom. ``ended``: None once
+    closed, or why nothing can be written any more. ``queued``: how many rows and writes so far, by the
+    event loop."""
 
     def __init__(self, url: str, name: str = "a pool", standby: bool = False) -> None:
         self._url = url

@@ -104,7 +104,7 @@ audit = sa.Table(
     sa.Column("status", sa.Integer, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
 )
-"""Requests that may change something; see :mod:`djinn_lab.pool.audit`."""
+"""Requests that may change something; see :mod:`djinn_lab.pool.database.audit`."""
 
 devices = sa.Table(
     "devices",

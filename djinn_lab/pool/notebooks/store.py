@@ -8,7 +8,7 @@ import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.jobs.batch import Notebook
-from djinn_lab.pool.tables import notebooks
+from djinn_lab.pool.database.tables import notebooks
 
 
 class Accepted(msgspec.Struct, frozen=True):

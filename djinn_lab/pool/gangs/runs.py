@@ -1,4 +1,4 @@
-"""Runs gangs over workers: carries out what a :class:`~djinn_lab.pool.gang_course.GangCourse` orders.
+"""Runs gangs over workers: carries out what a :class:`~djinn_lab.pool.gangs.course.GangCourse` orders.
 
 Every part is a segment of its own for the worker that runs it. Groups have sessions of their own there, which
 session memory knows and nobody else. What goes from part to part lies in files in the pool's directory; they
@@ -16,8 +16,8 @@ from djinn_lab import jobs, memory
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
-from djinn_lab.pool.gang_answers import whole_answer
-from djinn_lab.pool.gang_course import (
+from djinn_lab.pool.gangs.answers import whole_answer
+from djinn_lab.pool.gangs.course import (
     AskRoom,
     EndCourse,
     ForgetGroup,
@@ -28,7 +28,7 @@ from djinn_lab.pool.gang_course import (
     RunPart,
     StopPart,
 )
-from djinn_lab.pool.gang_plans import GangPlan, PlannedPart
+from djinn_lab.pool.gangs.plans import GangPlan, PlannedPart
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.placement import Placement

@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 
 from djinn_lab.jobs.batch import Outcome
-from djinn_lab.pool import notebook_messages as files
-from djinn_lab.pool.notebook_messages import AttemptEnded, FromRunner, KernelStarted, Task
+from djinn_lab.pool.notebooks import messages as files
+from djinn_lab.pool.notebooks.messages import AttemptEnded, FromRunner, KernelStarted, Task
 
-RUNNER_COMMAND = (sys.executable, "-m", "djinn_lab.pool.notebook_runner")
+RUNNER_COMMAND = (sys.executable, "-m", "djinn_lab.pool.notebooks.runner")
 STOP_GRACE_S = 5.0
 """More than a runner takes to leave by itself."""
 LEFT_GRACE_S = 10.0

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from djinn_lab.pool.gang_course import PartName
-from djinn_lab.pool.gang_plans import GangPlan, PlannedPart
+from djinn_lab.pool.gangs.course import PartName
+from djinn_lab.pool.gangs.plans import GangPlan, PlannedPart
 from djinn_lab.worker.messages import SegmentDone
 
 

@@ -16,8 +16,8 @@ from djinn_lab.jobs.batch import Notebook, NotebookState, Submission
 from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.job_api import find_job
-from djinn_lab.pool.notebook_store import Accepted
-from djinn_lab.pool.notebook_views import (
+from djinn_lab.pool.notebooks.store import Accepted
+from djinn_lab.pool.notebooks.views import (
     NAME_CHARACTERS_MAX,
     NewNotebook,
     NotebookView,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import sqlalchemy as sa
 
-from djinn_lab.pool import tables
+from djinn_lab.pool.database import tables
 
 _FINISHED = ("DONE", "FAILED", "CANCELLED")
 

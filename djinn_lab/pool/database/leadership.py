@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import sqlalchemy as sa
 
-from djinn_lab.pool.database import make_engine
-from djinn_lab.pool.tables import journal
+from djinn_lab.pool.database.engine import make_engine
+from djinn_lab.pool.database.tables import journal
 
 LOCK = int.from_bytes(b"djinnlab", "big")
 LOCK_SUFFIX = ".lock"

@@ -1,4 +1,4 @@
-"""``python -m djinn_lab.pool.notebook_runner DIRECTORY``: runs one notebook, once, for the pool.
+"""``python -m djinn_lab.pool.notebooks.runner DIRECTORY``: runs one notebook, once, for the pool.
 
 The kernel is the project's own, in which every cell is captured; it finds the pool by the environment, with a
 token of its own. What it has done is written after each cell and every few seconds, so that it is there
@@ -29,9 +29,9 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 from djinn_lab.jobs.batch import Outcome
-from djinn_lab.pool import notebook_messages as files
-from djinn_lab.pool.captured_kernel import KERNEL_NAME, kernel_folder, kernel_spec
-from djinn_lab.pool.notebook_messages import AttemptEnded, CellBegins, FromRunner, KernelStarted, Task
+from djinn_lab.pool.notebooks import messages as files
+from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME, kernel_folder, kernel_spec
+from djinn_lab.pool.notebooks.messages import AttemptEnded, CellBegins, FromRunner, KernelStarted, Task
 
 KERNEL_START_TIMEOUT_S = 300
 WRITE_EVERY_S = 5.0

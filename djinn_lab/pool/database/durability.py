@@ -17,7 +17,7 @@ from concurrent.futures import Future
 import sqlalchemy as sa
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from djinn_lab.pool.store import Store
+from djinn_lab.pool.database.store import Store
 
 SOON_S = 0.005
 """How long news that nobody waits for may gather; most cells' results come first, and take it with them."""

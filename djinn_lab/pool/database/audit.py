@@ -13,9 +13,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from djinn_lab.pool.authentication import Authentication
-from djinn_lab.pool.batch import Kind, Row
-from djinn_lab.pool.store import Store
-from djinn_lab.pool.tables import audit
+from djinn_lab.pool.database.batch import Kind, Row
+from djinn_lab.pool.database.store import Store
+from djinn_lab.pool.database.tables import audit
 
 READING = frozenset(("GET", "HEAD", "OPTIONS"))
 NO_CHANGES = ("/v1/blobs/",)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import sqlalchemy as sa
 
-from djinn_lab.pool import tables
+from djinn_lab.pool.database import tables
 from djinn_lab.pool.records import JobView
 from djinn_lab.worker.messages import DeviceMeasured
 

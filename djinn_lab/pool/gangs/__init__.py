@@ -1,0 +1,1 @@
+"""Cells that hold several devices: planned, run, undone."""
