@@ -31,6 +31,7 @@ class RunningCell(msgspec.Struct, frozen=True):
     ends_at: float | None = None
     preempting: bool = False
     preemptions: int = 0
+    unusual: str = ""
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -38,6 +38,7 @@ RUNNING_COLUMNS = [
     {"key": "left", "label": "Expected end", "kind": "number"},
     {"key": "aside", "label": "Moved aside", "kind": "number"},
     {"key": "job", "label": "Job", "kind": "mono"},
+    {"key": "note", "label": "Note", "kind": "text"},
 ]
 
 
@@ -116,7 +117,8 @@ def _running_row(cell: RunningCell, now: float) -> dict[str, Any]:
         "since": {"text": _coarse(ran_s), "sort": ran_s},
         "left": None if left is None else {"text": _coarse(left), "sort": left},
         "aside": cell.preemptions or None,
-        "job": f"{cell.job[:8]}, moving aside" if cell.preempting else cell.job[:8],
+        "job": cell.job[:8],
+        "note": " ".join((*(["Moving aside."] if cell.preempting else ()), cell.unusual)).strip(),
     }
 
 

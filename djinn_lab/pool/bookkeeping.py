@@ -19,6 +19,7 @@ from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, program_row,
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.records import JobRecord
 from djinn_lab.pool.registry import Session, SessionRegistry
+from djinn_lab.pool.run_surprises import RunSurprises
 from djinn_lab.pool.start_estimates import StartEstimates
 from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
 from djinn_lab.worker.messages import SegmentDone, WorkerMemory
@@ -47,6 +48,7 @@ class Bookkeeper:
         self.ledger = ledger
         self._blobs = blobs
         self.estimates = StartEstimates()
+        self.surprises = RunSurprises()
         self._store = store
         self._observe_segment = observe_segment
         self._changed: set[str] = set()
@@ -92,10 +94,17 @@ class Bookkeeper:
         key = (record.session, record.cell, done.segment, len(done.node_end_s))
         self._history[key] = done.run_s
         record.measured_s = (record.measured_s or 0.0) + done.run_s
+        self.surprises.ended(record.predicted_s, done.run_s)
         while len(self._history) > HISTORY_MAX:
             self._history.popitem(last=False)
         timings = msgspec.msgpack.encode((done.node_start_s, done.node_end_s))
         self._store.put(timings_row(done.job, done.segment, timings))
+
+    def unusual(self, running: Iterable[jobs.Job]) -> dict[str, str]:
+        """By job, what is unusual about it."""
+        now_s = self.ledger.clock.now_s()
+        told = ((job.job, self.surprises.sentence(job, now_s)) for job in running)
+        return {job: sentence for job, sentence in told if sentence}
 
     def charge(self, charge: jobs.ChargeAccount) -> None:
         """A line of the usage ledger."""

@@ -74,6 +74,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
             context.heartbeat.lag_s,
             driver.books.estimates.error,
             queue.decided_s,
+            driver.books.unusual(queue.snapshot().jobs),
         )
         return answer(found)
 
@@ -96,6 +97,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
         if known is None:
             return answer(queue_view.Why(view.job, view.state, view.reason, None, None))
         snapshot, plain = queue.decision(clock.now_s()), queue.explain(known.job)
+        plain = " ".join((plain, *driver.books.unusual([known]).values()))
         error = driver.books.estimates.error
         found = await asyncio.to_thread(queue_view.why, known, plain, snapshot, queue.decided_s, error)
         return answer(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -49,7 +49,8 @@ class WaitingJob(msgspec.Struct, frozen=True):
 
 class RunningJob(msgspec.Struct, frozen=True):
     """``ends_at``: expected, None when unknown. ``preempting``: it is asked to move aside.
-    ``members``: of a gang, the other devices that it holds now."""
+    ``members``: of a gang, the other devices that it holds now. ``unusual``: it runs much longer than was
+    foretold, in a sentence."""
 
     job: str
     user: str
@@ -61,6 +62,7 @@ class RunningJob(msgspec.Struct, frozen=True):
     preempting: bool
     preemptions: int
     members: tuple[str, ...] = ()
+    unusual: str = ""
 
 
 class QueueReport(msgspec.Struct, frozen=True):
@@ -111,9 +113,10 @@ def report(
     lag_s: float,
     error: EstimateError | None,
     decided_s: float | None,
+    unusual: Mapping[str, str],
 ) -> QueueReport:
     """Takes a while with many jobs, and reads nothing but its arguments: for another thread. ``others``:
-    those that wait without contending, with what they wait for."""
+    those that wait without contending, with what they wait for. ``unusual``: by running job, what is."""
     cluster, shares = _restored(snapshot, decided_s)
     outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s)
     known = {job.job: job for job in queue_jobs}
@@ -132,7 +135,11 @@ def report(
         event_loop_lag_s=lag_s,
         waiting_count=len(cluster.waiting) + len(others),
         waiting=waiting,
-        running=[_running(job, cluster) for job in queue_jobs if job.state is JobState.RUNNING],
+        running=[
+            _running(job, cluster, unusual.get(job.job, ""))
+            for job in queue_jobs
+            if job.state is JobState.RUNNING
+        ],
         accounts=list(views),
         jain=jain(levels) if any(levels) else None,
         estimate_error=error,
@@ -231,7 +238,7 @@ def _row(
     )
 
 
-def _running(job: Job, cluster: Cluster) -> RunningJob:
+def _running(job: Job, cluster: Cluster, unusual: str) -> RunningJob:
     held = cluster.holdings.get(job.job)
     return RunningJob(
         job=job.job,
@@ -244,6 +251,7 @@ def _running(job: Job, cluster: Cluster) -> RunningJob:
         preempting=job.preempting,
         preemptions=job.preemptions,
         members=job.members,
+        unusual=unusual,
     )
 
 

@@ -19,6 +19,7 @@ from djinn_lab.errors import OptionError, PoolError, Refused
 from djinn_lab.jobs import Terms
 from djinn_lab.jobs.decision import POLICIES
 from djinn_lab.pool.database.tables import usage
+from djinn_lab.pool.run_surprises import SAMPLES_MIN
 from djinn_lab.protocol.messages import SegmentResult
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.simulator.queue import simulate_queue
@@ -276,3 +277,16 @@ def test_cordons_and_reservations_outlive_the_pool(tmp_path: Path) -> None:
         chief.cancel(waiting)
     with running_pool(tmp_path, "cpu:1") as info, Client(info) as ann:
         assert ann.run(act("")).outcome == "done"
+
+
+def test_a_cell_that_runs_far_beyond_its_forecast_is_pointed_out(pool: RuntimeInfo) -> None:
+    with Client(pool) as ann, closing(rest(pool)) as client:
+        for _ in range(SAMPLES_MIN + 1):
+            assert ann.run(act("sleep 0.002"), cell="loop").outcome == "done"
+        stuck = ann.submit(act("sleep 30"), cell="loop")
+        ann.until(stuck, "RUNNING")
+        assert "Unusually" not in client.why(stuck)["sentence"]
+        wait_for(lambda: "Unusually long" in client.why(stuck)["sentence"])
+        (shown,) = client.queue()["running"]
+        assert "so far where" in shown["unusual"]
+        client.cancel(stuck)

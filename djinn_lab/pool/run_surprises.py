@@ -1,0 +1,51 @@
+"""Cells that run much longer than cells do that were foretold as much: something may be wrong with them.
+
+Every run is compared with what was foretold for it. A running cell is unusual when it has run for a larger
+multiple of its forecast than nearly all cells did in the end. Nobody is stopped by that; people are told."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from djinn_lab.jobs import Job, JobState
+from djinn_lab.units import format_seconds
+
+SAMPLES_MAX = 1000
+SAMPLES_MIN = 50
+"""With fewer, nothing is called unusual."""
+USUAL_PART = 0.99
+RATIO_MIN = 2.0
+RAN_S_MIN = 2.0
+"""Below this a forecast says little."""
+
+
+class RunSurprises:
+    """Of one pool."""
+
+    def __init__(self) -> None:
+        self._ratios: deque[float] = deque(maxlen=SAMPLES_MAX)
+
+    def ended(self, predicted_s: float | None, run_s: float) -> None:
+        if predicted_s:
+            self._ratios.append(run_s / predicted_s)
+
+    @property
+    def usual(self) -> float | None:
+        """Nearly all cells end within this multiple of their forecast, at least :data:`RATIO_MIN`; None while
+        too few have been compared."""
+        if len(self._ratios) < SAMPLES_MIN:
+            return None
+        ordered = sorted(self._ratios)
+        return max(RATIO_MIN, ordered[int(USUAL_PART * (len(ordered) - 1))])
+
+    def sentence(self, job: Job, now_s: float) -> str:
+        """What is unusual about a running cell, ``""`` when nothing is."""
+        if job.state is not JobState.RUNNING or not job.predicted_s or job.running_since_s is None:
+            return ""
+        ran_s, usual = now_s - job.running_since_s, self.usual
+        if usual is None or ran_s < RAN_S_MIN or ran_s <= usual * job.predicted_s:
+            return ""
+        return (
+            f"Unusually long: {format_seconds(ran_s)} so far where {format_seconds(job.predicted_s)} were "
+            f"foretold; of the last {len(self._ratios)}, 99 % ended within {usual:.1f} times their forecast."
+        )
