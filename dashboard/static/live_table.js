@@ -12,6 +12,7 @@ export function render({ model, el }) {
   note.className = "note";
   wrap.append(table, note);
   let sort = { key: null, down: false };
+  let kept = new Map();
 
   function sortValue(row, key) {
     const value = row[key];
@@ -86,6 +87,23 @@ export function render({ model, el }) {
     }
   }
 
+  // A row stays the same element while its data changes, or a click that is under way would be lost.
+  function newRow(id) {
+    const row = document.createElement("tr");
+    row.dataset.id = id;
+    for (const _ of model.columns) row.append(document.createElement("td"));
+    if (model.selectable) {
+      row.tabIndex = 0;
+      row.addEventListener("click", () => choose(id));
+      row.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(id); }
+        if (event.key === "ArrowDown") { event.preventDefault(); row.nextElementSibling?.focus(); }
+        if (event.key === "ArrowUp") { event.preventDefault(); row.previousElementSibling?.focus(); }
+      });
+    }
+    return { row, shown: [] };
+  }
+
   function drawBody() {
     const rows = [...model.rows];
     if (sort.key !== null) {
@@ -96,23 +114,21 @@ export function render({ model, el }) {
       });
     }
     const focused = el.getRootNode().activeElement?.dataset?.id;
+    const before = kept;
+    kept = new Map();
     const drawn = rows.map((data) => {
-      const row = document.createElement("tr");
-      row.dataset.id = data.id;
-      if (model.selectable) {
-        row.tabIndex = 0;
-        row.addEventListener("click", () => choose(data.id));
-        row.addEventListener("keydown", (event) => {
-          if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(data.id); }
-          if (event.key === "ArrowDown") { event.preventDefault(); row.nextElementSibling?.focus(); }
-          if (event.key === "ArrowUp") { event.preventDefault(); row.previousElementSibling?.focus(); }
-        });
-      }
-      for (const column of model.columns) {
-        const cell = document.createElement("td");
+      const known = kept.has(data.id) ? undefined : before.get(data.id);
+      const { row, shown } = known ?? newRow(data.id);
+      kept.set(data.id, { row, shown });
+      model.columns.forEach((column, index) => {
+        const value = JSON.stringify(data[column.key] ?? null);
+        if (shown[index] === value) return;
+        shown[index] = value;
+        const cell = row.children[index];
+        cell.replaceChildren();
+        cell.removeAttribute("title");
         fill(cell, column, data[column.key]);
-        row.append(cell);
-      }
+      });
       return row;
     });
     if (!rows.length) {
@@ -124,14 +140,20 @@ export function render({ model, el }) {
       row.append(cell);
       drawn.push(row);
     }
-    body.replaceChildren(...drawn);
-    if (focused) [...body.children].find((row) => row.dataset.id === focused)?.focus();
+    drawn.forEach((row, index) => {
+      if (body.children[index] !== row) body.insertBefore(row, body.children[index] ?? null);
+    });
+    while (body.children.length > drawn.length) body.lastElementChild.remove();
+    if (focused && el.getRootNode().activeElement?.dataset?.id !== focused) {
+      [...body.children].find((row) => row.dataset.id === focused)?.focus();
+    }
     note.textContent = model.note;
     wrap.classList.toggle("selectable", model.selectable);
     mark();
   }
 
-  model.on("columns", () => { drawHead(); drawBody(); });
+  model.on("columns", () => { kept = new Map(); drawHead(); drawBody(); });
+  model.on("selectable", () => { kept = new Map(); drawBody(); });
   model.on("rows", drawBody);
   model.on("note", () => { note.textContent = model.note; });
   model.on("empty", drawBody);

@@ -64,7 +64,9 @@ def test_a_running_cell_appears_and_can_be_cancelled(
     seen_from = time.monotonic()
     row = page.wait_for_selector("tr:has(.pill:text-is('running'))")
     assert time.monotonic() - seen_from < 3.0
-    row.click()
+    before = row.text_content()
+    page.wait_for_function("([row, before]) => row.textContent !== before", arg=[row, before])
+    row.click()  # still the same element, or clicks would be lost while figures change
     page.wait_for_selector("text=Show schedule")
     page.click("button:has-text('Cancel cell'):not([disabled])")
     page.wait_for_selector("text=the pool accepted the cancel")
