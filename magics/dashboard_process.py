@@ -26,7 +26,7 @@ class DashboardProcess:
         """The URL of a running dashboard. Raises PoolError when none answers and none can be started."""
         if _answers():
             return URL
-        command = [sys.executable, "-m", "djinn_lab.cli", "dashboard", "--no-show"]
+        command = [sys.executable, "-m", "djinn_lab.cli", "dashboard", "--no-show", "--with-parent"]
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
         )

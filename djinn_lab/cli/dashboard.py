@@ -18,6 +18,7 @@ from djinn_lab.errors import OptionError, UserError
 
 LOOPBACK = "127.0.0.1"
 PORT_DEFAULT = 5006
+PARENT_EVERY_S = 1.0
 ENDED_WELL = (0, -signal.SIGINT, 128 + signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 
@@ -30,8 +31,12 @@ def serve_dashboard(
             help="A result of djinn-lab simulate, for the page Simulator.", exists=True, dir_okay=False
         ),
     ] = None,
+    with_parent: Annotated[
+        bool, typer.Option("--with-parent", help="End when the program that started this one has ended.")
+    ] = False,
 ) -> None:
     """Serve the dashboard until Ctrl-C. It listens on 127.0.0.1 only and shows this user's pool."""
+    parent = os.getppid() if with_parent else None
     folder = dashboard_folder()
     chosen = free_port(port)
     page = f"http://{LOOPBACK}:{chosen}/dashboard"
@@ -46,13 +51,23 @@ def serve_dashboard(
     server = subprocess.Popen(command, env=environment)
     signal.signal(signal.SIGTERM, lambda number, frame: server.terminate())
     try:
-        code = server.wait()
+        code = _wait(server, parent)
     except KeyboardInterrupt:
         server.terminate()
         server.wait()
         return
     if code not in ENDED_WELL:
         raise UserError(f"The dashboard's server ended with code {code}.", "Try: djinn-lab doctor")
+
+
+def _wait(server: subprocess.Popen[bytes], parent: int | None) -> int:
+    """Its exit code. Ends it when ``parent`` is not the parent any more."""
+    while True:
+        try:
+            return server.wait(None if parent is None else PARENT_EVERY_S)
+        except subprocess.TimeoutExpired:
+            if os.getppid() != parent:
+                server.terminate()
 
 
 def serve_command(folder: Path, port: int, show: bool) -> list[str]:

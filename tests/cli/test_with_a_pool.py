@@ -95,6 +95,22 @@ def test_a_dashboard_that_is_told_to_end_leaves_nothing_behind(environment: dict
         wait_for(lambda: not _listens(port))
 
 
+def test_a_dashboard_ends_with_the_notebook_that_was_killed(environment: dict[str, str]) -> None:
+    start = (
+        "import subprocess, sys, time; "
+        "subprocess.Popen([sys.executable, '-m', 'djinn_lab.cli', 'dashboard', '--no-show', '--port', '0', "
+        "'--with-parent']); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", start], env=environment, stdout=subprocess.PIPE, text=True
+    ) as notebook:
+        assert notebook.stdout is not None
+        port = int(notebook.stdout.readline().split("127.0.0.1:")[1].split("/")[0])
+        wait_for(lambda: _listens(port))
+        notebook.kill()
+        wait_for(lambda: not _listens(port))
+
+
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
