@@ -128,14 +128,14 @@ def test_only_what_is_needed_elsewhere_travels() -> None:
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(1, 5))
-def test_branches_of_any_length_are_laid_once_each_and_never_worse_than_the_longest_alone(
-    lengths: list[int], devices: int
-) -> None:
+def test_branches_of_any_length_are_laid_once_each_and_about_evenly(lengths: list[int], devices: int) -> None:
     script = Script()
     program = script.program(fetch=tuple(chain(script, script.load(SQUARE), length) for length in lengths))
     found = BranchFinder(program, [1.0] * len(program.nodes)).at(0, 0)
     assert found is not None
     laid = [branch for group in found.groups(devices) for branch in group]
     assert sorted(laid) == list(range(len(lengths)))
-    ideal = max(2.0 * max(lengths), 2.0 * sum(lengths) / devices)
-    assert ideal <= found.makespan_s(devices) <= 4 / 3 * ideal + 2
+    longest, even = 2.0 * max(lengths), 2.0 * sum(lengths) / devices
+    assert max(longest, even) <= found.makespan_s(devices) + 1e-9
+    # What any list scheduling keeps to: Graham, Bounds on multiprocessing timing anomalies, SIAM 1969.
+    assert found.makespan_s(devices) <= even + (1 - 1 / devices) * longest + 1e-9
