@@ -36,7 +36,6 @@ class QueuePage:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._snapshot = Snapshot()
-        self._asked = ""
         self.chart = FairnessChart(board.look)
         self.accounts = LiveTable(
             columns=ACCOUNT_COLUMNS,

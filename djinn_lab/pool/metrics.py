@@ -69,10 +69,11 @@ class Metrics:
             counts[record.state] += 1
         for state, count in counts.items():
             self._jobs.labels(state).set(count)
-        for view in driver.ledger.queue.snapshot().devices:
+        queue = driver.ledger.queue.snapshot()
+        for view in queue.devices:
             self._queue.labels(view.device).set(len(view.line))
             self._restarts.labels(view.device).set(driver.launcher.restarts(view.device))
-        self._unusual.set(len(driver.books.unusual(driver.ledger.queue.snapshot().jobs)))
+        self._unusual.set(len(driver.books.unusual(queue.jobs)))
         self._render_queue(driver)
         snapshot = driver.ledger.accounts.snapshot()
         self._memory.note(snapshot, driver.ledger.clock.now_s())

@@ -62,19 +62,19 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.get("/v1/queue", responses=documented(queue_view.QueueReport), summary="Who waits and why")
     async def whole_queue(_user: Annotated[User, Depends(reader)]) -> Response:
-        snapshot = queue.decision(clock.now_s())
+        snapshot, known = queue.decision(clock.now_s()), queue.snapshot().jobs
         contending = {request.job for request in snapshot.cluster.waiting}
         others = queue_view.waits_without_contending(queue, contending)
         found = await asyncio.to_thread(
             queue_view.report,
-            queue.snapshot().jobs,
+            known,
             snapshot,
             others,
             driver.ledger.decision_times(),
             context.heartbeat.lag_s,
             driver.books.estimates.error,
             queue.decided_s,
-            driver.books.unusual(queue.snapshot().jobs),
+            driver.books.unusual(known),
         )
         return answer(found)
 

@@ -24,10 +24,13 @@ class RunSurprises:
 
     def __init__(self) -> None:
         self._ratios: deque[float] = deque(maxlen=SAMPLES_MAX)
+        self._usual: float | None = None
+        """None: to be looked for again."""
 
     def ended(self, predicted_s: float | None, run_s: float) -> None:
         if predicted_s:
             self._ratios.append(run_s / predicted_s)
+            self._usual = None
 
     @property
     def usual(self) -> float | None:
@@ -35,15 +38,20 @@ class RunSurprises:
         too few have been compared."""
         if len(self._ratios) < SAMPLES_MIN:
             return None
-        ordered = sorted(self._ratios)
-        return max(RATIO_MIN, ordered[int(USUAL_PART * (len(ordered) - 1))])
+        if self._usual is None:
+            ordered = sorted(self._ratios)
+            self._usual = max(RATIO_MIN, ordered[int(USUAL_PART * (len(ordered) - 1))])
+        return self._usual
 
     def sentence(self, job: Job, now_s: float) -> str:
         """What is unusual about a running cell, ``""`` when nothing is."""
         if job.state is not JobState.RUNNING or not job.predicted_s or job.running_since_s is None:
             return ""
-        ran_s, usual = now_s - job.running_since_s, self.usual
-        if usual is None or ran_s < RAN_S_MIN or ran_s <= usual * job.predicted_s:
+        ran_s = now_s - job.running_since_s
+        if ran_s < max(RAN_S_MIN, RATIO_MIN * job.predicted_s):
+            return ""
+        usual = self.usual
+        if usual is None or ran_s <= usual * job.predicted_s:
             return ""
         return (
             f"Unusually long: {format_seconds(ran_s)} so far where {format_seconds(job.predicted_s)} were "

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs import DeviceCordoned, IllegalEvent, ReservationEnded, ReservationMade
 from djinn_lab.pool.database.batch import Work
+from djinn_lab.pool.database.engine import upsert
 from djinn_lab.pool.database.tables import steering
 from djinn_lab.pool.driver import Driver
 
@@ -26,10 +27,11 @@ def remember(event: DeviceCordoned | ReservationMade | ReservationEnded) -> Work
     row = {"kind": kind, "name": name, "event": msgspec.json.encode(event).decode()}
 
     def write(connection: sa.Connection) -> None:
-        same = (steering.c.kind == kind) & (steering.c.name == name)
-        connection.execute(sa.delete(steering).where(same))
-        if not over:
-            connection.execute(sa.insert(steering).values(row))
+        if over:
+            same = (steering.c.kind == kind) & (steering.c.name == name)
+            connection.execute(sa.delete(steering).where(same))
+        else:
+            connection.execute(upsert(connection, steering, "kind", "name").values(row))
 
     return write
 

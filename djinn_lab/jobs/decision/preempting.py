@@ -135,8 +135,10 @@ class _Contest:
 
     def _would_stay_behind(self, account: Account, holding: Holding) -> bool:
         """Also after its victim's account, another one, is given back what the victim does not use?"""
-        margin_s = self.policy.fair_margin_s + self.policy.park_factor * holding.park_s
-        return self.claim.still_behind_s(account, self.trial.unused(holding)) > margin_s
+        return self.claim.still_behind_s(account, self.trial.unused(holding)) > self._margin_s(holding)
+
+    def _margin_s(self, holding: Holding) -> float:
+        return self.policy.fair_margin_s + self.policy.park_factor * holding.park_s
 
     def _victim(self, holding: Holding, left_s: float, size: float) -> Victim | None:
         policy, victim = self.policy, holding.request
@@ -170,8 +172,7 @@ class _Contest:
         if policy.by_fairness and request.account != holding.request.account:
             account = self.trial.shares.leaf(holding.request.account)
             behind_s = self.claim.still_behind_s(account, self.trial.unused(holding))
-            margin_s = policy.fair_margin_s + policy.park_factor * holding.park_s
-            if behind_s > margin_s and "fairness" in policy.preempts:
+            if behind_s > self._margin_s(holding) and "fairness" in policy.preempts:
                 return "fairness"
         return "shorter" if self.shorter and behind_s >= 0 and self.size < size else None
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from djinn_lab.jobs import ChargeAccount
 from djinn_lab.jobs.fairness import AccountState, Amounts, Limits, ShareState, ShareTree
 from djinn_lab.pool.database.batch import Kind, Row, Work
+from djinn_lab.pool.database.engine import upsert
 from djinn_lab.pool.database.tables import accounts, usage
 
 
@@ -25,8 +26,7 @@ def write_targets(known: AccountState) -> Work:
     }
 
     def write(connection: sa.Connection) -> None:
-        connection.execute(sa.delete(accounts).where(accounts.c.account == known.account))
-        connection.execute(sa.insert(accounts).values(row))
+        connection.execute(upsert(connection, accounts, "account").values(row))
 
     return write
 

@@ -38,16 +38,16 @@ from djinn_lab.jobs.batch import (
     Submission,
     TimePassed,
 )
-from djinn_lab.pool.database import history
-from djinn_lab.pool.notebooks import store as notebook_store
-from djinn_lab.pool.notebooks import messages as files
 from djinn_lab.pool.alarm import Alarm
 from djinn_lab.pool.authentication import Authentication, User
+from djinn_lab.pool.database import history
+from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.driver import Driver
+from djinn_lab.pool.notebooks import messages as files
+from djinn_lab.pool.notebooks import store as notebook_store
 from djinn_lab.pool.notebooks.messages import AttemptEnded, CellBegins, FromRunner, Task
 from djinn_lab.pool.notebooks.runs import NotebookRun, executed_left, outcome_left, remove, until_gone
 from djinn_lab.pool.notebooks.store import Accepted
-from djinn_lab.pool.database.store import Store
 from djinn_lab.protocol.notebooks import CELL_OPTIONS_VARIABLE, DEADLINE_VARIABLE
 
 WATCH_EVERY_S = 0.25
