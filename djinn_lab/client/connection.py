@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -13,6 +15,7 @@ import msgspec
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as open_websocket
+from websockets.typing import DataLike
 
 from djinn_lab.errors import AuthenticationError, PoolLost, PoolNotFound, Refused, VersionMismatch
 from djinn_lab.protocol import messages
@@ -21,8 +24,18 @@ from djinn_lab.protocol.version import VERSION
 
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 1.0
+PING_INTERVAL_S = 20.0
+PING_BYTES = 8
 Answer = TypeVar("Answer", messages.BlobsMissing, messages.PhaseAnswered)
 START_AGAIN = "Start one with `djinn-lab pool start`, then run the cell again."
+
+
+class _Connection(ClientConnection):
+    """Its pings are numbers of the operating system. By themselves they would be drawn from :mod:`random`,
+    whose state is the user's: a seeded notebook has to draw the same numbers in every run."""
+
+    def ping(self, data: DataLike | None = None, **options: bool) -> threading.Event:
+        return super().ping(os.urandom(PING_BYTES) if data is None else data, **options)
 
 
 class Connection:
@@ -60,6 +73,11 @@ class Connection:
     def answers_signals(self) -> bool:
         """Does the pool say what it made of a signal?"""
         return self.welcome.protocol_version >= 3
+
+    @property
+    def latency_s(self) -> float:
+        """How long the last ping took, 0 before the first."""
+        return self._websocket.latency
 
     def send(self, message: messages.ToPool) -> None:
         data = messages.encode(message)
@@ -139,6 +157,8 @@ def _open(url: str, token: str) -> ClientConnection:
             compression=None,
             open_timeout=CONNECT_TIMEOUT_S,
             close_timeout=CLOSE_TIMEOUT_S,
+            ping_interval=PING_INTERVAL_S,
+            create_connection=_Connection,
             proxy=None,
         )
     except InvalidStatus as error:

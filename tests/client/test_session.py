@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from real_pool import PoolUnderTest, wait_for
@@ -18,6 +20,7 @@ from torch import nn
 
 import djinn_lab
 from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.client import connection
 from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
 from djinn_lab.errors import (
@@ -47,6 +50,25 @@ def test_a_cell_equals_eager_and_reports_where_its_time_went(session: Session) -
     assert report.ops_run == len(cell.graph.nodes) > 0
     assert abs(report.unattributed_s) <= 0.01 * report.total_s + 0.0005
     assert cell.schedule.predicted_s > 0
+
+
+def test_the_random_numbers_of_the_notebook_are_its_own(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the connection asks every now and then whether the pool is there."""
+    monkeypatch.setattr(connection, "PING_INTERVAL_S", 0.02)
+    random.seed(7)
+    np.random.seed(7)
+    before, numpy_before = random.getstate(), np.random.get_state(legacy=False)
+    with pool.session() as session:
+        with session.capture():
+            y = torch.ones(3).cuda() + 1
+        assert y.tolist() == [2.0, 2.0, 2.0]
+        wait_for(lambda: session.executor.connection.latency_s > 0)
+    assert random.getstate() == before
+    numpy_after = np.random.get_state(legacy=False)
+    assert (numpy_after["state"]["key"] == numpy_before["state"]["key"]).all()
+    assert numpy_after["state"]["pos"] == numpy_before["state"]["pos"]
 
 
 def test_an_empty_cell_asks_nobody(session: Session) -> None:
