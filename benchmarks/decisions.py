@@ -54,14 +54,14 @@ class Queue:
         self.numbers = count()
         self.endings: list[tuple[float, int, str, float]] = []
         for _ in range(self.waiting):
-            self.hand_in()
+            self.cluster.submit(self.next_request(), self.now_s)
         self.settle()
 
-    def hand_in(self) -> None:
+    def next_request(self) -> Request:
         """A cell of one of the sessions, which stay with their account and their device."""
         number, draw = next(self.numbers), self.draw
         session = draw.randrange(SESSIONS)
-        request = Request(
+        return Request(
             job=f"job{number}",
             account=f"organisation{session % 5}/project{session % 10}/user{session % ACCOUNTS}",
             rank=draw.choices(range(5), RANK_WEIGHTS)[0],
@@ -73,7 +73,6 @@ class Queue:
             move_s=0.25,
             park_s=0.05,
         )
-        self.cluster.submit(request, self.now_s)
 
     def settle(self) -> None:
         while plan := self.decide(self):
@@ -100,9 +99,10 @@ class Queue:
             if holding is not None and holding.started_s == started_s:
                 break
         self.now_s = ends_s
+        request = self.next_request()
         start = perf_counter()
         end(self.cluster, self.shares, job, ends_s)
-        self.hand_in()
+        self.cluster.submit(request, ends_s)
         self.settle()
         return (perf_counter() - start) * US
 
@@ -154,6 +154,7 @@ def measure(bench: Bench) -> list[Figure]:
         "accounts": ACCOUNTS,
         "devices": DEVICES,
         "events_per_s": round(US / mean_us),
+        "decisions_per_s": round(US / mean_us * ours.decisions / (events + 1)),
         "decisions_per_event": round(ours.decisions / (events + 1), 2),
         "preemptions": ours.preemptions,
         "policy": policy.name,

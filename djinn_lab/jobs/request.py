@@ -17,6 +17,13 @@ Where = tuple[tuple[str, int], ...]
 """Members by node, in the order in which they were chosen."""
 
 
+def members_in(where: Where) -> int:
+    """How many members are there in all."""
+    if len(where) == 1:
+        return where[0][1]
+    return sum(members for _, members in where)
+
+
 class Node(msgspec.Struct, frozen=True):
     """A machine, or one device of the live pool. ``devices``: how many it has. ``labels``: ``key=value``.
     ``taints``: only requests that tolerate all of them come here. ``cordoned``: nothing new starts.

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 from djinn_lab.jobs.backfill.steps import Steps
 from djinn_lab.jobs.backfill.timelines import Timelines
 from djinn_lab.jobs.placement import DEFAULT, Room, Scoring
-from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Where
+from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Where, members_in
 
 
 class Ending(NamedTuple):
@@ -90,7 +90,7 @@ class Profile:
                 return None
             return Slot(start_s, min(demand.members, self._steps.least(start_s, lasts_s)), ())
         found = self._by_node().earliest(demand, lasts_s, from_s, scoring, home)
-        return None if found is None else Slot(found[0], sum(members for _, members in found[1]), found[1])
+        return None if found is None else Slot(found[0], members_in(found[1]), found[1])
 
     def now(
         self, demand: Demand, seconds: float | None, scoring: Scoring = DEFAULT, home: str | None = None

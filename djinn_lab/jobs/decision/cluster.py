@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from djinn_lab.jobs.decision.keys import devices_of
 from djinn_lab.jobs.decision.plan import Reserved
 from djinn_lab.jobs.decision.policy import QueuePolicy
+from djinn_lab.jobs.decision.runners import RunnerIndex
 from djinn_lab.jobs.decision.waiting import WaitingIndex
 from djinn_lab.jobs.placement import Room
-from djinn_lab.jobs.request import Holding, Node, Request, Where
+from djinn_lab.jobs.request import Holding, Node, Request, Where, members_in
 
 _Name = TypeVar("_Name", bound=Hashable)
 
@@ -60,8 +61,7 @@ class ClusterState(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """``devices_held`` and ``queued``: by account and everybody above it (``""`` is the pool). ``running``:
-    holdings by account. ``decided_s``:
+    """``devices_held`` and ``queued``: by account and everybody above it (``""`` is the pool). ``decided_s``:
     when a plan was last made to happen. ``sharing``: waiting requests for less than a whole device."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
@@ -69,7 +69,6 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.waiting: dict[str, Request] = {}
         self.holdings: dict[str, Holding] = {}
-        self.running: dict[str, dict[str, Holding]] = {}
         self.on_node: dict[str, dict[str, Holding]] = {}
         self.pins: dict[str, Pin] = {}
         self.leaving: dict[str, str] = {}
@@ -80,10 +79,12 @@ class Cluster:
         self.sharing = 0
         self.decided_s: float | None = None
         self._waiting_by_account: Counter[str] = Counter()
+        self._running_by_account: Counter[str] = Counter()
         self._ranks: Counter[int] = Counter()
         self._charged: list[tuple[float, str]] = []
         self._lines: dict[str, tuple[str, ...]] = {}
         self._index: WaitingIndex | None = None
+        self._runners: RunnerIndex | None = None
         for node in nodes:
             self.set_node(node)
 
@@ -203,12 +204,11 @@ class Cluster:
         self.room.give(demand, where)
         for node, _ in where:
             del self.on_node[node][job]
-        self._count_devices(holding.request.account, -devices_of(demand, _members(where)))
+        self._count_devices(holding.request.account, -devices_of(demand, members_in(where)))
         _count(self._ranks, holding.request.rank, -1)
-        of_account = self.running[holding.request.account]
-        del of_account[job]
-        if not of_account:
-            del self.running[holding.request.account]
+        _count(self._running_by_account, holding.request.account, -1)
+        if self._runners is not None:
+            self._runners.discard(job)
         return holding
 
     def shrink(self, job: str, where: Where) -> None:
@@ -221,14 +221,14 @@ class Cluster:
         self.room.give(demand, gone)
         for node, _ in gone:
             del self.on_node[node][job]
-        self._count_devices(holding.request.account, -devices_of(demand, _members(gone)))
+        self._count_devices(holding.request.account, -devices_of(demand, members_in(gone)))
         self._hold(replace(holding, where=where))
 
     def parked(self, job: str, now_s: float, estimate_s: float | None) -> Request:
         """It has moved aside and waits again; ``estimate_s``: what it needs still, coming back included."""
         holding = self.finish(job)
         request = holding.request
-        had_s = devices_of(request.demand, _members(holding.where)) * (now_s - holding.started_s)
+        had_s = devices_of(request.demand, members_in(holding.where)) * (now_s - holding.started_s)
         again = replace(
             request,
             estimate_s=estimate_s,
@@ -243,12 +243,14 @@ class Cluster:
         request, where = holding.request, holding.where
         self.room.take(request.demand, where)
         self._hold(holding)
-        self._count_devices(request.account, devices_of(request.demand, _members(where)))
+        self._count_devices(request.account, devices_of(request.demand, members_in(where)))
         _count(self._ranks, request.rank, 1)
+        _count(self._running_by_account, request.account, 1)
 
     def _hold(self, holding: Holding) -> None:
         self.holdings[holding.request.job] = holding
-        self.running.setdefault(holding.request.account, {})[holding.request.job] = holding
+        if self._runners is not None:
+            self._runners.add(holding)
         if holding.charged_until_s is not None:
             heapq.heappush(self._charged, (holding.charged_until_s, holding.request.job))
         for node, _ in holding.where:
@@ -284,10 +286,20 @@ class Cluster:
             index.add(self.waiting[job], now_s)
         return index
 
+    def runners(self, policy: QueuePolicy, now_s: float) -> RunnerIndex:
+        """Who runs, as this policy sizes them up now."""
+        found = self._runners
+        if found is None or found.policy != policy:
+            found = self._runners = RunnerIndex(policy)
+            for holding in self.holdings.values():
+                found.add(holding)
+        found.advance(now_s)
+        return found
+
     @property
     def contended(self) -> bool:
         """Does somebody wait while another account runs?"""
-        waiting, running = self._waiting_by_account, self.running
+        waiting, running = self._waiting_by_account, self._running_by_account
         return bool(waiting and running) and (len(waiting) > 1 or waiting.keys() != running.keys())
 
     @property
@@ -334,10 +346,6 @@ def accounts_above(account: str) -> tuple[str, ...]:
     """The pool (``""``), every account above this one, and this one."""
     parts = account.split("/")
     return ("", *("/".join(parts[: count + 1]) for count in range(len(parts))))
-
-
-def _members(where: Where) -> int:
-    return sum(members for _, members in where)
 
 
 def _shares_devices(request: Request) -> bool:

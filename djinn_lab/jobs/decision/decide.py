@@ -28,7 +28,7 @@ from djinn_lab.jobs.decision.trial import Trial, fits_at
 from djinn_lab.jobs.decision.waiting import Bucket, Cursor, WaitingIndex
 from djinn_lab.jobs.fairness import LimitHit, ShareTree
 from djinn_lab.jobs.placement import Placed
-from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Request
+from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Request, members_in
 
 LOOKS_PER_TRY = 2
 """So many candidates that cannot start are looked at for each that is tried as a preemptor."""
@@ -286,7 +286,7 @@ class _Decision:
         trial.preemptions.append(found)
         trial.victims.update(found.victims)
         trial.keep(request, found.where, found.victims)
-        members = sum(members for _, members in found.where)
+        members = members_in(found.where)
         trial.admit(request, members, estimate_s(request, self.policy))
         self._note(request, Reason.MAKING_ROOM)
 

@@ -9,7 +9,7 @@ from djinn_lab.jobs.decision.cluster import Cluster
 from djinn_lab.jobs.decision.plan import Plan
 from djinn_lab.jobs.decision.trial import charge_for
 from djinn_lab.jobs.fairness import ShareTree
-from djinn_lab.jobs.request import Holding
+from djinn_lab.jobs.request import Holding, members_in
 
 
 def enact(cluster: Cluster, shares: ShareTree, plan: Plan) -> None:
@@ -53,6 +53,6 @@ def park(
 
 
 def _settle(shares: ShareTree, holding: Holding, now_s: float, transfer_bytes: float) -> None:
-    members = sum(members for _, members in holding.where)
+    members = members_in(holding.where)
     used = charge_for(holding.request.demand, members, max(0.0, now_s - holding.started_s))
     shares.settle(holding.request.job, used._replace(transfer_bytes=transfer_bytes))

@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 
 from djinn_lab.jobs.decision.policy import QueuePolicy
-from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Holding, Request
+from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Holding, Request, members_in
 
 Key = tuple[float, int]
 
@@ -58,8 +58,11 @@ def effective_rank(request: Request, policy: QueuePolicy, now_s: float) -> int:
     """Never 0 unless it is 0 by itself."""
     if not policy.by_rank:
         return 0
-    raised = request.rank - steps(request, policy, now_s)
-    return max(raised, min(1, request.rank))
+    rank = request.rank
+    if rank <= 1:
+        return rank
+    raised = rank - steps(request, policy, now_s)
+    return raised if raised > 1 else 1
 
 
 def next_rank_change_s(request: Request, policy: QueuePolicy, now_s: float) -> float:
@@ -110,6 +113,6 @@ def attained_queue(holding: Holding, policy: QueuePolicy, now_s: float) -> int:
 
 def attained_s(holding: Holding, now_s: float) -> float:
     """Device-seconds until now."""
-    members = sum(members for _, members in holding.where)
+    members = members_in(holding.where)
     had = devices_of(holding.request.demand, members) * max(0.0, now_s - holding.started_s)
     return holding.request.attained_s + had

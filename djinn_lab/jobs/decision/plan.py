@@ -6,7 +6,7 @@ import msgspec
 
 from djinn_lab.jobs.decision.policy import Cause
 from djinn_lab.jobs.fairness import Amounts
-from djinn_lab.jobs.request import Where
+from djinn_lab.jobs.request import Where, members_in
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Start(msgspec.Struct, frozen=True):
 
     @property
     def members(self) -> int:
-        return sum(members for _, members in self.where)
+        return members_in(self.where)
 
 
 class Preemption(msgspec.Struct, frozen=True):

@@ -37,9 +37,9 @@ from djinn_lab.jobs.decision.keys import (
 )
 from djinn_lab.jobs.decision.plan import Preemption
 from djinn_lab.jobs.decision.policy import PROMISING, Cause
+from djinn_lab.jobs.decision.runners import Runners
 from djinn_lab.jobs.decision.trial import Trial, charge_for, fits_at
-from djinn_lab.jobs.fairness.account import Account
-from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Holding, Request, Where
+from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Holding, Request, Where, members_in
 
 
 class Victim(NamedTuple):
@@ -84,8 +84,8 @@ def find(trial: Trial, request: Request) -> Preemption | None:
 
 
 class _Contest:
-    """A candidate against those who run. Accounts none of whose jobs could have to go are passed over without
-    looking at their jobs."""
+    """A candidate against those who run, account by account or, where they all stand together beside the
+    candidate's own line, group by group. Those too small to have to go are not looked at."""
 
     def __init__(self, trial: Trial, request: Request) -> None:
         self.trial, self.request, self.policy = trial, request, trial.policy
@@ -104,50 +104,54 @@ class _Contest:
         )
 
     def eligible(self) -> Iterator[Victim]:
-        """Nobody of a better rank. Rank is asked about only where somebody who runs has a worse one, service
-        only where it counts, what would be given back only of accounts that are ahead; of those that could
-        lose somebody for shortness only, those who are large enough."""
-        rank, by_fairness = self.rank, self.policy.by_fairness
-        by_rank = "rank" in self.policy.preempts and self.trial.cluster.worst_rank > rank
-        by_service = "attained" in self.policy.preempts
+        """Nobody of a better rank. Those of a worse one where rank counts, everybody where service does or
+        whose account is ahead, of the others those who are larger."""
         if self.shorter:
             self.trial.wake_by(self.trial.next_end_s)
-        for account, runners in self.runners:
-            behind_s = self.claim.behind_s(account) if by_fairness else 0.0
-            ahead = behind_s > self.fair_s
-            larger_than = self.size if self.shorter and behind_s >= 0 else math.inf
-            if not (ahead or by_service or by_rank) and runners[0][0] <= larger_than:
-                continue
-            for size, left_s, holding in runners:
-                if holding.request.rank < rank:
+        by_service = "attained" in self.policy.preempts
+        worse_than = -math.inf if "rank" in self.policy.preempts else math.inf
+        for runners, behind_s in self._groups():
+            than = self.size if self.shorter and behind_s >= 0 else math.inf
+            everybody = by_service or behind_s > self.fair_s
+            if everybody:
+                than = -math.inf
+            for size, left_s, holding in self.runners.larger(runners, self.rank, than, min(than, worse_than)):
+                equal = holding.request.rank == self.rank
+                if equal and behind_s > 0 and not everybody and self._gives_back_more(holding, runners):
                     continue
-                if (
-                    size > larger_than
-                    or by_service
-                    or (by_rank and holding.request.rank > rank)
-                    or (ahead and self._would_stay_behind(account, holding))
-                ):
-                    victim = self._victim(holding, left_s, size)
-                    if victim is not None:
-                        yield victim
-                elif not (by_rank or ahead):
-                    break
+                victim = self._victim(holding, left_s, size, behind_s)
+                if victim is not None:
+                    yield victim
 
-    def _would_stay_behind(self, account: Account, holding: Holding) -> bool:
-        """Also after its victim's account, another one, is given back what the victim does not use?"""
-        return self.claim.still_behind_s(account, self.trial.unused(holding)) > self._margin_s(holding)
+    def _gives_back_more(self, holding: Holding, runners: Runners) -> bool:
+        """More device time than keeps its group ahead, so that the group would be the better entitled one.
+        Most of those that are larger fail here, cheaply; rounding errs on the side of False."""
+        if holding.charged_until_s is None:
+            return False
+        devices = devices_of(holding.request.demand, members_in(holding.where))
+        unused_s = (holding.charged_until_s - self.trial.now_s) * devices
+        return unused_s > self.claim.spare_device_s(self.trial.shares.leaf(runners.account)) * (1 + 1e-9)
 
-    def _margin_s(self, holding: Holding) -> float:
-        return self.policy.fair_margin_s + self.policy.park_factor * holding.park_s
+    def _groups(self) -> Iterator[tuple[Runners, float]]:
+        """Who runs, and by how much the candidate's account would still be better entitled than they."""
+        if not self.policy.by_fairness:
+            yield self.runners.pool, 0.0
+            return
+        shares, account = self.trial.shares, self.trial.shares.leaf(self.request.account)
+        for runners in self.runners.beside(account):
+            yield runners, self.claim.behind_s(shares.leaf(runners.account))
+        own = self.runners.own(account)
+        if own is not None:
+            yield own, 0.0
 
-    def _victim(self, holding: Holding, left_s: float, size: float) -> Victim | None:
+    def _victim(self, holding: Holding, left_s: float, size: float, behind_s: float) -> Victim | None:
         policy, victim = self.policy, holding.request
         if victim.job in self.trial.victims or not holding.preemptible:
             return None
         if victim.preempted >= policy.preemptions_max and self.request.rank > 0:
             return None
         rank = effective_rank(victim, policy, self.trial.now_s)
-        cause = self._cause(holding, rank, size)
+        cause = self._cause(holding, rank, size, behind_s)
         if cause is None or self._protected(holding) or (self.promised and left_s < self.needed_s):
             return None
         cost_s = holding.park_s * (1 + victim.preempted)
@@ -161,27 +165,31 @@ class _Contest:
         self.trial.wake_by(until_s)
         return self.trial.now_s < until_s
 
-    def _cause(self, holding: Holding, rank: int, size: float) -> Cause | None:
-        """The first cause that lets the candidate preempt this one."""
+    def _cause(self, holding: Holding, rank: int, size: float, behind_s: float) -> Cause | None:
+        """The first cause that lets the candidate preempt this one. ``behind_s`` can only become less
+        when the other account is given back what the stopped job does not use."""
         policy, request = self.policy, self.request
         if self.rank != rank:
             return "rank" if self.rank < rank and "rank" in policy.preempts else None
         if "attained" in policy.preempts:
             return "attained" if _less_served(self.trial, request, holding) else None
-        behind_s = 0.0
+        margin_s = self.fair_s + policy.park_factor * holding.park_s
+        larger = self.shorter and behind_s >= 0 and self.size < size
+        if not larger and behind_s <= margin_s:
+            return None
         if policy.by_fairness and request.account != holding.request.account:
             account = self.trial.shares.leaf(holding.request.account)
             behind_s = self.claim.still_behind_s(account, self.trial.unused(holding))
-            if behind_s > self._margin_s(holding) and "fairness" in policy.preempts:
+            if behind_s > margin_s:
                 return "fairness"
-        return "shorter" if self.shorter and behind_s >= 0 and self.size < size else None
+        return "shorter" if larger and behind_s >= 0 else None
 
 
 def _less_served(trial: Trial, request: Request, holding: Holding) -> bool:
     queue = attained_queue(holding, trial.policy, trial.now_s)
     limits = trial.policy.attained_limits_s
     if queue < len(limits):
-        members = sum(members for _, members in holding.where)
+        members = members_in(holding.where)
         rate = devices_of(holding.request.demand, members)
         if rate:
             had_s = attained_s(holding, trial.now_s)

@@ -5,26 +5,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from operator import itemgetter
 
 from msgspec.structs import replace
 
 from djinn_lab.jobs.backfill import Ending, Profile, Slot
 from djinn_lab.jobs.decision.cluster import Cluster
-from djinn_lab.jobs.decision.keys import devices_of, estimate_s, remaining_s, weight
+from djinn_lab.jobs.decision.keys import devices_of, estimate_s, remaining_s
 from djinn_lab.jobs.decision.plan import Preemption, Reserved, Start, TopUp
 from djinn_lab.jobs.decision.policy import QueuePolicy
+from djinn_lab.jobs.decision.runners import RunnerIndex
 from djinn_lab.jobs.fairness import Amounts, ShareTree
-from djinn_lab.jobs.fairness.account import Account
 from djinn_lab.jobs.placement import SCORINGS, Placed, Room
 from djinn_lab.jobs.placement.free import capacity
-from djinn_lab.jobs.request import Demand, Holding, Request, Where
+from djinn_lab.jobs.request import Demand, Holding, Request, Where, members_in
 
 MIB = 1 << 20
-Runner = tuple[float, float, Holding]
-"""Its size (what it needs still, less what parking costs, by its weight), what it needs still in seconds, and
-itself."""
-_by_size = itemgetter(0)
 AHEAD_S_MIN = 0.01
 """A job that was expected to take no time at all is charged for this much ahead, or it would be due again at
 once."""
@@ -54,7 +49,7 @@ class Trial:
         self.next_end_s = math.inf
         self.largest = 0.0
         """The size of the largest of those who run; known once ``runners`` are."""
-        self._runners: list[tuple[Account, list[Runner]]] | None = None
+        self._runners: RunnerIndex | None = None
         self._unused: dict[str, Amounts] = {}
         self._profile: Profile | None = None
         self._promised = 0
@@ -83,7 +78,7 @@ class Trial:
             ran_s = self.now_s - holding.started_s
             quantum_s = max(self.shares.settings.quantum_s, ran_s / 4)
             ahead_s = max(AHEAD_S_MIN, min(remaining_s(holding, self.policy, self.now_s), quantum_s))
-            members = sum(members for _, members in holding.where)
+            members = members_in(holding.where)
             owed = charge_for(holding.request.demand, members, ran_s + ahead_s)
             if matters:
                 self.wake_by(self.now_s + ahead_s)
@@ -119,31 +114,13 @@ class Trial:
         return kept
 
     @property
-    def runners(self) -> list[tuple[Account, list[Runner]]]:
-        """Who runs, by account, the largest first."""
+    def runners(self) -> RunnerIndex:
+        """Who runs, by account and by size."""
         if self._runners is None:
-            leaf = self.shares.leaf
-            self._runners = [
-                (leaf(account), self._sized(holdings.values()))
-                for account, holdings in self.cluster.running.items()
-            ]
-            self.largest = max((sized[0][0] for _, sized in self._runners), default=0.0)
+            self._runners = self.cluster.runners(self.policy, self.now_s)
+            self.largest = self._runners.largest()
+            self.next_end_s = self._runners.next_end_s()
         return self._runners
-
-    def _sized(self, holdings: Iterable[Holding]) -> list[Runner]:
-        policy, now_s, factor = self.policy, self.now_s, self.policy.park_factor
-        found = []
-        for one in holdings:
-            ends_s = one.ends_s
-            left_s = (
-                ends_s - now_s if ends_s is not None and ends_s > now_s else remaining_s(one, policy, now_s)
-            )
-            if left_s < self.next_end_s - now_s:
-                self.next_end_s = now_s + left_s
-            found.append(((left_s - factor * one.park_s) * weight(one.request.demand, policy), left_s, one))
-        if len(found) > 1:
-            found.sort(key=_by_size, reverse=True)
-        return found
 
     def unused(self, holding: Holding) -> Amounts:
         """What its account would be given back if it stopped now."""
@@ -157,13 +134,12 @@ class Trial:
         charge = self.shares.charge(holding.request.job)
         if charge is None:
             return Amounts()
-        members = sum(members for _, members in holding.where)
-        used = charge_for(holding.request.demand, members, self.now_s - holding.started_s)
+        used = charge_for(holding.request.demand, members_in(holding.where), self.now_s - holding.started_s)
         charged = charge.amounts
         return Amounts(
             max(0.0, charged.device_s - used.device_s),
             max(0.0, charged.memory_byte_s - used.memory_byte_s),
-            max(0.0, charged.transfer_bytes - used.transfer_bytes),
+            max(0.0, charged.transfer_bytes),
         )
 
     def home_wait_s(self, home: str) -> float:
@@ -186,7 +162,7 @@ class Trial:
         self.room.take(request.demand, part)
         self._begun.append((request, part, estimate_s(request, self.policy)))
         if self._profile is not None and part:
-            slot = Slot(self.now_s, sum(members for _, members in part), part)
+            slot = Slot(self.now_s, members_in(part), part)
             self._profile.reserve(request.demand, slot, request.estimate_s)
 
     # -- promises to those who are ahead ---------------------------------------------------------------------
@@ -234,7 +210,7 @@ class Trial:
 
     def _slot(self, promise: Reserved) -> Slot:
         demand = self.cluster.waiting[promise.job].demand
-        members = sum(members for _, members in promise.where) or demand.members
+        members = members_in(promise.where) or demand.members
         return Slot(promise.start_s, members, promise.where)
 
     def restricted(self, request: Request) -> Demand:

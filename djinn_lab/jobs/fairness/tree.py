@@ -203,19 +203,25 @@ class ShareTree:
 
         by_device, by_memory, by_transfer = self._factors
 
-        def leveled(node: Account, more: Amounts) -> float:
+        def leveled(node: Account, more: Amounts, sign: float) -> float:
             device_s, memory_byte_s, transfer_bytes = more
-            return (
-                max(
-                    0.0,
-                    (node.device_s + device_s * weight) * by_device,
-                    (node.memory_byte_s + memory_byte_s * weight) * by_memory,
-                    (node.transfer_bytes + transfer_bytes * weight) * by_transfer,
-                )
-                / node.weight
-            )
+            factor = weight * sign
+            dominant = (node.device_s + device_s * factor) * by_device
+            by_byte_s = (node.memory_byte_s + memory_byte_s * factor) * by_memory
+            if by_byte_s > dominant:
+                dominant = by_byte_s
+            moved = (node.transfer_bytes + transfer_bytes * factor) * by_transfer
+            if moved > dominant:
+                dominant = moved
+            return dominant / node.weight if dominant > 0 else 0.0
 
-        return Claim(self.leaf(account), gains, leveled, self._decay.window_s / weight)
+        def spare_device_s(node: Account, level: float) -> float:
+            by_others = max(node.memory_byte_s * by_memory, node.transfer_bytes * by_transfer)
+            if not by_device or by_others >= level * node.weight:
+                return math.inf
+            return (node.device_s - level * node.weight / by_device) / weight
+
+        return Claim(self.leaf(account), gains, leveled, spare_device_s, self._decay.window_s / weight)
 
     def min_runtime_s(self, victim: str, preemptor: str, default: float) -> float:
         """KAI's rule: below the lowest common ancestor of both, the victim's side decides, and what it

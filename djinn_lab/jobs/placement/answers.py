@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from djinn_lab.jobs.request import Where
+from djinn_lab.jobs.request import Where, members_in
 
 Constraint = Literal[
     "nodes", "selector", "taints", "devices", "device_share", "cpu", "memory", "one_node", "packed", "members"
@@ -24,7 +24,7 @@ class Placed(msgspec.Struct, frozen=True):
 
     @property
     def members(self) -> int:
-        return sum(members for _, members in self.where)
+        return members_in(self.where)
 
 
 class Misfit(msgspec.Struct, frozen=True):

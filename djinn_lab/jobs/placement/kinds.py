@@ -45,14 +45,16 @@ class Bunch:
 
 
 class Kind:
-    """``node``: any of them, without its name. ``free_devices``: wholly free ones of all together."""
+    """``node``: any of them, without its name. ``free_devices``: wholly free ones of all together.
+    ``usable``: something may start there."""
 
-    __slots__ = ("bunches", "empty", "free_devices", "node", "number", "size")
+    __slots__ = ("bunches", "empty", "free_devices", "node", "number", "size", "usable")
 
     def __init__(self, node: Node, number: int) -> None:
         self.node = nameless(node)
         self.number = number
         self.empty = empty(node)
+        self.usable = node.ready and not node.cordoned
         self.bunches: dict[Free, Bunch] = {}
         self.size = 0
         self.free_devices = 0
@@ -72,10 +74,6 @@ class Kind:
             del self.bunches[free]
         self.size -= 1
         self.free_devices -= free.devices
-
-    @property
-    def usable(self) -> bool:
-        return self.node.ready and not self.node.cordoned
 
 
 def nameless(node: Node) -> Node:

@@ -125,7 +125,11 @@ class Room:
     @property
     def devices_free(self) -> int:
         """Wholly free ones of nodes where something may start."""
-        return sum(kind.free_devices for kind in self._kinds.values() if kind.usable)
+        free = 0
+        for kind in self._kinds.values():
+            if kind.usable:
+                free += kind.free_devices
+        return free
 
     # -- capacity ------------------------------------------------------------------------------------------
 

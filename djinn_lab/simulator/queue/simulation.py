@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import Cluster, Plan, QueuePolicy, Start, decide, enact, end, park
 from djinn_lab.jobs.fairness import Capacity, ShareSettings, ShareState, ShareTree
-from djinn_lab.jobs.request import Node, Request
+from djinn_lab.jobs.request import Node, Request, members_in
 from djinn_lab.simulator.queue.estimates import Estimator
 from djinn_lab.simulator.queue.history import History
 from djinn_lab.simulator.queue.records import Records
@@ -178,7 +178,7 @@ class PoolSimulation:
         running.attempt += 1
         running.preempted += 1
         running.stopped = True
-        members = sum(members for _, members in self.cluster.holdings[name].where)
+        members = members_in(self.cluster.holdings[name].where)
         self._at(self.now_s + self.settings.parking.out_s(members), "parked", name, running.attempt)
 
     def _work_off(self, running: Running) -> None:
