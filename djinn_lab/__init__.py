@@ -9,17 +9,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from djinn_lab.client.announcing import checkpoint, publish
     from djinn_lab.client.connect import connect
     from djinn_lab.client.convenience import execute_model, fetch
     from djinn_lab.magics.extension import load_ipython_extension, unload_ipython_extension
 
-__all__ = ["connect", "execute_model", "fetch", "load_ipython_extension", "unload_ipython_extension"]
+__all__ = [
+    "checkpoint",
+    "connect",
+    "execute_model",
+    "fetch",
+    "load_ipython_extension",
+    "publish",
+    "unload_ipython_extension",
+]
 
 _HOMES = {
+    "checkpoint": "djinn_lab.client.announcing",
     "connect": "djinn_lab.client.connect",
     "execute_model": "djinn_lab.client.convenience",
     "fetch": "djinn_lab.client.convenience",
     "load_ipython_extension": "djinn_lab.magics.extension",
+    "publish": "djinn_lab.client.announcing",
     "unload_ipython_extension": "djinn_lab.magics.extension",
 }
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from djinn_lab.config import Profile, load_profile
 from djinn_lab.errors import OptionError
 from djinn_lab.jobs import NO_TERMS, Priority, Terms
+from djinn_lab.jobs.conditions import separated
 from djinn_lab.units import parse_seconds
 
 PRIORITIES = tuple(priority.value for priority in Priority)
@@ -86,8 +87,15 @@ def _add_terms(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--after",
         action="append",
+        type=_after,
         metavar="JOB",
-        help="start when this job (an id, or the start of one) has ended well; may be given several times",
+        help="start when this job (an id, or the start of one) has ended well; JOB:any: has ended; "
+        "JOB:checkpoint[=NAME]: has announced a checkpoint; data:NAME: when such data is published; several "
+        "with commas, or by giving the option again",
+    )
+    parser.add_argument("--after-count", type=int, metavar="N", help="... so many of them suffice")
+    parser.add_argument(
+        "--after-timeout", type=_duration, metavar="DURATION", help="... and wait no longer than this"
     )
     parser.add_argument(
         "--deadline",
@@ -109,6 +117,13 @@ def _gang(text: str) -> tuple[int, int]:
     return int(members), int(least or members)
 
 
+def _after(text: str) -> tuple[str, ...]:
+    try:
+        return separated([text])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _duration(text: str) -> float:
     try:
         seconds = parse_seconds(text)
@@ -124,7 +139,9 @@ def _terms(chosen: dict[str, Any]) -> Terms:
     return Terms(
         gang=gang,
         gang_min=least,
-        after=tuple(chosen.pop("after", ())),
+        after=tuple(one for several in chosen.pop("after", ()) for one in several),
+        after_count=chosen.pop("after_count", None),
+        after_timeout_s=chosen.pop("after_timeout", None),
         deadline_s=chosen.pop("deadline", None),
         timeout_s=chosen.pop("timeout", None),
     )
@@ -151,6 +168,9 @@ def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions
     if "progress_after" in chosen:
         chosen["progress_after_s"] = chosen.pop("progress_after")
     terms = _terms(chosen)
+    problem = terms.problem()
+    if problem is not None:
+        raise OptionError(f"{program}: it asks for {problem}.", f"See {program}? for the options.")
     options = replace(defaults, **chosen, terms=terms)
     if options.dry_run and options.verify:
         raise OptionError(

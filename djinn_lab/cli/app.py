@@ -10,6 +10,7 @@ import typer
 from djinn_lab.cli import (
     bench,
     dashboard,
+    data,
     demo,
     doctor,
     jobs,
@@ -44,6 +45,7 @@ def build_app() -> typer.Typer:
     app.command("cancel")(jobs.cancel_job)
     app.command("submit")(submit.submit_notebook)
     app.add_typer(notebooks.build_group(), name="notebooks")
+    app.add_typer(data.build_group(), name="data")
     app.command("queue")(queue.show_queue)
     app.command("why")(queue.why_job)
     app.command("preempt")(queue.preempt_job)

@@ -18,6 +18,7 @@ from djinn_lab.errors import OptionError, PoolLost, PoolNotFound, UserError
 from djinn_lab.jobs import RANKS
 from djinn_lab.jobs.batch import OVER, Restart
 from djinn_lab.jobs.batch.restarts import BACKOFF_S
+from djinn_lab.jobs.conditions import separated
 from djinn_lab.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -40,8 +41,14 @@ def submit_notebook(
         str, typer.Option(help="Of the notebook, and the default of its cells: CRITICAL to SCAVENGER.")
     ] = "NORMAL",
     after: Annotated[
-        list[str] | None, typer.Option(help="Start when this notebook or cell has ended well; repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="Start when this notebook or cell has ended well; JOB:any: has ended; "
+            "JOB:checkpoint or JOB:checkpoint=NAME: has announced it; data:NAME: it is published. Repeatable."
+        ),
     ] = None,
+    after_count: Annotated[int | None, typer.Option(min=1, help="... so many of them suffice.")] = None,
+    after_timeout: Annotated[str | None, typer.Option(help="... and wait no longer than this.")] = None,
     deadline: Annotated[
         str | None, typer.Option(help="Be done within this time if the pool can, such as 2h; stops nothing.")
     ] = None,
@@ -80,7 +87,9 @@ def submit_notebook(
         "key": key or uuid.uuid4().hex,
         "folder": _folder(notebook, folder),
         "priority": priority.upper(),
-        "after": after or [],
+        "after": _after(after or []),
+        "after_count": after_count,
+        "after_timeout_s": _seconds("--after-timeout", after_timeout),
         "deadline_s": _seconds("--deadline", deadline),
         "timeout_s": _seconds("--timeout", timeout),
         "restart": {
@@ -190,6 +199,13 @@ def _folder(notebook: Path, given: Path | None) -> str:
     if given is not None:
         return str(given.absolute())
     return str(notebook.absolute().parent)
+
+
+def _after(given: list[str]) -> list[str]:
+    try:
+        return list(separated(given))
+    except ValueError as error:
+        raise OptionError(f"--after: {error}.") from None
 
 
 def _seconds(option: str, text: str | None) -> float | None:

@@ -11,7 +11,7 @@ from djinn_lab.units import format_seconds
 LOOP_CUTS_MIN = 5
 """So often must one line cut a cell, with ops in between, to be called a loop that does."""
 LOOPS_SHOWN_MAX = 3
-_EXPLICIT = frozenset(("cpu", "fetch", "save", "cell end", STREAMED, "verify"))
+_EXPLICIT = frozenset(("cpu", "fetch", "save", "cell end", STREAMED, "verify", "checkpoint", "publish"))
 
 _NAMES = {
     "item": "item (.item(), float(), int(), bool() or `if tensor:`)",

@@ -170,6 +170,29 @@ class PoolClient:
         """The executed notebook's file, as far as it is."""
         return self._request("GET", f"/v1/notebooks/{_part(job)}/result").content
 
+    def announce_checkpoint(self, name: str, job: str | None = None) -> Json:
+        """A cell's job, or the batch notebook whose token this is, has come to a checkpoint."""
+        return self._say("/v1/checkpoints", name, job)
+
+    def publish(self, name: str, job: str | None = None) -> Json:
+        """Data of this name is there, for jobs of this user and of the project. ``job``: the cell that says
+        so."""
+        return self._say("/v1/data", name, job)
+
+    def published(self) -> list[Json]:
+        """What was published for jobs of this user, newest first."""
+        return self._list("/v1/data")
+
+    def forget_data(self, name: str) -> None:
+        """Who comes after it waits again for it to be published."""
+        self._request("DELETE", "/v1/data/" + "/".join(map(_part, name.split("/"))))
+
+    def _say(self, path: str, name: str, job: str | None) -> Json:
+        response = self._send("POST", path, body={"name": name, "job": job})
+        self._check(response)
+        answer: Json = response.json()
+        return answer
+
     def preempt(self, job: str) -> None:
         """Ask a running job to move aside, behind all that wait."""
         self._request("POST", f"/v1/jobs/{_part(job)}/preempt")

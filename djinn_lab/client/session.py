@@ -56,6 +56,11 @@ class Session:
         return self.executor.connected
 
     @property
+    def rehearses(self) -> bool:
+        """Is what is captured now only a dry run?"""
+        return self.recorder.segment.backend is not self.executor
+
+    @property
     def welcome(self) -> Welcome:
         return self.executor.connection.welcome
 

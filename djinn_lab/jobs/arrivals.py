@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from djinn_lab.jobs import dependencies
+from djinn_lab.jobs.conditions import Waiting
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.messages import SegmentRefused, SegmentSubmitted
 from djinn_lab.jobs.states import RANKS, IllegalEvent, JobState, Move
@@ -33,6 +34,7 @@ def submit(tables: Tables, event: SegmentSubmitted) -> None:
     if tables.bound.get(event.session) is None and event.memory in ("held", "line", "granted"):
         raise IllegalEvent(f"memory is {event.memory} for a session without a device", "pool")
     job = _arrived(tables, event, old, next_state(old, Move.SUBMIT))
+    waiting = dependencies.begin(tables, event) if old is None else Waiting((), job.waited)
     tables.put(
         replace(
             job,
@@ -44,7 +46,8 @@ def submit(tables: Tables, event: SegmentSubmitted) -> None:
             memory_wait_s=event.memory_wait_s,
             devices=event.devices,
             devices_why=event.devices_why,
-            waits_for=dependencies.unmet(tables, event.terms.after) if old is None else (),
+            waits_for=waiting.open,
+            waited=waiting.waited,
         )
     )
 

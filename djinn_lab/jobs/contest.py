@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from djinn_lab.jobs import lifecycle
+from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start, decide, submit_limit
 from djinn_lab.jobs.fairness import Amounts, Capacity, ShareTree
 from djinn_lab.jobs.job import Job
@@ -93,7 +94,8 @@ class Contest:
                 self._shrunk(job, at_s)
             if job.finished:
                 self.passed_over.discard(job.job)
-        awaited = [job for one in touched for name in one.waits_for if (job := tables.jobs.get(name))]
+        named = {name for one in touched if one.terms.after for name in jobs_in(one.terms.after)}
+        awaited = [job for name in sorted(named) if (job := tables.jobs.get(name))]
         for session in dict.fromkeys(job.session for job in (*touched, *awaited)):
             self._follow_session(session, at_s)
 
@@ -218,7 +220,8 @@ class Contest:
         1990)."""
         tables = self.tables
         behind = [tables.jobs[name] for name in tables.of_session[job.session]]
-        after = [other for other in tables.in_state(JobState.SUBMITTED) if job.job in other.waits_for]
+        submitted = tables.in_state(JobState.SUBMITTED)
+        after = [other for other in submitted if other.waits_for and job.job in jobs_in(other.waits_for)]
         waiting = (other for other in (*behind, *after) if other.state is not JobState.WAITING)
         return min((RANKS[other.priority] for other in waiting), default=RANKS[job.priority])
 

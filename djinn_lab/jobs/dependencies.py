@@ -1,63 +1,152 @@
-"""Jobs that wait for other jobs to end.
+"""Jobs that wait for others: to end, to announce a checkpoint, or for data that somebody publishes.
 
 A job can only name jobs that came before it, and in its session it stands behind what came before it, so
 waiting always points back in time and makes no cycle. But a cell sends its segments one after the other, and
 one to come stands behind all that is there: a job that waits, along any way, for a cell of its own session
-that is not sent whole would wait for ever. Such a submit is refused (:func:`check`).
+that is not sent whole would wait for ever. Such a submit is refused (:func:`check`). Data has no such
+direction: whoever waits for some that nobody will publish sets a limit (``after_timeout_s``).
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
+from djinn_lab.jobs import conditions
+from djinn_lab.jobs.conditions import Need, Waited, Waiting, jobs_in
 from djinn_lab.jobs.job import Job
-from djinn_lab.jobs.messages import SegmentSubmitted
+from djinn_lab.jobs.messages import CheckpointAnnounced, DataPublished, SegmentSubmitted
 from djinn_lab.jobs.states import IllegalEvent, JobState, Move
 from djinn_lab.jobs.tables import FINISHED_JOBS_MAX, Tables
+
+CHECKPOINTS_MAX = 1000
+"""Of one job."""
 
 
 def check(tables: Tables, event: SegmentSubmitted) -> None:
     """Raises IllegalEvent when the job would wait for what can never come."""
-    for name in event.terms.after:
-        if name == event.job:
+    for condition in conditions.parsed(event.terms.after):
+        if condition.job == event.job:
             raise IllegalEvent("it waits for itself", "client")
-        known = tables.find(name)
-        if known is None:
+        if condition.need is not Need.DATA and tables.find(condition.job) is None:
             raise IllegalEvent(
-                f"it waits for job {name}, which is unknown (the queue remembers the last "
+                f"it waits for job {condition.job}, which is unknown (the queue remembers the last "
                 f"{FINISHED_JOBS_MAX} that ended)",
                 "client",
             )
-        if known.finished and known.state is not JobState.DONE and not event.terms.after_any:
-            raise IllegalEvent(f"it waits for job {name}, which is {known.state}", "client")
-    waits_through = _reaches_itself(tables, event)
+    waiting = begin(tables, event)
+    if waiting.hopeless is not None:
+        raise IllegalEvent(f"it would wait for ever: {waiting.hopeless}", "client")
+    waits_through = _reaches_itself(tables, event, waiting)
     if waits_through is not None:
         raise IllegalEvent(
             f"it waits for job {waits_through}, which waits for this session's own cell: a cycle", "client"
         )
 
 
-def unmet(tables: Tables, after: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for name in after if name in tables.jobs))
+def begin(tables: Tables, event: SegmentSubmitted) -> Waiting:
+    """What a new job waits for, less what is there already."""
+    terms = event.terms
+    asked = tuple(str(one) for one in conditions.parsed(terms.after, terms.after_any))
+    waiting = Waiting(asked, Waited(terms.after_count))
+    for text in event.met:
+        waiting = waiting.meet(text)
+    for name in sorted(jobs_in(asked)):
+        known = tables.find(name)
+        if known is not None:
+            waiting = _caught_up(waiting, known)
+    return waiting
+
+
+def announce(tables: Tables, event: CheckpointAnnounced) -> None:
+    """Those that wait for it go on. One that was announced before changes nothing."""
+    job = tables.active(event.job, "client")
+    problem = conditions.name_problem(event.name)
+    if problem is not None:
+        raise IllegalEvent(f"{event.name[:80]!r} is no name of a checkpoint: {problem}", "client")
+    if event.name in job.checkpoints:
+        return
+    if len(job.checkpoints) >= CHECKPOINTS_MAX:
+        raise IllegalEvent(f"job {event.job} has announced {CHECKPOINTS_MAX} checkpoints, the most", "client")
+    tables.update(replace(job, checkpoints=(*job.checkpoints, event.name)))
+    for other in _waiting(tables):
+        _go_on(tables, other, other.waiting.checkpoint(event.job, event.name), event.at_s)
+
+
+def publish(tables: Tables, event: DataPublished) -> None:
+    """Those that wait for it go on."""
+    for job in _waiting(tables):
+        if conditions.same_circle(job.account, event.account):
+            _go_on(tables, job, job.waiting.published(event.name), event.at_s)
 
 
 def job_ended(tables: Tables, ended: Job, at_s: float) -> None:
     """Those that waited for it go on, or end with it."""
-    for job in [job for job in tables.jobs.values() if ended.job in job.waits_for]:
-        if ended.state is not JobState.DONE and not job.terms.after_any:
-            message = f"job {ended.job[:8]}, which it waits for, is {ended.state}"
-            tables.answer_cancelled(job, message)
-            tables.end(job, Move.CANCEL, at_s, message)
-            continue
-        left = tuple(name for name in job.waits_for if name != ended.job)
-        tables.put(replace(job, waits_for=left))
+    for job in _waiting(tables):
+        if ended.job in jobs_in(job.waits_for):
+            _go_on(tables, job, _caught_up(job.waiting, ended), at_s)
 
 
-def _reaches_itself(tables: Tables, event: SegmentSubmitted) -> str | None:
-    """The first of the named jobs from which one comes back to a cell of this session that has segments to
+def give_up_overdue(tables: Tables, at_s: float) -> None:
+    """Those that waited as long as they wanted to."""
+    for job in _waiting(tables):
+        limit_s = job.terms.after_timeout_s
+        if limit_s is not None and job.submitted_at_s + limit_s <= at_s:
+            _end(tables, job, at_s, conditions.gave_up(job.waiting, limit_s, _called))
+
+
+def due_s(tables: Tables) -> float | None:
+    """When the next one gives up."""
+    limits = ((job.submitted_at_s, job.terms.after_timeout_s) for job in _waiting(tables))
+    return min((since_s + limit_s for since_s, limit_s in limits if limit_s is not None), default=None)
+
+
+def told(tables: Tables, job: Job) -> str:
+    """What it waits for."""
+
+    def announced(name: str) -> tuple[str, ...]:
+        known = tables.find(name)
+        return () if known is None else known.checkpoints
+
+    return conditions.told(job.waiting, _called, announced, job.terms.after_timeout_s)
+
+
+def _caught_up(waiting: Waiting, known: Job) -> Waiting:
+    """With what is known of one job."""
+    for name in known.checkpoints:
+        waiting = waiting.checkpoint(known.job, name)
+    if known.finished:
+        called = f"{_called(known.job)}, which it waits for,"
+        waiting = waiting.job_ended(known.job, called, known.state, known.checkpoints)
+    return waiting
+
+
+def _waiting(tables: Tables) -> list[Job]:
+    return [job for job in tables.in_state(JobState.SUBMITTED) if job.waits_for]
+
+
+def _go_on(tables: Tables, job: Job, waiting: Waiting, at_s: float) -> None:
+    if waiting == job.waiting:
+        return
+    if waiting.hopeless is not None:
+        _end(tables, job, at_s, waiting.hopeless)
+    else:
+        tables.put(replace(job, waits_for=waiting.open, waited=waiting.waited))
+
+
+def _end(tables: Tables, job: Job, at_s: float, message: str) -> None:
+    tables.answer_cancelled(job, message)
+    tables.end(job, Move.CANCEL, at_s, message)
+
+
+def _called(job: str) -> str:
+    return f"job {job[:8]}"
+
+
+def _reaches_itself(tables: Tables, event: SegmentSubmitted, waiting: Waiting) -> str | None:
+    """The first of the awaited jobs from which one comes back to a cell of this session that has segments to
     come, along what each waits for: the jobs it names, and those before it in its own session; of
     a job with segments to come, which stand behind all that is there, everybody in it."""
-    for start in event.terms.after:
+    for start in (condition.job for condition in map(conditions.parse, waiting.open)):
         seen: set[str] = set()
         frontier = [start]
         while frontier:
@@ -70,5 +159,5 @@ def _reaches_itself(tables: Tables, event: SegmentSubmitted) -> str | None:
                 return start
             mates = tables.of_session[job.session]
             ahead = mates[: mates.index(name)] if job.final else mates
-            frontier += [*job.waits_for, *ahead]
+            frontier += [*jobs_in(job.waits_for), *ahead]
     return None

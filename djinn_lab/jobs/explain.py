@@ -34,7 +34,8 @@ def places_in(line: Sequence[Job], running: Job | None) -> Iterator[tuple[Job, P
 
 
 def explain(job: Job, place: Place | None, closed: Closed) -> str:
-    """``place``: of a job in line; ``closed``: the devices that a SUBMITTED job has not."""
+    """``place``: of a job in line; ``closed``: the devices that a SUBMITTED job has not, which waits for
+    nothing else."""
     match job.state:
         case JobState.SUBMITTED:
             return _explain_submitted(job, closed)
@@ -71,9 +72,6 @@ def ordinal(number: int) -> str:
 
 
 def _explain_submitted(job: Job, closed: Closed) -> str:
-    if job.waits_for:
-        others = _listed([f"job {name[:8]}" for name in job.waits_for])
-        return f"Waits for {others} to end{'' if job.terms.after_any else ' well'}."
     if job.wish is not None:
         why = "cordoned" if job.wish in closed.cordoned else "being started again"
         return f"Waits for {job.wish}, which is {why}."

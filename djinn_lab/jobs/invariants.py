@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.states import FINISHED, IN_LINE, JobState
 from djinn_lab.jobs.tables import Tables
@@ -31,7 +32,8 @@ def check_queue(tables: Tables) -> None:
             assert held == set(job.holds), f"{job.job} runs on {sorted(held)} and holds {job.holds}"
         if job.state in IN_LINE:
             idle = job.held_on in open_devices and job.held_on not in running
-            free = idle and job.memory in ("free", "granted") and job.gang_min == 1
+            next_of_session = tables.first_of_session(job.session) == job
+            free = idle and next_of_session and job.memory in ("free", "granted") and job.gang_min == 1
             assert not free, f"{job.job} is queued for an idle {job.held_on}"
         if job.state is JobState.SUBMITTED:
             up = [device for device in sorted(open_devices) if job.wish in (None, device)]
@@ -52,7 +54,9 @@ def check_indexes(tables: Tables) -> None:
         arrivals = [tables.jobs[name].arrival for name in ordered]
         assert arrivals == sorted(arrivals), "a session's jobs are out of order"
     for job in tables.jobs.values():
-        assert all(name in tables.jobs for name in job.waits_for), f"{job.job} waits for what has ended"
+        ended = [name for name in jobs_in(job.waits_for) if name not in tables.jobs]
+        assert not ended, f"{job.job} waits for {ended}, which has ended"
+        assert (job.waiting.lacking > 0) == bool(job.waits_for), f"{job.job} waits for nothing, or too long"
 
 
 def check_job(job: Job) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from djinn_lab.jobs.conditions import Waited, Waiting
 from djinn_lab.jobs.messages import MemoryNeed
 from djinn_lab.jobs.states import FINISHED, JobState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
@@ -45,7 +46,11 @@ class Job(msgspec.Struct, frozen=True):
     terms: Terms = NO_TERMS
     deadline_at_s: float | None = None
     waits_for: tuple[str, ...] = ()
-    """Jobs that it comes after, and that have not ended."""
+    """What it comes after, and that is not there yet: see :mod:`djinn_lab.jobs.conditions`."""
+    waited: Waited = Waited()
+    """What became of the rest of that."""
+    checkpoints: tuple[str, ...] = ()
+    """That it has announced, in this order."""
     turn: int = 0
     """Where arrival puts it in line; moving aside on request puts it behind all that wait."""
     preempting: bool = False
@@ -73,6 +78,11 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def finished(self) -> bool:
         return self.state in FINISHED
+
+    @property
+    def waiting(self) -> Waiting:
+        """For what it comes after."""
+        return Waiting(self.waits_for, self.waited)
 
     @property
     def holds(self) -> tuple[str, ...]:

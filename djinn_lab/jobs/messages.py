@@ -42,7 +42,8 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     ``memory`` held: why, and for how long about. ``account``: the leaf of the share tree that pays, the
     user's name if empty. ``terms`` count with the first segment. ``devices``: that this segment can use at
     once, at most as many as its terms ask for; fewer: ``devices_why``. ``move_s``: what bringing the
-    session's state to another device would take, None when it cannot be brought."""
+    session's state to another device would take, None when it cannot be brought. ``met``: of what it comes
+    after, data that was published before."""
 
     at_s: float
     job: str
@@ -62,6 +63,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     move_s: float | None = None
     devices: int = 1
     devices_why: str = ""
+    met: tuple[str, ...] = ()
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
@@ -149,6 +151,22 @@ class JobFinished(msgspec.Struct, frozen=True, tag=True):
     job: str
     outcome: str
     message: str = ""
+
+
+class CheckpointAnnounced(msgspec.Struct, frozen=True, tag=True):
+    """The job, which goes on, has come to the checkpoint ``name``."""
+
+    at_s: float
+    job: str
+    name: str
+
+
+class DataPublished(msgspec.Struct, frozen=True, tag=True):
+    """``account``: the leaf of the share tree of who published data called ``name``."""
+
+    at_s: float
+    account: str
+    name: str
 
 
 class CancelRequested(msgspec.Struct, frozen=True, tag=True):
@@ -276,6 +294,8 @@ Event = (
     | SegmentFinished
     | MemberLeft
     | JobFinished
+    | CheckpointAnnounced
+    | DataPublished
     | CancelRequested
     | PreemptRequested
     | SegmentPreempted

@@ -14,8 +14,10 @@ from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
 from djinn_lab.jobs.lines import Lines
 from djinn_lab.jobs.messages import (
     CancelRequested,
+    CheckpointAnnounced,
     ClockTicked,
     Command,
+    DataPublished,
     DeviceAdded,
     DeviceCordoned,
     DeviceLost,
@@ -76,8 +78,9 @@ class JobQueue:
         """When a :class:`ClockTicked` would do something, None for never."""
         running = self._tables.in_state(JobState.RUNNING)
         dues = [due for job in running if (due := lifecycle.timeout_due_s(job)) is not None]
-        if self._contest.wake_at_s is not None:
-            dues.append(self._contest.wake_at_s)
+        dues += [
+            due for due in (self._contest.wake_at_s, dependencies.due_s(self._tables)) if due is not None
+        ]
         return min(dues, default=None)
 
     # -- looking -------------------------------------------------------------------------------------------
@@ -233,8 +236,13 @@ class JobQueue:
             case SessionClosed():
                 lifecycle.cancel_session(tables, event.session, event.at_s, "its session was closed")
                 tables.bound.pop(event.session, None)
+            case CheckpointAnnounced():
+                dependencies.announce(tables, event)
+            case DataPublished():
+                dependencies.publish(tables, event)
             case ClockTicked():
                 lifecycle.stop_overdue(tables, event.at_s)
+                dependencies.give_up_overdue(tables, event.at_s)
 
     def _open(self, event: QueueOpened | PolicyChanged) -> None:
         policy = POLICIES.get(event.policy) if isinstance(event.policy, str) else event.policy

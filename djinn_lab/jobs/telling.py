@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from djinn_lab.jobs import dependencies
 from djinn_lab.jobs.explain import Place, explain, places_in
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.lines import Lines
@@ -39,6 +40,8 @@ class Teller:
         return {job.job: place for device, line in lines for job, place in self._places(device, line)}
 
     def explain(self, job: Job, place: Place | None) -> str:
+        if job.waits_for and not job.finished:
+            return dependencies.told(self._tables, job)
         return explain(job, place, self._tables.closed_devices())
 
     def story(self, job: str) -> tuple[Event, ...]:

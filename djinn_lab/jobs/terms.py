@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from djinn_lab.jobs import conditions
 from djinn_lab.units import format_seconds
 
 GANG_MAX = 4096
@@ -14,9 +15,11 @@ SECONDS_MAX = 366 * 86400.0
 
 
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``gang``: devices at once, ``gang_min``: it starts with as few. ``after``: jobs that must have ended,
-    and ended well unless ``after_any``. ``deadline_s``: when the cell should be done, in seconds from its
-    submission; it orders, and kills nothing. ``timeout_s``: of run time; past it the cell is stopped."""
+    """``gang``: devices at once, ``gang_min``: it starts with as few. ``after``: what it comes after, as
+    :mod:`djinn_lab.jobs.conditions` has it; with ``after_any`` a job alone may have ended anyhow.
+    ``after_count``: so many of them suffice, None: all; ``after_timeout_s``: it waits so long for them, and
+    is cancelled then. ``deadline_s``: when the cell should be done, in seconds from its submission; it
+    orders, and kills nothing. ``timeout_s``: of run time; past it the cell is stopped."""
 
     gang: int = 1
     gang_min: int = 1
@@ -24,6 +27,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
     after_any: bool = False
     deadline_s: float | None = None
     timeout_s: float | None = None
+    after_count: int | None = None
+    after_timeout_s: float | None = None
 
     def problem(self) -> str | None:
         """What is wrong with the numbers, None when nothing is."""
@@ -33,7 +38,19 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
             )
         if len(self.after) > AFTER_MAX:
             return f"it waits for {len(self.after)} jobs, at most {AFTER_MAX}"
-        for name, seconds in (("deadline", self.deadline_s), ("timeout", self.timeout_s)):
+        try:
+            awaited = len(conditions.parsed(self.after))
+        except ValueError as error:
+            return str(error)
+        if self.after_count is not None and not 1 <= self.after_count <= awaited:
+            return f"{self.after_count} of the {awaited} that it comes after (1 to all of them)"
+        if self.after_timeout_s is not None and not awaited:
+            return "a limit of waiting without anything to wait for"
+        for name, seconds in (
+            ("deadline", self.deadline_s),
+            ("timeout", self.timeout_s),
+            ("limit of waiting", self.after_timeout_s),
+        ):
             if seconds is not None and not (math.isfinite(seconds) and 0 < seconds <= SECONDS_MAX):
                 return f"a {name} of {seconds} s (more than 0, at most {format_seconds(SECONDS_MAX)})"
         return None

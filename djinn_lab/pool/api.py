@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 
 from djinn_lab.errors import Refused
 from djinn_lab.pool import views
+from djinn_lab.pool.announcement_api import add_announcement_routes
 from djinn_lab.pool.authentication import Role, User, new_token, token_digest
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database import history
@@ -107,6 +108,7 @@ def create_app(context: PoolContext) -> FastAPI:
     add_job_routes(app, context)
     add_queue_routes(app, context)
     add_notebook_routes(app, context)
+    add_announcement_routes(app, context)
     return app
 
 

@@ -13,6 +13,7 @@ from djinn_lab.pool.bookkeeping import PAST_MAX, Bookkeeper
 from djinn_lab.pool.clock import Clock
 from djinn_lab.pool.context import Heartbeat, PoolContext
 from djinn_lab.pool.database import history
+from djinn_lab.pool.database.published import read_published
 from djinn_lab.pool.database.shares import read_shares
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.driver import Driver
@@ -53,6 +54,8 @@ def assemble(
     ledger.jobs(QueueOpened(started_at, queue_policy, shares))
     books = Bookkeeper(ledger, blobs, store, SessionRegistry(), metrics.observe_segment)
     books.remember(store.submit(lambda connection: history.read_names(connection, PAST_MAX)).result())
+    for one in store.submit(read_published).result():
+        books.published.add(one)
     driver = Driver(ledger, launcher, fleet, blobs, books)
     heartbeat = Heartbeat(driver, store)
     notebooks = NotebookService(driver, authentication, store, notebook_rules)

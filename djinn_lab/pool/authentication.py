@@ -31,11 +31,12 @@ class Role(IntEnum):
 
 class User(msgspec.Struct, frozen=True):
     """``above``: the account in the share tree that the user's own lies below, such as ``"vision/train"``,
-    None at the top."""
+    None at the top. ``notebook``: the batch notebook that speaks for the user, empty for none."""
 
     name: str
     role: Role
     above: str | None = None
+    notebook: str = ""
 
     @property
     def account(self) -> str:
@@ -83,12 +84,12 @@ class Authentication:
     def named(self, name: str) -> User | None:
         return next((user for user in self._users.values() if user.name == name), None)
 
-    def mint(self, user: User) -> str:
-        """A token for work that the pool itself does for this user. It is never stored, and opens at most
-        what the role ``user`` may."""
+    def mint(self, user: User, notebook: str = "") -> str:
+        """A token for work that the pool itself does for this user, in a batch notebook. It is never stored,
+        and opens at most what the role ``user`` may."""
         token = new_token()
         role = min(user.role, Role.USER)
-        self._minted[token_digest(token)] = msgspec.structs.replace(user, role=role)
+        self._minted[token_digest(token)] = msgspec.structs.replace(user, role=role, notebook=notebook)
         return token
 
     def revoke(self, token: str) -> None:

@@ -14,6 +14,7 @@ from djinn_lab.pool import answers
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.database.batch import Kind, Row
 from djinn_lab.pool.database.durability import Committed, Durability
+from djinn_lab.pool.database.published import PublishedData
 from djinn_lab.pool.database.shares import usage_row
 from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, program_row, timings_row
 from djinn_lab.pool.ledger import Ledger
@@ -49,6 +50,7 @@ class Bookkeeper:
         self._blobs = blobs
         self.estimates = StartEstimates()
         self.surprises = RunSurprises()
+        self.published = PublishedData()
         self._store = store
         self._observe_segment = observe_segment
         self._changed: set[str] = set()
@@ -105,6 +107,11 @@ class Bookkeeper:
         now_s = self.ledger.clock.now_s()
         told = ((job.job, self.surprises.sentence(job, now_s)) for job in running)
         return {job: sentence for job, sentence in told if sentence}
+
+    def announced(self, job: str, checkpoints: tuple[str, ...]) -> None:
+        """All that the job has announced."""
+        self.records[job].checkpoints = checkpoints
+        self._changed.add(job)
 
     def charge(self, charge: jobs.ChargeAccount) -> None:
         """A line of the usage ledger."""

@@ -98,6 +98,17 @@ class Driver:
         """Raises jobs.IllegalEvent for a job that is unknown or finished. ``message``: by whom."""
         self._jobs(jobs.CancelRequested(self.ledger.clock.now_s(), job, message))
 
+    def announce(self, job: str, name: str) -> None:
+        """The job has come to a checkpoint. Raises jobs.IllegalEvent for one that is finished."""
+        self._jobs(jobs.CheckpointAnnounced(self.ledger.clock.now_s(), job, name))
+        known = self.ledger.queue.job(job)
+        assert known is not None
+        self.books.announced(job, known.checkpoints)
+
+    def publish(self, account: str, name: str) -> None:
+        """Data is there, and in the database."""
+        self._jobs(jobs.DataPublished(self.ledger.clock.now_s(), account, name))
+
     def preempt(self, job: str, message: str) -> None:
         """Raises jobs.IllegalEvent for a job that does not run. ``message``: by whom."""
         self._jobs(jobs.PreemptRequested(self.ledger.clock.now_s(), job, message))

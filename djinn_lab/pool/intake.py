@@ -11,6 +11,7 @@ import msgspec
 
 from djinn_lab import jobs, memory
 from djinn_lab.errors import Refused
+from djinn_lab.jobs.conditions import Need, parse
 from djinn_lab.pool import answers
 from djinn_lab.pool.admission import INLINE_BYTES_MAX, Inspected, PlanCache, inspect_program
 from djinn_lab.pool.blobs import BlobStore
@@ -134,6 +135,7 @@ class Intake:
     def _event(
         self, session: Session, submit: SubmitSegment, inspected: Inspected, judgement: Judgement
     ) -> jobs.SegmentSubmitted:
+        terms = self._terms(submit)
         return jobs.SegmentSubmitted(
             at_s=self._ledger.clock.now_s(),
             job=submit.job,
@@ -148,9 +150,10 @@ class Intake:
             memory="ask",
             move_s=self._ledger.accounts.move_s(session.session),
             account=session.account,
-            terms=self._terms(submit),
+            terms=terms,
             devices=judgement.devices,
             devices_why=judgement.why,
+            met=self._books.published.met(session.account, terms.after),
         )
 
     def _predicted_s(
@@ -164,10 +167,19 @@ class Intake:
         return self._fleet.seconds(inspected.work) if seconds is None else seconds
 
     def _terms(self, submit: SubmitSegment) -> jobs.Terms:
-        """With whole ids. Raises jobs.IllegalEvent for one that is the start of none or several."""
+        """With whole ids. Raises jobs.IllegalEvent for one that is the start of none or several, or that is
+        nothing to come after."""
         terms = submit.terms or jobs.NO_TERMS
-        after = tuple(self._ledger.queue.named(start) for start in terms.after)
-        return msgspec.structs.replace(terms, after=after)
+        problem = terms.problem()
+        if problem is not None:
+            raise jobs.IllegalEvent(f"it asks for {problem}", "client")
+        return msgspec.structs.replace(terms, after=tuple(map(self._named, terms.after)))
+
+    def _named(self, text: str) -> str:
+        condition = parse(text)
+        if condition.need is Need.DATA:
+            return text
+        return str(msgspec.structs.replace(condition, job=self._ledger.queue.named(condition.job)))
 
     def _enqueue(
         self,

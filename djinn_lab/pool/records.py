@@ -25,7 +25,8 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class JobView(msgspec.Struct, frozen=True):
-    """A job in the API. Times are seconds since the epoch; ``stages`` sums over all segments."""
+    """A job in the API. Times are seconds since the epoch; ``stages`` sums over all segments.
+    ``checkpoints``: that it announced, in this order."""
 
     job: str
     session: str
@@ -50,6 +51,7 @@ class JobView(msgspec.Struct, frozen=True):
     predicted_s: float | None
     measured_s: float | None
     gang: str = ""
+    checkpoints: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -104,6 +106,7 @@ class JobRecord:
     ops_done: int = 0
     ops_total: int = 0
     gang: str = ""
+    checkpoints: tuple[str, ...] = ()
     flight: RunningSegment | None = None
 
     @classmethod
@@ -158,6 +161,7 @@ class JobRecord:
             predicted_s=self.predicted_s,
             measured_s=self.measured_s,
             gang=self.gang,
+            checkpoints=self.checkpoints,
         )
 
     def row(self, pool: str) -> dict[str, object]:

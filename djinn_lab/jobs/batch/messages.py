@@ -26,9 +26,21 @@ class Message(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
+class CellEnded(Message, frozen=True, tag=True):
+    """A cell's job that a notebook may wait for. ``checkpoints``: that it announced."""
+
+    at_s: float
+    job: str
+    done: bool
+    state: str
+    checkpoints: tuple[str, ...] = ()
+
+
 class Submission(Message, frozen=True, tag=True):
-    """What a user asks for. ``after``: whole ids. ``cells``: those of them that are cells which have not
-    ended. ``deadline_s``: in seconds from now."""
+    """What a user asks for. ``after``: with whole ids, as :mod:`djinn_lab.jobs.conditions` has it; ``met``:
+    those of it that are met and are about no notebook. ``cells``: the cells in it that have not ended,
+    ``ended``: those that have. ``account``: the user's leaf of the share tree. ``deadline_s``: in seconds
+    from now; ``after_timeout_s``: it waits so long for what it comes after."""
 
     at_s: float
     job: str
@@ -40,13 +52,20 @@ class Submission(Message, frozen=True, tag=True):
     restart: RestartRules = RestartRules()
     timeout_s: float | None = None
     deadline_s: float | None = None
+    met: tuple[str, ...] = ()
+    ended: tuple[CellEnded, ...] = ()
+    account: str = ""
+    after_count: int | None = None
+    after_timeout_s: float | None = None
 
 
 class NotebookAccepted(Message, frozen=True, tag=True):
-    """It was admitted, and is in the database."""
+    """It was admitted, and is in the database. ``met``: of what it comes after, what is met by now and is
+    about no notebook."""
 
     at_s: float
     notebook: Notebook
+    met: tuple[str, ...] = ()
 
 
 class NotebookProgressed(Message, frozen=True, tag=True):
@@ -72,13 +91,20 @@ class NotebookEnded(Message, frozen=True, tag=True):
     cells: int | None = None
 
 
-class CellEnded(Message, frozen=True, tag=True):
-    """A cell's job that a notebook may wait for."""
+class CheckpointAnnounced(Message, frozen=True, tag=True):
+    """By a notebook that runs, or by a cell that notebooks may wait for."""
 
     at_s: float
     job: str
-    done: bool
-    state: str
+    name: str
+
+
+class DataPublished(Message, frozen=True, tag=True):
+    """``account``: the leaf of the share tree of who published data called ``name``."""
+
+    at_s: float
+    account: str
+    name: str
 
 
 class CancelAsked(Message, frozen=True, tag=True):
@@ -105,6 +131,8 @@ Event = (
     | NotebookProgressed
     | NotebookEnded
     | CellEnded
+    | CheckpointAnnounced
+    | DataPublished
     | CancelAsked
     | TimePassed
     | ServerStarted

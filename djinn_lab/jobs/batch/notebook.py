@@ -6,6 +6,7 @@ import msgspec
 
 from djinn_lab.jobs.batch.restarts import RestartRules
 from djinn_lab.jobs.batch.states import OVER, NotebookState
+from djinn_lab.jobs.conditions import Waited, Waiting
 from djinn_lab.jobs.states import RANKS
 
 
@@ -18,7 +19,10 @@ class Stopping(msgspec.Struct, frozen=True):
 
 class Notebook(msgspec.Struct, frozen=True):
     """``number``: order of arrival. ``priority``: one of :class:`djinn_lab.jobs.Priority`. ``waits_for``:
-    jobs that it comes after and that have not ended. ``timeout_s``: of run time, for each attempt.
+    what it comes after and that is not there yet (see :mod:`djinn_lab.jobs.conditions`), ``waited``: what
+    became of the rest, ``after_timeout_s``: it waits so long. ``checkpoints``: that it announced, in this
+    order, in any attempt. ``account``: the user's leaf of the share tree. ``timeout_s``: of run time, for
+    each attempt.
     ``deadline_s``: when it should be done; handed to its cells, kills nothing. ``failures``: in a row.
     ``cell``: of ``cells`` code cells, the one that runs, ran last or failed (0: none yet). Times in seconds
     since the epoch."""
@@ -43,6 +47,21 @@ class Notebook(msgspec.Struct, frozen=True):
     cell: int = 0
     cells: int = 0
     stopping: Stopping | None = None
+    account: str = ""
+    waited: Waited = Waited()
+    after_timeout_s: float | None = None
+    checkpoints: tuple[str, ...] = ()
+
+    @property
+    def waiting(self) -> Waiting:
+        """For what it comes after."""
+        return Waiting(self.waits_for, self.waited)
+
+    @property
+    def gives_up_at_s(self) -> float | None:
+        """When it has waited long enough for what it comes after."""
+        waits = self.state is NotebookState.QUEUED and self.waits_for
+        return self.submitted_at_s + self.after_timeout_s if waits and self.after_timeout_s else None
 
     @property
     def over(self) -> bool:

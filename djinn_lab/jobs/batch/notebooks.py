@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from msgspec.structs import replace
 
+from djinn_lab.jobs import conditions
 from djinn_lab.jobs.batch import messages
 from djinn_lab.jobs.batch.messages import Command, NotebookEnded, Outcome
 from djinn_lab.jobs.batch.notebook import Notebook, Stopping
 from djinn_lab.jobs.batch.restarts import Restart
 from djinn_lab.jobs.batch.states import TRANSITIONS, Move, NotebookState
+from djinn_lab.jobs.conditions import Waited, Waiting
+from djinn_lab.jobs.dependencies import CHECKPOINTS_MAX
 from djinn_lab.jobs.states import RANKS, IllegalEvent
 from djinn_lab.jobs.terms import Terms
 from djinn_lab.units import format_seconds
@@ -31,6 +34,7 @@ class Notebooks:
         self.slots = slots
         self._all: dict[str, Notebook] = {}
         self._number = 0
+        self._announced: dict[str, tuple[str, ...]] = {}
         self._commands: list[Command] = []
 
     def handle(self, event: messages.Event) -> list[Command]:
@@ -45,7 +49,14 @@ class Notebooks:
             case messages.NotebookEnded():
                 self._ended(event)
             case messages.CellEnded():
-                self._job_ended(event.job, event.done, event.state, event.at_s)
+                self._announced.pop(event.job, None)
+                self._job_ended(event.job, event.state, event.checkpoints, event.at_s)
+            case messages.CheckpointAnnounced():
+                self._announce(event)
+            case messages.DataPublished():
+                for one in self._comes_after():
+                    if conditions.same_circle(one.account or one.user, event.account):
+                        self._go_on(one, one.waiting.published(event.name), event.at_s)
             case messages.CancelAsked():
                 self._cancel(event)
             case messages.TimePassed():
@@ -62,15 +73,18 @@ class Notebooks:
         _check(asked)
         if sum(not one.over for one in self) >= WAITING_MAX:
             raise IllegalEvent(f"{WAITING_MAX} notebooks wait or run already, which is the most", "client")
-        waits_for = []
-        for name in dict.fromkeys(asked.after):
-            other = self._all.get(name)
-            if other is None and name not in asked.cells:
+        texts = tuple(map(str, conditions.parsed(asked.after)))
+        waiting = Waiting(texts, Waited(asked.after_count))
+        for text in asked.met:
+            waiting = waiting.meet(text)
+        for cell in asked.ended:
+            waiting = waiting.job_ended(cell.job, _in_reasons(cell.job), cell.state, cell.checkpoints)
+        for name in sorted(conditions.jobs_in(waiting.open)):
+            if name not in self._all and name not in asked.cells:
                 raise IllegalEvent(f"it comes after {name}, which is unknown", "client")
-            if other is not None and other.over and other.state is not NotebookState.DONE:
-                raise IllegalEvent(f"it comes after {name}, which is {other.state}", "client")
-            if other is None or not other.over:
-                waits_for.append(name)
+        waiting = self._caught_up(waiting)
+        if waiting.hopeless is not None:
+            raise IllegalEvent(f"it would wait for ever: {waiting.hopeless}", "client")
         self._number += 1
         return Notebook(
             asked.job,
@@ -79,10 +93,13 @@ class Notebooks:
             asked.name,
             asked.at_s,
             asked.priority,
-            tuple(waits_for),
+            waiting.open,
             asked.restart,
             asked.timeout_s,
             None if asked.deadline_s is None else asked.at_s + asked.deadline_s,
+            account=asked.account or asked.user,
+            waited=waiting.waited,
+            after_timeout_s=asked.after_timeout_s,
         )
 
     def __iter__(self) -> Iterator[Notebook]:
@@ -102,7 +119,13 @@ class Notebooks:
     @property
     def awaited(self) -> set[str]:
         """Jobs that notebooks wait for and that are none of them."""
-        return {name for one in self for name in one.waits_for if not one.over and name not in self._all}
+        names = {name for one in self._comes_after() for name in conditions.jobs_in(one.waits_for)}
+        return names - self._all.keys()
+
+    def checkpoints(self, job: str) -> tuple[str, ...]:
+        """That a notebook, or a cell that is waited for, has announced."""
+        notebook = self._all.get(job)
+        return self._announced.get(job, ()) if notebook is None else notebook.checkpoints
 
     def line(self) -> list[Notebook]:
         """Those that wait for nothing but a slot, in the order in which they would get one if nobody ended
@@ -140,6 +163,7 @@ class Notebooks:
         """When TimePassed has something to do, None: never, as it looks now."""
         moments = [one.retry_at_s for one in self if one.state is NotebookState.BACKING_OFF]
         moments += [one.ends_at_s for one in self.running if one.stopping is None]
+        moments += [one.gives_up_at_s for one in self._comes_after()]
         return min((moment for moment in moments if moment is not None), default=None)
 
     # -- events --------------------------------------------------------------------------------------------
@@ -149,18 +173,14 @@ class Notebooks:
         if notebook.job in self._all or notebook.over or notebook.attempts:
             raise IllegalEvent(f"notebook {notebook.job} is not new", "pool")
         self._put(notebook)
-        self._settle_dependencies(notebook, event.at_s)
+        waiting = notebook.waiting
+        for text in event.met:
+            waiting = waiting.meet(text)
+        self._go_on(notebook, self._caught_up(waiting), event.at_s)
         over = [one for one in self if one.over]
         for old in over[: max(0, len(over) - OVER_KEPT_MAX)]:
             del self._all[old.job]
             self._commands.append(messages.ForgetNotebook(old.job))
-
-    def _settle_dependencies(self, notebook: Notebook, at_s: float) -> None:
-        """Of those that it comes after, some may have ended meanwhile."""
-        for name in notebook.waits_for:
-            other = self._all.get(name)
-            if other is not None and other.over:
-                self._job_ended(name, other.state is NotebookState.DONE, other.state, at_s)
 
     def _ended(self, event: NotebookEnded) -> None:
         notebook = self._running(event.job, event.attempt)
@@ -213,6 +233,8 @@ class Notebooks:
         for notebook in list(self):
             if notebook.state is NotebookState.BACKING_OFF and (notebook.retry_at_s or 0.0) <= at_s:
                 self._move(notebook, Move.DUE, retry_at_s=None)
+            elif notebook.gives_up_at_s is not None and notebook.gives_up_at_s <= at_s:
+                self._give_up(notebook.job, at_s)
             elif notebook.ends_at_s is not None and notebook.ends_at_s <= at_s and notebook.stopping is None:
                 assert notebook.timeout_s is not None
                 told = f"stopped after its time limit of {format_seconds(notebook.timeout_s)}"
@@ -232,8 +254,8 @@ class Notebooks:
             self._ended(ended)
         for notebook in self.running:
             self._lost_with_the_server(notebook, event.at_s)
-        for notebook in [one for one in self if not one.over]:
-            self._settle_dependencies(notebook, event.at_s)
+        for notebook in self._comes_after():
+            self._go_on(notebook, self._caught_up(notebook.waiting), event.at_s)
 
     def _lost_with_the_server(self, notebook: Notebook, at_s: float) -> None:
         stopping = notebook.stopping
@@ -247,6 +269,77 @@ class Notebooks:
             self._end(notebook, Move.FAIL, at_s, told)
         else:
             self._move(notebook, Move.REQUEUE, reason=SERVER_DIED, stopping=None)
+
+    # -- what they come after ------------------------------------------------------------------------------
+
+    def _announce(self, event: messages.CheckpointAnnounced) -> None:
+        job, name = event.job, event.name
+        problem = conditions.name_problem(name)
+        if problem is not None:
+            raise IllegalEvent(f"{name[:80]!r} is no name of a checkpoint: {problem}", "client")
+        notebook = self._all.get(job)
+        known = self.checkpoints(job)
+        if name in known:
+            return
+        if notebook is not None:
+            if notebook.state is not NotebookState.RUNNING:
+                raise IllegalEvent(f"notebook {job} does not run ({notebook.state})", "client")
+            if len(known) >= CHECKPOINTS_MAX:
+                raise IllegalEvent(
+                    f"notebook {job} has announced {CHECKPOINTS_MAX} checkpoints, the most", "client"
+                )
+            self._put(replace(notebook, checkpoints=(*known, name)))
+        elif job in self.awaited:
+            self._announced[job] = (*known, name)
+        for one in self._comes_after():
+            self._go_on(one, one.waiting.checkpoint(job, name), event.at_s)
+
+    def _comes_after(self) -> list[Notebook]:
+        """Those that wait for more than a slot."""
+        return [one for one in self if one.state is NotebookState.QUEUED and one.waits_for]
+
+    def _caught_up(self, waiting: Waiting) -> Waiting:
+        """With what other notebooks have done by now."""
+        for name in sorted(conditions.jobs_in(waiting.open)):
+            other = self._all.get(name)
+            for checkpoint in self.checkpoints(name):
+                waiting = waiting.checkpoint(name, checkpoint)
+            if other is not None and other.over:
+                waiting = waiting.job_ended(name, _in_reasons(name), other.state, other.checkpoints)
+        return waiting
+
+    def _job_ended(self, job: str, state: str, announced: Sequence[str], at_s: float) -> None:
+        """Those that wait for it go on, or end with it, and those that wait for them."""
+        ended = [(job, state, announced)]
+        while ended:
+            job, state, announced = ended.pop()
+            for one in self._comes_after():
+                if job not in conditions.jobs_in(one.waits_for):
+                    continue
+                waiting = one.waiting.job_ended(job, _in_reasons(job), state, announced)
+                if self._go_on(one, waiting, at_s, alone=True):
+                    ended.append((one.job, NotebookState.CANCELLED, one.checkpoints))
+
+    def _go_on(self, notebook: Notebook, waiting: Waiting, at_s: float, alone: bool = False) -> bool:
+        """Whether it ended, since what it needs cannot come any more. ``alone``: those that wait for it are
+        told by the caller."""
+        if waiting == notebook.waiting:
+            return False
+        changed = replace(notebook, waits_for=waiting.open, waited=waiting.waited)
+        if waiting.hopeless is None:
+            self._put(changed)
+            return False
+        if alone:
+            self._move(changed, Move.CANCEL, reason=waiting.hopeless, finished_at_s=at_s)
+        else:
+            self._end(changed, Move.CANCEL, at_s, waiting.hopeless)
+        return True
+
+    def _give_up(self, job: str, at_s: float) -> None:
+        notebook = self._all[job]
+        assert notebook.after_timeout_s is not None
+        told = conditions.gave_up(notebook.waiting, notebook.after_timeout_s, str)
+        self._end(notebook, Move.CANCEL, at_s, told)
 
     # -- moves ---------------------------------------------------------------------------------------------
 
@@ -276,22 +369,7 @@ class Notebooks:
 
     def _end(self, notebook: Notebook, move: Move, at_s: float, reason: str) -> None:
         self._move(notebook, move, reason=reason, finished_at_s=at_s, retry_at_s=None, stopping=None)
-        ended = self._all[notebook.job]
-        self._job_ended(ended.job, ended.state is NotebookState.DONE, ended.state, at_s)
-
-    def _job_ended(self, job: str, done: bool, state: str, at_s: float) -> None:
-        """Those that wait for it go on, or end with it, and those that wait for them."""
-        ended = [(job, done, state)]
-        while ended:
-            job, done, state = ended.pop()
-            for waiting in [one for one in self if job in one.waits_for and not one.over]:
-                if done:
-                    left = tuple(name for name in waiting.waits_for if name != job)
-                    self._put(replace(waiting, waits_for=left))
-                else:
-                    told = f"{job}, which it comes after, is {state}"
-                    self._move(waiting, Move.CANCEL, reason=told, finished_at_s=at_s)
-                    ended.append((waiting.job, False, NotebookState.CANCELLED))
+        self._job_ended(notebook.job, self._all[notebook.job].state, notebook.checkpoints, at_s)
 
     def _move(self, notebook: Notebook, move: Move, **changes: object) -> None:
         state = TRANSITIONS[(notebook.state, move)]
@@ -306,7 +384,17 @@ def _check(event: messages.Submission) -> None:
     """Raises IllegalEvent for what no notebook can ask."""
     if event.priority not in RANKS:
         raise IllegalEvent(f"priority {event.priority!r} is none of {', '.join(RANKS)}", "client")
-    terms = Terms(after=event.after, deadline_s=event.deadline_s, timeout_s=event.timeout_s)
+    terms = Terms(
+        after=event.after,
+        deadline_s=event.deadline_s,
+        timeout_s=event.timeout_s,
+        after_count=event.after_count,
+        after_timeout_s=event.after_timeout_s,
+    )
     problem = terms.problem() or event.restart.problem()
     if problem is not None:
         raise IllegalEvent(f"it asks for {problem}", "client")
+
+
+def _in_reasons(job: str) -> str:
+    return f"{job}, which it comes after,"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from djinn_lab.jobs import conditions
 from djinn_lab.jobs.batch.notebook import Notebook
 from djinn_lab.jobs.batch.notebooks import Notebooks
 from djinn_lab.jobs.batch.states import NotebookState
@@ -47,7 +48,8 @@ class Telling:
 
     def _queued(self, notebook: Notebook) -> str:
         if notebook.waits_for:
-            return f"It comes after {_listed([self._named(name) for name in notebook.waits_for])}."
+            limit_s = notebook.after_timeout_s
+            return conditions.told(notebook.waiting, self._named, self._notebooks.checkpoints, limit_s)
         again = f" It runs again because {_unpunctuated(notebook.reason)}." if notebook.reason else ""
         count, slots = len(self.places), self._notebooks.slots
         place = ordinal(self.places[notebook.job])

@@ -117,6 +117,17 @@ devices = sa.Table(
 )
 """What devices of this name measured, by thread count."""
 
+published = sa.Table(
+    "published",
+    metadata,
+    sa.Column("user", sa.String, primary_key=True),
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("account", sa.String, nullable=False),
+    sa.Column("job", sa.String, nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+)
+"""Data that users said is there. ``account``: of the user, ``job``: by which it was, empty for none."""
+
 notebooks = sa.Table(
     "notebooks",
     metadata,

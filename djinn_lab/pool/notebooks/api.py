@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import sqlalchemy as sa
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from msgspec.structs import replace
 
-from djinn_lab.jobs import FINISHED, RANKS, IllegalEvent
+from djinn_lab.jobs import RANKS, IllegalEvent
 from djinn_lab.jobs.batch import Notebook, NotebookState, Submission
+from djinn_lab.jobs.conditions import Need, parse
 from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.job_api import find_job
@@ -156,17 +159,6 @@ async def _asked(
             "with --folder.",
         )
     _check_priority(context, user, new.priority.upper())
-    after, cells = [], []
-    for start in new.after:
-        if start.startswith(ID_PREFIX):
-            after.append((await _find(context, start)).job)
-            continue
-        view, _ = await find_job(context, start)
-        if view.state not in FINISHED:
-            after.append(view.job)
-            cells.append(view.job)
-        elif view.state != "DONE":
-            raise HTTPException(422, f"It comes after {view.job}, which is {view.state}.")
     job = ID_PREFIX + uuid.uuid4().hex[:ID_CHARACTERS]
     now_s = context.driver.ledger.clock.now_s()
     asked = Submission(
@@ -175,13 +167,39 @@ async def _asked(
         user.name,
         new.name,
         new.priority.upper(),
-        tuple(after),
-        tuple(cells),
-        new.restart,
-        new.timeout_s,
-        new.deadline_s,
+        restart=new.restart,
+        timeout_s=new.timeout_s,
+        deadline_s=new.deadline_s,
+        account=user.account,
+        after_count=new.after_count,
+        after_timeout_s=new.after_timeout_s,
     )
+    asked = await _with_dependencies(context, asked, new.after)
     return asked, Accepted(job, user.name, new.key, new.folder, digest)
+
+
+async def _with_dependencies(context: PoolContext, asked: Submission, after: Sequence[str]) -> Submission:
+    """What it comes after, with whole ids, and what is known of that. Raises HTTPException."""
+    conditions, cells, ended = [], [], []
+    for text in after:
+        try:
+            condition = parse(text)
+        except ValueError as error:
+            raise HTTPException(422, f"It comes after {error}.") from None
+        if condition.need is Need.DATA:
+            conditions.append(condition)
+            continue
+        if condition.job.startswith(ID_PREFIX):
+            job = (await _find(context, condition.job)).job
+        else:
+            job = (await find_job(context, condition.job))[0].job
+            end = await context.notebooks.outside.ended(job, asked.at_s)
+            cells += [job] if end is None else []
+            ended += [] if end is None else [end]
+        conditions.append(replace(condition, job=job))
+    texts = tuple(map(str, conditions))
+    met = context.notebooks.outside.met(asked.account, texts)
+    return replace(asked, after=texts, met=met, cells=tuple(cells), ended=tuple(ended))
 
 
 def _check_priority(context: PoolContext, user: User, priority: str) -> None:

@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 
-from djinn_lab.jobs import FINISHED, IllegalEvent
+from djinn_lab.jobs import IllegalEvent
 from djinn_lab.jobs.batch import (
     CancelAsked,
-    CellEnded,
+    CheckpointAnnounced,
     Command,
+    DataPublished,
     Event,
     ForgetNotebook,
     Notebook,
@@ -38,24 +38,30 @@ from djinn_lab.jobs.batch import (
     Submission,
     TimePassed,
 )
+from djinn_lab.jobs.conditions import parse
 from djinn_lab.pool.alarm import Alarm
 from djinn_lab.pool.authentication import Authentication, User
-from djinn_lab.pool.database import history
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.notebooks import messages as files
 from djinn_lab.pool.notebooks import store as notebook_store
+from djinn_lab.pool.notebooks.environment import kernel_environment
 from djinn_lab.pool.notebooks.messages import AttemptEnded, CellBegins, FromRunner, Task
+from djinn_lab.pool.notebooks.outside import Outside
 from djinn_lab.pool.notebooks.runs import NotebookRun, executed_left, outcome_left, remove, until_gone
 from djinn_lab.pool.notebooks.store import Accepted
-from djinn_lab.protocol.notebooks import CELL_OPTIONS_VARIABLE, DEADLINE_VARIABLE
 
 WATCH_EVERY_S = 0.25
 EXECUTED_BYTES_MAX = 256 * 2**20
-KEPT_VARIABLES = frozenset({"DJINN_CONFIG_DIR", "DJINN_TRACES"})
-PRIVATE_PREFIXES = ("DJINN_", "PG")
 
 log = logging.getLogger(__name__)
+
+
+class Decision(NamedTuple):
+    """``stored``: done when ``commands`` are in the database."""
+
+    commands: list[Command]
+    stored: asyncio.Future[None] | None = None
 
 
 class NotebookRules(msgspec.Struct, frozen=True):
@@ -79,6 +85,7 @@ class NotebookService:
         self.core = Notebooks(rules.slots)
         self.rules = rules
         self.started = asyncio.Event()
+        self.outside = Outside(driver.books, store)
         self._driver = driver
         self._authentication = authentication
         self._store = store
@@ -89,7 +96,7 @@ class NotebookService:
         self._accepting: dict[tuple[str, str], asyncio.Lock] = {}
         self._runs: dict[str, NotebookRun] = {}
         self._executed: dict[str, bytes] = {}
-        self._decided: asyncio.Queue[list[Command]] = asyncio.Queue()
+        self._decided: asyncio.Queue[Decision] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm = Alarm(self._now_s, self._due)
         self._changed = asyncio.Event()
@@ -135,7 +142,10 @@ class NotebookService:
         commands = self.core.handle(ServerStarted(self._now_s(), tuple(notebooks), tuple(ended)))
         await self._commit(commands)
         await asyncio.to_thread(remove, self._directory)  # the database has what was in it
-        self._decided.put_nowait([one for one in commands if isinstance(one, StartNotebook)])
+        self._decided.put_nowait(Decision([one for one in commands if isinstance(one, StartNotebook)]))
+        for one in list(self.core):
+            for text in self.outside.met(one.account or one.user, one.waits_for):
+                self._handle(DataPublished(self._now_s(), one.account or one.user, parse(text).name))
         self._alarm.set(self.core.wake_at_s())
 
     async def _left_behind(self, notebook: Notebook) -> NotebookEnded | None:
@@ -177,11 +187,23 @@ class NotebookService:
             lambda connection: notebook_store.insert(connection, pool, accepted, notebook, source)
         )
         self._know(accepted)
-        self._handle(NotebookAccepted(self._now_s(), notebook))
+        met = self.outside.met(notebook.account, notebook.waits_for)
+        self._handle(NotebookAccepted(self._now_s(), notebook, met))
 
     def cancel(self, job: str, message: str) -> None:
         """Raises IllegalEvent for a notebook that is over. ``message``: by whom."""
         self._handle(CancelAsked(self._now_s(), job, message))
+
+    async def announce(self, event: CheckpointAnnounced) -> None:
+        """Of a notebook that runs. Raises IllegalEvent, or SQLAlchemyError when it is not stored."""
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._handle(event, stored)
+        await stored
+
+    def hear(self, event: CheckpointAnnounced | DataPublished) -> None:
+        """Something that notebooks may wait for, and that is stored elsewhere."""
+        if self.started.is_set():
+            self._handle(event)
 
     def cancel_all_of(self, user: str, message: str) -> None:
         """Those that wait or run."""
@@ -217,8 +239,8 @@ class NotebookService:
     def _now_s(self) -> float:
         return self._driver.ledger.clock.now_s()
 
-    def _handle(self, event: Event) -> None:
-        self._decided.put_nowait(self.core.handle(event))
+    def _handle(self, event: Event, stored: asyncio.Future[None] | None = None) -> None:
+        self._decided.put_nowait(Decision(self.core.handle(event), stored))
         self._alarm.set(self.core.wake_at_s())
         self._changed.set()
 
@@ -228,13 +250,17 @@ class NotebookService:
     async def _perform_all(self) -> None:
         """One decision after the other, each committed before it is carried out."""
         while True:
-            commands = await self._decided.get()
+            commands, stored = await self._decided.get()
             try:
                 await self._commit(commands)
             except sa.exc.SQLAlchemyError as error:
                 log.exception("what was decided about notebooks could not be stored")
+                if stored is not None:
+                    stored.set_exception(error)
                 self._give_up_starts(commands, error)
                 continue
+            if stored is not None:
+                stored.set_result(None)
             for command in commands:
                 if isinstance(command, StartNotebook):
                     self._start_run(command)
@@ -301,9 +327,9 @@ class NotebookService:
             gone = f"the user {notebook.user} is gone" if user is None else "its source cannot be read"
             ended = AttemptEnded(attempt, Outcome.LOST, gone)
         else:
-            token = self._authentication.mint(user)
+            token = self._authentication.mint(user, job)
             try:
-                environment = self._environment(notebook, token, directory)
+                environment = kernel_environment(notebook, self._url, token, directory)
                 ended = await run.run(source, environment)
             finally:
                 self._authentication.revoke(token)
@@ -322,21 +348,6 @@ class NotebookService:
         except sa.exc.SQLAlchemyError:
             log.exception("the source of notebook %s cannot be read", job)
             return None
-
-    def _environment(self, notebook: Notebook, token: str, directory: Path) -> dict[str, str]:
-        """The pool's own, without what opens it; every cell has the notebook's terms."""
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if name in KEPT_VARIABLES or not name.startswith(PRIVATE_PREFIXES)
-        }
-        kept["DJINN_POOL"], kept["DJINN_TOKEN"] = self._url, token
-        kept["DJINN_SESSION_FILE"] = str(directory / files.SESSION_FILE)
-        kept[CELL_OPTIONS_VARIABLE] = f"--priority {notebook.priority} --progress-after=-1"
-        kept["JPY_SESSION_NAME"] = f"{notebook.name}.ipynb"
-        if notebook.deadline_s is not None:
-            kept[DEADLINE_VARIABLE] = repr(notebook.deadline_s)
-        return kept
 
     def _close_session(self, user: User, directory: Path) -> None:
         """A kernel that was killed left its session open."""
@@ -367,21 +378,12 @@ class NotebookService:
             await asyncio.sleep(WATCH_EVERY_S)
             for job in self.core.awaited:
                 try:
-                    state = await self.cell_state(job)
+                    ended = await self.outside.ended(job, self._now_s())
                 except sa.exc.SQLAlchemyError:
                     log.exception("the state of cell %s cannot be read", job)
                     break
-                if state is None or state in FINISHED:
-                    told = state or "not known any more"
-                    self._handle(CellEnded(self._now_s(), job, state == "DONE", told))
-
-    async def cell_state(self, job: str) -> str | None:
-        """Of a cell's job, None for one that nobody knows."""
-        record = self._driver.books.records.get(job)
-        if record is not None:
-            return record.state
-        rows = await self._store.read(lambda connection: history.read_job(connection, job))
-        return rows[0][0].state if len(rows) == 1 else None
+                if ended is not None:
+                    self._handle(ended)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str = "notebooks") -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)

@@ -17,7 +17,8 @@ NAME_CHARACTERS_MAX = 200
 class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``notebook``: the document, as in an .ipynb file. ``key``: a submission with the key of an earlier one
     of the same user is that one. ``folder``: where it runs, on the pool's machine; empty: in a place of its
-    own. ``deadline_s``: from now; ``timeout_s``: of run time, each attempt."""
+    own. ``after``, ``after_count`` and ``after_timeout_s``: what it comes after, how many of that suffice,
+    and how long it waits. ``deadline_s``: from now; ``timeout_s``: of run time, each attempt."""
 
     notebook: msgspec.Raw
     name: str
@@ -28,12 +29,19 @@ class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline_s: float | None = None
     timeout_s: float | None = None
     restart: RestartRules = RestartRules()
+    after_count: int | None = None
+    after_timeout_s: float | None = None
+
+
+ADDED_LATER = ("after_count", "after_timeout_s")
+"""Left out of the digest where nothing was asked, so that keys of earlier submissions hold."""
 
 
 class NotebookView(msgspec.Struct, frozen=True):
     """A batch notebook in the API. ``reason``: why it is where it is, in a sentence with numbers;
     ``position``: among those that wait for a slot. ``cell`` of ``cells``: runs, ran last or failed.
-    ``attempts_max`` None: without end. Times are seconds since the epoch."""
+    ``attempts_max`` None: without end. ``after``: what it waits for; ``checkpoints``: that it announced.
+    Times are seconds since the epoch."""
 
     job: str
     user: str
@@ -54,6 +62,7 @@ class NotebookView(msgspec.Struct, frozen=True):
     started_at: float | None
     finished_at: float | None
     retry_at: float | None
+    checkpoints: tuple[str, ...]
 
 
 def notebook_views(notebooks: Notebooks, chosen: Sequence[Notebook], now_s: float) -> list[NotebookView]:
@@ -84,6 +93,7 @@ def _view(notebook: Notebook, telling: Telling) -> NotebookView:
         started_at=notebook.started_at_s,
         finished_at=notebook.finished_at_s,
         retry_at=notebook.retry_at_s,
+        checkpoints=notebook.checkpoints,
     )
 
 
@@ -112,6 +122,9 @@ def digest_of(new: NewNotebook) -> str:
         for name in ("id", "outputs", "execution_count"):
             cell.pop(name, None)
     options = {name: value for name, value in msgspec.structs.asdict(new).items() if name != "notebook"}
+    for name in ADDED_LATER:
+        if options[name] is None:
+            del options[name]
     asked = msgspec.json.encode([document, options], order="sorted")
     return hashlib.sha256(asked).hexdigest()
 

@@ -216,7 +216,7 @@ def test_a_notebook_comes_after_others_that_ended_well() -> None:
     core = Notebooks(slots=3)
     submit(core, "one")
     submit(core, "two", after=("one", "cell"), cells=("cell",))
-    assert why(core, "two") == "It comes after one (one, RUNNING) and cell cell."
+    assert why(core, "two") == "Waits for one (one, RUNNING) and cell cell to end well."
     assert core.awaited == {"cell"}
     assert started(end(core, "one", 1.0)) == []
     assert started(core.handle(CellEnded(2.0, "cell", True, "DONE"))) == ["two"]
@@ -247,7 +247,7 @@ def test_a_notebook_that_will_run_again_has_not_failed_yet() -> None:
     [
         ({"priority": "URGENT"}, "'URGENT' is none of CRITICAL"),
         ({"after": ("nobody",)}, "nobody, which is unknown"),
-        ({"after": ("failed",)}, "failed, which is FAILED"),
+        ({"after": ("failed",)}, "failed, which it comes after, is FAILED"),
         ({"timeout_s": 0.0}, "a timeout of 0.0 s"),
         ({"deadline_s": math.inf}, "a deadline of inf s"),
         ({"restart": RestartRules(Restart.ALWAYS, restarts_max=-1)}, "-1 restarts"),

@@ -1,0 +1,62 @@
+"""``djinn-lab data``: what jobs have published for those that come after it."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from djinn_lab.cli.options import AsJson
+from djinn_lab.cli.output import print_json, print_line, print_table
+
+Name = Annotated[str, typer.Argument(help="What it is called.")]
+
+
+def build_group() -> typer.Typer:
+    group = typer.Typer(help="Data that jobs wait for with --after data:NAME.", invoke_without_command=True)
+    group.callback()(_show_when_alone)
+    group.command("list")(show_data)
+    group.command("publish")(publish_data)
+    group.command("forget")(forget_data)
+    return group
+
+
+def _show_when_alone(context: typer.Context, as_json: AsJson = False) -> None:
+    """Data that jobs wait for with --after data:NAME."""
+    if context.invoked_subcommand is None:
+        show_data(as_json)
+
+
+def show_data(as_json: AsJson = False) -> None:
+    """List what was published for your jobs, newest first."""
+    from djinn_lab.client.rest import PoolClient
+
+    found = PoolClient.find().published()
+    if as_json:
+        print_json(found)
+    elif not found:
+        print_line("Nothing is published. In a notebook: djinn_lab.publish(NAME)")
+    else:
+        rows = [(one["name"], one["user"], one["job"][:12], _moment(one["at"])) for one in found]
+        print_table("Published data", ("name", "user", "job", "since"), rows)
+
+
+def publish_data(name: Name) -> None:
+    """Say that data of this name is there; jobs that wait for it may start."""
+    from djinn_lab.client.rest import PoolClient
+
+    found = PoolClient.find().publish(name)
+    print_line(f"Data {name!r} is there since {_moment(found['at'])}.")
+
+
+def forget_data(name: Name) -> None:
+    """Take it back: jobs that come after it wait until it is published again."""
+    from djinn_lab.client.rest import PoolClient
+
+    PoolClient.find().forget_data(name)
+    print_line(f"Data {name!r} is not there any more.")
+
+
+def _moment(at_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))

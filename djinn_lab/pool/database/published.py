@@ -1,0 +1,90 @@
+"""Data that jobs publish by name: what is there, for whom, and its rows in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import sqlalchemy as sa
+
+from djinn_lab.jobs.conditions import Need, parse, same_circle
+from djinn_lab.pool.database.batch import Work
+from djinn_lab.pool.database.engine import upsert
+from djinn_lab.pool.database.tables import published
+
+OF_USER_MAX = 10_000
+
+
+class Published(msgspec.Struct, frozen=True):
+    """``account``: the user's leaf of the share tree. ``job``: in which cell or batch notebook it was, empty
+    for none. ``at``: the first time, in seconds since the epoch."""
+
+    user: str
+    account: str
+    name: str
+    job: str
+    at: float
+
+
+class PublishedData:
+    """All of it, by name."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, dict[str, Published]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._named.values()))
+
+    def of(self, user: str, name: str) -> Published | None:
+        """What this very user published."""
+        return self._named.get(name, {}).get(user)
+
+    def count(self, user: str) -> int:
+        """How many names this user has published."""
+        return sum(user in by_user for by_user in self._named.values())
+
+    def is_there(self, account: str, name: str) -> bool:
+        """For those of this account."""
+        return any(same_circle(account, one.account) for one in self._named.get(name, {}).values())
+
+    def visible(self, account: str) -> list[Published]:
+        """To those of this account, newest first."""
+        found = [one for by_user in self._named.values() for one in by_user.values()]
+        return sorted((one for one in found if same_circle(account, one.account)), key=lambda one: -one.at)
+
+    def add(self, one: Published) -> None:
+        self._named.setdefault(one.name, {})[one.user] = one
+
+    def remove(self, one: Published) -> None:
+        by_user = self._named[one.name]
+        del by_user[one.user]
+        if not by_user:
+            del self._named[one.name]
+
+    def met(self, account: str, after: Iterable[str]) -> tuple[str, ...]:
+        """Of these conditions, those whose data is there."""
+        wanted = ((text, parse(text)) for text in after)
+        return tuple(t for t, one in wanted if one.need is Need.DATA and self.is_there(account, one.name))
+
+
+def read_published(connection: sa.Connection) -> list[Published]:
+    rows = connection.execute(sa.select(published))
+    return [Published(row.user, row.account, row.name, row.job, row.at) for row in rows]
+
+
+def write_published(one: Published) -> Work:
+    row = msgspec.structs.asdict(one)
+
+    def write(connection: sa.Connection) -> None:
+        connection.execute(upsert(connection, published, "user", "name").values(row))
+
+    return write
+
+
+def forget_published(one: Published) -> Work:
+    same = (published.c.user == one.user) & (published.c.name == one.name)
+
+    def write(connection: sa.Connection) -> None:
+        connection.execute(sa.delete(published).where(same))
+
+    return write

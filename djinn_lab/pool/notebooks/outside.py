@@ -1,0 +1,44 @@
+"""What batch notebooks come after that is none of them: cells, and data that was published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from djinn_lab.jobs import FINISHED
+from djinn_lab.jobs.batch import CellEnded
+from djinn_lab.jobs.conditions import parse
+from djinn_lab.pool.bookkeeping import Bookkeeper
+from djinn_lab.pool.database import history
+from djinn_lab.pool.database.store import Store
+
+
+class Outside:
+    """As the pool knows it now."""
+
+    def __init__(self, books: Bookkeeper, store: Store) -> None:
+        self._books = books
+        self._store = store
+
+    def met(self, account: str, after: Iterable[str]) -> tuple[str, ...]:
+        """Of these conditions, those that published data and cells that are remembered have met."""
+        texts = tuple(after)
+        announced = []
+        for text in texts:
+            condition = parse(text)
+            record = self._books.records.get(condition.job)
+            names = () if record is None else record.checkpoints
+            if any(condition.met_by_checkpoint(condition.job, name) for name in names):
+                announced.append(text)
+        return (*self._books.published.met(account, texts), *announced)
+
+    async def ended(self, job: str, at_s: float) -> CellEnded | None:
+        """How a cell's job ended, None while it goes on. Raises SQLAlchemyError."""
+        record = self._books.records.get(job)
+        if record is not None:
+            state, checkpoints = record.state, record.checkpoints
+        else:
+            rows = await self._store.read(lambda connection: history.read_job(connection, job))
+            if len(rows) != 1:
+                return CellEnded(at_s, job, False, "not known any more")
+            state, checkpoints = rows[0][0].state, rows[0][0].checkpoints
+        return CellEnded(at_s, job, state == "DONE", state, checkpoints) if state in FINISHED else None

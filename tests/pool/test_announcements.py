@@ -1,0 +1,162 @@
+"""Cells and notebooks that come after checkpoints and data, on real pools."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import nbformat
+import pytest
+import torch
+from pool_kit import Client, act, new_user, rest
+from real_pool import PoolUnderTest
+
+import djinn_lab
+from djinn_lab.errors import OptionError, PoolError, Refused
+from djinn_lab.jobs import Terms
+from djinn_lab.protocol.runtime_file import RuntimeInfo
+
+pytestmark = pytest.mark.processes
+
+OVER_WITHIN_S = 120.0
+
+
+def test_a_cell_starts_at_a_checkpoint_of_one_that_runs_on(shared_pool: RuntimeInfo) -> None:
+    with Client(shared_pool) as ann, Client(shared_pool) as bob, closing(rest(shared_pool)) as client:
+        training = ann.submit(act("sleep 30"))
+        ann.until(training, "RUNNING")
+        after = bob.submit(act(""), terms=Terms(after=(f"{training[:10]}:checkpoint=two",)))
+        assert "checkpoint 'two' of job" in bob.until(after, "SUBMITTED").reason
+        client.announce_checkpoint("one", training)
+        client.announce_checkpoint("one", training)
+        assert "announced 1 so far ('one')" in client.why(after)["sentence"]
+        assert client.announce_checkpoint("two", training)["jobs"] == [training]
+        assert bob.result(after).outcome == "done"
+        assert client.job(training)["checkpoints"] == ["one", "two"]
+        assert client.job(training)["state"] == "RUNNING"
+        never = bob.submit(act(""), terms=Terms(after=(f"{training}:checkpoint=three",)))
+        bob.until(never, "SUBMITTED")
+        client.cancel(training)
+        result = bob.result(never)
+        assert result.outcome == "cancelled"
+        assert result.error is not None
+        assert "without announcing checkpoint 'three', and announced 2" in result.error.message
+        with pytest.raises(OptionError, match="while it runs"):
+            client.announce_checkpoint("four", training)
+
+
+def test_data_is_waited_for_by_its_project_until_a_limit_or_taken_back(shared_pool: RuntimeInfo) -> None:
+    stranger, token = new_user(shared_pool)
+    with Client(shared_pool) as ann, Client(shared_pool, token) as eve, closing(rest(shared_pool)) as client:
+        waiting = ann.submit(act(""), terms=Terms(after=("data:some features",)))
+        ann.until(waiting, "SUBMITTED")
+        foreign = eve.submit(act(""), terms=Terms(after=("data:some features",), after_timeout_s=0.5))
+        eve.until(foreign, "SUBMITTED")
+        client.publish("some features")
+        assert ann.result(waiting).outcome == "done"
+        assert ann.run(act(""), terms=Terms(after=("data:some features",))).outcome == "done"
+        refused = eve.result(foreign)
+        assert refused.error is not None
+        assert "waited 500.0 ms, its own limit, for data 'some features'" in refused.error.message
+        with closing(rest(shared_pool, token)) as other:
+            assert other.published() == []
+            with pytest.raises(PoolError, match="no data"):
+                other.forget_data("some features")
+            running = ann.submit(act("sleep 30"))
+            ann.until(running, "RUNNING")
+            with pytest.raises(Refused, match="another user"):
+                other.announce_checkpoint("one", running)
+            client.cancel(running)
+            ann.result(running)
+        assert [one["name"] for one in client.published()] == ["some features"]
+        client.forget_data("some features")
+        assert client.published() == []
+        with pytest.raises(OptionError, match="no comma"):
+            client.publish("a,b")
+        assert stranger
+
+
+def document(*cells: str) -> dict[str, Any]:
+    made = [nbformat.v4.new_code_cell(source) for source in cells]
+    return dict(nbformat.from_dict(nbformat.v4.new_notebook(cells=made)))
+
+
+def submit(pool: PoolUnderTest, name: str, *cells: str, **asked: Any) -> str:
+    submission = {"notebook": document(*cells), "name": name, "key": name, **asked}
+    return str(pool.rest.submit_notebook(submission)[0]["job"])
+
+
+def until(pool: PoolUnderTest, job: str, state: str) -> dict[str, Any]:
+    deadline_s = time.monotonic() + OVER_WITHIN_S
+    while (found := pool.rest.notebook(job))["state"] != state:
+        assert time.monotonic() < deadline_s, f"waited in vain for {state}: {found['reason']}"
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
+    with PoolUnderTest(tmp_path_factory.mktemp("announcing"), "cpu:1", notebook_slots=2) as running:
+        yield running
+
+
+ANNOUNCES = """
+import djinn_lab, time
+djinn_lab.checkpoint("one")
+djinn_lab.publish("features")
+time.sleep(600)
+"""
+
+
+def test_notebooks_come_after_checkpoints_and_data_and_a_killed_server_forgets_nothing(
+    pool: PoolUnderTest,
+) -> None:
+    announces = submit(pool, "announces", ANNOUNCES)
+    at_checkpoint = submit(
+        pool, "at checkpoint", "1", after=[f"{announces}:checkpoint=one", "data:features"], after_timeout_s=60
+    )
+    too_late = submit(pool, "too late", "1", after=[f"{announces}:checkpoint=two"])
+    assert "checkpoint 'two' of announces" in pool.rest.why(too_late)["sentence"]
+    either = submit(pool, "either", "1", after=[too_late, "data:features", "data:never"], after_count=2)
+    given_up = submit(pool, "given up", "1", after=["data:never"], after_timeout_s=0.2)
+    assert "data 'never'" in until(pool, given_up, "CANCELLED")["reason"]
+
+    until(pool, at_checkpoint, "RUNNING")
+    found = pool.rest.notebook(announces)
+    assert (found["state"], found["checkpoints"]) == ("RUNNING", ["one"])
+    assert "has announced 1 so far ('one')" in pool.rest.why(too_late)["sentence"]
+    pool.kill()
+    pool.start()
+    assert pool.rest.notebook(announces)["checkpoints"] == ["one"]
+    assert [one["name"] for one in pool.rest.published()] == ["features"]
+    reason = until(pool, too_late, "CANCELLED")["reason"]
+    assert "without announcing checkpoint 'two', and announced 1 ('one')" in reason
+    assert until(pool, announces, "FAILED")["checkpoints"] == ["one"]
+    told = pool.rest.notebook(either)["reason"]
+    assert "needs 2 of 3, and 1 came. Not any more: " in told
+    assert too_late in told
+    pool.rest.cancel(either)
+    with pytest.raises(OptionError, match="without announcing checkpoint 'two'"):
+        submit(pool, "refused", "1", after=[f"{announces}:checkpoint=two"])
+
+
+def test_what_a_captured_cell_announces_has_run(pool: PoolUnderTest) -> None:
+    with pool.session() as session:
+        with pytest.raises(OptionError, match="neither"):
+            djinn_lab.checkpoint("outside")
+        with session.capture() as cell:
+            kept = torch.ones(3) + 1
+            djinn_lab.checkpoint("half")
+            done = [job["ops_done"] for job in pool.rest.jobs() if "half" in job["checkpoints"]]
+            kept = kept * 2
+        assert done[0] > 0
+        assert kept.cpu().tolist() == [4.0, 4.0, 4.0]
+        own = cell.report.job
+        with session.capture(terms=Terms(after=(f"{own}:checkpoint=half",))):
+            again = torch.ones(1) + 1
+        assert again.item() == 2
+        late = session.capture(terms=Terms(after=(f"{own}:checkpoint=whole",)))
+        with pytest.raises(Refused, match="without announcing checkpoint 'whole', and announced 1"), late:
+            again = torch.ones(1) + 1
