@@ -41,6 +41,7 @@ def submit(tables: Tables, event: SegmentSubmitted) -> None:
             wish=event.wish,
             predicted_s=event.predicted_s,
             move_s=event.move_s,
+            parts_s=event.parts_s,
             memory=event.memory,
             memory_reason=event.memory_reason,
             memory_wait_s=event.memory_wait_s,

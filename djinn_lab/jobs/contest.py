@@ -6,7 +6,7 @@ before. A job contends from the device that its session is bound to, its *home*;
 another means that its session moves there first.
 
 A gang holds several devices, its session's among them, all of them from its start on; it may give one back
-early. Nobody asks it to move aside: what its parts made lies in several sessions, which are not parked.
+early. Asked to move aside, it leaves all of them at once.
 
 Session memory has the last word on whether a segment can start (:mod:`djinn_lab.memory`). A decision to start
 one that memory has not granted yet passes over it until memory says something new about it; where others
@@ -290,15 +290,14 @@ class Contest:
             self.tables.devices[device].running = job.job
         first_at_s = job.started_at_s if job.started_at_s is not None else at_s
         started = replace(moved(job, Move.START), started_at_s=first_at_s, running_since_s=at_s)
-        self.tables.put(replace(started, settled=False, message="", members=members, together=bool(members)))
+        self.tables.put(replace(started, settled=False, message="", members=members))
         self.tables.out.append(StartSegment(job.job, job.segment, job.held_on, members))
         self.cluster.start(
             job.job,
             start.where,
             at_s,
             start.ends_s,
-            park_s=job.move_s or 0.0,
-            preemptible=not members,
+            park_s=(job.move_s or 0.0) + job.parts_s,
             charged_until_s=start.charged_until_s,
         )
         self.shares.admit(job.job, job.account, at_s, start.charge)

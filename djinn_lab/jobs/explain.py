@@ -49,9 +49,9 @@ def explain(job: Job, place: Place | None, closed: Closed) -> str:
             why = f": {job.message}" if job.message else ""
             return f"Moved aside after {_ops(job)}{why}. {_explain_queued(job, place, closed)}"
         case JobState.RUNNING if job.preempting:
-            return f"Moving aside on {job.held_on} after {_ops(job)}: {job.message}."
+            return f"Moving aside on {_listed(job.holds)} after {_ops(job)}: {job.message}."
         case JobState.RUNNING if job.cancelling:
-            return f"Stopping on {job.held_on} after {_ops(job)}: {job.message}."
+            return f"Stopping on {_listed(job.holds)} after {_ops(job)}: {job.message}."
         case JobState.RUNNING:
             why = f" {job.devices_why}" if job.devices_why else ""
             return f"Running on {_listed(job.holds)}, {_ops(job)}.{why}"

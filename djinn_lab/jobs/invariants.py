@@ -61,8 +61,8 @@ def check_indexes(tables: Tables) -> None:
 
 def check_job(job: Job) -> None:
     on_device = job.state in (JobState.RESTORING, JobState.QUEUED, JobState.PREEMPTED, JobState.RUNNING)
-    assert not job.members or job.together, f"{job.job} holds {job.members} and is no gang"
-    assert not job.together or job.state is JobState.RUNNING, f"{job.job} is a gang and {job.state}"
+    assert not job.members or job.state is JobState.RUNNING, f"{job.job} is {job.state}, with {job.members}"
+    assert len(job.members) < max(1, job.gang), f"{job.job} holds {job.members} for a gang of {job.gang}"
     assert not job.preempting or job.state is JobState.RUNNING, f"{job.job} moves aside and is {job.state}"
     if job.state is JobState.RESTORING:
         assert job.memory in ("ask", "held"), f"{job.job} waits for memory, which is {job.memory}"

@@ -61,6 +61,8 @@ class Job(msgspec.Struct, frozen=True):
     preempted_at_s: float | None = None
     move_s: float | None = None
     """What bringing its session's state to another device would take, None when it cannot be brought."""
+    parts_s: float = 0.0
+    """Likewise for what the parts of a gang hold beside it."""
     settled: bool = False
     """It was moved, or could not be: it stays where it is until it has run there."""
     running_since_s: float | None = None
@@ -70,8 +72,6 @@ class Job(msgspec.Struct, frozen=True):
     """Why these are fewer than its terms ask for."""
     members: tuple[str, ...] = ()
     """Of a running gang, the devices that it holds beside ``held_on``."""
-    together: bool = False
-    """It runs as a gang, whose parts nobody asks to move aside."""
     ran_s: float = 0.0
     """Run time before ``running_since_s``, over all segments."""
 

@@ -140,12 +140,20 @@ def preempt(tables: Tables, event: SegmentPreempted) -> None:
             preemptions=job.preemptions + 1,
             preempted_at_s=event.at_s,
             move_s=event.move_s,
-            devices=1,
-            devices_why="It goes on where it stopped, on one device." if job.terms.gang > 1 else "",
+            parts_s=event.parts_s,
+            devices=event.devices,
+            devices_why=_why_fewer(job, event.devices),
         )
     )
     if memory == "ask":
         tables.out.append(PlaceSegment(job.job, job.segment, job.session, device))
+
+
+def _why_fewer(job: Job, devices: int) -> str:
+    """It can use so many when it goes on."""
+    if devices == job.devices or job.terms.gang == 1:
+        return job.devices_why
+    return f"It goes on where it stopped, on {'one device' if devices == 1 else f'up to {devices} devices'}."
 
 
 def refuse_move(tables: Tables, event: MoveRefused) -> None:
@@ -184,7 +192,6 @@ def _stopped(tables: Tables, job: Job, at_s: float, ops_done: int) -> Job:
         running_since_s=None,
         ran_s=job.ran_s + max(0.0, at_s - job.running_since_s),
         members=(),
-        together=False,
     )
 
 
@@ -200,13 +207,11 @@ def request_preemption(tables: Tables, event: PreemptRequested) -> None:
     job = tables.active(event.job, "client")
     if job.state is not JobState.RUNNING:
         raise IllegalEvent(f"job {event.job} is not running ({job.state})", "client")
-    if job.together:
-        raise IllegalEvent(f"job {event.job} runs as a gang, and gangs do not move aside", "client")
     ask_to_move_aside(tables, replace(job, yields=True), event.message)
 
 
 def ask_to_move_aside(tables: Tables, job: Job, message: str) -> None:
-    if job.cancelling or job.preempting or job.together:
+    if job.cancelling or job.preempting:
         return
     assert job.held_on is not None
     tables.put(replace(moved(job, Move.ASK_STOP), preempting=True, message=message))

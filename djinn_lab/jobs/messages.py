@@ -42,8 +42,9 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     ``memory`` held: why, and for how long about. ``account``: the leaf of the share tree that pays, the
     user's name if empty. ``terms`` count with the first segment. ``devices``: that this segment can use at
     once, at most as many as its terms ask for; fewer: ``devices_why``. ``move_s``: what bringing the
-    session's state to another device would take, None when it cannot be brought. ``met``: of what it comes
-    after, data that was published before."""
+    session's state to another device would take, None when it cannot be brought; ``parts_s``: likewise of
+    what the parts of a gang will hold beside it. ``met``: of what it comes after, data that was published
+    before."""
 
     at_s: float
     job: str
@@ -64,6 +65,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     devices: int = 1
     devices_why: str = ""
     met: tuple[str, ...] = ()
+    parts_s: float = 0.0
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
@@ -187,13 +189,17 @@ class PreemptRequested(msgspec.Struct, frozen=True, tag=True):
 
 class SegmentPreempted(msgspec.Struct, frozen=True, tag=True):
     """The worker stopped the segment after ``ops_done`` ops, and what these made stays with the session.
-    ``move_s``: what bringing all of it to another device would take, None when it cannot be brought."""
+    ``move_s``: what bringing all of it to another device would take, None when it cannot be brought.
+    ``devices``: that it can use at once when it goes on, several if it was stopped as a gang; ``parts_s``: as
+    in :class:`SegmentSubmitted`."""
 
     at_s: float
     job: str
     segment: int
     ops_done: int
     move_s: float | None = None
+    devices: int = 1
+    parts_s: float = 0.0
 
 
 class MoveRefused(msgspec.Struct, frozen=True, tag=True):

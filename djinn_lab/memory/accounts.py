@@ -31,7 +31,7 @@ from djinn_lab.memory.messages import (
     TransferFailed,
 )
 from djinn_lab.memory.policy import POLICIES, MemoryPolicy
-from djinn_lab.memory.records import LAST, Device, Segment, Session
+from djinn_lab.memory.records import Device, Segment, Session
 from djinn_lab.memory.serving import has_turn, needed_bytes, serve
 from djinn_lab.memory.snapshot import DeviceAccount, MemorySnapshot, SessionAccount
 from djinn_lab.memory.states import IllegalEvent, Move
@@ -91,6 +91,11 @@ class MemoryAccounts:
         if out_bytes > device.host_bytes:
             return None
         return device.seconds_for(out_bytes + known.total_bytes) or 0.0
+
+    def copy_s(self, nbytes: int) -> float:
+        """About how long copying so much over the slowest device's link takes; 0 while no rate is known."""
+        devices = self._tables.devices.values()
+        return max((device.seconds_for(nbytes) or 0.0 for device in devices), default=0.0)
 
     def snapshot(self) -> MemorySnapshot:
         return views.snapshot(self._tables)
@@ -202,7 +207,7 @@ class MemoryAccounts:
             event.node,
             event.op,
             kept_bytes=event.kept_bytes,
-            turn=device.line.get(event.job, LAST),
+            turn=device.turn_of(session, event.job),
         )
         phases.placed(tables, session)
         tables.segments[event.job] = session.segments[event.job] = segment
@@ -224,7 +229,7 @@ class MemoryAccounts:
         device = self._tables.device(event.device)
         device.line = {job: turn for turn, job in enumerate(event.jobs)}
         for segment in [*device.waiting, *device.granted.values()]:
-            segment.turn = device.line.get(segment.job, LAST)
+            segment.turn = device.turn_of(self._tables.session(segment.session), segment.job)
         device.waiting.sort(key=lambda segment: segment.order)
         self._plan(device, background=False)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from djinn_lab.memory.messages import DropParked, MoveRefused, SessionBound
 from djinn_lab.memory.policy import MemoryPolicy
-from djinn_lab.memory.records import LAST, Device, Segment, Session
+from djinn_lab.memory.records import Device, Segment, Session
 from djinn_lab.memory.states import IllegalEvent
 from djinn_lab.memory.suggestions import Hold, Hurry, Stay, Suggestion, Transport
 from djinn_lab.memory.tables import Tables
@@ -54,7 +54,7 @@ def go_over(tables: Tables, session: Session) -> Device | None:
         session.place = "none"
     tables.sync(session, device)
     for segment in session.segments.values():
-        segment.device, segment.turn = device.device, device.line.get(segment.job, LAST)
+        segment.device, segment.turn = device.device, device.turn_of(session, segment.job)
         insort(device.waiting, segment, key=lambda waiting: waiting.order)
     return device
 

@@ -12,6 +12,8 @@ from djinn_lab.memory.states import Connection, Phase, Place
 
 LAST = 2**31
 """A place behind all others."""
+FIRST = -1
+"""A place before all others: of parts of a cell that runs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -246,6 +248,10 @@ class Device:
             return 0
         coming = sum(transfer.nbytes for transfer in self.moving.values() if transfer.kind == "demote")
         return self.disk_bytes - self.disk_used_bytes - coming
+
+    def turn_of(self, session: Session, job: str) -> int:
+        """Its place in the device's line."""
+        return FIRST if session.passing else self.line.get(job, LAST)
 
     def copying(self, kind: TransferKind) -> int:
         """Transfers of a kind under way."""

@@ -14,7 +14,7 @@ from djinn_lab.memory.costs import may_rebuild
 from djinn_lab.memory.moving import send_over
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.ranking import IDLE, LEASED, Victim, fewest, victims
-from djinn_lab.memory.records import LAST, Device, Segment, Session
+from djinn_lab.memory.records import FIRST, LAST, Device, Segment, Session
 from djinn_lab.memory.states import Phase
 from djinn_lab.memory.suggestions import Grant, Hold, Hurry, Refuse, Suggestion, Transport
 from djinn_lab.memory.tier_room import HostRoom, clear_host
@@ -86,7 +86,10 @@ def wishes(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
 
 
 def has_turn(segment: Segment, device: Device, policy: MemoryPolicy) -> bool:
-    """Is room kept for it, too? Granted segments that stand behind it in the device's line do not count."""
+    """Is room kept for it, too? Granted segments that stand behind it in the device's line do not count. What
+    runs already waits for no turn."""
+    if segment.turn == FIRST:
+        return True
     before = sum(not segment.turn < other.turn < LAST for other in device.granted.values())
     return before < device.slots + policy.ready_ahead
 

@@ -73,8 +73,8 @@ class Driver:
         self.gangs = GangRuns(
             ledger, launcher, fleet, blobs, books, self.news, self._jobs, self._gang_over, self._run_whole
         )
-        self.residence = Residence(ledger, launcher, self.registry, self.gangs)
-        self.gangs.residence = self.residence
+        self.residence = Residence(ledger, launcher, self.registry, self.gangs.rooms)
+        self.gangs.rooms.residence = self.residence
         self.intake = Intake(ledger, blobs, books, self.residence, fleet, self._perform)
         self._commands: deque[jobs.Command] = deque()
         self._performing = False
@@ -241,6 +241,8 @@ class Driver:
                 self.gangs.cancel(command.job)
             case jobs.CancelSegment():
                 self.launcher.send(command.device, CancelSegment(command.job))
+            case jobs.PreemptSegment() if self.gangs.runs(command.job):
+                self.gangs.pause(command.job)
             case jobs.PreemptSegment():
                 self.launcher.send(command.device, PreemptSegment(command.job, command.segment))
             case jobs.LineOrdered():
@@ -278,6 +280,9 @@ class Driver:
         now_s = self.ledger.clock.now_s()
         if flight.started_s is None:
             flight.started_s = now_s
+        if self.gangs.runs(command.job):
+            self.gangs.resume(command)
+            return
         if command.members:
             assert flight.gang is not None
             assert flight.stops is None
@@ -287,13 +292,13 @@ class Driver:
             record.gang = "It ran on one device: no other was free when it started."
         self._run(command.job, command.device)
 
-    def _run(self, job: str, device: str) -> None:
-        """The whole segment, on one device."""
+    def _run(self, job: str, device: str, anew: bool = False) -> None:
+        """The whole segment, on one device; ``anew``: whatever a gang has done of it."""
         record = self.books.records[job]
         flight, now_s = record.flight, self.ledger.clock.now_s()
         assert flight is not None
         blobs = {digest: str(self.blobs.path(digest)) for digest in flight.blobs}
-        resume = flight.stops.resume(now_s) if flight.stops is not None else None
+        resume = flight.stops.resume(now_s) if flight.stops is not None and not anew else None
         run = RunSegment(job, flight.segment, record.session, flight.program, blobs, flight.key, resume)
         self.launcher.send(device, run)
 
@@ -303,7 +308,9 @@ class Driver:
         assert known is not None
         assert known.held_on is not None
         self.books.records[job].gang = why
-        self._run(job, known.held_on)
+        self._run(job, known.held_on, anew=True)
+        if known.preempting:
+            self.launcher.send(known.held_on, PreemptSegment(job, known.segment))
 
     def _gang_over(self, device: str, answer: SegmentDone | SegmentCancelled) -> None:
         self.residence.report(device, answer.memory, answer.job)

@@ -154,6 +154,7 @@ class Intake:
             devices=judgement.devices,
             devices_why=judgement.why,
             met=self._books.published.met(session.account, terms.after),
+            parts_s=self._ledger.accounts.copy_s(2 * judgement.parts_bytes),
         )
 
     def _predicted_s(

@@ -212,18 +212,20 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(job=JOBS)
     def ask_to_move_aside(self, job: str) -> None:
         known = self.queue.job(job)
-        runs = known is not None and job in self.on_device.values() and not known.together
+        runs = known is not None and job in self.on_device.values()
         assert (self.feed(PreemptRequested(self.tick(), job, "by a test")) is not None) == runs
 
-    @rule(device=DEVICES, ops=st.integers(0, 4))
-    def stop_between_two_ops(self, device: str, ops: int) -> None:
-        """It may have been asked, or not: the worker's answer is what counts."""
+    @rule(device=DEVICES, ops=st.integers(0, 4), devices=st.integers(1, 4))
+    def stop_between_two_ops(self, device: str, ops: int, devices: int) -> None:
+        """It may have been asked, or not: the answer is what counts. A gang leaves all its devices."""
         job = self.queue.job(self.on_device.get(device, ""))
-        if job is None or job.together:
+        if job is None:
             return
         done = max(job.ops_done, min(ops, job.ops_total))
-        del self.on_device[device]
-        assert self.feed(SegmentPreempted(self.tick(), job.job, job.segment, done)) is not None
+        uses = min(devices, job.devices)
+        self.leave(job.job)
+        stops = SegmentPreempted(self.tick(), job.job, job.segment, done, devices=uses)
+        assert self.feed(stops) is not None
         stopped = self.queue.job(job.job)
         assert stopped is not None
         if job.cancelling:
@@ -231,6 +233,7 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             assert stopped.preemptions == job.preemptions + 1
             assert stopped.ops_done == done
+            assert stopped.devices == uses
 
     @rule(job=JOBS, segment=SMALL)
     def finish_what_does_not_run(self, job: str, segment: int) -> None:

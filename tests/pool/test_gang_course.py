@@ -1,5 +1,5 @@
 """A gang in any order of events: every group runs, a device runs one part at a time, it always ends, and its
-session is as it was unless it is done."""
+session is as it was unless it is done. Moved aside and started again, it runs nothing twice."""
 
 from __future__ import annotations
 
@@ -12,21 +12,32 @@ from djinn_lab.pool.gangs.course import (
     ForgetGroup,
     GangCourse,
     GiveBack,
+    HoldBack,
     Order,
     PartName,
+    PausePart,
     RunPart,
+    StandAside,
     StopPart,
 )
 
 HOME, OTHER = "cpu:0", "cpu:1"
+DEVICES = [f"cpu:{number}" for number in range(4)]
 
 
 class World:
-    """Workers and session memory, as a gang sees them. ``sessions``: of groups, with where they are."""
+    """Workers, session memory and the queue, as a gang sees them. ``sessions``: of groups, with where they
+    are. ``kept``: what was stopped between two ops and has not ended. ``aside``: the queue has all its
+    devices."""
 
     def __init__(self, members: list[str], groups: int, prelude: bool) -> None:
         self.course = GangCourse(members[0], members, groups, prelude)
+        self.home = members[0]
         self.held = set(members)
+        self.kept: set[PartName] = set()
+        self.pausing: set[PartName] = set()
+        self.aside = False
+        self.stuck: int | None = None
         self.asked: dict[int, str] = {}
         self.running: dict[PartName, str] = {}
         self.stopping: set[PartName] = set()
@@ -38,17 +49,19 @@ class World:
     def hear(self, orders: list[Order]) -> None:
         for order in orders:
             assert self.end is None, f"{order} after the end"
+            assert not self.aside or isinstance(order, ForgetGroup), f"{order} while it stands aside"
             match order:
                 case AskRoom(group, device):
                     assert device in self.held
-                    assert group not in self.sessions
+                    assert (group in self.sessions) == (group in self.kept)
                     assert device not in (*self.running.values(), *self.asked.values())
                     self.asked[group] = self.sessions[group] = device
                 case RunPart(part, device):
                     assert device in self.held
                     assert device not in self.running.values()
                     assert part not in self.running
-                    assert isinstance(part, int) or device == HOME
+                    assert isinstance(part, int) or device == self.home
+                    assert part not in self.finished or part == "undo"
                     if isinstance(part, int):
                         assert self.sessions[part] == device
                     self.written = self.written or part == "epilogue"
@@ -56,25 +69,64 @@ class World:
                 case StopPart(part, device):
                     assert self.running[part] == device
                     self.stopping.add(part)
+                case PausePart(part, device):
+                    assert self.running[part] == device
+                    self.pausing.add(part)
+                case HoldBack(group):
+                    assert group in self.kept
+                    assert group in self.sessions
+                    self.asked.pop(group, None)
                 case ForgetGroup(group):
                     del self.sessions[group]
                     self.asked.pop(group, None)
+                    ends = self.course.phase in ("stopping", "undo", "over") or group == self.stuck
+                    assert ends or group not in self.kept, "what it made is lost"
+                    self.kept.discard(group)
+                case StandAside():
+                    assert not self.running
+                    assert not self.asked
+                    self.held, self.aside = set(), True
                 case GiveBack(device):
-                    assert device != HOME
+                    assert device != self.home
                     assert device not in self.running.values()
                     self.held.remove(device)
                 case EndCourse():
                     self.end = order
 
     def answer(self, part: PartName, failed: bool) -> None:
-        del self.running[part]
-        self.stopping.discard(part)
+        self._off(part)
+        self.kept.discard(part)
         if failed:
             self.hear(self.course.failed(part, "it broke"))
             return
         self.finished.append(part)
         self.written = self.written and part != "undo"
         self.hear(self.course.done(part))
+
+    def stop(self, part: PartName) -> None:
+        """Between two ops, for good if it was asked for that."""
+        keeps = part in self.pausing and part not in self.stopping
+        self._off(part)
+        if keeps:
+            self.kept.add(part)
+        else:
+            self.kept.discard(part)
+        self.hear(self.course.stopped(part))
+
+    def _off(self, part: PartName) -> None:
+        del self.running[part]
+        self.stopping.discard(part)
+        self.pausing.discard(part)
+
+    def go_on(self, members: list[str]) -> None:
+        self.home, self.held, self.aside = members[0], set(members), False
+        self.hear(self.course.resume(self.home, members))
+
+    def cannot_move(self, group: int) -> None:
+        """Session memory cannot bring it to where room was asked."""
+        self.stuck = group
+        self.hear(self.course.stuck(group))
+        self.stuck = None
 
     def memory_says(self, group: int, granted: bool) -> None:
         del self.asked[group]
@@ -86,7 +138,10 @@ class World:
         for table in (self.running, self.asked):
             for part in [part for part, where in table.items() if where == device]:
                 del table[part]  # type: ignore[attr-defined]
+                if table is self.running:
+                    self.kept.discard(part)
                 self.stopping.discard(part)
+                self.pausing.discard(part)
         self.hear(self.course.died(device))
 
 
@@ -101,39 +156,95 @@ def over(world: World) -> EndCourse:
 @settings(max_examples=500, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 5), st.booleans(), st.data())
 def test_whatever_happens(members: int, groups: int, prelude: bool, data: st.DataObject) -> None:
-    world = World([f"cpu:{n}" for n in range(members)], groups, prelude)
+    world = World(DEVICES[:members], groups, prelude)
     world.hear(world.course.begin())
-    troubles = data.draw(st.integers(0, 6))
-    for _ in range(100):
+    troubles, pauses = data.draw(st.integers(0, 6)), data.draw(st.integers(0, 6))
+    for _ in range(150):
         if world.end is not None:
             break
+        if world.aside:
+            count = data.draw(st.integers(1, 4))
+            assert 1 <= world.course.useful_devices <= groups
+            world.go_on(data.draw(st.permutations(DEVICES))[:count])
+            continue
         steps: list[tuple[str, PartName | str]] = [("answer", part) for part in world.running]
+        steps += [("stop", part) for part in sorted(world.pausing | world.stopping, key=str)]
         steps += [("memory", group) for group in world.asked]
+        if pauses:
+            steps += [("pause", "")]
         if troubles:
-            steps += [("kill", device) for device in sorted(world.held - {HOME})]
+            steps += [("kill", device) for device in sorted(world.held - {world.home})]
+            steps += [("stuck", group) for group in world.asked if group in world.kept]
             steps += [("cancel", "")]
         what, which = data.draw(st.sampled_from(steps))
         trouble = troubles > 0 and data.draw(st.booleans())
         troubles -= trouble or what in ("kill", "cancel")
-        match what:
-            case "answer":
-                assert which != ""
-                world.answer(which, trouble and which != "undo")  # type: ignore[arg-type]
-            case "memory":
-                assert isinstance(which, int)
-                world.memory_says(which, not trouble)
-            case "kill":
-                world.kill(str(which))
-            case _:
-                world.hear(world.course.cancel())
+        pauses -= what == "pause"
+        step(world, what, which, trouble)
     end = over(world)
     if end.how == "done":
-        assert {*range(groups), "epilogue"} <= set(world.finished)
-        assert ("prelude" in world.finished) == prelude
-        assert world.held == {HOME}
+        assert sorted(map(str, world.finished)) == sorted(
+            map(str, [*range(groups), "epilogue", *(["prelude"] if prelude else [])])
+        )
+        assert world.held == {world.home}
     else:
         assert not world.written, "the session keeps what a part wrote"
         assert end.how == "cancelled" or end.why
+
+
+def step(world: World, what: str, which: PartName | str, trouble: bool) -> None:
+    match what:
+        case "answer":
+            assert which != ""
+            world.answer(which, trouble and which != "undo")  # type: ignore[arg-type]
+        case "stop":
+            world.stop(which)  # type: ignore[arg-type]
+        case "memory":
+            assert isinstance(which, int)
+            world.memory_says(which, not trouble)
+        case "stuck":
+            assert isinstance(which, int)
+            world.cannot_move(which)
+        case "pause":
+            world.hear(world.course.pause())
+        case "kill":
+            world.kill(str(which))
+        case _:
+            world.hear(world.course.cancel())
+
+
+def test_a_gang_that_was_moved_aside_goes_on_on_one_device() -> None:
+    """What was stopped goes on, one after the other, and what had ended has ended."""
+    world = World([HOME, OTHER], 3, prelude=False)
+    world.hear(world.course.begin())
+    world.memory_says(0, granted=True)
+    world.memory_says(1, granted=True)
+    world.hear(world.course.pause())
+    assert world.pausing == {0, 1}
+    world.stop(0)
+    world.answer(1, failed=False)
+    assert world.aside
+    assert world.course.useful_devices == 2
+    world.go_on(["cpu:2"])
+    for group in (0, 2):
+        assert world.asked == {group: "cpu:2"}
+        world.memory_says(group, granted=True)
+        world.answer(group, failed=False)
+    world.answer("epilogue", failed=False)
+    assert over(world) == EndCourse("done")
+    assert world.finished == [1, 0, 2, "epilogue"]
+
+
+def test_what_was_stopped_goes_on_where_it_lies() -> None:
+    world = World([HOME, OTHER], 2, prelude=False)
+    world.hear(world.course.begin())
+    world.memory_says(0, granted=True)
+    world.memory_says(1, granted=True)
+    world.hear(world.course.pause())
+    world.stop(1)
+    world.stop(0)
+    world.go_on([OTHER, HOME])
+    assert world.asked == {0: HOME, 1: OTHER}
 
 
 def test_a_gang_whose_members_have_no_room_runs_whole() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from djinn_lab.memory import predict_peak_bytes
+from djinn_lab.memory.footprint import Footprint
 from djinn_lab.srg.branches import Branches, BranchFinder
 from djinn_lab.srg.costs import CostBook
 from djinn_lab.srg.parting import Part, Parts, part_program
@@ -30,15 +31,25 @@ PART_S = 0.003
 
 
 class PlannedPart(msgspec.Struct, frozen=True):
-    """``program``: encoded. ``nodes``: which of the cell's ops it runs. ``peak_bytes``: with what it
-    imports."""
+    """``program``: encoded. ``nodes``: which of the cell's ops it runs. ``footprint``: of the program alone,
+    without what it imports."""
 
     program: bytes
     nodes: tuple[int, ...]
     imports: tuple[int, ...]
     exports: tuple[int, ...]
     blobs: tuple[str, ...]
-    peak_bytes: int
+    footprint: Footprint
+    imported_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """With what it imports."""
+        return self.footprint.peak_bytes + self.imported_bytes
+
+    def remaining_bytes(self, executed: int) -> int:
+        """Once it was stopped before that op, besides what it holds."""
+        return self.footprint.remaining_bytes(executed)
 
 
 class GangPlan(msgspec.Struct, frozen=True):
@@ -65,6 +76,11 @@ class Judgement(msgspec.Struct, frozen=True):
     def devices(self) -> int:
         """That the cell can use at once."""
         return 1 if self.plan is None else len(self.plan.groups)
+
+    @property
+    def parts_bytes(self) -> int:
+        """That its groups hold at most, beside the session."""
+        return 0 if self.plan is None else sum(group.peak_bytes for group in self.plan.groups)
 
 
 class KnownBranches:
@@ -175,5 +191,6 @@ def _planned_part(part: Part) -> PlannedPart:
         imports=part.imports,
         exports=part.exports,
         blobs=tuple(blobs),
-        peak_bytes=predict_peak_bytes(program).peak_bytes + sum(imported.values()),
+        footprint=predict_peak_bytes(program),
+        imported_bytes=sum(imported.values()),
     )

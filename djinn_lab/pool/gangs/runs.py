@@ -1,18 +1,15 @@
 """Runs gangs over workers: carries out what a :class:`~djinn_lab.pool.gangs.course.GangCourse` orders.
 
-Every part is a segment of its own for the worker that runs it. Groups have sessions of their own there, which
-session memory knows and nobody else. What goes from part to part lies in files in the pool's directory; they
-are deleted when the gang is over."""
+Every part is a segment of its own for the worker that runs it. Groups have sessions of their own there
+(:mod:`~djinn_lab.pool.gangs.rooms`). What goes from part to part lies in files in the pool's directory; they
+are deleted when the gang is over. A gang that stands aside stays here until the queue starts it again."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
 
-from djinn_lab import jobs, memory
+from djinn_lab import jobs
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
@@ -23,60 +20,32 @@ from djinn_lab.pool.gangs.course import (
     ForgetGroup,
     GangCourse,
     GiveBack,
+    HoldBack,
     Order,
     PartName,
+    PausePart,
     RunPart,
+    StandAside,
     StopPart,
 )
-from djinn_lab.pool.gangs.plans import GangPlan, PlannedPart
+from djinn_lab.pool.gangs.live import SEPARATOR, LiveGang, name_of, part_of, unlink
+from djinn_lab.pool.gangs.plans import GangPlan
+from djinn_lab.pool.gangs.rooms import GroupRooms
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
-from djinn_lab.pool.placement import Placement
-from djinn_lab.pool.records import JobRecord
 from djinn_lab.pool.residence import Hears, Residence
+from djinn_lab.pool.stops import Stops
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker import messages as worker
-
-ROOM_WAIT_S = 3.0
-"""So long a group waits for room on a device; then the gang does without that one."""
-SEPARATOR = "/"
-"""Between a job and the name of a part, in what workers and session memory are told."""
 
 Answer = worker.SegmentDone | worker.SegmentFailed | worker.SegmentCancelled | worker.SegmentPreempted
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class LiveGang:
-    """``handed``: what each part exported. ``sent_s``, ``done``, ``executed``: by part. ``used``: devices
-    that ran something."""
-
-    job: str
-    segment: int
-    record: JobRecord
-    rank: int
-    plan: GangPlan
-    course: GangCourse
-    began_s: float
-    handed: dict[PartName, tuple[worker.Handed, ...]] = field(default_factory=dict)
-    sent_s: dict[PartName, float] = field(default_factory=dict)
-    done: dict[PartName, worker.SegmentDone] = field(default_factory=dict)
-    executed: dict[PartName, int] = field(default_factory=dict)
-    used: dict[str, None] = field(default_factory=dict)
-    rooms: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
-
-    def part(self, name: PartName) -> PlannedPart:
-        if isinstance(name, int):
-            return self.plan.groups[name]
-        found = self.plan.prelude if name == "prelude" else self.plan.epilogue
-        assert found is not None
-        return found
-
-
 class GangRuns:
     """``tell`` feeds the queue; ``over`` takes the one answer to a segment, ``whole`` runs it as if it were
-    no gang. Also what session memory says about parts comes here; the rest goes to ``others``."""
+    no gang. ``rooms`` hears session memory, and passes what is about no part on to ``others``."""
 
     def __init__(
         self,
@@ -95,32 +64,54 @@ class GangRuns:
         self._fleet = fleet
         self._blobs = blobs
         self._books = books
-        self._others = others
         self._tell = tell
         self._over = over
         self._whole = whole
         self._gangs: dict[str, LiveGang] = {}
-        self.residence: Residence | None = None
+        self.rooms = GroupRooms(ledger, others, self._gangs, self._obey)
 
     # -- from the queue ------------------------------------------------------------------------------------
 
     def begin(self, start: jobs.StartSegment, plan: GangPlan) -> None:
         """The queue gave it all these devices."""
         record = self._books.records[start.job]
-        members = [start.device, *(one for one in start.members if self._fleet.alike(start.device, one))]
+        members = self._alike(start)
         course = GangCourse(start.device, members, len(plan.groups), plan.prelude is not None)
         job = self._ledger.queue.job(start.job)
         assert job is not None
         gang = self._gangs[start.job] = LiveGang(
-            start.job, start.segment, record, jobs.RANKS[job.priority], plan, course, self._now_s()
+            start.job, start.segment, record, jobs.RANKS[job.priority], plan, course
         )
+        self._give_back_others(gang, start, members)
+        self._obey(gang, course.begin())
+
+    def resume(self, start: jobs.StartSegment) -> None:
+        """One that stands aside goes on, on these devices."""
+        gang, members = self._gangs[start.job], self._alike(start)
+        flight = gang.record.flight
+        assert flight is not None
+        assert flight.stops is not None
+        flight.stops.resume(self._now_s())
+        self._give_back_others(gang, start, members)
+        self._obey(gang, gang.course.resume(start.device, members))
+
+    def _alike(self, start: jobs.StartSegment) -> list[str]:
+        """The devices that compute the same bits as the first."""
+        return [start.device, *(one for one in start.members if self._fleet.alike(start.device, one))]
+
+    def _give_back_others(self, gang: LiveGang, start: jobs.StartSegment, members: list[str]) -> None:
         for device in start.members:
             if device not in members:
                 self._give_back(gang, device)
-        self._obey(gang, course.begin())
 
     def runs(self, job: str) -> bool:
+        """Or stands aside."""
         return job in self._gangs
+
+    def pause(self, job: str) -> None:
+        """It shall move aside."""
+        gang = self._gangs[job]
+        self._obey(gang, gang.course.pause())
 
     def cancel(self, job: str) -> None:
         gang = self._gangs[job]
@@ -132,9 +123,9 @@ class GangRuns:
         if gang is None:
             return
         for part, device in gang.course.running.items():
-            self._launcher.send(device, worker.CancelSegment(_name(job, part)))
-        for group in {*gang.course.asked, *(one for one in gang.course.running if isinstance(one, int))}:
-            self._forget(gang, group)
+            self._launcher.send(device, worker.CancelSegment(name_of(job, part)))
+        for group in list(gang.opened):
+            self.rooms.close(gang, group)
         self._delete(gang)
 
     # -- from workers --------------------------------------------------------------------------------------
@@ -144,31 +135,36 @@ class GangRuns:
         job, separator, text = message.job.partition(SEPARATOR)
         if not separator:
             return False
-        gang, part = self._gangs.get(job), _part(text)
+        gang, part = self._gangs.get(job), part_of(text)
         if isinstance(message, worker.SegmentStarted):
             return True
         if isinstance(message, worker.SegmentProgress):
             if gang is not None:
                 self._progressed(gang, part, message.ops_done)
             return True
-        assert self.residence is not None
-        self.residence.report(device, message.memory, message.job if isinstance(part, int) else None)
+        self._residence.report(device, message.memory, message.job if isinstance(part, int) else None)
         if gang is None:
             if isinstance(message, worker.SegmentDone):
-                _unlink(message.exported)
+                unlink(message.exported)
             return True
         self._answered(gang, part, device, message)
         return True
 
     def _answered(self, gang: LiveGang, part: PartName, device: str, message: Answer) -> None:
-        if isinstance(message, worker.SegmentDone):
-            gang.handed[part] = message.exported
-            gang.done[part] = message
-            gang.executed[part] = len(message.node_end_s)
-            self._obey(gang, gang.course.done(part))
-            return
-        why = message.error.message if isinstance(message, worker.SegmentFailed) else "it was stopped"
-        self._obey(gang, gang.course.failed(part, f"{device} could not run its part: {why}"))
+        match message:
+            case worker.SegmentDone():
+                stops = gang.stops.get(part)
+                gang.handed[part] = message.exported
+                gang.done[part] = done = message if stops is None else stops.whole(message)
+                gang.executed[part] = len(done.node_end_s)
+                self._obey(gang, gang.course.done(part))
+            case worker.SegmentPreempted():
+                gang.stops.setdefault(part, Stops()).add(message, self._now_s())
+                gang.executed[part] = message.executed
+                self._obey(gang, gang.course.stopped(part))
+            case _:
+                why = message.error.message if isinstance(message, worker.SegmentFailed) else "it was stopped"
+                self._obey(gang, gang.course.failed(part, f"{device} could not run its part: {why}"))
 
     def _progressed(self, gang: LiveGang, part: PartName, executed: int) -> None:
         gang.executed[part] = executed
@@ -187,60 +183,12 @@ class GangRuns:
     def died(self, device: str) -> None:
         """Session memory has heard of it, the queue not yet."""
         for gang in list(self._gangs.values()):
+            if gang.course.phase == "aside":
+                continue
             if gang.course.home == device:
                 self.abandon(gang.job)
             elif device in gang.course.members:
                 self._obey(gang, gang.course.died(device))
-
-    # -- from session memory -------------------------------------------------------------------------------
-
-    def granted(self, command: memory.GrantSegment) -> None:
-        found = self._asked(command.job)
-        if found is None:
-            self._others.granted(command)
-            return
-        gang, group = found
-        self._stop_waiting(gang, group)
-        self._obey(gang, gang.course.granted(group))
-
-    def held(self, command: memory.HoldSegment) -> None:
-        found = self._asked(command.job)
-        if found is None:
-            self._others.held(command)
-            return
-        gang, group = found
-        if group not in gang.rooms:
-            loop = asyncio.get_running_loop()
-            gang.rooms[group] = loop.call_later(
-                ROOM_WAIT_S, self._withheld, gang, group, f"there is no room for its part: {command.reason}"
-            )
-
-    def refused(self, command: memory.RefuseSegment) -> None:
-        found = self._asked(command.job)
-        if found is None:
-            self._others.refused(command)
-        else:
-            self._withheld(*found, command.message)
-
-    def stays(self, command: memory.MoveRefused) -> None:
-        self._others.stays(command)
-
-    def lost(self, command: memory.ValuesLost) -> None:
-        if SEPARATOR not in command.session:
-            self._others.lost(command)
-
-    def _asked(self, name: str) -> tuple[LiveGang, int] | None:
-        job, separator, text = name.partition(SEPARATOR)
-        return (self._gangs[job], int(text)) if separator else None
-
-    def _withheld(self, gang: LiveGang, group: int, why: str) -> None:
-        self._stop_waiting(gang, group)
-        self._obey(gang, gang.course.withheld(group, why))
-
-    def _stop_waiting(self, gang: LiveGang, group: int) -> None:
-        timer = gang.rooms.pop(group, None)
-        if timer is not None:
-            timer.cancel()
 
     # -- orders --------------------------------------------------------------------------------------------
 
@@ -249,13 +197,20 @@ class GangRuns:
         for order in orders:
             match order:
                 case AskRoom() if gang.course.asked.get(order.group) == order.device:
-                    self._ask(gang, order.group, order.device)
+                    self.rooms.ask(gang, order.group, order.device)
                 case RunPart() if gang.course.running.get(order.part) == order.device:
                     self._run(gang, order.part, order.device)
                 case StopPart():
-                    self._launcher.send(order.device, worker.CancelSegment(_name(gang.job, order.part)))
+                    self._launcher.send(order.device, worker.CancelSegment(name_of(gang.job, order.part)))
+                case PausePart():
+                    name = name_of(gang.job, order.part)
+                    self._launcher.send(order.device, worker.PreemptSegment(name, gang.segment))
+                case StandAside():
+                    self._stand_aside(gang)
+                case HoldBack():
+                    self.rooms.hold_back(gang, order.group)
                 case ForgetGroup():
-                    self._forget(gang, order.group)
+                    self.rooms.close(gang, order.group)
                 case GiveBack():
                     self._give_back(gang, order.device)
                 case EndCourse():
@@ -263,42 +218,48 @@ class GangRuns:
                 case _:
                     pass
 
-    def _ask(self, gang: LiveGang, group: int, device: str) -> None:
-        assert self.residence is not None
-        name, now_s = _name(gang.job, group), self._now_s()
-        self.residence.handle(memory.SessionOpened(now_s, name, gang.record.user, passing=True))
-        self.residence.handle(memory.SessionBound(now_s, name, device))
-        peak_bytes = gang.plan.groups[group].peak_bytes
-        placement = Placement(name, gang.segment, name, peak_bytes, gang.rank, None, None, 0)
-        self.residence.perform(self.residence.place(placement))
-
     def _run(self, gang: LiveGang, part: PartName, device: str) -> None:
         if part == "undo":
             self._undo(gang, device)
             return
-        planned = gang.part(part)
-        gang.sent_s[part] = self._now_s()
-        gang.executed[part] = 0
+        planned, stops = gang.part(part), gang.stops.get(part)
+        if stops is None:
+            gang.sent_s[part] = self._clock_s(gang)
+            gang.executed[part] = 0
         gang.used[device] = None
         self._launcher.send(
             device,
             worker.RunSegment(
-                job=_name(gang.job, part),
+                job=name_of(gang.job, part),
                 segment=gang.segment,
-                session=_name(gang.job, part) if isinstance(part, int) else gang.record.session,
+                session=name_of(gang.job, part) if isinstance(part, int) else gang.record.session,
                 program=planned.program,
                 blobs={digest: str(self._blobs.path(digest)) for digest in planned.blobs},
-                imports=tuple(self._imports(gang, part, planned)),
+                resume=None if stops is None else stops.resume(self._now_s()),
+                imports=gang.imports(part),
                 exports=planned.exports,
             ),
         )
 
-    def _imports(self, gang: LiveGang, part: PartName, planned: PlannedPart) -> Iterable[worker.Handed]:
-        """Of other parts: a group takes what the prelude made, the epilogue what the groups made."""
-        wanted = set(planned.imports)
-        for name, handed in gang.handed.items():
-            if (name == "prelude") == isinstance(part, int):
-                yield from (one for one in handed if wanted & set(one.values))
+    def _stand_aside(self, gang: LiveGang) -> None:
+        """The queue has all its devices again; what it made lies in its sessions."""
+        now_s, home, accounts = self._now_s(), gang.course.home, self._ledger.accounts
+        flight, job = gang.record.flight, self._ledger.queue.job(gang.job)
+        assert flight is not None
+        assert job is not None
+        flight.stops = flight.stops or Stops()
+        flight.stops.since_s, flight.stops.if_given_up = now_s, gang.at_home()
+        self._residence.report(home, self._residence.reported(home), gang.job)
+        event = jobs.SegmentPreempted(
+            at_s=now_s,
+            job=gang.job,
+            segment=gang.segment,
+            ops_done=max(job.ops_done, min(gang.plan.ops, sum(gang.executed.values()))),
+            move_s=accounts.move_s(gang.record.session),
+            devices=gang.course.useful_devices,
+            parts_s=sum(accounts.move_s(name_of(gang.job, group)) or 0.0 for group in gang.opened),
+        )
+        self._tell(event)
 
     def _undo(self, gang: LiveGang, device: str) -> None:
         """Put back what the groups or the epilogue may have written. A session that was closed meanwhile has
@@ -307,11 +268,11 @@ class GangRuns:
             self._obey(gang, gang.course.done("undo"))
             return
         undo = set(gang.plan.undo)
-        nothing = Program((), (), (), (), (), release=list(gang.plan.made))
+        nothing = Program((), (), (), (), (), release=gang.at_home())
         self._launcher.send(
             device,
             worker.RunSegment(
-                job=_name(gang.job, "undo"),
+                job=name_of(gang.job, "undo"),
                 segment=gang.segment,
                 session=gang.record.session,
                 program=encode_program(nothing),
@@ -319,64 +280,46 @@ class GangRuns:
             ),
         )
 
-    def _forget(self, gang: LiveGang, group: int) -> None:
-        assert self.residence is not None
-        self._stop_waiting(gang, group)
-        self.residence.handle(memory.SessionClosed(self._now_s(), _name(gang.job, group)))
-
     def _give_back(self, gang: LiveGang, device: str) -> None:
         job = self._ledger.queue.job(gang.job)
         if job is not None and device in job.members:
             self._tell(jobs.MemberLeft(self._now_s(), gang.job, gang.segment, device))
 
     def _end(self, gang: LiveGang, ending: EndCourse) -> None:
-        assert self.residence is not None
         del self._gangs[gang.job]
         session = gang.record.session
         home = gang.course.home
         match ending.how:
             case "done":
-                self.residence.release(session, list(gang.plan.release))
-                gang.record.gang = _told(gang)
-                done = whole_answer(gang.job, gang.segment, gang.plan, gang.done, gang.sent_s, self._now_s())
-                self._over(home, done)
+                self._residence.release(session, list(gang.plan.release))
+                gang.record.gang = gang.told()
+                now_s = self._clock_s(gang)
+                self._over(
+                    home, whole_answer(gang.job, gang.segment, gang.plan, gang.done, gang.sent_s, now_s)
+                )
             case "whole":
                 log.warning("job %s runs on one device: %s", gang.job, ending.why)
-                self.residence.release(session, list(gang.plan.made))
+                self._residence.release(session, gang.at_home())
                 self._whole(gang.job, f"It ran on one device: {ending.why}.")
             case "cancelled":
-                self.residence.release(session, list(gang.plan.made))
-                report = self.residence.reported(home)
+                self._residence.release(session, gang.at_home())
+                report = self._residence.reported(home)
                 self._over(home, worker.SegmentCancelled(gang.job, gang.segment, 0, report))
         self._delete(gang)
 
     def _delete(self, gang: LiveGang) -> None:
         for handed in gang.handed.values():
-            _unlink(handed)
+            unlink(handed)
+
+    @property
+    def _residence(self) -> Residence:
+        assert self.rooms.residence is not None
+        return self.rooms.residence
+
+    def _clock_s(self, gang: LiveGang) -> float:
+        """Now, without the time that it stood aside."""
+        flight, now_s = gang.record.flight, self._now_s()
+        return now_s if flight is None or flight.stops is None else now_s - flight.stops.aside_until(now_s)
 
     def _now_s(self) -> float:
         return self._ledger.clock.now_s()
-
-
-def _told(gang: LiveGang) -> str:
-    """Where it ran, and why not on more."""
-    where = f"It ran on {len(gang.used)} devices: {', '.join(sorted(gang.used))}."
-    return f"{where} {gang.record.gang}" if gang.record.gang else where
-
-
-def _name(job: str, part: PartName) -> str:
-    return f"{job}{SEPARATOR}{part}"
-
-
-def _part(text: str) -> PartName:
-    match text:
-        case "prelude" | "epilogue" | "undo":
-            return text
-        case _:
-            return int(text)
-
-
-def _unlink(handed: Iterable[worker.Handed]) -> None:
-    for one in handed:
-        if one.path is not None:
-            Path(one.path).unlink(missing_ok=True)

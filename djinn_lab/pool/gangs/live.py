@@ -1,0 +1,94 @@
+"""A gang that runs or stands aside: what its parts have made so far, and how they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from djinn_lab.pool.gangs.course import GangCourse, PartName
+from djinn_lab.pool.gangs.plans import GangPlan, PlannedPart
+from djinn_lab.pool.records import JobRecord
+from djinn_lab.pool.stops import Stops
+from djinn_lab.worker import messages as worker
+
+SEPARATOR = "/"
+"""Between a job and the name of a part, in what workers and session memory are told."""
+
+
+@dataclass(slots=True)
+class LiveGang:
+    """``handed``: what each part exported. ``sent_s`` (when it first went to a worker, without the time that
+    the gang stood aside before), ``done``, ``executed``, ``stops``: by part. ``opened``: groups that have a
+    session. ``used``: devices that ran something."""
+
+    job: str
+    segment: int
+    record: JobRecord
+    rank: int
+    plan: GangPlan
+    course: GangCourse
+    handed: dict[PartName, tuple[worker.Handed, ...]] = field(default_factory=dict)
+    sent_s: dict[PartName, float] = field(default_factory=dict)
+    done: dict[PartName, worker.SegmentDone] = field(default_factory=dict)
+    executed: dict[PartName, int] = field(default_factory=dict)
+    stops: dict[PartName, Stops] = field(default_factory=dict)
+    opened: set[int] = field(default_factory=set)
+    used: dict[str, None] = field(default_factory=dict)
+
+    def part(self, name: PartName) -> PlannedPart:
+        if isinstance(name, int):
+            return self.plan.groups[name]
+        found = self.plan.prelude if name == "prelude" else self.plan.epilogue
+        assert found is not None
+        return found
+
+    def peak_bytes(self, group: int) -> int:
+        """That it takes besides what it holds."""
+        stops, part = self.stops.get(group), self.part(group)
+        return part.peak_bytes if stops is None else part.remaining_bytes(stops.executed)
+
+    def at_home(self) -> list[int]:
+        """Values of the session that nobody needs should the gang not go on."""
+        stopped = (stops.if_given_up for part, stops in self.stops.items() if not isinstance(part, int))
+        return [*self.plan.made, *(value for values in stopped for value in values)]
+
+    def imports(self, name: PartName) -> tuple[worker.Handed, ...]:
+        """Of other parts: a group takes what the prelude made, the epilogue what the groups made. A part that
+        goes on has them."""
+        if name in self.stops:
+            return ()
+        wanted = set(self.part(name).imports)
+        return tuple(
+            one
+            for other, handed in self.handed.items()
+            if (other == "prelude") == isinstance(name, int)
+            for one in handed
+            if wanted & set(one.values)
+        )
+
+    def told(self) -> str:
+        """Where it ran, and why not on more."""
+        where = f"It ran on {len(self.used)} devices: {', '.join(sorted(self.used))}."
+        if len(self.used) == 1:
+            where = f"It ran on one device: {next(iter(self.used))}."
+        return f"{where} {self.record.gang}" if self.record.gang else where
+
+
+def name_of(job: str, part: PartName) -> str:
+    return f"{job}{SEPARATOR}{part}"
+
+
+def part_of(text: str) -> PartName:
+    match text:
+        case "prelude" | "epilogue" | "undo":
+            return text
+        case _:
+            return int(text)
+
+
+def unlink(handed: Iterable[worker.Handed]) -> None:
+    """Their files."""
+    for one in handed:
+        if one.path is not None:
+            Path(one.path).unlink(missing_ok=True)
