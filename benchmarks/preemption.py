@@ -130,7 +130,8 @@ def worker() -> Iterator[Worker]:
 
 class Contest:
     """A long program of ``ann`` runs when somebody else's is wanted. ``ops_ms``: the op that ran then;
-    ``cost_ms``: by contender, what the long program took of the device in all."""
+    ``out_s``, ``back_s``: what moving its state took; ``cost_ms``: by contender, what the long program took
+    of the device in all."""
 
     def __init__(self, running: Worker, ballast_bytes: int, parks: bool) -> None:
         self._worker = running
@@ -140,6 +141,8 @@ class Contest:
         self._random = random.Random(1)
         self.ops_ms: list[float] = []
         self.cost_ms: dict[str, list[float]] = {}
+        self.out_s: list[float] = []
+        self.back_s: list[float] = []
         undisturbed = [self._undisturbed() for _ in range(5)]
         self._expected = undisturbed[0][1]
         self._run_s = min(done.run_s for done, _ in undisturbed)
@@ -155,14 +158,10 @@ class Contest:
             if isinstance(stopped, messages.SegmentPreempted):
                 break  # else it ended before it saw the request
         if self._parks:
-            self._worker.send(messages.Store(1, "ann"))
-            self._worker.wait_for(messages.TransferDone)
-            self._worker.send(messages.Evict(2, "ann"))
-            self._worker.wait_for(messages.TransferDone)
+            self.out_s.append(self._moved(messages.Store(1, "ann"), messages.Evict(2, "ann")))
         free_s = self._other_began() - decided_s
         if self._parks:
-            self._worker.send(messages.Restore(3, "ann"))
-            self._worker.wait_for(messages.TransferDone)
+            self.back_s.append(self._moved(messages.Restore(3, "ann")))
         self._send_long(messages.Resume(stopped.executed, stopped.rng_state))
         done, content = self._worker.result()
         self.equal &= content == self._expected
@@ -192,6 +191,14 @@ class Contest:
         self._cost("cancel and run again", ended_s - began_s + done.load_s + done.run_s)
         return free_s * 1e3
 
+    def _moved(self, *orders: messages.ToWorker) -> float:
+        """How long these took, one after the other."""
+        started_s = perf_counter()
+        for order in orders:
+            self._worker.send(order)
+            self._worker.wait_for(messages.TransferDone)
+        return perf_counter() - started_s
+
     def _cost(self, contender: str, seconds: float) -> None:
         self.cost_ms.setdefault(contender, []).append(seconds * 1e3)
 
@@ -217,6 +224,17 @@ class Contest:
         began_s = perf_counter()
         self._worker.result()
         return began_s
+
+
+def parking_bytes_per_s(rounds: int) -> tuple[float, float]:
+    """How fast a real worker copies the state of a cell that it stopped to the host and gives its room free,
+    and how fast it brings it back; medians."""
+    with worker() as running:
+        contest = Contest(running, PARKED_BYTES, parks=True)
+        for _ in range(rounds):
+            contest.preempted()
+    assert contest.equal
+    return PARKED_BYTES / Summary.of(contest.out_s).median, PARKED_BYTES / Summary.of(contest.back_s).median
 
 
 def measure(bench: Bench) -> list[Figure]:

@@ -2,7 +2,8 @@
 
 Philly's jobs are waited for on nodes cut until they are scarce, as in the Helios artifact's comparison; every
 policy knows the true run times (an oracle, as there), and preempting costs the others that preempt what the
-artifact charges them, a checkpoint and a restart, and ours a parking."""
+artifact charges them, a checkpoint and a restart, and ours a parking: as assumed, as measured with a worker
+here, and as much as theirs."""
 
 from __future__ import annotations
 
@@ -23,10 +24,12 @@ from msgspec.structs import replace
 
 from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, Goal, figure, skipped
+from benchmarks.preemption import parking_bytes_per_s
 from djinn_lab.jobs.placement import DEFAULT, SCORINGS, fragmentation
 from djinn_lab.simulator.queue import (
     CHECKPOINT,
     PARKING,
+    Parking,
     QueueFigures,
     QueueSettings,
     Trace,
@@ -52,6 +55,9 @@ FGD = {"random": 87.47, "best_fit": 93.08, "gpu_packing": 92.00, "fgd": 95.39}
 """Percent of devices allocated, published (ten seeds)."""
 FILL_SEEDS = (11, 12)
 """Others than those that the rounding of the fragmentation score was chosen with."""
+STATE_BYTES = 16e9
+"""What a preempted job is taken to hold on each device."""
+PARKING_ROUNDS, PARKING_ROUNDS_QUICK = 40, 3
 SPEED_JOBS, LARGE_JOBS, LARGE_JOBS_QUICK = 5_000, 1_000_000, 2_000
 ACCASIM_VARIABLE = "ACCASIM_PYTHON"
 METRICS: tuple[tuple[str, str, Callable[[QueueFigures], float]], ...] = (
@@ -88,7 +94,29 @@ def _philly(quick: bool) -> list[Figure]:
     shared = Trace("philly, one pool", apart.jobs, {"": equal_nodes(nodes, DEVICES_PER_NODE)})
     published = {"published_jct_s": PUBLISHED_JCT_S}
     found = _policies("Philly, five pools", apart, BASELINES, Goal(SRTF_JCT_S), **published)
+    found.append(_by_parking(apart, PARKING_ROUNDS_QUICK if quick else PARKING_ROUNDS))
     return found if quick else [*found, *_policies("Philly, one shared pool", shared, BASELINES)]
+
+
+def _by_parking(trace: Trace, rounds: int) -> Figure:
+    """Our policy, with parking that takes as long as it does on this machine, less or more."""
+    out_bytes_per_s, back_bytes_per_s = parking_bytes_per_s(rounds)
+    measured = Parking(((1, STATE_BYTES / out_bytes_per_s, STATE_BYTES / back_bytes_per_s),))
+    costs = {OURS: measured, "parking assumed": PARKING, "checkpoint and restart": CHECKPOINT}
+    runs = {name: _run(trace, "ours", parking) for name, parking in costs.items()}
+    return figure(
+        NAME,
+        "Philly, five pools: mean completion by what a preemption costs",
+        "s",
+        {name: [run.jct_mean_s] for name, run in runs.items()},
+        [Goal(SRTF_JCT_S)],
+        state_bytes=STATE_BYTES,
+        out_bytes_per_s=round(out_bytes_per_s),
+        back_bytes_per_s=round(back_bytes_per_s),
+        parking={name: parking.steps for name, parking in costs.items()},
+        preemptions={name: run.preemptions for name, run in runs.items()},
+        unevenness={name: 1.0 - (run.jain or 1.0) for name, run in runs.items()},
+    )
 
 
 def _itp(quick: bool) -> list[Figure]:
@@ -126,8 +154,8 @@ def _policies(
     return figures
 
 
-def _run(trace: Trace, policy: str) -> QueueFigures:
-    parking = CHECKPOINT if policy in RESTARTING else PARKING
+def _run(trace: Trace, policy: str, parking: Parking | None = None) -> QueueFigures:
+    parking = parking or (CHECKPOINT if policy in RESTARTING else PARKING)
     settings = QueueSettings(estimates="exact", parking=parking, keep_jobs=0)
     return simulate_queue(trace, None, policy, settings).figures
 
