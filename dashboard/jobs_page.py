@@ -14,27 +14,17 @@ from djinn_lab.dashboard.components import LiveTable
 from djinn_lab.dashboard.controls import choice_bar, text_input
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.job_details import job_details_html
+from djinn_lab.dashboard.job_table import job_columns, job_row
 from djinn_lab.dashboard.notebook_table import COLUMNS as NOTEBOOK_COLUMNS
 from djinn_lab.dashboard.notebook_table import listed, notebook_row
-from djinn_lab.dashboard.overview import job_row
 from djinn_lab.dashboard.panes import NO_JOBS, heading, html_pane, no_pool, notice, show_html
 from djinn_lab.dashboard.records import Job
 from djinn_lab.errors import DjinnError
 from djinn_lab.units import format_seconds
 
-COLUMNS = [
-    {"key": "submitted", "label": "Submitted", "kind": "number"},
-    {"key": "state", "label": "State", "kind": "pill"},
-    {"key": "cell", "label": "Cell", "kind": "mono"},
-    {"key": "user", "label": "User", "kind": "short"},
-    {"key": "priority", "label": "Priority", "kind": "short"},
-    {"key": "device", "label": "Device", "kind": "short"},
-    {"key": "waited", "label": "Waited", "kind": "number"},
-    {"key": "took", "label": "Time", "kind": "number"},
-    {"key": "aside", "label": "Aside", "kind": "number"},
-    {"key": "reason", "label": "How it is", "kind": "text"},
-    {"key": "job", "label": "Job", "kind": "mono"},
-]
+COLUMNS = job_columns(
+    "submitted", "state", "cell", "user", "priority", "device", "waited", "took", "aside", "how", "job"
+)
 TRACE_COLUMNS = [
     {"key": "at", "label": "At", "kind": "number"},
     {"key": "after", "label": "After", "kind": "number"},

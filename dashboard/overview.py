@@ -12,25 +12,16 @@ from djinn_lab.dashboard.components import LiveTable
 from djinn_lab.dashboard.controls import button, choice_bar
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.job_details import job_details_html
+from djinn_lab.dashboard.job_table import job_columns, job_row
 from djinn_lab.dashboard.memory_chart import MemoryChart
 from djinn_lab.dashboard.panes import NO_JOBS, heading, html_pane, no_pool, notice, show_html
 from djinn_lab.dashboard.records import Device, Job, Session, Status
-from djinn_lab.dashboard.theme import STATE_COLOURS
 from djinn_lab.errors import DjinnError
 from djinn_lab.units import format_bytes, format_seconds
 
-JOB_COLUMNS = [
-    {"key": "state", "label": "State", "kind": "pill"},
-    {"key": "cell", "label": "Cell", "kind": "mono"},
-    {"key": "user", "label": "User", "kind": "short"},
-    {"key": "device", "label": "Device", "kind": "short"},
-    {"key": "progress", "label": "Ops done", "kind": "progress"},
-    {"key": "position", "label": "Place", "kind": "number"},
-    {"key": "reason", "label": "Why", "kind": "text"},
-    {"key": "priority", "label": "Priority", "kind": "short"},
-    {"key": "took", "label": "Time", "kind": "number"},
-    {"key": "job", "label": "Job", "kind": "mono"},
-]
+JOB_COLUMNS = job_columns(
+    "state", "cell", "user", "device", "progress", "position", "why", "priority", "took", "job"
+)
 SESSION_COLUMNS = [
     {"key": "name", "label": "Notebook", "kind": "text"},
     {"key": "user", "label": "User", "kind": "short"},
@@ -244,39 +235,6 @@ def visible_jobs(jobs: tuple[Job, ...], show: str) -> list[Job]:
         return order, job.position or 0
 
     return sorted(chosen, key=rank)
-
-
-def job_row(job: Job, now: float) -> dict[str, Any]:
-    """A cell as a row of the table; ``now`` is the pool's clock."""
-    took = _elapsed(job, now)
-    return {
-        "id": job.job,
-        "job": {"text": job.short_id, "title": job.job},
-        "state": {"text": job.state.lower(), "colour": STATE_COLOURS.get(job.state, "#7F8C99")},
-        "cell": job.cell,
-        "user": job.user,
-        "device": job.device,
-        "priority": job.priority.lower(),
-        "position": job.position,
-        "reason": job.error.message if job.error else job.reason,
-        "progress": {
-            "done": job.ops_done,
-            "total": job.ops_total,
-            "text": f"{job.ops_done} / {job.ops_total}",
-        }
-        if job.ops_total
-        else None,
-        "took": {"text": format_seconds(took) if took else "< 1 s", "sort": took}
-        if took is not None
-        else None,
-    }
-
-
-def _elapsed(job: Job, now: float) -> float | None:
-    if job.started_at is None:
-        return None
-    seconds = (job.finished_at or now) - job.started_at
-    return max(0.0, seconds if job.finished else float(int(seconds)))
 
 
 def session_row(session: Session, now: float) -> dict[str, Any]:

@@ -309,7 +309,7 @@ class MemoryAccounts:
             tables.drop(segment)
         if session.moving is not None:
             tables.end(session.moving)
-        tables.statistics.prefetches_wasted += session.prefetched
+        tables.statistics.count(prefetches_wasted=session.prefetched)
         tables.statistics.swaps.pop(event.session, None)
         tables.wake_lore.forget(event.session)
         if not session.passing:

@@ -111,7 +111,7 @@ def _hold(tables: Tables, hold: Hold) -> None:
     else:
         _leave_line(tables, segment)
     if hold.admission and not segment.counted:
-        tables.statistics.admission_waits += 1
+        tables.statistics.count(admission_waits=1)
         segment.counted = True
     segment.admission, segment.hears_s = hold.admission, tables.now_s + HEARS_EVERY_S
     segment.told, segment.reason, segment.estimate_s = hold.told, hold.reason, hold.estimate_s
@@ -155,7 +155,7 @@ def _transport(tables: Tables, ask: Transport) -> None:
     transfer = tables.begin(ask.kind, session, device, ask.expedited, ask.prefetch, ask.discard)
     if ask.kind == "restore":
         tables.statistics.took(session.session, device.device, transfer.nbytes, free_bytes)
-        tables.statistics.prefetches += ask.prefetch
+        tables.statistics.count(prefetches=ask.prefetch)
     elif ask.kind == "evict":
         tables.statistics.leaves(session.session, device.device, transfer.nbytes)
     what = "prefetch" if ask.prefetch else ask.kind
@@ -209,11 +209,11 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
     session.failures, session.retry_s = 0, 0.0
     session.place = PLACES[session.place, transfer.kind]
     statistics.copied(tables.now_s, device.device, transfer.kind, event.copied_bytes)
-    statistics.hash_checks += event.checked_pieces
+    statistics.count(hash_checks=event.checked_pieces)
     _measure(device, event)
     match transfer.kind:
         case "store":
-            statistics.stores += 1
+            statistics.count(stores=1)
             tables.sync(session, device)
             if event.whole and not any(segment.granted for segment in session.segments.values()):
                 session.unstored_bytes = session.ready_bytes = 0
@@ -221,7 +221,7 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
         case "evict":
             _evicted(tables, session, device, transfer)
         case "restore":
-            statistics.restores += 1
+            statistics.count(restores=1)
             statistics.came_back(session.session)
             session.unstored_bytes = session.ready_bytes = 0
             session.prefetched = transfer.prefetch
@@ -231,7 +231,7 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
             if device.session_bytes.get(session.session, 0):
                 tables.sync(session, device)
         case "demote":
-            statistics.demotions += 1
+            statistics.count(demotions=1)
             device.host_full = False
         case "forget":
             device.host_full = False
@@ -245,8 +245,8 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
 
 
 def _evicted(tables: Tables, session: Session, device: Device, transfer: Transfer) -> None:
-    tables.statistics.evictions += 1
-    tables.statistics.prefetches_wasted += session.prefetched
+    tables.statistics.count(evictions=1)
+    tables.statistics.count(prefetches_wasted=session.prefetched)
     session.prefetched = False
     session.wish_hit = False
     session.ready_s = None
@@ -271,14 +271,14 @@ def _measure(device: Device, event: TransferDone) -> None:
 def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
     session, device = tables.session(transfer.session), tables.device(transfer.device)
     tables.end(transfer)
-    tables.statistics.failed_transfers += 1
+    tables.statistics.count(failed_transfers=1)
     tables.statistics.note(
         tables.now_s, "failed", session.session, device.device, transfer.nbytes, reason=event.reason
     )
     if transfer.kind == "evict":
         tables.statistics.stays(session.session)
     if event.mismatch:
-        tables.statistics.mismatches += 1
+        tables.statistics.count(mismatches=1)
         lose(tables, session, device.device, session.total_bytes, event.reason)
         return
     device.host_full |= event.full == "host"
@@ -301,7 +301,7 @@ def lose(tables: Tables, session: Session, device: str, nbytes: int, reason: str
     keeper, session.keeper = session.keeper, None
     if keeper is not None and keeper != device:
         tables.out.append(DropParked(session.session, keeper))
-    tables.statistics.values_lost += 1
+    tables.statistics.count(values_lost=1)
     tables.statistics.swaps.pop(session.session, None)
     tables.statistics.note(tables.now_s, "lost", session.session, device, nbytes, reason=reason)
     tables.out.append(ValuesLost(session.session, device, nbytes, reason))

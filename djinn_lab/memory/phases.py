@@ -96,9 +96,9 @@ def wish(tables: Tables, session: Session) -> None:
     session.wish_hit = session.place == "device" and moving != "evict"
     session.ready_s = tables.now_s if session.wish_hit else None
     if session.prefetched and session.wish_hit:
-        tables.statistics.prefetches_on_time += 1
+        tables.statistics.count(prefetches_on_time=1)
     elif session.moving is not None and session.moving.prefetch:
-        tables.statistics.prefetches_late += 1
+        tables.statistics.count(prefetches_late=1)
         session.moving.prefetch = False
     session.prefetched = False
 

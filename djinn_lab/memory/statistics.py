@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
 
+from msgspec.structs import replace
+
 from djinn_lab.memory.messages import TransferKind
 from djinn_lab.memory.snapshot import Counters, Happening, WakeUps
 
@@ -29,22 +31,7 @@ class Swap:
 class Statistics:
     """``swaps``: by session, the evictions whose owner has neither come back nor closed."""
 
-    stores: int = 0
-    evictions: int = 0
-    restores: int = 0
-    demotions: int = 0
-    useful_swaps: int = 0
-    prefetches: int = 0
-    prefetches_on_time: int = 0
-    prefetches_late: int = 0
-    prefetches_wasted: int = 0
-    bytes_out: int = 0
-    bytes_in: int = 0
-    hash_checks: int = 0
-    mismatches: int = 0
-    failed_transfers: int = 0
-    admission_waits: int = 0
-    values_lost: int = 0
+    counted: Counters = field(default_factory=Counters)
     wake_count: int = 0
     wake_hits: int = 0
     recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -64,12 +51,18 @@ class Statistics:
     ) -> None:
         self.happenings.append(Happening(at_s, what, session, device, nbytes, seconds, reason))
 
+    def count(self, **more: int) -> None:
+        """So many more, by the names of :class:`~djinn_lab.memory.snapshot.Counters`."""
+        self.counted = replace(
+            self.counted, **{name: getattr(self.counted, name) + by for name, by in more.items()}
+        )
+
     def copied(self, at_s: float, device: str, kind: TransferKind, nbytes: int) -> None:
         """Over the link: stores go out, restores come in."""
         if kind == "store":
-            self.bytes_out += nbytes
+            self.count(bytes_out=nbytes)
         elif kind == "restore":
-            self.bytes_in += nbytes
+            self.count(bytes_in=nbytes)
         else:
             return
         self.copies.append((at_s, device, kind == "store", nbytes))
@@ -99,7 +92,7 @@ class Statistics:
     def came_back(self, session: str) -> None:
         swap = self.swaps.pop(session, None)
         if swap is not None and swap.used:
-            self.useful_swaps += 1
+            self.count(useful_swaps=1)
 
     def woke(self, seconds: float, floor_s: float | None, hit: bool) -> None:
         """``floor_s``: how long the copy takes at least; None when unknown."""
@@ -120,9 +113,7 @@ class Statistics:
     def counters(self) -> Counters:
         """A swap that was used and whose owner is still expected counts as useful, until it closes."""
         expected = sum(swap.used for swap in self.swaps.values())
-        names = Counters.__struct_fields__
-        values = {name: getattr(self, name) for name in names}
-        return Counters(**{**values, "useful_swaps": self.useful_swaps + expected})
+        return replace(self.counted, useful_swaps=self.counted.useful_swaps + expected)
 
     def wake_ups(self) -> WakeUps:
         seconds = sorted(second for second, _ in self.recent)

@@ -1,18 +1,48 @@
-"""How many devices are free from when on: a sorted list of steps."""
+"""What is free from when on: a sorted list of steps."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+Level = TypeVar("Level")
 
 
-class Steps:
-    """``free[i]`` devices from ``times[i]`` until ``times[i + 1]``, the last for ever."""
+class Timeline(Generic[Level]):
+    """``free[i]`` from ``times[i]`` until ``times[i + 1]``, the last for ever."""
+
+    __slots__ = ("free", "times")
+
+    def __init__(self, free: Level, now_s: float) -> None:
+        self.times = [now_s]
+        self.free = [free]
+
+    def change(self, start_s: float, end_s: float, changed: Callable[[Level], Level]) -> None:
+        """From the one to the other moment (infinite: for ever) it is what ``changed`` makes of it."""
+        for number in range(self.cut(start_s), self.cut(end_s)):
+            self.free[number] = changed(self.free[number])
+
+    def cut(self, when_s: float) -> int:
+        """The number of the step that begins then; split where none does."""
+        if when_s == float("inf"):
+            return len(self.times)
+        number = bisect_right(self.times, when_s) - 1
+        if self.times[number] != when_s:
+            number += 1
+            self.times.insert(number, when_s)
+            self.free.insert(number, self.free[number - 1])
+        return number
+
+
+class Steps(Timeline[int]):
+    """How many devices are free."""
+
+    __slots__ = ()
 
     def __init__(self, free: int, returned: Iterable[tuple[float, int]], now_s: float) -> None:
         """``returned``: how many come back when, after ``now_s``."""
-        self.times = [now_s]
-        self.free = [free]
+        super().__init__(free, now_s)
         for when_s, devices in sorted(returned):
             free += devices
             if when_s == self.times[-1]:
@@ -47,17 +77,4 @@ class Steps:
         return least
 
     def take(self, devices: int, start_s: float, seconds: float) -> None:
-        first, last = self._cut(start_s), self._cut(start_s + seconds)
-        for number in range(first, last):
-            self.free[number] -= devices
-
-    def _cut(self, when_s: float) -> int:
-        """The number of the step that begins then; split where none does."""
-        if when_s == float("inf"):
-            return len(self.times)
-        number = bisect_right(self.times, when_s) - 1
-        if self.times[number] != when_s:
-            number += 1
-            self.times.insert(number, when_s)
-            self.free.insert(number, self.free[number - 1])
-        return number
+        self.change(start_s, start_s + seconds, lambda free: free - devices)

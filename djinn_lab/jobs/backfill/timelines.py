@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
+from djinn_lab.jobs.backfill.steps import Timeline
 from djinn_lab.jobs.placement import Free, Room, Scoring
 from djinn_lab.jobs.placement.free import capacity, given, taken
 from djinn_lab.jobs.placement.kinds import Kind
@@ -15,14 +17,10 @@ from djinn_lab.jobs.placement.spread import Candidate, node_size, spread
 from djinn_lab.jobs.request import Demand, Where
 
 
-class Timeline:
-    """Of one node: ``free[i]`` from ``times[i]`` until ``times[i + 1]``, the last for ever."""
+class NodeTimeline(Timeline[Free]):
+    """Of one node."""
 
-    __slots__ = ("free", "times")
-
-    def __init__(self, free: Free, now_s: float) -> None:
-        self.times = [now_s]
-        self.free = [free]
+    __slots__ = ()
 
     def between(self, start_s: float, end_s: float) -> Sequence[Free]:
         first = max(0, bisect_right(self.times, start_s) - 1)
@@ -30,16 +28,6 @@ class Timeline:
         while last < len(self.times) and self.times[last] < end_s:
             last += 1
         return self.free[first:last]
-
-    def cut(self, when_s: float) -> int:
-        if when_s == float("inf"):
-            return len(self.times)
-        number = bisect_right(self.times, when_s) - 1
-        if self.times[number] != when_s:
-            number += 1
-            self.times.insert(number, when_s)
-            self.free.insert(number, self.free[number - 1])
-        return number
 
 
 class Timelines:
@@ -53,7 +41,7 @@ class Timelines:
         now_s: float,
     ) -> None:
         self._room = room
-        self._lines = {name: Timeline(free, now_s) for name, free in frees.items()}
+        self._lines = {name: NodeTimeline(free, now_s) for name, free in frees.items()}
         self._kinds = {name: room.kind(name) for name in self._lines}
         for when_s, demand, where in sorted(returned, key=lambda one: one[0]):
             if when_s != float("inf"):
@@ -146,17 +134,19 @@ class Timelines:
 
     def take(self, demand: Demand, where: Where, start_s: float, seconds: float) -> None:
         for name, members in where:
-            line = self._lines[name]
-            first, last = line.cut(start_s), line.cut(start_s + seconds)
-            for number in range(first, last):
-                line.free[number] = taken(line.free[number], demand, members)
+            self._lines[name].change(start_s, start_s + seconds, partial(_taken, demand, members))
 
     def give(self, demand: Demand, where: Where, start_s: float, seconds: float) -> None:
         for name, members in where:
-            line = self._lines[name]
-            first, last = line.cut(start_s), line.cut(start_s + seconds)
-            for number in range(first, last):
-                line.free[number] = given(line.free[number], demand, members)
+            self._lines[name].change(start_s, start_s + seconds, partial(_given, demand, members))
+
+
+def _taken(demand: Demand, members: int, free: Free) -> Free:
+    return taken(free, demand, members)
+
+
+def _given(demand: Demand, members: int, free: Free) -> Free:
+    return given(free, demand, members)
 
 
 def _candidate(name: str, kind: Kind, free: Free, room: int, home: bool) -> Candidate:
