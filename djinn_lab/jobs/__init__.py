@@ -1,16 +1,15 @@
 """CORE: which job runs next, and where. State in, event in, commands out; see
 :mod:`djinn_lab.jobs.states`."""
 
+from djinn_lab.jobs.awaited import CheckpointAnnounced, DataPublished, Elsewhere, ElsewhereChanged
 from djinn_lab.jobs.explain import Place
 from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
 from djinn_lab.jobs.messages import (
     CancelRequested,
     CancelSegment,
     ChargeAccount,
-    CheckpointAnnounced,
     ClockTicked,
     Command,
-    DataPublished,
     DeviceAdded,
     DeviceCordoned,
     DeviceLost,
@@ -71,6 +70,8 @@ __all__ = [
     "DeviceCordoned",
     "DeviceLost",
     "DeviceView",
+    "Elsewhere",
+    "ElsewhereChanged",
     "EndSegment",
     "Event",
     "IllegalEvent",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from djinn_lab.jobs import dependencies
-from djinn_lab.jobs.conditions import Waiting
+from djinn_lab.jobs.conditions import Waiting, jobs_in
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.messages import SegmentRefused, SegmentSubmitted
 from djinn_lab.jobs.states import RANKS, IllegalEvent, JobState, Move
@@ -35,6 +35,7 @@ def submit(tables: Tables, event: SegmentSubmitted) -> None:
         raise IllegalEvent(f"memory is {event.memory} for a session without a device", "pool")
     job = _arrived(tables, event, old, next_state(old, Move.SUBMIT))
     waiting = dependencies.begin(tables, event) if old is None else Waiting((), job.waited)
+    tables.elsewhere |= {one.job: one for one in event.elsewhere if one.job in jobs_in(waiting.open)}
     tables.put(
         replace(
             job,

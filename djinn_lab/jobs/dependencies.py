@@ -12,9 +12,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from djinn_lab.jobs import conditions
+from djinn_lab.jobs.awaited import CheckpointAnnounced, DataPublished, Elsewhere, ElsewhereChanged
 from djinn_lab.jobs.conditions import Need, Waited, Waiting, jobs_in
 from djinn_lab.jobs.job import Job
-from djinn_lab.jobs.messages import CheckpointAnnounced, DataPublished, SegmentSubmitted
+from djinn_lab.jobs.messages import SegmentSubmitted
 from djinn_lab.jobs.states import IllegalEvent, JobState, Move
 from djinn_lab.jobs.tables import FINISHED_JOBS_MAX, Tables
 
@@ -27,7 +28,8 @@ def check(tables: Tables, event: SegmentSubmitted) -> None:
     for condition in conditions.parsed(event.terms.after):
         if condition.job == event.job:
             raise IllegalEvent("it waits for itself", "client")
-        if condition.need is not Need.DATA and tables.find(condition.job) is None:
+        known = {one.job for one in event.elsewhere}
+        if condition.need is not Need.DATA and not (condition.job in known or tables.find(condition.job)):
             raise IllegalEvent(
                 f"it waits for job {condition.job}, which is unknown (the queue remembers the last "
                 f"{FINISHED_JOBS_MAX} that ended)",
@@ -37,6 +39,12 @@ def check(tables: Tables, event: SegmentSubmitted) -> None:
     if waiting.hopeless is not None:
         raise IllegalEvent(f"it would wait for ever: {waiting.hopeless}", "client")
     waits_through = _reaches_itself(tables, event, waiting)
+    if waits_through is not None and event.notebook:
+        raise IllegalEvent(
+            f"it is a cell of a batch notebook, which keeps its slot, and {waits_through} may wait for one; "
+            f"submit what follows as a notebook of its own, --after {waits_through}",
+            "client",
+        )
     if waits_through is not None:
         raise IllegalEvent(
             f"it waits for job {waits_through}, which waits for this session's own cell: a cycle", "client"
@@ -54,6 +62,8 @@ def begin(tables: Tables, event: SegmentSubmitted) -> Waiting:
         known = tables.find(name)
         if known is not None:
             waiting = _caught_up(waiting, known)
+    for other in event.elsewhere:
+        waiting = _followed(waiting, other)
     return waiting
 
 
@@ -79,6 +89,20 @@ def publish(tables: Tables, event: DataPublished) -> None:
             _go_on(tables, job, job.waiting.published(event.name), event.at_s)
 
 
+def follow(tables: Tables, event: ElsewhereChanged) -> None:
+    """Those that wait for a batch notebook go on, or end with it."""
+    changed = event.elsewhere
+    before = tables.elsewhere.get(changed.job)
+    if before is None:
+        return
+    tables.elsewhere[changed.job] = replace(changed, waits_for=before.waits_for)
+    for job in _waiting(tables):
+        if changed.job in jobs_in(job.waits_for):
+            _go_on(tables, job, _followed(job.waiting, changed), event.at_s)
+    if all(changed.job not in jobs_in(job.waits_for) for job in _waiting(tables)):
+        del tables.elsewhere[changed.job]
+
+
 def job_ended(tables: Tables, ended: Job, at_s: float) -> None:
     """Those that waited for it go on, or end with it."""
     for job in _waiting(tables):
@@ -91,7 +115,8 @@ def give_up_overdue(tables: Tables, at_s: float) -> None:
     for job in _waiting(tables):
         limit_s = job.terms.after_timeout_s
         if limit_s is not None and job.submitted_at_s + limit_s <= at_s:
-            _end(tables, job, at_s, conditions.gave_up(job.waiting, limit_s, _called))
+            why = conditions.gave_up(job.waiting, limit_s, lambda name: _named(tables, name))
+            _end(tables, job, at_s, why)
 
 
 def due_s(tables: Tables) -> float | None:
@@ -104,10 +129,13 @@ def told(tables: Tables, job: Job) -> str:
     """What it waits for."""
 
     def announced(name: str) -> tuple[str, ...]:
-        known = tables.find(name)
+        known = tables.elsewhere.get(name) or tables.find(name)
         return () if known is None else known.checkpoints
 
-    return conditions.told(job.waiting, _called, announced, job.terms.after_timeout_s)
+    def called(name: str) -> str:
+        return _named(tables, name)
+
+    return conditions.told(job.waiting, called, announced, job.terms.after_timeout_s)
 
 
 def _caught_up(waiting: Waiting, known: Job) -> Waiting:
@@ -117,6 +145,16 @@ def _caught_up(waiting: Waiting, known: Job) -> Waiting:
     if known.finished:
         called = f"{_called(known.job)}, which it waits for,"
         waiting = waiting.job_ended(known.job, called, known.state, known.checkpoints)
+    return waiting
+
+
+def _followed(waiting: Waiting, other: Elsewhere) -> Waiting:
+    """With what is known of one batch notebook."""
+    for name in other.checkpoints:
+        waiting = waiting.checkpoint(other.job, name)
+    if other.over:
+        called = f"notebook {other.name} ({other.job}), which it waits for,"
+        waiting = waiting.job_ended(other.job, called, other.state, other.checkpoints)
     return waiting
 
 
@@ -142,15 +180,28 @@ def _called(job: str) -> str:
     return f"job {job[:8]}"
 
 
+def _named(tables: Tables, job: str) -> str:
+    other = tables.elsewhere.get(job)
+    return _called(job) if other is None else f"notebook {other.name} ({other.job}, {other.state})"
+
+
 def _reaches_itself(tables: Tables, event: SegmentSubmitted, waiting: Waiting) -> str | None:
     """The first of the awaited jobs from which one comes back to a cell of this session that has segments to
     come, along what each waits for: the jobs it names, and those before it in its own session; of
-    a job with segments to come, which stand behind all that is there, everybody in it."""
+    a job with segments to come, which stand behind all that is there, everybody in it. Of a cell of a batch
+    notebook: the first from which one comes to any batch notebook, which may need the slot that this one
+    keeps."""
+    elsewhere = tables.elsewhere | {one.job: one for one in event.elsewhere}
     for start in (condition.job for condition in map(conditions.parse, waiting.open)):
         seen: set[str] = set()
         frontier = [start]
         while frontier:
             name = frontier.pop()
+            if name in elsewhere and name not in seen:
+                seen.add(name)
+                if event.notebook:
+                    return start
+                frontier += elsewhere[name].waits_for
             job = tables.jobs.get(name)
             if name in seen or job is None:
                 continue

@@ -54,7 +54,8 @@ def check_indexes(tables: Tables) -> None:
         arrivals = [tables.jobs[name].arrival for name in ordered]
         assert arrivals == sorted(arrivals), "a session's jobs are out of order"
     for job in tables.jobs.values():
-        ended = [name for name in jobs_in(job.waits_for) if name not in tables.jobs]
+        there = tables.jobs.keys() | tables.elsewhere.keys()
+        ended = [name for name in jobs_in(job.waits_for) if name not in there]
         assert not ended, f"{job.job} waits for {ended}, which has ended"
         assert (job.waiting.lacking > 0) == bool(job.waits_for), f"{job.job} waits for nothing, or too long"
 

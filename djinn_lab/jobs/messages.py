@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from djinn_lab.jobs.awaited import CheckpointAnnounced, DataPublished, Elsewhere, ElsewhereChanged
 from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.fairness import Limits, ShareState
 from djinn_lab.jobs.states import JobState
@@ -44,7 +45,8 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     once, at most as many as its terms ask for; fewer: ``devices_why``. ``move_s``: what bringing the
     session's state to another device would take, None when it cannot be brought; ``parts_s``: likewise of
     what the parts of a gang will hold beside it. ``met``: of what it comes after, data that was published
-    before."""
+    before; ``elsewhere``: batch notebooks. ``notebook``: the batch notebook that the session belongs to,
+    empty for none."""
 
     at_s: float
     job: str
@@ -66,6 +68,8 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     devices_why: str = ""
     met: tuple[str, ...] = ()
     parts_s: float = 0.0
+    elsewhere: tuple[Elsewhere, ...] = ()
+    notebook: str = ""
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
@@ -153,22 +157,6 @@ class JobFinished(msgspec.Struct, frozen=True, tag=True):
     job: str
     outcome: str
     message: str = ""
-
-
-class CheckpointAnnounced(msgspec.Struct, frozen=True, tag=True):
-    """The job, which goes on, has come to the checkpoint ``name``."""
-
-    at_s: float
-    job: str
-    name: str
-
-
-class DataPublished(msgspec.Struct, frozen=True, tag=True):
-    """``account``: the leaf of the share tree of who published data called ``name``."""
-
-    at_s: float
-    account: str
-    name: str
 
 
 class CancelRequested(msgspec.Struct, frozen=True, tag=True):
@@ -302,6 +290,7 @@ Event = (
     | JobFinished
     | CheckpointAnnounced
     | DataPublished
+    | ElsewhereChanged
     | CancelRequested
     | PreemptRequested
     | SegmentPreempted

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from djinn_lab.jobs import arrivals, dependencies, lifecycle
+from djinn_lab.jobs.awaited import CheckpointAnnounced, DataPublished, ElsewhereChanged
 from djinn_lab.jobs.contest import Contest
 from djinn_lab.jobs.decision import POLICIES, Calendar, Snapshot
 from djinn_lab.jobs.explain import Place
@@ -14,10 +15,8 @@ from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
 from djinn_lab.jobs.lines import Lines
 from djinn_lab.jobs.messages import (
     CancelRequested,
-    CheckpointAnnounced,
     ClockTicked,
     Command,
-    DataPublished,
     DeviceAdded,
     DeviceCordoned,
     DeviceLost,
@@ -150,6 +149,10 @@ class JobQueue:
         """Raises KeyError for one that was never named."""
         return {known.account: known for known in self._contest.shares.state().accounts}[account]
 
+    def awaits(self, job: str) -> bool:
+        """Does a job come after this one, which is no job of the queue?"""
+        return job in self._tables.elsewhere
+
     def device_of(self, session: str) -> str | None:
         """The device that the session is bound to."""
         return self._tables.bound.get(session)
@@ -240,6 +243,8 @@ class JobQueue:
                 dependencies.announce(tables, event)
             case DataPublished():
                 dependencies.publish(tables, event)
+            case ElsewhereChanged():
+                dependencies.follow(tables, event)
             case ClockTicked():
                 lifecycle.stop_overdue(tables, event.at_s)
                 dependencies.give_up_overdue(tables, event.at_s)

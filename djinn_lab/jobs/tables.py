@@ -8,6 +8,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from djinn_lab.jobs.awaited import Elsewhere
 from djinn_lab.jobs.job import Closed, Job
 from djinn_lab.jobs.messages import Command, EndSegment
 from djinn_lab.jobs.states import IN_LINE, TRANSITIONS, IllegalEvent, JobState, Move
@@ -32,9 +33,9 @@ class Device:
 @dataclass(slots=True)
 class Tables:
     """``bound``: session to device. ``jobs``: the unfinished. ``of_session``: those by session, in the order
-    in which their segments arrived. Of the event in hand: ``out``: its commands; ``touched``: jobs that it
-    changed; ``memory_news``: of whom memory said something; ``used``: memory byte-seconds and transferred
-    bytes of what just ended."""
+    in which their segments arrived. ``elsewhere``: what jobs wait for and is none of the queue's. Of the
+    event in hand: ``out``: its commands; ``touched``: jobs that it changed; ``memory_news``: of whom memory
+    said something; ``used``: memory byte-seconds and transferred bytes of what just ended."""
 
     devices: dict[str, Device] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Tables:
     finished: dict[str, Job] = field(default_factory=dict)
     of_session: dict[str, list[str]] = field(default_factory=dict)
     of_state: dict[JobState, dict[str, None]] = field(default_factory=lambda: {s: {} for s in JobState})
+    elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
     now_s: float = 0.0
     jobs_seen: int = 0
     segments_seen: int = 0

@@ -109,6 +109,11 @@ class Driver:
         """Data is there, and in the database."""
         self._jobs(jobs.DataPublished(self.ledger.clock.now_s(), account, name))
 
+    def notebook_changed(self, notebook: jobs.Elsewhere) -> None:
+        """And it is in the database. Cells may come after it."""
+        if self.ledger.queue.awaits(notebook.job):
+            self._jobs(jobs.ElsewhereChanged(self.ledger.clock.now_s(), notebook))
+
     def preempt(self, job: str, message: str) -> None:
         """Raises jobs.IllegalEvent for a job that does not run. ``message``: by whom."""
         self._jobs(jobs.PreemptRequested(self.ledger.clock.now_s(), job, message))

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
 from djinn_lab import jobs, memory
 from djinn_lab.errors import Refused
-from djinn_lab.jobs.conditions import Need, parse
+from djinn_lab.jobs.conditions import parse
 from djinn_lab.pool import answers
 from djinn_lab.pool.admission import INLINE_BYTES_MAX, Inspected, PlanCache, inspect_program
 from djinn_lab.pool.blobs import BlobStore
@@ -24,13 +25,21 @@ from djinn_lab.pool.records import RunningSegment
 from djinn_lab.pool.registry import Session
 from djinn_lab.pool.residence import RELEASE_JOB, Residence
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
+from djinn_lab.protocol.notebooks import ID_PREFIX
 
 _JOB = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _BAD_NAME = "{!r} is no name of a job: 1 to 64 letters, digits, _ or -, and not a word that the pool uses."
 
 
+class BatchNotebooks(Protocol):
+    """Those that cells may come after."""
+
+    def named(self, start: str) -> jobs.Elsewhere:
+        """The one whose id begins so. Raises jobs.IllegalEvent where none or several do."""
+
+
 class Intake:
-    """``perform`` carries out what the queue says."""
+    """``perform`` carries out what the queue says. ``notebooks``: None where there are none."""
 
     def __init__(
         self,
@@ -48,6 +57,7 @@ class Intake:
         self._residence = residence
         self._perform = perform
         self.plans = PlanCache()
+        self.notebooks: BatchNotebooks | None = None
         self._branches = KnownBranches()
 
     async def submit(self, session: Session, submit: SubmitSegment) -> None:
@@ -135,7 +145,7 @@ class Intake:
     def _event(
         self, session: Session, submit: SubmitSegment, inspected: Inspected, judgement: Judgement
     ) -> jobs.SegmentSubmitted:
-        terms = self._terms(submit)
+        terms, notebooks = self._terms(submit)
         return jobs.SegmentSubmitted(
             at_s=self._ledger.clock.now_s(),
             job=submit.job,
@@ -155,6 +165,8 @@ class Intake:
             devices_why=judgement.why,
             met=self._books.published.met(session.account, terms.after),
             parts_s=self._ledger.accounts.copy_s(2 * judgement.parts_bytes),
+            elsewhere=notebooks,
+            notebook=session.notebook,
         )
 
     def _predicted_s(
@@ -167,20 +179,24 @@ class Intake:
         seconds = judgement.predicted_s
         return self._fleet.seconds(inspected.work) if seconds is None else seconds
 
-    def _terms(self, submit: SubmitSegment) -> jobs.Terms:
-        """With whole ids. Raises jobs.IllegalEvent for one that is the start of none or several, or that is
-        nothing to come after."""
+    def _terms(self, submit: SubmitSegment) -> tuple[jobs.Terms, tuple[jobs.Elsewhere, ...]]:
+        """With whole ids, and the batch notebooks among them. Raises jobs.IllegalEvent for one that is the
+        start of none or several, or that is nothing to come after."""
         terms = submit.terms or jobs.NO_TERMS
         problem = terms.problem()
         if problem is not None:
             raise jobs.IllegalEvent(f"it asks for {problem}", "client")
-        return msgspec.structs.replace(terms, after=tuple(map(self._named, terms.after)))
-
-    def _named(self, text: str) -> str:
-        condition = parse(text)
-        if condition.need is Need.DATA:
-            return text
-        return str(msgspec.structs.replace(condition, job=self._ledger.queue.named(condition.job)))
+        after, found = [], {}
+        for condition in map(parse, terms.after):
+            job = condition.job
+            if job.startswith(ID_PREFIX) and self.notebooks is not None:
+                notebook = self.notebooks.named(job)
+                job = notebook.job
+                found[job] = notebook
+            elif job:
+                job = self._ledger.queue.named(job)
+            after.append(str(msgspec.structs.replace(condition, job=job)))
+        return msgspec.structs.replace(terms, after=tuple(after)), tuple(found.values())
 
     def _enqueue(
         self,

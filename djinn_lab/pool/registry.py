@@ -67,7 +67,7 @@ class Link:
 class Session:
     """``account``: pays for its cells. ``pins``: blobs held for the next submit. ``verifying``: uploads under
     way, by digest. ``rejected``: why an upload did not count. ``lost``: how the device with its values died,
-    until it runs again."""
+    until it runs again. ``notebook``: the batch notebook whose kernel opened it, empty for none."""
 
     session: str
     user: str
@@ -82,6 +82,7 @@ class Session:
     verifying: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
     lost: str | None = None
+    notebook: str = ""
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
         """Nothing happens when no client is connected. ``after``: as for :meth:`Link.send`."""
@@ -102,7 +103,17 @@ class SessionRegistry:
         return self._sessions.get(session)
 
     def add(self, user: User, name: str, same_host: bool, at_s: float, link: Link) -> Session:
-        session = Session(uuid.uuid4().hex, user.name, user.account, name, same_host, at_s, at_s, link)
+        session = Session(
+            uuid.uuid4().hex,
+            user.name,
+            user.account,
+            name,
+            same_host,
+            at_s,
+            at_s,
+            link,
+            notebook=user.notebook,
+        )
         self._sessions[session.session] = session
         return session
 

@@ -108,12 +108,26 @@ djinn_lab.checkpoint("one")
 djinn_lab.publish("features")
 time.sleep(600)
 """
+COMES_AFTER_ITSELF = """
+%%local
+import djinn_lab, torch
+from djinn_lab.client.rest import PoolClient
+from djinn_lab.errors import Refused
+from djinn_lab.jobs import Terms
+own = PoolClient.find().notebooks()[-1]["job"]
+try:
+    with djinn_lab.connect().capture(terms=Terms(after=(own,))):
+        never = torch.ones(1) + 1
+except Refused as error:
+    if "keeps its slot" in str(error):
+        djinn_lab.publish("refused")
+""".strip()
 
 
 def test_notebooks_come_after_checkpoints_and_data_and_a_killed_server_forgets_nothing(
     pool: PoolUnderTest,
 ) -> None:
-    announces = submit(pool, "announces", ANNOUNCES)
+    announces = submit(pool, "announces", COMES_AFTER_ITSELF, ANNOUNCES)
     at_checkpoint = submit(
         pool, "at checkpoint", "1", after=[f"{announces}:checkpoint=one", "data:features"], after_timeout_s=60
     )
@@ -123,6 +137,12 @@ def test_notebooks_come_after_checkpoints_and_data_and_a_killed_server_forgets_n
     given_up = submit(pool, "given up", "1", after=["data:never"], after_timeout_s=0.2)
     assert "data 'never'" in until(pool, given_up, "CANCELLED")["reason"]
 
+    with Client(pool.info) as client:
+        cell = client.submit(act(""), terms=Terms(after=(f"{announces}:checkpoint=one",)))
+        assert "of notebook announces" in client.until(cell, "SUBMITTED").reason
+        assert client.result(cell).outcome == "done"
+        late = client.submit(act(""), terms=Terms(after=(announces[:8],)))
+        assert "notebook announces" in client.until(late, "SUBMITTED").reason
     until(pool, at_checkpoint, "RUNNING")
     found = pool.rest.notebook(announces)
     assert (found["state"], found["checkpoints"]) == ("RUNNING", ["one"])
@@ -130,7 +150,7 @@ def test_notebooks_come_after_checkpoints_and_data_and_a_killed_server_forgets_n
     pool.kill()
     pool.start()
     assert pool.rest.notebook(announces)["checkpoints"] == ["one"]
-    assert [one["name"] for one in pool.rest.published()] == ["features"]
+    assert [one["name"] for one in pool.rest.published()] == ["features", "refused"]
     reason = until(pool, too_late, "CANCELLED")["reason"]
     assert "without announcing checkpoint 'two', and announced 1 ('one')" in reason
     assert until(pool, announces, "FAILED")["checkpoints"] == ["one"]

@@ -45,6 +45,7 @@ from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.notebooks import messages as files
 from djinn_lab.pool.notebooks import store as notebook_store
+from djinn_lab.pool.notebooks.awaited import AwaitedNotebooks, as_awaited
 from djinn_lab.pool.notebooks.environment import kernel_environment
 from djinn_lab.pool.notebooks.messages import AttemptEnded, CellBegins, FromRunner, Task
 from djinn_lab.pool.notebooks.outside import Outside
@@ -86,6 +87,7 @@ class NotebookService:
         self.rules = rules
         self.started = asyncio.Event()
         self.outside = Outside(driver.books, store)
+        driver.intake.notebooks = AwaitedNotebooks(self.core, driver.ledger.queue, driver.registry)
         self._driver = driver
         self._authentication = authentication
         self._store = store
@@ -262,7 +264,9 @@ class NotebookService:
             if stored is not None:
                 stored.set_result(None)
             for command in commands:
-                if isinstance(command, StartNotebook):
+                if isinstance(command, SaveNotebook):
+                    self._driver.notebook_changed(as_awaited(command.notebook))
+                elif isinstance(command, StartNotebook):
                     self._start_run(command)
                 elif isinstance(command, StopNotebook) and command.job in self._runs:
                     self._runs[command.job].stop()
