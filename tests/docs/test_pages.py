@@ -12,6 +12,7 @@ import pytest
 from starlette.routing import BaseRoute
 
 from djinn_lab import errors
+from djinn_lab.dashboard.shell import PAGES as DASHBOARD_PAGES
 from djinn_lab.jobs import JobState, Priority
 from djinn_lab.magics.line_commands import COMMANDS
 from djinn_lab.magics.options import make_parser
@@ -171,3 +172,22 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
 def _anchors(path: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_and_parameter_of_the_dashboard_is_on_its_page() -> None:
+    """``theme`` is read by Panel itself."""
+    [row] = re.findall(r"^\| `page` \|.*$", page("dashboard"), re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", row)) - {"page"} == set(DASHBOARD_PAGES)
+    addresses = page("dashboard").partition("## Addresses")[2].partition("\n## ")[0]
+    told: set[str] = set()
+    for line in addresses.splitlines():
+        if line.startswith("| `"):
+            told |= set(re.findall(r"`(\w+)`", line.split("|")[1]))
+    used = set()
+    for path in (ROOT / "dashboard").glob("*.py"):
+        text = path.read_text()
+        used |= set(re.findall(r"route\.(?:get|number)\(\"(\w+)\"", text))
+        for call in re.findall(r"route\.update\(([^)]*)", text):
+            used |= set(re.findall(r"(\w+)=", call))
+    assert used <= told
+    assert told - used <= {"theme"}
