@@ -14,6 +14,7 @@ from djinn_lab.errors import OptionError
 from djinn_lab.jobs.batch import NotebookState
 from djinn_lab.units import format_seconds
 
+GIVEN_CHARACTERS_MAX = 60
 State = Annotated[str | None, typer.Option(help="Only those in this state, e.g. RUNNING.")]
 OfUser = Annotated[str | None, typer.Option("--user", help="Only this user's.")]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="The newest so many.")]
@@ -77,13 +78,21 @@ def fetch_result(
     print_line(f"{path}: {found['name']}, {found['state']}. {found['reason']}")
 
 
+def _name(one: dict[str, Any]) -> str:
+    """With what it was given."""
+    given = ", ".join(f"{name}={value}" for name, value in one["parameters"].items())
+    if len(given) > GIVEN_CHARACTERS_MAX:
+        given = f"{given[: GIVEN_CHARACTERS_MAX - 3]}..."
+    return f"{one['name']} ({given})" if given else str(one["name"])
+
+
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     began = one["started_at"]
     ended = one["finished_at"] or time.time()
     return (
         one["job"],
         one["user"],
-        one["name"],
+        _name(one),
         one["state"],
         f"{one['cell']}/{one['cells']}" if one["cells"] else "",
         "" if began is None else format_seconds(max(0.0, ended - began)),

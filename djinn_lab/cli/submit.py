@@ -17,6 +17,7 @@ from djinn_lab.cli.output import print_line
 from djinn_lab.errors import OptionError, PoolLost, PoolNotFound, UserError
 from djinn_lab.jobs import RANKS
 from djinn_lab.jobs.batch import OVER, Restart
+from djinn_lab.jobs.batch.parameters import declared, from_text, problem_with
 from djinn_lab.jobs.batch.restarts import BACKOFF_S
 from djinn_lab.jobs.conditions import separated
 from djinn_lab.units import parse_seconds
@@ -49,6 +50,12 @@ def submit_notebook(
     ] = None,
     after_count: Annotated[int | None, typer.Option(min=1, help="... so many of them suffice.")] = None,
     after_timeout: Annotated[str | None, typer.Option(help="... and wait no longer than this.")] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parameter", "-p", help="NAME=VALUE for its cell tagged parameters, as papermill; repeatable."
+        ),
+    ] = None,
     deadline: Annotated[
         str | None, typer.Option(help="Be done within this time if the pool can, such as 2h; stops nothing.")
     ] = None,
@@ -90,6 +97,7 @@ def submit_notebook(
         "after": _after(after or []),
         "after_count": after_count,
         "after_timeout_s": _seconds("--after-timeout", after_timeout),
+        "parameters": _parameters(document, parameter or []),
         "deadline_s": _seconds("--deadline", deadline),
         "timeout_s": _seconds("--timeout", timeout),
         "restart": {
@@ -206,6 +214,25 @@ def _after(given: list[str]) -> list[str]:
         return list(separated(given))
     except ValueError as error:
         raise OptionError(f"--after: {error}.") from None
+
+
+def _parameters(document: dict[str, Any], given: list[str]) -> dict[str, Any]:
+    """Values of the kinds that the notebook's own defaults have. Raises OptionError."""
+    if not given:
+        return {}
+    known = declared(document)
+    found = {}
+    for one in given:
+        name, equals, text = one.partition("=")
+        if not equals:
+            raise OptionError(f"--parameter {one}: it has no =.", "Write it as NAME=VALUE.")
+        found[name.strip()] = from_text(text, name.strip(), known)
+    problem = problem_with(found, known)
+    if problem is not None:
+        raise OptionError(f"--parameter: {problem}.")
+    if known is None:
+        print_line("It has no cell tagged parameters, so they are set before its first cell.")
+    return found
 
 
 def _seconds(option: str, text: str | None) -> float | None:

@@ -105,7 +105,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
 ANNOUNCES = """
 import djinn_lab, time
 djinn_lab.checkpoint("one")
-djinn_lab.publish("features")
+djinn_lab.publish(data)
 time.sleep(600)
 """
 COMES_AFTER_ITSELF = """
@@ -127,7 +127,7 @@ except Refused as error:
 def test_notebooks_come_after_checkpoints_and_data_and_a_killed_server_forgets_nothing(
     pool: PoolUnderTest,
 ) -> None:
-    announces = submit(pool, "announces", COMES_AFTER_ITSELF, ANNOUNCES)
+    announces = submit(pool, "announces", COMES_AFTER_ITSELF, ANNOUNCES, parameters={"data": "features"})
     at_checkpoint = submit(
         pool, "at checkpoint", "1", after=[f"{announces}:checkpoint=one", "data:features"], after_timeout_s=60
     )
@@ -158,6 +158,9 @@ def test_notebooks_come_after_checkpoints_and_data_and_a_killed_server_forgets_n
     assert "needs 2 of 3, and 1 came. Not any more: " in told
     assert too_late in told
     pool.rest.cancel(either)
+    assert pool.rest.notebook(announces)["parameters"] == {"data": "features"}
+    with pytest.raises(OptionError, match="no name of a Python variable"):
+        submit(pool, "refused", "1", parameters={"a b": 1})
     with pytest.raises(OptionError, match="without announcing checkpoint 'two'"):
         submit(pool, "refused", "1", after=[f"{announces}:checkpoint=two"])
 

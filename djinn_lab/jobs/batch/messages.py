@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
 from djinn_lab.jobs.batch.notebook import Notebook
 from djinn_lab.jobs.batch.restarts import RestartRules
+from djinn_lab.jobs.states import RANKS
+from djinn_lab.jobs.terms import Terms
 
 
 class Outcome(StrEnum):
@@ -57,6 +60,21 @@ class Submission(Message, frozen=True, tag=True):
     account: str = ""
     after_count: int | None = None
     after_timeout_s: float | None = None
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def problem(self) -> str | None:
+        """Why no notebook can ask for this, None when one can."""
+        if self.priority not in RANKS:
+            return f"priority {self.priority!r} is none of {', '.join(RANKS)}"
+        terms = Terms(
+            after=self.after,
+            deadline_s=self.deadline_s,
+            timeout_s=self.timeout_s,
+            after_count=self.after_count,
+            after_timeout_s=self.after_timeout_s,
+        )
+        problem = terms.problem() or self.restart.problem()
+        return None if problem is None else f"it asks for {problem}"
 
 
 class NotebookAccepted(Message, frozen=True, tag=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from djinn_lab.jobs.batch.restarts import RestartRules
@@ -51,6 +53,8 @@ class Notebook(msgspec.Struct, frozen=True):
     waited: Waited = Waited()
     after_timeout_s: float | None = None
     checkpoints: tuple[str, ...] = ()
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+    """That it was given."""
 
     @property
     def waiting(self) -> Waiting:

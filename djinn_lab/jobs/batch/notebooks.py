@@ -17,8 +17,7 @@ from djinn_lab.jobs.batch.restarts import Restart
 from djinn_lab.jobs.batch.states import TRANSITIONS, Move, NotebookState
 from djinn_lab.jobs.conditions import Waited, Waiting
 from djinn_lab.jobs.dependencies import CHECKPOINTS_MAX
-from djinn_lab.jobs.states import RANKS, IllegalEvent
-from djinn_lab.jobs.terms import Terms
+from djinn_lab.jobs.states import IllegalEvent
 from djinn_lab.units import format_seconds
 
 WAITING_MAX = 1000
@@ -70,7 +69,9 @@ class Notebooks:
 
     def admit(self, asked: messages.Submission) -> Notebook:
         """What would be accepted. Raises IllegalEvent for what cannot be."""
-        _check(asked)
+        problem = asked.problem()
+        if problem is not None:
+            raise IllegalEvent(problem, "client")
         if sum(not one.over for one in self) >= WAITING_MAX:
             raise IllegalEvent(f"{WAITING_MAX} notebooks wait or run already, which is the most", "client")
         texts = tuple(map(str, conditions.parsed(asked.after)))
@@ -100,6 +101,7 @@ class Notebooks:
             account=asked.account or asked.user,
             waited=waiting.waited,
             after_timeout_s=asked.after_timeout_s,
+            parameters=asked.parameters,
         )
 
     def __iter__(self) -> Iterator[Notebook]:
@@ -338,8 +340,9 @@ class Notebooks:
     def _give_up(self, job: str, at_s: float) -> None:
         notebook = self._all[job]
         assert notebook.after_timeout_s is not None
-        told = conditions.gave_up(notebook.waiting, notebook.after_timeout_s, str)
-        self._end(notebook, Move.CANCEL, at_s, told)
+        self._end(
+            notebook, Move.CANCEL, at_s, conditions.gave_up(notebook.waiting, notebook.after_timeout_s, str)
+        )
 
     # -- moves ---------------------------------------------------------------------------------------------
 
@@ -378,22 +381,6 @@ class Notebooks:
     def _put(self, notebook: Notebook) -> None:
         self._all[notebook.job] = notebook
         self._commands.append(messages.SaveNotebook(notebook))
-
-
-def _check(event: messages.Submission) -> None:
-    """Raises IllegalEvent for what no notebook can ask."""
-    if event.priority not in RANKS:
-        raise IllegalEvent(f"priority {event.priority!r} is none of {', '.join(RANKS)}", "client")
-    terms = Terms(
-        after=event.after,
-        deadline_s=event.deadline_s,
-        timeout_s=event.timeout_s,
-        after_count=event.after_count,
-        after_timeout_s=event.after_timeout_s,
-    )
-    problem = terms.problem() or event.restart.problem()
-    if problem is not None:
-        raise IllegalEvent(f"it asks for {problem}", "client")
 
 
 def _in_reasons(job: str) -> str:

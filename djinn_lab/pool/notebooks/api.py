@@ -26,6 +26,7 @@ from djinn_lab.pool.notebooks.views import (
     NotebookView,
     digest_of,
     notebook_views,
+    parameterised,
     problem_of,
 )
 from djinn_lab.pool.web import answer, documented, reader, runner
@@ -55,6 +56,10 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
         problem = await asyncio.to_thread(problem_of, document)
         if problem is not None:
             raise HTTPException(422, problem)
+        try:
+            document = await asyncio.to_thread(parameterised, document, new.parameters)
+        except ValueError as error:
+            raise HTTPException(422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
         digest = await asyncio.to_thread(digest_of, new)
         known = service.job_with_key(user.name, new.key)
         if known is None:
@@ -173,6 +178,7 @@ async def _asked(
         account=user.account,
         after_count=new.after_count,
         after_timeout_s=new.after_timeout_s,
+        parameters=new.parameters,
     )
     asked = await _with_dependencies(context, asked, new.after)
     return asked, Accepted(job, user.name, new.key, new.folder, digest)

@@ -6,10 +6,11 @@ import hashlib
 import math
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from djinn_lab.jobs.batch import Notebook, Notebooks, RestartRules, Telling
+from djinn_lab.jobs.batch import Notebook, Notebooks, RestartRules, Telling, parameters
 
 NAME_CHARACTERS_MAX = 200
 
@@ -18,7 +19,8 @@ class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``notebook``: the document, as in an .ipynb file. ``key``: a submission with the key of an earlier one
     of the same user is that one. ``folder``: where it runs, on the pool's machine; empty: in a place of its
     own. ``after``, ``after_count`` and ``after_timeout_s``: what it comes after, how many of that suffice,
-    and how long it waits. ``deadline_s``: from now; ``timeout_s``: of run time, each attempt."""
+    and how long it waits. ``parameters``: as in :mod:`djinn_lab.jobs.batch.parameters`. ``deadline_s``: from
+    now; ``timeout_s``: of run time, each attempt."""
 
     notebook: msgspec.Raw
     name: str
@@ -31,17 +33,18 @@ class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     restart: RestartRules = RestartRules()
     after_count: int | None = None
     after_timeout_s: float | None = None
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-ADDED_LATER = ("after_count", "after_timeout_s")
+ADDED_LATER = ("after_count", "after_timeout_s", "parameters")
 """Left out of the digest where nothing was asked, so that keys of earlier submissions hold."""
 
 
 class NotebookView(msgspec.Struct, frozen=True):
     """A batch notebook in the API. ``reason``: why it is where it is, in a sentence with numbers;
     ``position``: among those that wait for a slot. ``cell`` of ``cells``: runs, ran last or failed.
-    ``attempts_max`` None: without end. ``after``: what it waits for; ``checkpoints``: that it announced.
-    Times are seconds since the epoch."""
+    ``attempts_max`` None: without end. ``after``: what it waits for; ``checkpoints``: that it announced,
+    ``parameters``: that it was given. Times are seconds since the epoch."""
 
     job: str
     user: str
@@ -63,6 +66,7 @@ class NotebookView(msgspec.Struct, frozen=True):
     finished_at: float | None
     retry_at: float | None
     checkpoints: tuple[str, ...]
+    parameters: dict[str, Any]
 
 
 def notebook_views(notebooks: Notebooks, chosen: Sequence[Notebook], now_s: float) -> list[NotebookView]:
@@ -94,6 +98,7 @@ def _view(notebook: Notebook, telling: Telling) -> NotebookView:
         finished_at=notebook.finished_at_s,
         retry_at=notebook.retry_at_s,
         checkpoints=notebook.checkpoints,
+        parameters=notebook.parameters,
     )
 
 
@@ -114,6 +119,17 @@ def problem_of(document: bytes) -> str | None:
     return None
 
 
+def parameterised(document: bytes, given: dict[str, Any]) -> bytes:
+    """The document that is run. Raises ValueError for parameters that it does not take."""
+    if not given:
+        return document
+    found = msgspec.json.decode(document)
+    problem = parameters.problem_with(given, parameters.declared(found))
+    if problem is not None:
+        raise ValueError(problem)
+    return msgspec.json.encode(parameters.with_parameters(found, given))
+
+
 def digest_of(new: NewNotebook) -> str:
     """Of all that decides what will run: not of outputs that a notebook has, nor of ids of cells, which are
     made anew when an old notebook is read."""
@@ -123,7 +139,7 @@ def digest_of(new: NewNotebook) -> str:
             cell.pop(name, None)
     options = {name: value for name, value in msgspec.structs.asdict(new).items() if name != "notebook"}
     for name in ADDED_LATER:
-        if options[name] is None:
+        if not options[name]:
             del options[name]
     asked = msgspec.json.encode([document, options], order="sorted")
     return hashlib.sha256(asked).hexdigest()
