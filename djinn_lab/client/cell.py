@@ -49,10 +49,15 @@ class Cell:
         return self._job.report
 
     @property
+    def worked(self) -> bool:
+        """Was any torch work recorded in it?"""
+        return bool(self._job.largest)
+
+    @property
     def graph(self) -> SRG:
         """The SRG of the most that was recorded between two cuts. Raises UserError when nothing was
         captured."""
-        if not self._job.largest:
+        if not self.worked:
             raise UserError("this cell captured no torch work, so it has no graph.")
         return SRG.from_program(merge_programs(self._job.largest))
 

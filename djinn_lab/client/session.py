@@ -102,7 +102,9 @@ class Session:
         return Cell(self.recorder, self.executor, self.device_profiles, self._remember, job, file)
 
     def _remember(self, cell: Cell) -> None:
-        self.last_cell = cell
+        """Cells without torch work do not come between: a kernel that captures every cell has many."""
+        if cell.worked or self.last_cell is None or not self.last_cell.worked:
+            self.last_cell = cell
 
     def fetch(self, tree: Any) -> Any:
         """``tree`` (a tensor, a module, or nested containers of tensors) with plain tensors in place of

@@ -31,3 +31,7 @@ def test_kernel_installs_and_runs_captured_cells(
         assert kernel.run("%%local\ny = torch.ones(2)\ntype(y).__name__").values == ["'Tensor'"]
         assert kernel.run("!echo hello").text.strip() == "hello"
         assert "cpu:0" in kernel.run("%djinn status").text
+        # Every cell is captured: those without torch work do not come between.
+        assert "nodes" in kernel.run("%djinn graph").text
+        kernel.run("print('between')")
+        assert "predicted" in kernel.run("%djinn schedule").text
