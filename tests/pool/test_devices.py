@@ -20,8 +20,11 @@ def test_limits_can_be_given() -> None:
 
 
 def test_auto_always_finds_something() -> None:
-    assert plan_devices(None, None, None) == plan_devices("auto", None, None)
-    assert plan_devices("auto", 1000, 1)
+    """What is free on the machine may have changed from one call to the next; the devices are the same."""
+    found = [plan.device for plan in plan_devices("auto", None, None)]
+    assert found
+    assert [plan.device for plan in plan_devices(None, None, None)] == found
+    assert [plan.device for plan in plan_devices("auto", 1000, 1)] == found
 
 
 def test_without_cuda_there_are_two_cpu_devices(monkeypatch: pytest.MonkeyPatch) -> None:
