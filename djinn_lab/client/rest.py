@@ -28,6 +28,7 @@ POOL_VARIABLE = "DJINN_POOL"
 TOKEN_VARIABLE = "DJINN_TOKEN"
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
+USAGE_PAGE = 2000
 START_ADVICE = "Start one with: djinn-lab pool start"
 
 Json = dict[str, Any]
@@ -134,8 +135,16 @@ class PoolClient:
 
     def usage(self, since: float = 0.0, limit: int = 10_000) -> list[Json]:
         """What the newest jobs that ended used, oldest first. ``since``: submitted after, seconds since the
-        epoch."""
-        return self._list("/v1/usage", {"since": since, "limit": limit})
+        epoch. Asked for page by page, so that the pool does other things in between."""
+        found: list[Json] = []
+        while len(found) < limit:
+            count = min(USAGE_PAGE, limit - len(found))
+            before = found[0]["job"] if found else None
+            page = self._list("/v1/usage", {"since": since, "limit": count, "before": before})
+            found = page + found
+            if len(page) < count:
+                break
+        return found
 
     def why(self, job: str) -> Json:
         """Why a job is where it is: ``sentence``, and for one that waits for a device its ``explanation``. Of

@@ -22,7 +22,8 @@ from djinn_lab.pool.steering import remember
 from djinn_lab.pool.web import admin, answer, documented, operator, reader
 
 Body = TypeVar("Body")
-USAGE_MAX = 200_000
+USAGE_MAX = 2000
+"""A page; commits wait while one is read."""
 
 
 class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,14 +82,17 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
     @app.get(
         "/v1/usage",
         responses=documented(list[usage_history.UsedJob]),
-        summary="What ended jobs used, oldest first",
+        summary="What ended jobs used: a page of the newest, or of those before a job; oldest first",
     )
     async def usage(
         _user: Annotated[User, Depends(reader)],
         since: float = 0.0,
-        limit: Annotated[int, Query(ge=1, le=USAGE_MAX)] = 10_000,
+        limit: Annotated[int, Query(ge=1, le=USAGE_MAX)] = USAGE_MAX,
+        before: str | None = None,
     ) -> Response:
-        return answer(await context.store.read(lambda c: usage_history.read_used(c, since, limit)))
+        if before is not None:
+            before = (await find_job(context, before))[0].job
+        return answer(await context.store.read(lambda c: usage_history.read_used(c, since, limit, before)))
 
     @app.get("/v1/jobs/{job}/why", responses=documented(queue_view.Why), summary="Why is it where it is?")
     async def why(job: str, _user: Annotated[User, Depends(reader)]) -> Response:

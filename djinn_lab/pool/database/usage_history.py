@@ -33,9 +33,18 @@ class _Told(msgspec.Struct, frozen=True):
     predicted_s: float | None = None
 
 
-def read_used(connection: sa.Connection, since: float, limit: int) -> list[UsedJob]:
-    """Jobs that ended, submitted after ``since``; the newest ``limit`` of them, oldest first."""
+def read_used(
+    connection: sa.Connection, since: float, limit: int, before: str | None = None
+) -> list[UsedJob]:
+    """A page of the jobs that ended: the newest ``limit`` of those submitted after ``since`` and ahead of the
+    job ``before`` (None: of all), oldest first. Costs what the page costs, however many there are."""
     job, used = tables.jobs.c, tables.usage.c
+    ran = sa.exists().where(used.job == job.job)
+    page = sa.select(job.job).where(job.state.in_(_FINISHED), job.submitted_at > since, ran)
+    if before is not None:
+        at = sa.select(job.submitted_at).where(job.job == before).scalar_subquery()
+        page = page.where((job.submitted_at < at) | ((job.submitted_at == at) & (job.job < before)))
+    page = page.order_by(job.submitted_at.desc(), job.job.desc()).limit(limit)
     query = (
         sa.select(
             job.job,
@@ -49,10 +58,9 @@ def read_used(connection: sa.Connection, since: float, limit: int) -> list[UsedJ
             sa.func.sum(used.transfer_bytes).label("transfer_bytes"),
         )
         .join(tables.usage, used.job == job.job)
-        .where(job.state.in_(_FINISHED), job.submitted_at > since)
+        .where(job.job.in_(page))
         .group_by(job.job, job.user, job.view, job.submitted_at)
-        .order_by(job.submitted_at.desc())
-        .limit(limit)
+        .order_by(job.submitted_at.desc(), job.job.desc())
     )
     return [_used(row) for row in connection.execute(query).all()][::-1]
 
