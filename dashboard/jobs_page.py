@@ -74,6 +74,7 @@ class JobsPage:
             empty="No job fits",
             selectable=True,
             sizing_mode="stretch_width",
+            styles={"--table-height": "max(26rem, 62vh)"},
         )
         self.why = html_pane(margin=(10, 0, 4, 0))
         self.details = html_pane(margin=(4, 0, 8, 0))

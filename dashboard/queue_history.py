@@ -11,6 +11,8 @@ from djinn_lab.jobs.fairness import jain
 SAMPLES_MAX = 900
 RECENT_S = 60.0
 """Use is looked at over so long; a shorter time says more about cells than about people."""
+RECENT_S_MIN = 5.0
+"""At least over so long: charges run a moment ahead of use, as if there were more devices."""
 
 
 class QueueSample(NamedTuple):
@@ -57,7 +59,7 @@ class QueueHistory:
                 first += 1
             before = samples[first]
             seconds = sample.at - before.at
-            if seconds <= 0:
+            if seconds < RECENT_S_MIN:
                 continue
             devices = {
                 account: (used - before.device_s.get(account, 0.0)) / seconds

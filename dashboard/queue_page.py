@@ -107,10 +107,11 @@ class QueuePage:
             show_html(self._missing, page)
             return
         show_html(self._heading, heading("Queue", queue_sentence(queue)))
-        rows = waiting_rows(queue)
+        names = {job.job: job.cell for job in snapshot.jobs}
+        rows = waiting_rows(queue, names)
         note = f"The first {len(rows)} of {queue.waiting_count}" if queue.waiting_count > len(rows) else ""
         self.waiting.show(rows, note)
-        self.running.show(running_rows(queue))
+        self.running.show(running_rows(queue, names))
         self.accounts.show(account_rows(queue))
         show_html(self._fairness, heading("Fairness", fairness_sentence(queue)))
         recent = self._board.hub.queue_history.recent()

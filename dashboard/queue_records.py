@@ -22,6 +22,8 @@ class WaitingCell(msgspec.Struct, frozen=True):
 
 
 class RunningCell(msgspec.Struct, frozen=True):
+    """``members``: of a gang, the other devices that it holds."""
+
     job: str
     user: str = ""
     account: str = ""
@@ -31,6 +33,7 @@ class RunningCell(msgspec.Struct, frozen=True):
     ends_at: float | None = None
     preempting: bool = False
     preemptions: int = 0
+    members: tuple[str, ...] = ()
     unusual: str = ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from djinn_lab.dashboard.queue_records import Account, Queue, RunningCell, WaitingCell
@@ -23,6 +24,7 @@ ACCOUNT_COLUMNS = [
 WAITING_COLUMNS = [
     {"key": "place", "label": "Place", "kind": "number"},
     {"key": "state", "label": "State", "kind": "pill"},
+    {"key": "cell", "label": "Cell", "kind": "mono"},
     {"key": "user", "label": "User", "kind": "short"},
     {"key": "priority", "label": "Priority", "kind": "short"},
     {"key": "since", "label": "Waits", "kind": "number"},
@@ -32,6 +34,7 @@ WAITING_COLUMNS = [
 ]
 RUNNING_COLUMNS = [
     {"key": "device", "label": "Device", "kind": "short"},
+    {"key": "cell", "label": "Cell", "kind": "mono"},
     {"key": "user", "label": "User", "kind": "short"},
     {"key": "priority", "label": "Priority", "kind": "short"},
     {"key": "since", "label": "Runs", "kind": "number"},
@@ -79,11 +82,12 @@ def limits_text(account: Account) -> str:
     return ", ".join(texts)
 
 
-def waiting_rows(queue: Queue) -> list[dict[str, Any]]:
-    return [_waiting_row(cell, queue.now) for cell in queue.waiting]
+def waiting_rows(queue: Queue, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """``names``: of cells, by job, as far as they are known."""
+    return [_waiting_row(cell, queue.now, names.get(cell.job)) for cell in queue.waiting]
 
 
-def _waiting_row(cell: WaitingCell, now: float) -> dict[str, Any]:
+def _waiting_row(cell: WaitingCell, now: float, name: str | None) -> dict[str, Any]:
     expected = None
     if cell.expected_at is not None:
         left_s = max(0.0, cell.expected_at - now)
@@ -92,7 +96,8 @@ def _waiting_row(cell: WaitingCell, now: float) -> dict[str, Any]:
     return {
         "id": cell.job,
         "place": cell.position,
-        "state": {"text": cell.state, "colour": STATE_COLOURS.get(cell.state, "#7F8C99")},
+        "state": {"text": cell.state.lower(), "colour": STATE_COLOURS.get(cell.state, "#7F8C99")},
+        "cell": name,
         "user": cell.user,
         "priority": cell.priority.lower(),
         "since": {"text": _coarse(waits_s), "sort": waits_s},
@@ -102,16 +107,18 @@ def _waiting_row(cell: WaitingCell, now: float) -> dict[str, Any]:
     }
 
 
-def running_rows(queue: Queue) -> list[dict[str, Any]]:
-    return [_running_row(cell, queue.now) for cell in queue.running]
+def running_rows(queue: Queue, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """``names``: of cells, by job, as far as they are known."""
+    return [_running_row(cell, queue.now, names.get(cell.job)) for cell in queue.running]
 
 
-def _running_row(cell: RunningCell, now: float) -> dict[str, Any]:
+def _running_row(cell: RunningCell, now: float, name: str | None) -> dict[str, Any]:
     ran_s = 0.0 if cell.since is None else max(0.0, now - cell.since)
     left = None if cell.ends_at is None else max(0.0, cell.ends_at - now)
     return {
         "id": cell.job,
-        "device": cell.device,
+        "device": ", ".join(filter(None, (cell.device, *cell.members))),
+        "cell": name,
         "user": cell.user,
         "priority": cell.priority.lower(),
         "since": {"text": _coarse(ran_s), "sort": ran_s},
@@ -140,7 +147,8 @@ def fairness_sentence(queue: Queue) -> str:
     if queue.jain is None:
         return "Nothing has been used yet. Usage counts for a week, less and less."
     return (
-        f"Jain’s index of what was used per weight in the last week is {queue.jain:.2f}; 1 is even. "
+        f"Jain’s index of what was used per weight in the last week is {queue.jain:.2f}; 1 is even, and "
+        "who asks for little makes it less. "
         "Whoever has had least for his weight is next."
     )
 
