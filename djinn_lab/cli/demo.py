@@ -143,7 +143,7 @@ def _jupyter_lab(folder: Path) -> Iterator[str]:
 
 
 async def _run_all(path: Path, info: RuntimeInfo, console: Console) -> list[UserRun]:
-    import nbformat
+    from djinn_lab.protocol.notebook_format import nbformat
 
     notebooks = [nbformat.read(path, 4) for _ in USERS]  # type: ignore[no-untyped-call]
     cells = sum(cell.cell_type == "code" for cell in notebooks[0].cells)
@@ -178,9 +178,10 @@ def _make_user(client: PoolClient, name: str) -> str:
 async def _run_one(
     notebook: Any, path: Path, environment: dict[str, str], run: UserRun, console: Console
 ) -> None:
-    import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
+
+    from djinn_lab.protocol.notebook_format import nbformat
 
     def started(cell: Any, cell_index: int) -> None:
         run.current = next((line for line in cell.source.splitlines() if line.strip()), "")

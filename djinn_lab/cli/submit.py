@@ -119,7 +119,7 @@ def submit_notebook(
 
 def read_notebook(path: Path) -> dict[str, Any]:
     """The notebook in today's format. Raises UserError for a file that is none, or that cannot run here."""
-    import nbformat
+    from djinn_lab.protocol.notebook_format import nbformat
 
     if not path.is_file():
         raise UserError(f"There is no notebook {path}.", "Give the path of an .ipynb file.")

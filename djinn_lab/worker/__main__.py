@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import gc
+import os
 import signal
 import socket
 import sys
@@ -33,6 +35,7 @@ def main() -> None:
     from djinn_lab.worker.process import WorkerProcess, limit_address_space
     from djinn_lab.worker.tiers import TierLimits
 
+    gc.freeze()  # what was imported stays; no collection has to look at it again
     torch.set_num_threads(arguments.threads)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     if arguments.device.startswith("cpu"):
@@ -48,6 +51,9 @@ def main() -> None:
     WorkerProcess(
         connection, arguments.device, arguments.memory_bytes, arguments.blob_directory, limits
     ).serve()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # nothing is left to do, and the interpreter takes half a second to take torch apart
 
 
 if __name__ == "__main__":

@@ -21,17 +21,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import msgspec
-import nbformat
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 from djinn_lab.jobs.batch import Outcome
 from djinn_lab.pool.notebooks import messages as files
 from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME, kernel_folder, kernel_spec
 from djinn_lab.pool.notebooks.messages import AttemptEnded, CellBegins, FromRunner, KernelStarted, Task
+from djinn_lab.protocol.notebook_format import nbformat
 
 KERNEL_START_TIMEOUT_S = 300
 WRITE_EVERY_S = 5.0
@@ -107,6 +105,9 @@ class Runner:
         return ended
 
     async def _execute(self) -> AttemptEnded:
+        from nbclient import NotebookClient  # which imports nbformat, and it is here by now
+        from nbclient.exceptions import CellExecutionError, DeadKernelError
+
         client = NotebookClient(
             self._notebook,
             km=self._manager,
