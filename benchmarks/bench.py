@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
 
 import djinn_lab
+from benchmarks.samples import Samples, alternate
 from benchmarks.stage_audit import AuditedCell, audited
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.session import Session
@@ -62,6 +63,10 @@ class Bench:
 
     def rounds(self, full: int, quick: int) -> int:
         return quick if self.quick else full
+
+    def alternate(self, contenders: Mapping[str, Callable[[], float]], rounds: int) -> Samples:
+        """Samples as :func:`benchmarks.samples.alternate` takes them; one of each, the first, if quick."""
+        return alternate(contenders, self.rounds(rounds, 1), warm_up=not self.quick)
 
     @property
     def session(self) -> Session:

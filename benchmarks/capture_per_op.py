@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from benchmarks.bench import Bench
 from benchmarks.capture_contenders import Contender, Djinn, Eager, Fake, TorchDispatch, TorchLazy
 from benchmarks.figures import OURS, Figure, Goal, figure
-from benchmarks.samples import Summary, alternate, scaled
+from benchmarks.samples import Summary, scaled
 
 NAME = "capture"
 HOT_REPEATS = 64
@@ -158,8 +158,8 @@ def measure(bench: Bench) -> list[Figure]:
             taking_part[EMPTY_RECORDER] = TorchDispatch()
         blocks = {name: _block(kind, contender, cold) for name, contender in taking_part.items()}
         ops = recorded_ops(blocks[OURS], djinn)
-        rounds = bench.rounds(15, 1) if cold else bench.rounds(60, 2)
-        taken = alternate({name: block.sample for name, block in blocks.items()}, rounds)
+        rounds = 15 if cold else 60
+        taken = bench.alternate({name: block.sample for name, block in blocks.items()}, rounds)
         goals = COLD_GOALS if cold else HOT_GOALS
         title = f"{kind}, {'cold' if cold else 'hot'}"
         walls = {name: Summary.of(block.walls_s).median * 1e6 / ops for name, block in blocks.items()}

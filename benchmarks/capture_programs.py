@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from benchmarks.bench import Bench
 from benchmarks.capture_contenders import Contender, Djinn, Eager, Fake
 from benchmarks.figures import OURS, Figure, Goal, figure
-from benchmarks.samples import alternate, scaled
+from benchmarks.samples import scaled
 
 NAME = "capture-programs"
 LAYERS, WIDTH, HEADS = 2, 32, 4
-STEPS = 24
+STEPS, QUICK_STEPS = 24, 4
 FIRST_LENGTH = 16
 LONG_CELL_OPS, QUICK_CELL_OPS = 100_000, 5_000
 SEEN_GOAL = Goal(1.5, baseline="lengths seen before")
@@ -68,9 +68,10 @@ def _decoding(bench: Bench) -> Figure:
     """Each round decodes at lengths that nobody has seen; ours does so again at the same lengths."""
     network = Decoder()
     djinn = Djinn()
-    lengths = iter(range(FIRST_LENGTH, 10**9, STEPS))
+    steps = QUICK_STEPS if bench.quick else STEPS
+    lengths = iter(range(FIRST_LENGTH, 10**9, steps))
     length = [next(lengths)]
-    ops = _recorded(djinn, Decoder(), length[0])
+    ops = _recorded(djinn, Decoder(), length[0], steps)
 
     def seconds(contender: Contender) -> Callable[[], float]:
         own = contender.module(Decoder)
@@ -80,7 +81,7 @@ def _decoding(bench: Bench) -> Figure:
                 x = torch.ones(1, 1, WIDTH)
                 contender.settle()
                 started = thread_time()
-                own(x, length[0], STEPS)
+                own(x, length[0], steps)
                 elapsed_s = thread_time() - started
                 contender.settle()
             return elapsed_s
@@ -90,7 +91,7 @@ def _decoding(bench: Bench) -> Figure:
     def traced() -> float:
         with torch.no_grad():
             started = thread_time()
-            make_fx(lambda x: network(x, length[0], STEPS))(torch.ones(1, 1, WIDTH))
+            make_fx(lambda x: network(x, length[0], steps))(torch.ones(1, 1, WIDTH))
             return thread_time() - started
 
     ours = seconds(djinn)
@@ -99,18 +100,18 @@ def _decoding(bench: Bench) -> Figure:
         length[0] = next(lengths)
         return ours()
 
-    taken = alternate({OURS: unseen, "lengths seen before": ours}, bench.rounds(25, 2))
+    taken = bench.alternate({OURS: unseen, "lengths seen before": ours}, 25)
     others = {"eager": seconds(Eager()), "FakeTensorMode": seconds(Fake()), "make_fx": traced}
-    taken |= alternate(others, bench.rounds(25, 2))
+    taken |= bench.alternate(others, 25)
     title = "decoding, the cache grows at each step"
     return figure(NAME, title, "us/op", scaled(taken, 1e6 / ops), [COLD_GOAL, SEEN_GOAL], ops_per_sample=ops)
 
 
-def _recorded(djinn: Djinn, network: nn.Module, length: int) -> int:
+def _recorded(djinn: Djinn, network: nn.Module, length: int, steps: int) -> int:
     with djinn.scope(), torch.no_grad():
         x = torch.ones(1, 1, WIDTH)
         before = djinn.recorder.ops_recorded
-        network(x, length, STEPS)
+        network(x, length, steps)
         count = djinn.recorder.ops_recorded - before
         djinn.settle()
     return count
@@ -143,7 +144,7 @@ def _long_cell(bench: Bench) -> Figure:
         return (perf_counter() - started) / count
 
     contenders = {OURS: lambda: ours(count), "a tenth as long": lambda: ours(count // 10), "eager": eager}
-    taken = alternate(contenders, bench.rounds(5, 1))
+    taken = bench.alternate(contenders, 5)
     ours(count)
     eager()
     equal = results[OURS] == results["eager"]

@@ -15,7 +15,6 @@ import torch
 from benchmarks.bench import Bench
 from benchmarks.decode_programs import Decoder
 from benchmarks.figures import OURS, Figure, Goal, figure
-from benchmarks.samples import alternate
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker import messages
 from djinn_lab.worker.copying import Copies
@@ -125,7 +124,7 @@ def _release(bench: Bench) -> Figure:
             running.ask(messages.Restore(7, "llm"))
             return elapsed_s * 1e3
 
-        taken = alternate({OURS: sample, "copied first": copied_first}, bench.rounds(100, 3))
+        taken = bench.alternate({OURS: sample, "copied first": copied_first}, 100)
         return figure(NAME, "release", "ms", taken, [Goal(2.0)], bytes=held, values=decoder.values)
 
 
@@ -150,14 +149,14 @@ def _restore(bench: Bench) -> Figure:
             target.copy_(source)
             return held / (perf_counter() - started) / 1e9
 
-        taken = alternate(
+        taken = bench.alternate(
             {
                 OURS: lambda: restored(throttled),
                 "link": lambda: LINK_BYTES_PER_S / 1e9,
                 "unthrottled": lambda: restored(free),
                 "memcpy": memcpy,
             },
-            bench.rounds(9, 2),
+            9,
         )
         return figure(NAME, "restore, checked", "GB/s", taken, bytes=held)
 
@@ -182,13 +181,13 @@ def _beside(bench: Bench, link_bytes_per_s: float) -> Figure:
                 running.interpreter.close(session)
             return elapsed_s / DECODED_TOKENS * 1e3
 
-        taken = alternate(
+        taken = bench.alternate(
             {
                 OURS: lambda: decode("llm"),
                 "nothing besides": lambda: decode(None),
                 "another session stored": lambda: decode("idle"),
             },
-            bench.rounds(25, 1),
+            25,
         )
         link = f"{link_bytes_per_s / 1e6:.0f} MB/s link" if link_bytes_per_s else "no throttle"
         goals = [Goal(1.03, baseline="nothing besides")]

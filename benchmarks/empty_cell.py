@@ -11,13 +11,13 @@ from traitlets.config import Config
 
 from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, figure
-from benchmarks.samples import alternate, scaled
+from benchmarks.samples import scaled
 
 NAME = "empty-cell"
 
 
 def measure(bench: Bench) -> list[Figure]:
-    rounds = bench.rounds(300, 10)
+    rounds = 300
     return [_context(bench, rounds), _notebook(bench, rounds)]
 
 
@@ -38,7 +38,7 @@ def _context(bench: Bench, rounds: int) -> Figure:
             pass
         return perf_counter() - started
 
-    taken = alternate({OURS: captured, "an empty `with`": plain}, rounds)
+    taken = bench.alternate({OURS: captured, "an empty `with`": plain}, rounds)
     return figure(NAME, "with session.capture(): pass", "us", scaled(taken, 1e6))
 
 
@@ -47,7 +47,7 @@ def _notebook(bench: Bench, rounds: int) -> Figure:
     shell = _shell()
     shell.run_line_magic("load_ext", "djinn_lab")
     try:
-        taken = alternate(
+        taken = bench.alternate(
             {OURS: lambda: _run(shell, "%%djinn\npass"), "plain cell": lambda: _run(shell, "pass")}, rounds
         )
     finally:

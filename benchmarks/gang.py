@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from benchmarks.bench import START_TIMEOUT_S, Bench, own_runtime
 from benchmarks.figures import OURS, Figure, Goal, figure
-from benchmarks.samples import alternate
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
@@ -85,7 +84,7 @@ def _measure(bench: Bench, info: RuntimeInfo) -> list[Figure]:
 
         together, alone = search(Terms(gang=2, gang_min=2)), search(NO_TERMS)
         contenders: dict[str, Callable[[], float]] = {OURS: together.cell, ALONE: alone.cell}
-        taken = alternate(contenders, bench.rounds(20, 2))
+        taken = bench.alternate(contenders, 20)
         count = len(taken[OURS])
         ran = {OURS: together.ran_ms[-count:], ALONE: alone.ran_ms[-count:]}
         facts: dict[str, Any] = {

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 
 from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, Goal, figure
-from benchmarks.samples import alternate
 from benchmarks.stage_audit import median_stages
 from benchmarks.workloads import BATCH, docstrings, load_sentence_model, tokenize
 from djinn_lab.client.report import CellReport
@@ -95,7 +94,7 @@ def _compare(bench: Bench, name: str, model: nn.Module, work: Work) -> Figure:
         results["eager"] = work(model, steps)
         return perf_counter() - started
 
-    taken = alternate({OURS: ours, "eager": eager}, bench.rounds(11, 1))
+    taken = bench.alternate({OURS: ours, "eager": eager}, 11)
     facts = {
         "steps": steps,
         "ops": reports[-1].ops_run,

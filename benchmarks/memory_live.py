@@ -58,11 +58,11 @@ class Run:
 
 
 def measure(bench: Bench) -> list[Figure]:
-    shape = Shape(64, 8, 2, 4) if bench.quick else TURNS
+    shape = Shape(64, 8, 2, 3) if bench.quick else TURNS
     tape = record_tape(shape)
     undisturbed = _undisturbed(tape, bench.quick)
     if bench.quick:
-        return _compare(bench, tape, replace(EIGHTY, think_s=0.3), undisturbed, ("lru_write_through",))
+        return _compare(bench, tape, replace(EIGHTY, think_s=0.2), undisturbed, ("lru_write_through",))
     figures = _compare(bench, tape, EIGHTY, undisturbed, BASELINES)
     for workload, others in OTHERS:
         figures += _compare(bench, tape, workload, undisturbed, others)

@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, Goal, figure
-from benchmarks.samples import Summary, alternate
+from benchmarks.samples import Summary
 from djinn_lab.srg.program import (
     NodeRecord,
     Program,
@@ -250,7 +250,7 @@ def _nothing_moved(bench: Bench, contest: Contest) -> list[Figure]:
         "waiting for its end": contest.waited,
         "cancel and run again": contest.cancelled,
     }
-    taken = alternate(contenders, bench.rounds(200, 3))
+    taken = bench.alternate(contenders, 200)
     kept = {name: samples[-len(taken[name]) :] for name, samples in contest.cost_ms.items()}
     op = Summary.of(contest.ops_ms)
     facts = {"equal": contest.equal, "op_median_ms": op.median, "op_p99_ms": op.p99}
@@ -262,7 +262,7 @@ def _nothing_moved(bench: Bench, contest: Contest) -> list[Figure]:
 
 def _parked(bench: Bench, contest: Contest) -> Figure:
     contenders = {OURS: contest.preempted, "waiting for its end": contest.waited}
-    taken = alternate(contenders, bench.rounds(200, 3))
+    taken = bench.alternate(contenders, 200)
     op = Summary.of(contest.ops_ms)
     return figure(
         NAME,

@@ -11,14 +11,14 @@ import torch
 
 from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, Goal, figure
-from benchmarks.samples import alternate, scaled
+from benchmarks.samples import scaled
 
 NAME = "round-trip"
 GOAL = Goal(10)
 
 
 def measure(bench: Bench) -> list[Figure]:
-    rounds = bench.rounds(400, 10)
+    rounds = 400
     session = bench.session
     host = torch.ones(64, 64)
     with session.capture():
@@ -44,8 +44,8 @@ def measure(bench: Bench) -> list[Figure]:
             "GET /v1/alive": _timed(alive),
             "eager": _timed(lambda: kept.append(host + 1)),
         }
-        plain = alternate({OURS: _timed(one_op), **baselines}, rounds)
-        read = alternate({OURS: _timed(one_op_read), **baselines}, rounds)
+        plain = bench.alternate({OURS: _timed(one_op), **baselines}, rounds)
+        read = bench.alternate({OURS: _timed(one_op_read), **baselines}, rounds)
     return [
         figure(NAME, "cell of one op", "ms", scaled(plain, 1e3), [GOAL]),
         figure(NAME, "cell of two ops whose result is read in it", "ms", scaled(read, 1e3)),

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, Goal, figure
-from benchmarks.samples import Samples, alternate, scaled
+from benchmarks.samples import Samples, scaled
 from djinn_lab.capture.memory_bytes import bytes_of
 from djinn_lab.capture.values import Layout
 from djinn_lab.client.blobs import digest_of, write_blob
@@ -120,11 +120,15 @@ def _measure(bench: Bench, size_mb: int) -> list[Figure]:
 
             return sample
 
-        rounds = bench.rounds(30 if size_mb < 100 else 9, 2)
-        whole = alternate({name: both(name) for name in pairs}, rounds)
+        rounds = 30 if size_mb < 100 else 9
+        whole = bench.alternate({name: both(name) for name in pairs}, rounds)
         ways.encode_ours()
         ways.decode_ours()
         equal = torch.equal(ways.restored[OURS], ways.tensor)
+    counted = {
+        what: {name: taken[-len(whole[name]) :] for name, taken in taken_by.items()}
+        for what, taken_by in halves.items()
+    }
     return [
         figure(
             NAME,
@@ -137,7 +141,7 @@ def _measure(bench: Bench, size_mb: int) -> list[Figure]:
         )
         for what, taken, goals in (
             ("there and back,", whole, [GOAL]),
-            ("encode", {name: taken[1:] for name, taken in halves["encode"].items()}, []),
-            ("decode", {name: taken[1:] for name, taken in halves["decode"].items()}, []),
+            ("encode", counted["encode"], []),
+            ("decode", counted["decode"], []),
         )
     ]

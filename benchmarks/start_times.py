@@ -9,7 +9,6 @@ from time import perf_counter
 
 from benchmarks.bench import START_TIMEOUT_S, Bench, own_runtime
 from benchmarks.figures import OURS, Figure, Goal, figure
-from benchmarks.samples import alternate
 from djinn_lab.pool.launch import start_pool, stop_pool
 
 NAME = "start"
@@ -19,14 +18,11 @@ POOL_GOAL = Goal(3)
 def measure(bench: Bench) -> list[Figure]:
     bench.stop_pool()
     python = _process("-c", "pass")
-    pool = alternate(
+    pool = bench.alternate(
         {OURS: _pool_ready, "python -c 'import torch'": _process("-c", "import torch"), "python": python},
-        bench.rounds(7, 1),
-        warm_up=not bench.quick,
+        7,
     )
-    version = alternate(
-        {OURS: _process("-m", "djinn_lab.cli", "version"), "python": python}, bench.rounds(15, 2)
-    )
+    version = bench.alternate({OURS: _process("-m", "djinn_lab.cli", "version"), "python": python}, 15)
     return [
         figure(NAME, "pool ready, from start_pool() on", "s", pool, [POOL_GOAL]),
         figure(NAME, "djinn-lab version", "s", version),

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, figure
-from benchmarks.samples import Samples, alternate
+from benchmarks.samples import Samples
 from benchmarks.stage_audit import median_stages
 from djinn_lab.client.report import CellReport
 
@@ -84,9 +84,9 @@ def _both_ways(bench: Bench, size_mb: int) -> list[Figure]:
         "memcpy": upload.memcpy,
         "memcpy to new memory": upload.clone,
     }
-    rounds = bench.rounds(40 if size_mb < 100 else 9, 2)
-    up = alternate({OURS: upload.sample, **copies}, rounds)
-    down = alternate({OURS: download.sample, **copies}, rounds)
+    rounds = 40 if size_mb < 100 else 9
+    up = bench.alternate({OURS: upload.sample, **copies}, rounds)
+    down = bench.alternate({OURS: download.sample, **copies}, rounds)
     return [
         figure(
             NAME,
