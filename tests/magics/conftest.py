@@ -1,9 +1,12 @@
+"""One pool, and kernels that are used again: a fresh one takes seconds of processor time to load torch."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
-from notebook_kernel import NotebookKernel
+from notebook_kernel import KernelStock, NotebookKernel, TakeKernels
 from real_pool import PoolUnderTest
 
 
@@ -13,9 +16,31 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def kernels(pool: PoolUnderTest) -> Iterator[KernelStock]:
+    with KernelStock(pool.environment) as stock:
+        yield stock
+
+
 @pytest.fixture
-def notebook(pool: PoolUnderTest) -> Iterator[NotebookKernel]:
-    """A kernel with the extension loaded."""
+def notebooks(kernels: KernelStock, request: pytest.FixtureRequest) -> Iterator[TakeKernels]:
+    """Gives so many kernels with the extension loaded and nothing else, at once."""
+    failed_before = request.session.testsfailed
+    with ExitStack() as stack:
+        yield lambda count: stack.enter_context(kernels.taken(count))
+        if request.session.testsfailed > failed_before:
+            kernels.discard()
+
+
+@pytest.fixture
+def notebook(notebooks: TakeKernels) -> NotebookKernel:
+    (kernel,) = notebooks(1)
+    return kernel
+
+
+@pytest.fixture
+def own_notebook(pool: PoolUnderTest) -> Iterator[NotebookKernel]:
+    """As ``notebook``, of a process that no other test uses, for tests that change or end it."""
     with NotebookKernel(pool.environment) as kernel:
-        assert kernel.run("%load_ext djinn_lab\nimport torch").status == "ok"
+        kernel.load()
         yield kernel

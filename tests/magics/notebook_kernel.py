@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -11,6 +13,9 @@ from typing import Any
 from jupyter_client.manager import KernelManager
 
 TIMEOUT_S = 60.0
+LOAD = "%load_ext djinn_lab\nimport torch"
+EMPTY = "%unload_ext djinn_lab\nget_ipython().reset()"
+"""Takes all names and the count of cells away, and closes the session."""
 
 
 @dataclass
@@ -33,11 +38,17 @@ class NotebookKernel:
         self._environment = environment
 
     def __enter__(self) -> NotebookKernel:
+        self.start()
+        self.wait_until_ready()
+        return self
+
+    def start(self) -> None:
         self._manager.start_kernel(env=self._environment)
         self._client = self._manager.client()
         self._client.start_channels()
+
+    def wait_until_ready(self) -> None:
         self._client.wait_for_ready(timeout=TIMEOUT_S)
-        return self
 
     def __exit__(
         self,
@@ -45,8 +56,15 @@ class NotebookKernel:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
         self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)
+
+    def load(self) -> None:
+        """The first cell of every notebook here."""
+        assert self.run(LOAD).status == "ok"
 
     def send(self, code: str, **options: Any) -> str:
         """Queue a cell; its message id."""
@@ -104,3 +122,43 @@ class NotebookKernel:
             reply = self._client.get_shell_msg(timeout=TIMEOUT_S)
             if reply["parent_header"].get("msg_id") == message:
                 return list(reply["content"]["matches"])
+
+
+TakeKernels = Callable[[int], list[NotebookKernel]]
+
+
+class KernelStock:
+    """Kernels of one environment that are started when they are first needed, and emptied after each use.
+    Use in a ``with`` statement."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+        self._kernels: list[NotebookKernel] = []
+
+    def __enter__(self) -> KernelStock:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.discard()
+
+    @contextmanager
+    def taken(self, count: int) -> Iterator[list[NotebookKernel]]:
+        """So many with the extension and torch loaded, for one user at a time."""
+        new = [NotebookKernel(self._environment) for _ in range(count - len(self._kernels))]
+        self._kernels += new
+        for kernel in new:
+            kernel.start()
+        for kernel in new:
+            kernel.wait_until_ready()
+        given = self._kernels[:count]
+        for kernel in given:
+            kernel.load()
+        yield given
+        for kernel in self._kernels[:count]:
+            assert kernel.run(EMPTY, store_history=False).status == "ok"
+
+    def discard(self) -> None:
+        """A failed test may have left them in any state."""
+        for kernel in self._kernels:
+            kernel.kill()
+        self._kernels.clear()

@@ -108,6 +108,7 @@ def test_verify_names_the_variable_and_the_first_index_that_differ(notebook: Not
     assert "product: 1 of 4 elements, first at index [2] (6.0, eager torch has 6.5)" in failed.traceback
     assert "largest difference 0.5, not within tolerance" in failed.traceback
     assert notebook.run("product.tolist()").values == ["[6.0, 6.0, 6.0, 6.0]"]
+    assert notebook.run("Shadow._note = honest").status == "ok"
 
 
 def test_a_dry_run_plans_and_leaves_everything_as_it_was(

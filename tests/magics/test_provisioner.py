@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from jupyter_client.manager import KernelManager
+from jupyter_client.provisioning import KernelProvisionerFactory
 from real_pool import PoolUnderTest, wait_for
 
 from djinn_lab.magics.session_note import NOTE_VARIABLE
@@ -52,10 +53,12 @@ def manager(pool: PoolUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     folder = tmp_path / "data" / "kernels" / "managed"
     folder.mkdir(parents=True)
     (folder / "kernel.json").write_text(json.dumps(spec))
+    KernelProvisionerFactory.clear_instance()  # it knows what was registered when it was made
     managing = KernelManager(kernel_name="managed")
     yield managing
     if managing.has_kernel:
         managing.shutdown_kernel(now=True)
+    KernelProvisionerFactory.clear_instance()
 
 
 def run(manager: KernelManager, code: str) -> None:

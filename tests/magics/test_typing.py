@@ -31,11 +31,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
         yield running
 
 
-@pytest.fixture
-def notebook(pool: PoolUnderTest) -> Iterator[NotebookKernel]:
-    with NotebookKernel(pool.environment) as kernel:
-        assert kernel.run("%load_ext djinn_lab\nimport torch").status == "ok"
-        yield kernel
+@pytest.fixture(autouse=True)
+def no_session_of_an_earlier_test(pool: PoolUnderTest) -> None:
     wait_for(lambda: phases(pool) == [])
 
 
