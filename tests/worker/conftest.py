@@ -4,21 +4,69 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from worker_kit import Device
+from worker_kit import Device, WorkerUnderTest, start_worker
 
 settings.register_profile("worker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("worker")
 
 
-@pytest.fixture
-def shared_memory() -> Iterator[Path]:
+@contextmanager
+def _shared_memory() -> Iterator[Path]:
     root = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=root if root.is_dir() else None, prefix="djinn-test-") as made:
         yield Path(made)
+
+
+@pytest.fixture
+def shared_memory() -> Iterator[Path]:
+    with _shared_memory() as made:
+        yield made
+
+
+Start = Callable[[], WorkerUnderTest]
+
+
+@pytest.fixture(scope="module")
+def idle_workers() -> Iterator[list[WorkerUnderTest]]:
+    """Between two tests: starting one takes seconds of processor time."""
+    idle: list[WorkerUnderTest] = []
+    yield idle
+    for worker in idle:
+        worker.stop()
+
+
+@pytest.fixture(scope="module")
+def workers_memory() -> Iterator[Path]:
+    with _shared_memory() as made:
+        yield made
+
+
+@pytest.fixture
+def start(
+    workers_memory: Path, idle_workers: list[WorkerUnderTest], request: pytest.FixtureRequest
+) -> Iterator[Start]:
+    """Gives workers with a host and a disk tier that have no session, until the test's end."""
+    failed_before = request.session.testsfailed
+    given: list[WorkerUnderTest] = []
+
+    def begin() -> WorkerUnderTest:
+        given.append(idle_workers.pop() if idle_workers else start_worker(workers_memory))
+        return given[-1]
+
+    yield begin
+    for worker in given:
+        if worker.process.poll() is not None:
+            continue
+        if request.session.testsfailed > failed_before:
+            worker.kill()
+        else:
+            worker.forget_all()
+            idle_workers.append(worker)
 
 
 @pytest.fixture

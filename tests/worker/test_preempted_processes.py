@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
 from programs import Script
 from training import training
-from worker_kit import MIB, WorkerUnderTest, read_fetched
+from worker_kit import WorkerUnderTest, read_fetched
 
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker import messages
@@ -18,21 +17,6 @@ from djinn_lab.worker.messages import Resume
 pytestmark = pytest.mark.processes
 
 Start = Callable[[], WorkerUnderTest]
-
-
-@pytest.fixture
-def start(shared_memory: Path) -> Iterator[Start]:
-    started: list[WorkerUnderTest] = []
-
-    def begin() -> WorkerUnderTest:
-        options = ["--host-directory", str(shared_memory), "--host-bytes", str(64 * MIB)]
-        started.append(WorkerUnderTest.start(shared_memory, options))
-        return started[-1]
-
-    yield begin
-    for worker in started:
-        if worker.process.poll() is None:
-            worker.stop()
 
 
 def begin(worker: WorkerUnderTest, program: Program, resume: Resume | None = None) -> None:

@@ -8,33 +8,29 @@ from pathlib import Path
 import pytest
 import torch
 from programs import Script
-from worker_kit import MIB, WorkerUnderTest, read_fetched
+from worker_kit import MIB, WorkerUnderTest, read_fetched, start_worker
 
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker import messages
 
 pytestmark = pytest.mark.processes
 
-Start = Callable[..., WorkerUnderTest]
+Start = Callable[[], WorkerUnderTest]
+OwnWorker = Callable[[float], WorkerUnderTest]
 
 
 @pytest.fixture
-def start(shared_memory: Path) -> Iterator[Start]:
+def own_worker(shared_memory: Path) -> Iterator[OwnWorker]:
+    """One with so many bytes a second on its link, that no other test uses."""
     started: list[WorkerUnderTest] = []
 
-    def begin(rate: float = 0.0) -> WorkerUnderTest:
-        directory = ["--host-directory", str(shared_memory), "--disk-directory", str(shared_memory)]
-        sizes = ["--host-bytes", str(64 * MIB), "--disk-bytes", str(64 * MIB)]
-        worker = WorkerUnderTest.start(
-            shared_memory, [*directory, *sizes, "--link-bytes-per-second", str(rate)]
-        )
-        started.append(worker)
-        return worker
+    def begin(link_bytes_per_second: float) -> WorkerUnderTest:
+        started.append(start_worker(shared_memory, link_bytes_per_second))
+        return started[-1]
 
     yield begin
     for worker in started:
-        if worker.process.poll() is None:
-            worker.stop()
+        worker.stop()
 
 
 def ask(worker: WorkerUnderTest, message: messages.ToWorker) -> messages.TransferDone:
@@ -50,8 +46,8 @@ def fetched(worker: WorkerUnderTest, session: str, program: Program) -> list[tor
     return [read_fetched(item) for item in worker.run(session, program).fetched]
 
 
-def test_ready_says_what_the_tiers_hold(start: Start) -> None:
-    worker = start(200e6)
+def test_ready_says_what_the_tiers_hold(start: Start, own_worker: OwnWorker) -> None:
+    worker = own_worker(200e6)
     assert worker.ready.host_bytes == worker.ready.disk_bytes == 64 * MIB
     assert worker.ready.link_bytes_per_s == 200e6
     assert start().ready.link_bytes_per_s is None
@@ -118,8 +114,8 @@ def _view(size: int) -> list[object]:
     return [TensorHole(), [size]]
 
 
-def test_close_while_a_slow_copy_is_under_way(start: Start) -> None:
-    worker = start(1e6)  # seconds for the tensor
+def test_close_while_a_slow_copy_is_under_way(own_worker: OwnWorker) -> None:
+    worker = own_worker(1e6)  # seconds for the tensor
     script = Script()
     value = script.load(torch.randn(4 * MIB))
     worker.run("ann", script.program(keep=(value,)))

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -176,6 +176,7 @@ class WorkerUnderTest:
     connection: socket.socket
     directory: Path
     ready: messages.WorkerReady
+    sessions: set[str] = field(default_factory=set)
 
     @classmethod
     def start(
@@ -193,7 +194,18 @@ class WorkerUnderTest:
         return cls(process, ours, directory, ready)
 
     def send(self, message: messages.ToWorker) -> None:
+        if isinstance(message, messages.RunSegment | messages.Restore):
+            self.sessions.add(message.session)
         send_frame(self.connection, messages.encode(message))
+
+    def forget_all(self) -> None:
+        """Close every session that it was sent; whatever it still had to say is not looked at."""
+        while self.sessions:
+            session = self.sessions.pop()
+            self.send(messages.CloseSession(session))
+            while (closed := self.wait_for(messages.SessionClosed)).session != session:
+                continue
+            assert session not in closed.memory.session_bytes
 
     def receive(self) -> messages.FromWorker:
         return _receive(self.connection)
@@ -218,6 +230,14 @@ class WorkerUnderTest:
         self.process.kill()
         self.process.wait(timeout=30)
         self.connection.close()
+
+
+def start_worker(directory: Path, link_bytes_per_second: float = 0.0) -> WorkerUnderTest:
+    """With 64 MiB on its device, on its host and on its disk."""
+    options = ["--host-directory", str(directory), "--disk-directory", str(directory)]
+    options += ["--host-bytes", str(64 * MIB), "--disk-bytes", str(64 * MIB)]
+    options += ["--link-bytes-per-second", str(link_bytes_per_second)]
+    return WorkerUnderTest.start(directory, options)
 
 
 def _receive(connection: socket.socket) -> messages.FromWorker:
