@@ -308,14 +308,13 @@ def test_an_interrupt_while_recording_stops_what_was_sent_ahead(
 ) -> None:
     with session.capture():
         kept = torch.ones(2) + 1
-    with pytest.raises(KeyboardInterrupt), session.capture("stopped") as cell:
+    with pytest.raises(KeyboardInterrupt), session.capture("stopped"):
         x = weight = torch.eye(300)
         for _ in range(3000):
             x = x @ weight
         raise KeyboardInterrupt
     job = next(row for row in pool.rest.jobs(limit=5) if row["cell"] == "stopped")
     assert wait_for(lambda: pool.rest.job(job["job"])["state"] == "CANCELLED")
-    assert cell.report.total_s < 60
     assert kept.tolist() == [2.0, 2.0]
     with session.capture():
         again = kept * 2

@@ -15,8 +15,6 @@ from dashboard_serving import free_port, start_dashboard, stop
 from real_pool import PoolUnderTest
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
-FIRST_PAINT_MAX_S = 6.0
-"""Generous, for busy machines; the figure itself is printed."""
 
 
 def test_the_overview_comes_up_and_stays_live(
@@ -30,7 +28,6 @@ def test_the_overview_comes_up_and_stays_live(
     paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     with capsys.disabled():
         print(f"\ndashboard: first contentful paint {paint_ms:.0f} ms, device cards after {content_s:.2f} s")
-    assert content_s < FIRST_PAINT_MAX_S
     page.wait_for_selector("text=Live")
     page.wait_for_selector("td:has-text('ann')")
     page.click("text=All recent")
@@ -61,9 +58,7 @@ def test_a_running_cell_appears_and_can_be_cancelled(
     worker = threading.Thread(target=_long_cell, args=(session,))
     worker.start()
     job = pool.wait_for_job(state="RUNNING")
-    seen_from = time.monotonic()
     row = page.wait_for_selector("tr:has(.pill:text-is('running'))")
-    assert time.monotonic() - seen_from < 3.0
     before = row.text_content()
     page.wait_for_function("([row, before]) => row.textContent !== before", arg=[row, before])
     row.click()  # still the same element, or clicks would be lost while figures change

@@ -304,7 +304,7 @@ def test_accepted_notebooks_survive_a_killed_server_and_none_runs_twice(tmp_path
     with PoolUnderTest(tmp_path, "cpu:1", notebook_slots=2, notebooks_for="users") as pool:
         ann = PoolClient(pool.info.url, pool.rest.create_user("ann")["token"])
         twice = {"notebook": document(*cells("twice")), "name": "twice", "key": "1", "folder": str(tmp_path)}
-        again, _ = ann.submit_notebook({**twice, "restart": {"policy": "on-failure"}})
+        again, _ = ann.submit_notebook({**twice, "restart": {"policy": "on-failure", "backoff_s": 0.2}})
         ann.close()
         once = submit(pool, "once", *cells("once"), folder=str(tmp_path))
         waits = submit(pool, "waits", "open('runs.txt', 'a').write('waits\\n')", folder=str(tmp_path))

@@ -274,40 +274,39 @@ def test_a_cancelled_gang_leaves_the_session_as_it_was(two: PoolUnderTest, sessi
         assert losses.tolist() == Search().train(40).tolist()
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path, "cpu:2", 256 * MIB) as pool:
-        yield pool
+def until_all_are_back(pool: PoolUnderTest) -> None:
+    wait_for(lambda: all(row["state"] == "idle" for row in pool.rest.status()["devices"]))
 
 
-def test_a_member_that_dies_leaves_its_part_to_the_other(own: PoolUnderTest) -> None:
+def test_a_member_that_dies_leaves_its_part_to_the_other(two: PoolUnderTest) -> None:
     alone, search = Search(MANY), Search(MANY)
     alone.train(LONG)
-    with opened(own) as session:
-        with running(session, search, own, Terms(gang=2)) as (job, raised):
+    with opened(two) as session:
+        with running(session, search, two, Terms(gang=2)) as (job, raised):
             home = job["device"]
-            member = pid(own, "cpu:1" if home == "cpu:0" else "cpu:0")
+            member = pid(two, "cpu:1" if home == "cpu:0" else "cpu:0")
             assert member is not None
             os.kill(member, signal.SIGKILL)
         assert raised == []
         assert search.weights() == alone.weights()
         assert search.state() == alone.state()
-        leaves_nothing_behind(own, session)
+        leaves_nothing_behind(two, session)
+    until_all_are_back(two)
 
 
-def test_a_home_that_dies_takes_the_cell_with_it_and_nothing_else(own: PoolUnderTest) -> None:
+def test_a_home_that_dies_takes_the_cell_with_it_and_nothing_else(two: PoolUnderTest) -> None:
     search = Search(MANY)
-    with opened(own) as session:
-        with running(session, search, own, Terms(gang=2)) as (job, raised):
-            home = pid(own, job["device"])
+    with opened(two) as session:
+        with running(session, search, two, Terms(gang=2)) as (job, raised):
+            home = pid(two, job["device"])
             assert home is not None
             os.kill(home, signal.SIGKILL)
         assert isinstance(raised[0], WorkerLost)
-        wait_for(lambda: all(row["state"] == "idle" for row in own.rest.status()["devices"]))
-    with opened(own) as other:
+        until_all_are_back(two)
+    with opened(two) as other:
         fresh = Search()
         with other.capture("again", terms=Terms(gang=2)) as cell:
             losses = fresh.train(40)
         assert cell.report.gang == TOGETHER
         assert losses.tolist() == Search().train(40).tolist()
-        leaves_nothing_behind(own, other)
+        leaves_nothing_behind(two, other)

@@ -28,9 +28,15 @@ STEPS = 600
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
-    with PoolUnderTest(tmp_path_factory.mktemp("one"), "cpu:1", 64 * MIB) as pool:
-        yield pool.info
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
+    """A device with room for one large session, and a host with room for several."""
+    with PoolUnderTest(tmp_path_factory.mktemp("one"), "cpu:1", 64 * MIB, host_bytes=256 * MIB) as pool:
+        yield pool
+
+
+@pytest.fixture
+def pool(one: PoolUnderTest) -> RuntimeInfo:
+    return one.info
 
 
 def preempt(info: RuntimeInfo, job: str, token: str | None = None) -> int:
@@ -60,7 +66,8 @@ def test_training_moves_aside_again_and_again_and_ends_as_if_it_had_not(pool: Ru
             ann.until(job, "RUNNING")
             waiting = bob.submit(short)
             bob.until(waiting, "QUEUED")
-            assert preempt(pool, job) == 200
+            assert preempt(pool, job) in (200, 409)  # the queue itself may have been faster
+            ann.until(job, "PREEMPTED")
             assert bob.result(waiting).outcome == "done"
         result = ann.result(job)
         assert any(update.state == "PREEMPTED" for update in ann.updates)
@@ -70,7 +77,7 @@ def test_training_moves_aside_again_and_again_and_ends_as_if_it_had_not(pool: Ru
     assert result.stages["preempted"] > 0
     assert sum(result.stages.values()) == pytest.approx(result.pool_s, rel=0.01)
     events = [line["event"] for line in rest(pool).job(job)["events"]]
-    assert events.count("SegmentPreempted") == 5
+    assert events.count("SegmentPreempted") >= 5  # the queue may have decided so, too
 
 
 @pytest.fixture
@@ -93,30 +100,30 @@ def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: Runt
             places.append(here)
             bob = stack.enter_context(Client(two))
             bob.submit(other, priority="CRITICAL", target=here)
+            ann.until(job, "PREEMPTED")
         result = ann.result(job)
     assert weights(result) == weights(expected)
     assert result.rng_state == expected.rng_state
     assert set(places) == {"cpu:0", "cpu:1"}
 
 
-def test_a_parked_cell_outlives_the_process_that_parked_it(tmp_path: Path) -> None:
+def test_a_parked_cell_outlives_the_process_that_parked_it(one: PoolUnderTest) -> None:
     """There is room for one of the two, so the one that moved aside goes to the host."""
     program, _ = training(STEPS, size=128, ballast_bytes=40 * MIB)
     other, _ = training(STEPS, ballast_bytes=40 * MIB)
-    with PoolUnderTest(tmp_path, "cpu:1", 64 * MIB, host_bytes=256 * MIB) as pool:
-        expected = undisturbed(pool.info, program)
-        with Client(pool.info) as ann, Client(pool.info) as bob:
-            job = ann.submit(program)
-            ann.until(job, "RUNNING")
-            wait_for(lambda: pool.rest.job(job)["ops_done"] > 0)
-            urgent = bob.submit(other, priority="CRITICAL")
-            bob.until(urgent, "RUNNING")
-            assert tier(pool, ann.session) == "host"
-            kill_worker(pool)
-            failed = bob.result(urgent)
-            assert failed.error is not None
-            assert failed.error.type_name == "WorkerLost"
-            result = ann.result(job)
+    expected = undisturbed(one.info, program)
+    with Client(one.info) as ann, Client(one.info) as bob:
+        job = ann.submit(program)
+        ann.until(job, "RUNNING")
+        wait_for(lambda: one.rest.job(job)["ops_done"] > 0)
+        urgent = bob.submit(other, priority="CRITICAL")
+        bob.until(urgent, "RUNNING")
+        assert tier(one, ann.session) == "host"
+        kill_worker(one)
+        failed = bob.result(urgent)
+        assert failed.error is not None
+        assert failed.error.type_name == "WorkerLost"
+        result = ann.result(job)
     assert weights(result) == weights(expected)
 
 

@@ -27,15 +27,22 @@ STATE_BYTES = 20 * MIB
 SLOW_LINK = 40 * MIB
 """Half a second for a session."""
 ROOMY = {"host_bytes": 4 * DEVICE_BYTES, "link_bytes_per_s": 0}
+VICTIMS = 20
+"""From this number on no other test has made such states, whose bytes may still lie about on the host."""
 
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     """One device that holds three sessions, a host that holds twelve more."""
-    directory = tmp_path_factory.mktemp("memory")
-    with PoolUnderTest(
-        directory, "cpu:1", DEVICE_BYTES, host_bytes=4 * DEVICE_BYTES, link_bytes_per_s=0
-    ) as pool:
+    with PoolUnderTest(tmp_path_factory.mktemp("memory"), "cpu:1", DEVICE_BYTES, **ROOMY) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
+    """The same, with copies that take their time."""
+    options = {**ROOMY, "link_bytes_per_s": SLOW_LINK}
+    with PoolUnderTest(tmp_path_factory.mktemp("slow"), "cpu:1", DEVICE_BYTES, **options) as pool:
         yield pool
 
 
@@ -195,13 +202,8 @@ def host_holds_only_what_sessions_have(pool: PoolUnderTest) -> bool:
     return bool(seen["devices"][0]["host_used_bytes"] <= stored + MIB)
 
 
-def test_a_parked_session_survives_its_device(tmp_path: Path) -> None:
-    with (
-        PoolUnderTest(
-            tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=4 * DEVICE_BYTES, link_bytes_per_s=0
-        ) as pool,
-        ExitStack() as stack,
-    ):
+def test_a_parked_session_survives_its_device(pool: PoolUnderTest) -> None:
+    with ExitStack() as stack:
         opened = sessions(pool, 5, stack)
         held = [hold(session, number) for number, session in enumerate(opened)]
         wait_for(
@@ -216,18 +218,15 @@ def test_a_parked_session_survives_its_device(tmp_path: Path) -> None:
         wait_for(lambda: not left & arenas(pool))
 
 
-def test_what_was_written_since_the_copy_is_lost_with_the_device_and_never_read_old(tmp_path: Path) -> None:
-    with (
-        PoolUnderTest(
-            tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=4 * DEVICE_BYTES, link_bytes_per_s=SLOW_LINK
-        ) as pool,
-        pool.session() as session,
-    ):
+def test_what_was_written_since_the_copy_is_lost_with_the_device_and_never_read_old(
+    slow: PoolUnderTest,
+) -> None:
+    with slow.session() as session:
         held = hold(session, 1)
-        wait_for(lambda: memory_of(pool, session)["stored_bytes"] == STATE_BYTES)
+        wait_for(lambda: memory_of(slow, session)["stored_bytes"] == STATE_BYTES)
         with session.capture():
             held += 1
-        kill_worker(pool)
+        kill_worker(slow)
         with pytest.raises(ValueLost, match="this session's values are lost"):
             session.fetch(held)
         again = hold(session, 2)
@@ -240,24 +239,20 @@ def arenas(pool: PoolUnderTest) -> set[Path]:
     return set(directory.iterdir())
 
 
-def test_bytes_that_changed_while_parked_are_never_handed_out(tmp_path: Path) -> None:
+def test_bytes_that_changed_while_parked_are_never_handed_out(pool: PoolUnderTest) -> None:
     """Negative control: a flipped byte on the host costs its own session, and nobody else."""
-    with (
-        PoolUnderTest(
-            tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=4 * DEVICE_BYTES, link_bytes_per_s=0
-        ) as pool,
-        ExitStack() as stack,
-    ):
+    before = counters(pool)
+    with ExitStack() as stack:
         opened = sessions(pool, 5, stack)
-        held = [hold(session, number) for number, session in enumerate(opened)]
+        held = [hold(session, VICTIMS + number) for number, session in enumerate(opened)]
         victim = next(n for n, session in enumerate(opened) if memory_of(pool, session)["tier"] == "host")
-        flip_a_byte(pool, state_of(victim).numpy().tobytes()[:4096])
+        flip_a_byte(pool, state_of(VICTIMS + victim).numpy().tobytes()[:4096])
         with pytest.raises(ValueLost, match="not what was stored"):
             opened[victim].fetch(held[victim])
         for number, session in enumerate(opened):
             if number != victim:
-                assert torch.equal(session.fetch(held[number]), state_of(number))
-        assert counters(pool)["mismatches"] == 1
+                assert torch.equal(session.fetch(held[number]), state_of(VICTIMS + number))
+        assert grown(before, counters(pool), "mismatches") == 1
         again = hold(opened[victim], 9)
         assert torch.equal(opened[victim].fetch(again), state_of(9))
 
@@ -316,39 +311,31 @@ def test_the_disk_takes_what_the_host_cannot(tmp_path: Path) -> None:
         assert counters(pool)["mismatches"] == 0
 
 
-def test_a_session_closed_while_its_copy_is_under_way_disturbs_nobody(tmp_path: Path) -> None:
-    with PoolUnderTest(
-        tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=4 * DEVICE_BYTES, link_bytes_per_s=SLOW_LINK
-    ) as pool:
-        with ExitStack() as stack:
-            opened = sessions(pool, 5, stack)
-            held = [hold(session, number) for number, session in enumerate(opened)]
-            parked = [n for n, session in enumerate(opened) if memory_of(pool, session)["tier"] == "host"]
-            assert opened[parked[0]].signal_phase("SOON").answer == "accepted"
-            wait_for(lambda: any(row["moving"] for row in pool.rest.memory()["sessions"]))
-            for number in parked:
-                opened[number].close()
-            left = next(n for n in range(5) if n not in parked)
-            assert torch.equal(opened[left].fetch(held[left]), state_of(left))
-        wait_for(lambda: pool.rest.memory()["devices"][0]["used_bytes"] == 0)
-        wait_for(lambda: pool.rest.memory()["devices"][0]["host_used_bytes"] == 0)
-
-
-def test_an_early_wish_to_compute_joins_the_copy_under_way(tmp_path: Path) -> None:
-    with (
-        PoolUnderTest(
-            tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=4 * DEVICE_BYTES, link_bytes_per_s=SLOW_LINK
-        ) as pool,
-        ExitStack() as stack,
-    ):
-        opened = sessions(pool, 4, stack)
+def test_a_session_closed_while_its_copy_is_under_way_disturbs_nobody(slow: PoolUnderTest) -> None:
+    with ExitStack() as stack:
+        opened = sessions(slow, 5, stack)
         held = [hold(session, number) for number, session in enumerate(opened)]
-        parked = next(n for n, session in enumerate(opened) if memory_of(pool, session)["tier"] == "host")
+        parked = [n for n, session in enumerate(opened) if memory_of(slow, session)["tier"] == "host"]
+        assert opened[parked[0]].signal_phase("SOON").answer == "accepted"
+        wait_for(lambda: any(row["moving"] for row in slow.rest.memory()["sessions"]))
+        for number in parked:
+            opened[number].close()
+        left = next(n for n in range(5) if n not in parked)
+        assert torch.equal(opened[left].fetch(held[left]), state_of(left))
+    wait_for(lambda: slow.rest.memory()["devices"][0]["used_bytes"] == 0)
+    wait_for(lambda: slow.rest.memory()["devices"][0]["host_used_bytes"] == 0)
+
+
+def test_an_early_wish_to_compute_joins_the_copy_under_way(slow: PoolUnderTest) -> None:
+    with ExitStack() as stack:
+        opened = sessions(slow, 4, stack)
+        held = [hold(session, number) for number, session in enumerate(opened)]
+        parked = next(n for n, session in enumerate(opened) if memory_of(slow, session)["tier"] == "host")
         opened[(parked + 1) % 4].close()
-        before = counters(pool)
+        before = counters(slow)
         opened[parked].signal_phase("SOON")
         assert torch.equal(opened[parked].fetch(held[parked]), state_of(parked))
-        after = counters(pool)
+        after = counters(slow)
         assert grown(before, after, "restores") == 1
 
 
