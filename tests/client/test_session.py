@@ -291,6 +291,7 @@ def test_execute_model_again_and_again(pool: PoolUnderTest, monkeypatch: pytest.
     expected = copy.deepcopy(network)(x)
     for _ in range(3):
         assert torch.equal(djinn_lab.execute_model(network, x), expected)
+    network.weight._value.storage.recorder.owner.close()  # it stays open for the next call
 
 
 def test_each_stage_is_shown_and_they_sum_to_the_total(session: Session) -> None:

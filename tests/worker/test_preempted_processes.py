@@ -29,6 +29,14 @@ def preempt(worker: WorkerUnderTest) -> messages.SegmentPreempted:
     return worker.wait_for(messages.SegmentPreempted)
 
 
+def preempt_in_the_middle(worker: WorkerUnderTest, program: Program) -> messages.SegmentPreempted:
+    """After an op at least: who is stopped before it has nothing to lose."""
+    begin(worker, program)
+    while (stopped := preempt(worker)).executed == 0:
+        begin(worker, program, Resume(0, stopped.rng_state))
+    return stopped
+
+
 def park(worker: WorkerUnderTest, number: int) -> bytes:
     worker.send(messages.Store(number, "ann"))
     stored = worker.wait_for(messages.TransferDone)
@@ -104,8 +112,7 @@ def test_a_killed_process_costs_a_parked_program_nothing(start: Start) -> None:
     first, second = start(), start()
     program, _ = training(steps=100, size=384)
     expected = second.run("undisturbed", program)
-    begin(first, program)
-    stopped = preempt(first)
+    stopped = preempt_in_the_middle(first, program)
     manifest = park(first, 1)
     first.kill()
     restore(second, 1, manifest)
@@ -116,8 +123,7 @@ def test_a_killed_process_costs_a_parked_program_nothing(start: Start) -> None:
 def test_what_lay_only_in_a_killed_process_is_lost(start: Start) -> None:
     first, second = start(), start()
     program, _ = training(steps=100, size=384)
-    begin(first, program)
-    stopped = preempt(first)
+    stopped = preempt_in_the_middle(first, program)
     first.kill()
     second.send(
         messages.RunSegment(
