@@ -33,11 +33,12 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class Stored:
     """``by``: the process that stored it, and knows it without the manifest. ``released``: values of the
-    manifest that nobody holds any more."""
+    manifest that nobody holds any more; of so many another process that restores it was ``told``."""
 
     manifest: bytes
     by: tuple[str, int]
     released: list[int] = field(default_factory=list)
+    told: int = 0
 
 
 @dataclass(slots=True)
@@ -227,6 +228,8 @@ class Residence:
             released = self._releases[device].in_manifest(done.session)
             self._stored[done.session] = Stored(done.manifest, self._process(device), released)
             self._sweep()
+        if done.kind == "restore":
+            self._restored(device, done.session)
         self.report(device, done.memory)
         self._ended(
             memory.TransferDone(
@@ -242,9 +245,15 @@ class Residence:
                 whole=done.whole,
             )
         )
-        stored = self._stored.get(done.session)
-        if done.kind == "restore" and stored is not None:
+
+    def _restored(self, device: str, session: str) -> None:
+        """Before anything runs there: what was released since the restore was ordered."""
+        stored = self._stored.get(session)
+        if stored is not None and stored.by != self._process(device):
             stored.by = self._process(device)
+            late = stored.released[stored.told :]
+            if late:
+                self._send_release(device, session, late)
 
     def not_transferred(self, device: str, failed: worker.TransferFailed) -> None:
         log.warning("%s: %s of session %s failed: %s", device, failed.kind, failed.session, failed.reason)
@@ -317,6 +326,7 @@ class Residence:
         number, session, expedited = command.transfer, command.session, command.expedited
         if stored is None or stored.by == self._process(command.device):
             return worker.Restore(number, session, expedited)
+        stored.told = len(stored.released)
         return worker.Restore(number, session, expedited, stored.manifest, tuple(stored.released))
 
     def _process(self, device: str) -> tuple[str, int]:

@@ -213,6 +213,34 @@ def test_what_is_released_while_its_device_is_busy_does_not_come_along(tmp_path:
         assert bob.result(job).outcome == "done"
 
 
+def test_what_is_released_while_it_is_brought_over_is_dropped_there(tmp_path: Path) -> None:
+    script = Script()
+    kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
+    empty = script.op("aten.zeros.default", meta=contiguous(2 * MIB), args=[[2 * MIB]])
+    gone = script.op("aten.rand_like.default", empty)
+    busy, _ = training(STEPS, ballast_bytes=16 * MIB)
+    with (
+        PoolUnderTest(tmp_path, "cpu:2", 64 * MIB, link_bytes_per_s=8 * MIB) as pool,
+        Client(pool.info) as ann,
+        Client(pool.info) as bob,
+    ):
+        assert ann.run(script.program(keep=(kept, gone)), target="cpu:0").outcome == "done"
+        busy_job = bob.submit(busy, target="cpu:0")
+        bob.until(busy_job, "RUNNING")
+        script.write("aten.add_.Tensor", kept, scalars=(1,))
+        moved = ann.submit(script.program(fetch=(kept,)))
+        wait_for(lambda: moving(pool, ann.session) == ("cpu:1", "restore"))
+        ann.send(ReleaseValues([gone]))
+        assert ann.result(moved).outcome == "done"
+        wait_for(lambda: held_bytes(pool.info, ann.session) == 4000)
+        assert bob.result(busy_job).outcome == "done"
+
+
+def moving(pool: PoolUnderTest, session: str) -> tuple[str, str]:
+    rows = pool.rest.memory()["sessions"]
+    return next((row["device"], row["moving"]) for row in rows if row["session"] == session)
+
+
 def tier(pool: PoolUnderTest, session: str) -> str:
     rows = pool.rest.memory()["sessions"]
     return str(next(row["tier"] for row in rows if row["session"] == session))
