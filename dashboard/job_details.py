@@ -10,6 +10,7 @@ from typing import Any
 
 from djinn_lab.dashboard.panes import notice
 from djinn_lab.dashboard.records import Job
+from djinn_lab.jobs.resources import told
 from djinn_lab.units import format_bytes, format_seconds
 
 EVENTS_MAX = 8
@@ -50,6 +51,8 @@ def _stages(job: Job) -> str:
 
 
 def _predicted(job: Job) -> str:
+    if job.foretold is not None and not job.finished:
+        return escape(told(job.foretold))
     if job.predicted_s is None:
         return "–"
     measured = f", measured {format_seconds(job.measured_s)}" if job.measured_s is not None else ""

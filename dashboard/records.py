@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from djinn_lab.jobs.resources import Foretold
+
 FINISHED_STATES = frozenset({"DONE", "FAILED", "CANCELLED"})
 
 
@@ -101,6 +103,7 @@ class Job(msgspec.Struct, frozen=True):
     peak_bytes: int = 0
     predicted_s: float | None = None
     measured_s: float | None = None
+    foretold: Foretold | None = None
 
     @property
     def finished(self) -> bool:

@@ -8,7 +8,7 @@ import typer
 
 from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import print_json, print_line, print_table
-from djinn_lab.units import format_seconds
+from djinn_lab.units import format_bytes, format_seconds
 
 _SHORT_ID_CHARS = 8
 
@@ -28,7 +28,7 @@ def show_jobs(
     elif not found:
         print_line("No jobs. A job appears when a %%djinn cell runs.")
     else:
-        headings = ("job", "user", "cell", "state", "device", "ops", "waited", "ran", "reason")
+        headings = ("job", "user", "cell", "state", "device", "ops", "waited", "ran", "foretold", "reason")
         print_table("Jobs", headings, [_row(job) for job in found])
 
 
@@ -52,5 +52,14 @@ def _row(job: dict[str, Any]) -> tuple[str, ...]:
         f"{job['ops_done']}/{job['ops_total']}",
         "" if started is None else format_seconds(max(0.0, started - job["submitted_at"])),
         "" if started is None or finished is None else format_seconds(max(0.0, finished - started)),
+        _foretold(job.get("foretold")),
         f"{error['type_name']}: {error['message']}" if error else job["reason"],
     )
+
+
+def _foretold(found: dict[str, Any] | None) -> str:
+    """Seconds on devices, and bytes."""
+    if found is None:
+        return ""
+    seconds = "" if found["device_s"] is None else f"{format_seconds(found['device_s'])}, "
+    return f"{seconds}{format_bytes(found['peak_bytes'])}"

@@ -70,6 +70,9 @@ def submit_notebook(
     folder: Annotated[
         Path | None, typer.Option(help="Where it runs, on the pool's machine. Default: the file's folder.")
     ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Run it also if it needed more memory before than there is.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Wait, and write the executed notebook here.")
     ] = None,
@@ -98,6 +101,7 @@ def submit_notebook(
         "after_count": after_count,
         "after_timeout_s": _seconds("--after-timeout", after_timeout),
         "parameters": _parameters(document, parameter or []),
+        "anyway": anyway,
         "deadline_s": _seconds("--deadline", deadline),
         "timeout_s": _seconds("--timeout", timeout),
         "restart": {

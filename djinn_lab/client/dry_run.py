@@ -15,6 +15,7 @@ from djinn_lab.client.cell import Cell
 from djinn_lab.client.cuts import cure_of, name_of
 from djinn_lab.client.session import Session
 from djinn_lab.errors import DeviceMemoryError
+from djinn_lab.jobs.resources import ForecastError, how_far_off
 from djinn_lab.scheduler import ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import format_bytes, format_seconds
@@ -91,6 +92,8 @@ class DryRun:
             f"{format_bytes(self._rehearsal.staged_bytes)} of large tensors to upload "
             "(what the pool has already is not sent again)."
         )
+        known = status.get("forecast_error")
+        yield how_far_off(None if known is None else msgspec.convert(known, ForecastError))
         yield from _phase_lines(graph, schedule)
 
 

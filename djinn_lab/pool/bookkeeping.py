@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from hashlib import sha256
 
 import msgspec
 
 from djinn_lab import jobs
-from djinn_lab.errors import Refused
+from djinn_lab.errors import DeviceMemoryError, Refused
+from djinn_lab.jobs.resources import ResourceHistory, Use
 from djinn_lab.pool import answers
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.database.batch import Kind, Row
@@ -18,7 +20,7 @@ from djinn_lab.pool.database.published import PublishedData
 from djinn_lab.pool.database.shares import usage_row
 from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, program_row, timings_row
 from djinn_lab.pool.ledger import Ledger
-from djinn_lab.pool.records import JobRecord
+from djinn_lab.pool.records import JobRecord, RunningSegment
 from djinn_lab.pool.registry import Session, SessionRegistry
 from djinn_lab.pool.run_surprises import RunSurprises
 from djinn_lab.pool.start_estimates import StartEstimates
@@ -51,6 +53,9 @@ class Bookkeeper:
         self.estimates = StartEstimates()
         self.surprises = RunSurprises()
         self.published = PublishedData()
+        self.resources = ResourceHistory()
+        self.notebook_uses: dict[str, Use] = {}
+        """Of batch notebooks that run, so far."""
         self._store = store
         self._observe_segment = observe_segment
         self._changed: set[str] = set()
@@ -102,6 +107,28 @@ class Bookkeeper:
         timings = msgspec.msgpack.encode((done.node_start_s, done.node_end_s))
         self._store.put(timings_row(done.job, done.segment, timings))
 
+    def foretell(self, record: JobRecord, flight: RunningSegment) -> None:
+        """What a new cell is likely to take."""
+        record.program = (sha256(record.code.encode(errors="replace")).digest(), flight.key)
+        record.foretold = self.resources.foretell(record.program, record.predicted_s, flight.need_bytes)
+
+    def took(self, record: JobRecord, use: Use) -> None:
+        """A segment of it, which was answered."""
+        record.use = record.use.and_then(use)
+        session = self.registry.get(record.session)
+        if session is not None and session.notebook:
+            before = self.notebook_uses.get(session.notebook, Use())
+            self.notebook_uses[session.notebook] = before.and_then(use)
+
+    def _compare(self, record: JobRecord) -> None:
+        """A cell that computed something and ended well, once its last segment was answered, with what was
+        foretold."""
+        job = self.ledger.queue.job(record.job)
+        ended_well = job is not None and job.state is jobs.JobState.DONE and record.ops_done > 0
+        if ended_well and record.flight is None and record.program is not None and record.foretold:
+            self.resources.ended(record.program, record.foretold, record.use)
+            record.program = None  # once
+
     def unusual(self, running: Iterable[jobs.Job]) -> dict[str, str]:
         """By job, what is unusual about it."""
         now_s = self.ledger.clock.now_s()
@@ -131,6 +158,7 @@ class Bookkeeper:
         elif notice.state in jobs.FINISHED:
             self.estimates.left(notice.job)
         record.note(notice, job)
+        self._compare(record)
         if notice.state in jobs.IN_LINE:
             record.estimate_s = self.estimates.wait_s(notice.job, self.ledger.clock.now_s())
         self._changed.add(notice.job)
@@ -200,6 +228,8 @@ class Bookkeeper:
         record.ops_before += queued.ops_total if queued else executed
         report = done.memory if done is not None else report
         record.peak_bytes = max(record.peak_bytes, report.peak_bytes if report else 0)
+        self.took(record, _use(record, flight, done, report, error))
+        self._compare(record)
         self._observe_segment(now_s - flight.received_s)
         self._changed.add(job)
         session = self.registry.get(record.session)
@@ -230,3 +260,21 @@ class Bookkeeper:
             ),
             self.durability.commit(),
         )
+
+
+def _use(
+    record: JobRecord,
+    flight: RunningSegment,
+    done: SegmentDone | None,
+    report: WorkerMemory | None,
+    error: ErrorInfo | None,
+) -> Use:
+    """Of one segment: on its device, without what other sessions held there; where memory was short, what it
+    would have needed at least."""
+    own_bytes = 0
+    if report is not None:
+        others = sum(held for name, held in report.session_bytes.items() if name != record.session)
+        own_bytes = max(0, report.peak_bytes - others)
+    if error is not None and error.type_name == DeviceMemoryError.__name__:
+        own_bytes = max(own_bytes, flight.need_bytes)
+    return Use(0.0 if done is None else done.run_s, own_bytes, record.cell)

@@ -13,6 +13,7 @@ import msgspec
 from djinn_lab import jobs, memory
 from djinn_lab.errors import Refused
 from djinn_lab.jobs.conditions import parse
+from djinn_lab.jobs.resources import Use
 from djinn_lab.pool import answers
 from djinn_lab.pool.admission import INLINE_BYTES_MAX, Inspected, PlanCache, inspect_program
 from djinn_lab.pool.blobs import BlobStore
@@ -92,8 +93,12 @@ class Intake:
             return
         placement = _placement(session, submit, inspected)
         verdict, others = self._ask_memory(placement, later=bool(event.terms.after))
+        need_bytes = self._ledger.accounts.session_bytes(session.session) + inspected.footprint.peak_bytes
         if isinstance(verdict, memory.RefuseSegment):
             self._refuse(session, submit, inspected.ops, answers.never_fits(verdict))
+            record = self._books.records.get(submit.job)
+            if record is not None:
+                self._books.took(record, Use(0.0, need_bytes, record.cell))
         else:
             flight = RunningSegment(
                 submit.segment,
@@ -105,6 +110,7 @@ class Intake:
                 key=inspected.key,
                 plan_cached=inspected.cached,
                 gang=judgement.plan,
+                need_bytes=need_bytes,
             )
             self._enqueue(session, submit, event, flight, verdict)
         self._residence.perform(others)
@@ -214,6 +220,8 @@ class Intake:
         for digest in flight.blobs:
             self._blobs.pin(digest)
         record.flight = flight
+        if submit.segment == 0:
+            self._books.foretell(record, flight)
         self.unpin_query(session)
         self._perform(commands)
         self._books.keep_program(submit)

@@ -10,6 +10,7 @@ import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 
 from djinn_lab import jobs
+from djinn_lab.jobs import resources
 from djinn_lab.jobs.decision import Calendar, Change, QueuePolicy
 from djinn_lab.jobs.fairness import AccountView, Limits
 from djinn_lab.pool import queue_view
@@ -104,6 +105,9 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
         plain = " ".join((plain, *driver.books.unusual([known]).values()))
         error = driver.books.estimates.error
         found = await asyncio.to_thread(queue_view.why, known, plain, snapshot, queue.decided_s, error)
+        if view.foretold is not None and not known.finished:
+            likely = f"{found.sentence} {resources.told(view.foretold)}"
+            found = msgspec.structs.replace(found, sentence=likely)
         return answer(found)
 
     @app.get(

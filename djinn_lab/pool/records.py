@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import msgspec
 
 from djinn_lab.jobs import Job, Notify
+from djinn_lab.jobs.resources import Foretold, Use
 from djinn_lab.memory.footprint import Footprint
 from djinn_lab.pool.gangs.plans import GangPlan
 from djinn_lab.pool.placement import Placement
@@ -26,7 +28,8 @@ class Cut(msgspec.Struct, frozen=True):
 
 class JobView(msgspec.Struct, frozen=True):
     """A job in the API. Times are seconds since the epoch; ``stages`` sums over all segments.
-    ``checkpoints``: that it announced, in this order."""
+    ``checkpoints``: that it announced, in this order. ``foretold``: what it was likely to take, as its first
+    segment came."""
 
     job: str
     session: str
@@ -52,6 +55,7 @@ class JobView(msgspec.Struct, frozen=True):
     measured_s: float | None
     gang: str = ""
     checkpoints: tuple[str, ...] = ()
+    foretold: Foretold | None = None
 
 
 @dataclass(slots=True)
@@ -74,6 +78,8 @@ class RunningSegment:
     plan_cached: bool = False
     stops: Stops | None = None
     gang: GangPlan | None = None
+    need_bytes: int = 0
+    """Of the session on its device, at its fullest, as the graph says."""
 
 
 @dataclass(slots=True)
@@ -107,6 +113,10 @@ class JobRecord:
     ops_total: int = 0
     gang: str = ""
     checkpoints: tuple[str, ...] = ()
+    program: Hashable = None
+    """What equal cells have in common."""
+    foretold: Foretold | None = None
+    use: Use = field(default_factory=Use)
     flight: RunningSegment | None = None
 
     @classmethod
@@ -162,6 +172,7 @@ class JobRecord:
             measured_s=self.measured_s,
             gang=self.gang,
             checkpoints=self.checkpoints,
+            foretold=self.foretold,
         )
 
     def row(self, pool: str) -> dict[str, object]:

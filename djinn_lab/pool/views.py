@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from djinn_lab.jobs import JobState
+from djinn_lab.jobs.resources import ForecastError
 from djinn_lab.pool.authentication import User
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.fleet import DeviceStatus
@@ -50,7 +51,8 @@ class PlanCacheReport(msgspec.Struct, frozen=True):
 
 
 class StatusReport(msgspec.Struct, frozen=True):
-    """The pool in the API. Times in seconds, ``now`` and ``started_at`` since the epoch."""
+    """The pool in the API. Times in seconds, ``now`` and ``started_at`` since the epoch. ``forecast_error``:
+    of what cells take, foretold from their graphs."""
 
     pool: str
     version: str
@@ -67,6 +69,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     blobs: BlobsReport
     plan_cache: PlanCacheReport
     event_loop_lag_s: float
+    forecast_error: ForecastError | None = None
 
 
 def status_report(driver: Driver, user: User, started_at: float, ready: bool, lag_s: float) -> StatusReport:
@@ -91,6 +94,7 @@ def status_report(driver: Driver, user: User, started_at: float, ready: bool, la
         blobs=BlobsReport(driver.blobs.count, driver.blobs.nbytes),
         plan_cache=PlanCacheReport(plans.hits, plans.misses, plans.entries),
         event_loop_lag_s=lag_s,
+        forecast_error=driver.books.resources.graph_error,
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from djinn_lab.jobs.batch.notebook import Notebook
 from djinn_lab.jobs.batch.restarts import RestartRules
+from djinn_lab.jobs.resources import Use
 from djinn_lab.jobs.states import RANKS
 from djinn_lab.jobs.terms import Terms
 
@@ -43,7 +44,9 @@ class Submission(Message, frozen=True, tag=True):
     """What a user asks for. ``after``: with whole ids, as :mod:`djinn_lab.jobs.conditions` has it; ``met``:
     those of it that are met and are about no notebook. ``cells``: the cells in it that have not ended,
     ``ended``: those that have. ``account``: the user's leaf of the share tree. ``deadline_s``: in seconds
-    from now; ``after_timeout_s``: it waits so long for what it comes after."""
+    from now; ``after_timeout_s``: it waits so long for what it comes after. ``content``: equal for
+    the same code and parameters. ``memory_bytes``: of the largest device; one that needed more before is
+    refused; None: it runs anyway."""
 
     at_s: float
     job: str
@@ -61,6 +64,8 @@ class Submission(Message, frozen=True, tag=True):
     after_count: int | None = None
     after_timeout_s: float | None = None
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+    content: str = ""
+    memory_bytes: int | None = None
 
     def problem(self) -> str | None:
         """Why no notebook can ask for this, None when one can."""
@@ -98,7 +103,7 @@ class NotebookProgressed(Message, frozen=True, tag=True):
 
 class NotebookEnded(Message, frozen=True, tag=True):
     """``message``: what went wrong, as the middle of a sentence. ``cell`` of
-    ``cells``: that failed or was the last, None if none began."""
+    ``cells``: that failed or was the last, None if none began. ``use``: what it took on devices."""
 
     at_s: float
     job: str
@@ -107,6 +112,7 @@ class NotebookEnded(Message, frozen=True, tag=True):
     message: str = ""
     cell: int | None = None
     cells: int | None = None
+    use: Use | None = None
 
 
 class CheckpointAnnounced(Message, frozen=True, tag=True):

@@ -9,6 +9,7 @@ import msgspec
 from djinn_lab.jobs.batch.restarts import RestartRules
 from djinn_lab.jobs.batch.states import OVER, NotebookState
 from djinn_lab.jobs.conditions import Waited, Waiting
+from djinn_lab.jobs.resources import Foretold, Use
 from djinn_lab.jobs.states import RANKS
 
 
@@ -55,6 +56,12 @@ class Notebook(msgspec.Struct, frozen=True):
     checkpoints: tuple[str, ...] = ()
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
     """That it was given."""
+    content: str = ""
+    """Equal for those with the same code and parameters."""
+    foretold: Foretold | None = None
+    """What it was likely to take when it came; None where none like it ran before."""
+    use: Use | None = None
+    """What its last attempt took."""
 
     @property
     def waiting(self) -> Waiting:

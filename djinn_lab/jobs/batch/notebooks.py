@@ -9,8 +9,9 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from djinn_lab.jobs import conditions
+from djinn_lab.jobs import conditions, resources
 from djinn_lab.jobs.batch import messages
+from djinn_lab.jobs.batch.foretelling import foretell
 from djinn_lab.jobs.batch.messages import Command, NotebookEnded, Outcome
 from djinn_lab.jobs.batch.notebook import Notebook, Stopping
 from djinn_lab.jobs.batch.restarts import Restart
@@ -86,6 +87,11 @@ class Notebooks:
         waiting = self._caught_up(waiting)
         if waiting.hopeless is not None:
             raise IllegalEvent(f"it would wait for ever: {waiting.hopeless}", "client")
+        expected = foretell(self, asked.content)
+        if expected is not None and asked.memory_bytes is not None:
+            too_large = resources.too_large(expected.foretold, expected.earlier, asked.memory_bytes)
+            if too_large is not None:
+                raise IllegalEvent(f"it would fail for lack of memory: {too_large}", "client")
         self._number += 1
         return Notebook(
             asked.job,
@@ -102,6 +108,8 @@ class Notebooks:
             waited=waiting.waited,
             after_timeout_s=asked.after_timeout_s,
             parameters=asked.parameters,
+            content=asked.content,
+            foretold=None if expected is None else expected.foretold,
         )
 
     def __iter__(self) -> Iterator[Notebook]:
@@ -190,7 +198,7 @@ class Notebooks:
         cells = event.cells or notebook.cells
         cell = cells if succeeded else event.cell or notebook.cell
         failures = 0 if succeeded else notebook.failures + 1
-        notebook = replace(notebook, cell=cell, cells=cells, failures=failures)
+        notebook = replace(notebook, cell=cell, cells=cells, failures=failures, use=event.use)
         stopping = notebook.stopping
         if stopping is not None and stopping.cancelled:
             if succeeded:

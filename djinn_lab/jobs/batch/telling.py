@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from djinn_lab.jobs import conditions
+from djinn_lab.jobs import conditions, resources
 from djinn_lab.jobs.batch.notebook import Notebook
 from djinn_lab.jobs.batch.notebooks import Notebooks
 from djinn_lab.jobs.batch.states import NotebookState
@@ -33,7 +33,8 @@ class Telling:
         assert notebook is not None
         match notebook.state:
             case NotebookState.QUEUED:
-                return self._queued(notebook)
+                likely = "" if notebook.foretold is None else f" {resources.told(notebook.foretold)}"
+                return f"{self._queued(notebook)}{likely}"
             case NotebookState.RUNNING:
                 return _running(notebook, self._now_s)
             case NotebookState.BACKING_OFF:

@@ -24,6 +24,7 @@ from djinn_lab.pool.notebooks.views import (
     NAME_CHARACTERS_MAX,
     NewNotebook,
     NotebookView,
+    content_of,
     digest_of,
     notebook_views,
     parameterised,
@@ -63,7 +64,9 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
         digest = await asyncio.to_thread(digest_of, new)
         known = service.job_with_key(user.name, new.key)
         if known is None:
+            content = await asyncio.to_thread(content_of, document, new.parameters)
             asked, accepted = await _asked(context, new, user, digest)
+            asked = replace(asked, content=content)
             known = await _accept(context, asked, accepted, document)
             if known is accepted:
                 return answer(_view(context, known.job), 201)
@@ -179,9 +182,15 @@ async def _asked(
         after_count=new.after_count,
         after_timeout_s=new.after_timeout_s,
         parameters=new.parameters,
+        memory_bytes=None if new.anyway else _largest_device_bytes(context),
     )
     asked = await _with_dependencies(context, asked, new.after)
     return asked, Accepted(job, user.name, new.key, new.folder, digest)
+
+
+def _largest_device_bytes(context: PoolContext) -> int | None:
+    """None while no device has said what it has."""
+    return max((info.memory_bytes for info in context.driver.fleet.infos()), default=0) or None
 
 
 async def _with_dependencies(context: PoolContext, asked: Submission, after: Sequence[str]) -> Submission:

@@ -367,10 +367,10 @@ class NotebookService:
             self._driver.close(session)
 
     def _event(self, job: str, ended: AttemptEnded) -> NotebookEnded:
-        outcome = Outcome(ended.outcome)
-        return NotebookEnded(
-            self._now_s(), job, ended.attempt, outcome, ended.message, ended.cell, ended.cells
-        )
+        """With what it took on devices, as far as this server saw it."""
+        outcome, use = Outcome(ended.outcome), self._driver.books.notebook_uses.pop(job, None)
+        told = (ended.message, ended.cell, ended.cells)
+        return NotebookEnded(self._now_s(), job, ended.attempt, outcome, *told, use)
 
     def _place(self, job: str, attempt: int) -> Path:
         return self._directory / f"{job}-{attempt}"

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from djinn_lab.jobs.batch import Notebook, Notebooks, RestartRules, Telling, parameters
+from djinn_lab.jobs.resources import Foretold, Use
 
 NAME_CHARACTERS_MAX = 200
 
@@ -20,7 +21,8 @@ class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     of the same user is that one. ``folder``: where it runs, on the pool's machine; empty: in a place of its
     own. ``after``, ``after_count`` and ``after_timeout_s``: what it comes after, how many of that suffice,
     and how long it waits. ``parameters``: as in :mod:`djinn_lab.jobs.batch.parameters`. ``deadline_s``: from
-    now; ``timeout_s``: of run time, each attempt."""
+    now; ``timeout_s``: of run time, each attempt. ``anyway``: also when it needed more memory before than
+    any device has."""
 
     notebook: msgspec.Raw
     name: str
@@ -34,9 +36,10 @@ class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     after_count: int | None = None
     after_timeout_s: float | None = None
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+    anyway: bool = False
 
 
-ADDED_LATER = ("after_count", "after_timeout_s", "parameters")
+ADDED_LATER = ("after_count", "after_timeout_s", "parameters", "anyway")
 """Left out of the digest where nothing was asked, so that keys of earlier submissions hold."""
 
 
@@ -44,7 +47,8 @@ class NotebookView(msgspec.Struct, frozen=True):
     """A batch notebook in the API. ``reason``: why it is where it is, in a sentence with numbers;
     ``position``: among those that wait for a slot. ``cell`` of ``cells``: runs, ran last or failed.
     ``attempts_max`` None: without end. ``after``: what it waits for; ``checkpoints``: that it announced,
-    ``parameters``: that it was given. Times are seconds since the epoch."""
+    ``parameters``: that it was given, ``foretold``: what it was likely to take, ``use``: what its last
+    attempt took. Times are seconds since the epoch."""
 
     job: str
     user: str
@@ -67,6 +71,8 @@ class NotebookView(msgspec.Struct, frozen=True):
     retry_at: float | None
     checkpoints: tuple[str, ...]
     parameters: dict[str, Any]
+    foretold: Foretold | None
+    use: Use | None
 
 
 def notebook_views(notebooks: Notebooks, chosen: Sequence[Notebook], now_s: float) -> list[NotebookView]:
@@ -99,6 +105,8 @@ def _view(notebook: Notebook, telling: Telling) -> NotebookView:
         retry_at=notebook.retry_at_s,
         checkpoints=notebook.checkpoints,
         parameters=notebook.parameters,
+        foretold=notebook.foretold,
+        use=notebook.use,
     )
 
 
@@ -128,6 +136,16 @@ def parameterised(document: bytes, given: dict[str, Any]) -> bytes:
     if problem is not None:
         raise ValueError(problem)
     return msgspec.json.encode(parameters.with_parameters(found, given))
+
+
+def content_of(document: bytes, given: dict[str, Any]) -> str:
+    """Equal for the same code with the same parameters, whatever it is called."""
+    code = [
+        "".join(cell.source)
+        for cell in msgspec.json.decode(document, type=_Document).cells
+        if cell.cell_type == "code"
+    ]
+    return hashlib.sha256(msgspec.json.encode([code, given], order="sorted")).hexdigest()
 
 
 def digest_of(new: NewNotebook) -> str:

@@ -1,0 +1,142 @@
+"""What a cell or a notebook is likely to take: seconds on devices, and bytes at its fullest.
+
+Foretold from what the same took before, where it ran before: the median of its seconds, and the most of its
+bytes, since memory that is short once is short. Else from its graph. Every forecast is compared with what
+came, and is told with how far such forecasts were off so far.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Sequence
+from statistics import median
+
+import msgspec
+
+from djinn_lab.units import format_bytes, format_seconds
+
+RUNS_MAX = 5
+"""Of one program; older ones say less."""
+PROGRAMS_MAX = 10_000
+COMPARED_MAX = 500
+COMPARED_MIN = 5
+"""With fewer, nothing is said about how far forecasts are off."""
+
+
+class Use(msgspec.Struct, frozen=True):
+    """``device_s``: on devices, in all; ``peak_bytes``: on one device, at its fullest, by itself; ``where``:
+    in which cell that was."""
+
+    device_s: float = 0.0
+    peak_bytes: int = 0
+    where: str = ""
+
+    def and_then(self, other: Use) -> Use:
+        """One after the other."""
+        fuller = max(self, other, key=lambda use: use.peak_bytes)
+        return Use(self.device_s + other.device_s, fuller.peak_bytes, fuller.where)
+
+
+class ForecastError(msgspec.Struct, frozen=True):
+    """Of the latest ``count`` forecasts that were compared: half were off by less than this part of what
+    came."""
+
+    count: int
+    device_part: float
+    peak_part: float
+
+
+class Foretold(msgspec.Struct, frozen=True):
+    """``runs``: that it is foretold from, 0: its graph. ``device_s`` None: unknown. ``error``: of such
+    forecasts when it was made, None while too few were compared."""
+
+    device_s: float | None
+    peak_bytes: int
+    runs: int = 0
+    where: str = ""
+    error: ForecastError | None = None
+
+
+class Comparisons:
+    """Forecasts of one kind beside what came."""
+
+    def __init__(self) -> None:
+        self._parts: deque[tuple[float, float]] = deque(maxlen=COMPARED_MAX)
+
+    def add(self, foretold: Foretold, use: Use) -> None:
+        if foretold.device_s is not None and use.device_s > 0 and use.peak_bytes > 0:
+            device = abs(foretold.device_s - use.device_s) / use.device_s
+            self._parts.append((device, abs(foretold.peak_bytes - use.peak_bytes) / use.peak_bytes))
+
+    @property
+    def error(self) -> ForecastError | None:
+        if len(self._parts) < COMPARED_MIN:
+            return None
+        device, peak = zip(*self._parts, strict=True)
+        return ForecastError(len(device), median(device), median(peak))
+
+
+def from_runs(uses: Sequence[Use], error: ForecastError | None) -> Foretold:
+    """``uses``: of the same before, at least one."""
+    fullest = max(uses, key=lambda use: use.peak_bytes)
+    seconds = median(use.device_s for use in uses)
+    return Foretold(seconds, fullest.peak_bytes, len(uses), fullest.where, error)
+
+
+class ResourceHistory:
+    """What programs took; ``program``: what equal ones have in common."""
+
+    def __init__(self) -> None:
+        self._uses: OrderedDict[Hashable, deque[Use]] = OrderedDict()
+        self._of_runs, self._of_graphs = Comparisons(), Comparisons()
+
+    def foretell(self, program: Hashable, device_s: float | None, peak_bytes: int) -> Foretold:
+        """``device_s`` and ``peak_bytes``: as its graph says."""
+        known = self._uses.get(program)
+        if known:
+            return from_runs(known, self._of_runs.error)
+        return Foretold(device_s, peak_bytes, error=self._of_graphs.error)
+
+    def ended(self, program: Hashable, foretold: Foretold, use: Use) -> None:
+        """Well, so that it took what it takes."""
+        (self._of_runs if foretold.runs else self._of_graphs).add(foretold, use)
+        self._uses.setdefault(program, deque(maxlen=RUNS_MAX)).append(use)
+        self._uses.move_to_end(program)
+        while len(self._uses) > PROGRAMS_MAX:
+            self._uses.popitem(last=False)
+
+    @property
+    def graph_error(self) -> ForecastError | None:
+        """Of forecasts from graphs alone."""
+        return self._of_graphs.error
+
+
+def told(foretold: Foretold) -> str:
+    """A sentence."""
+    runs = f"{foretold.runs} earlier run{'s' if foretold.runs > 1 else ''}"
+    source = runs if foretold.runs else "its graph so far"
+    seconds = "" if foretold.device_s is None else f"{format_seconds(foretold.device_s)} on devices and "
+    where = f" (in {foretold.where})" if foretold.where else ""
+    takes = f"{seconds}at most {format_bytes(foretold.peak_bytes)} at once{where}"
+    return f"Foretold from {source}: {takes}. {how_far_off(foretold.error)}"
+
+
+def how_far_off(error: ForecastError | None) -> str:
+    """In parentheses."""
+    if error is None:
+        return "(Too few such forecasts could be compared with what came to say how far they are off.)"
+    return (
+        f"(Such forecasts were off by {error.device_part:.0%} in seconds and {error.peak_part:.0%} in bytes, "
+        f"in the median of the last {error.count}.)"
+    )
+
+
+def too_large(foretold: Foretold, earlier: str, memory_bytes: int) -> str | None:
+    """Why what ran before, as ``earlier``, will fail where no device has more than ``memory_bytes``."""
+    if not foretold.runs or foretold.peak_bytes <= memory_bytes:
+        return None
+    where = foretold.where or "a cell of it"
+    return (
+        f"when it ran before ({earlier}) {where} needed {format_bytes(foretold.peak_bytes)}, and no device "
+        f"of this pool has more than {format_bytes(memory_bytes)}"
+    )

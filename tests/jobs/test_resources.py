@@ -1,0 +1,57 @@
+"""Forecasts of what cells take, and how far they are off."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from djinn_lab.jobs.resources import COMPARED_MIN, RUNS_MAX, Foretold, ResourceHistory, Use, told, too_large
+
+USES = st.builds(Use, st.floats(0.001, 1e4), st.integers(1, 2**40))
+
+
+@given(st.lists(USES, min_size=1, max_size=3 * RUNS_MAX))
+def test_what_ran_before_is_foretold_from_its_latest_runs(uses: list[Use]) -> None:
+    history = ResourceHistory()
+    graph = history.foretell("cell", 9.0, 99)
+    assert (graph.device_s, graph.peak_bytes, graph.runs) == (9.0, 99, 0)
+    for use in uses:
+        history.ended("cell", history.foretell("cell", 9.0, 99), use)
+    found = history.foretell("cell", 9.0, 99)
+    latest = uses[-RUNS_MAX:]
+    assert found.runs == len(latest)
+    assert found.peak_bytes == max(use.peak_bytes for use in latest)
+    assert found.device_s is not None
+    assert sum(use.device_s <= found.device_s + 1e-9 for use in latest) * 2 >= len(latest)
+    assert history.foretell("another", None, 1).runs == 0
+
+
+@given(st.integers(0, 3 * COMPARED_MIN), st.floats(1.0, 100.0), st.integers(1, 2**30))
+def test_the_error_is_measured_and_said_to_be_unknown_before(
+    count: int, device_s: float, peak_bytes: int
+) -> None:
+    history = ResourceHistory()
+    for number in range(count):
+        history.ended(number, history.foretell(number, device_s, peak_bytes), Use(2 * device_s, peak_bytes))
+    found = history.foretell("new", device_s, peak_bytes)
+    if count < COMPARED_MIN:
+        assert found.error is None
+        assert "Too few" in told(found)
+    else:
+        assert found.error is not None
+        assert (found.error.count, found.error.device_part, found.error.peak_part) == (count, 0.5, 0.0)
+        assert f"off by 50% in seconds and 0% in bytes, in the median of the last {count}" in told(found)
+    assert history.foretell(0, 1.0, 1).error is None, "forecasts from runs have errors of their own"
+
+
+def test_cells_one_after_the_other_add_up_in_seconds_and_not_in_bytes() -> None:
+    both = Use(1.0, 10, "In [1]").and_then(Use(2.0, 30, "In [2]")).and_then(Use(4.0, 20, "In [3]"))
+    assert both == Use(7.0, 30, "In [2]")
+
+
+def test_what_never_fitted_is_known_only_from_a_run() -> None:
+    assert too_large(Foretold(1.0, 2**31), "nb1", 2**30) is None
+    found = too_large(Foretold(1.0, 2**31, 1, "In [14]"), "nb1", 2**30)
+    assert found is not None
+    assert "(nb1) In [14] needed 2.0 GiB, and no device of this pool has more than 1.0 GiB" in found
+    assert too_large(Foretold(1.0, 2**30, 1), "nb1", 2**30) is None

@@ -1,0 +1,96 @@
+"""What cells and notebooks are likely to take, on a real pool."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import nbformat
+import pytest
+import torch
+from real_pool import PoolUnderTest
+
+from djinn_lab.errors import OptionError
+
+pytestmark = pytest.mark.processes
+
+MEMORY_BYTES = 2**28
+OVER_WITHIN_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
+    directory = tmp_path_factory.mktemp("forecasts")
+    with PoolUnderTest(directory, "cpu:1", memory_bytes=MEMORY_BYTES, notebook_slots=1) as running:
+        yield running
+
+
+def test_a_cell_is_foretold_from_its_graph_and_then_from_its_runs(pool: PoolUnderTest) -> None:
+    """16 MiB at once: 8 of x, 8 of the sum, of which 8 stay."""
+    with pool.session() as session:
+        for run in range(7):
+            with session.capture("In [1]", code="a cell") as cell:
+                total = (torch.ones(2**21) + 1).sum()
+            assert total.item() == 2**22
+            job = pool.rest.job(str(cell.report.job))
+            foretold = job["foretold"]
+            assert foretold["runs"] == min(run, 5)
+            assert 0.9 * 2**24 <= foretold["peak_bytes"] <= 1.2 * 2**24
+            assert (foretold["error"] is not None) == (run >= 6), "five that were foretold from runs"
+        assert foretold["error"]["peak_part"] < 0.2
+        assert foretold["where"] == "In [1]"
+
+
+def test_why_tells_what_a_running_cell_is_likely_to_take(pool: PoolUnderTest) -> None:
+    told: list[str] = []
+
+    def look() -> None:
+        deadline_s = time.monotonic() + OVER_WITHIN_S
+        while not told and time.monotonic() < deadline_s:
+            for job in pool.rest.jobs("RUNNING"):
+                sentence = pool.rest.why(job["job"])["sentence"]
+                if "Foretold from its graph so far" in sentence:
+                    told.append(sentence)
+
+    with pool.session() as session:
+        looking = threading.Thread(target=look)
+        looking.start()
+        while looking.is_alive():
+            with session.capture(code=f"cell at {time.monotonic()}"):
+                x = torch.ones(400, 400)
+                for _ in range(100):
+                    x = (x @ x).clamp(0, 1)
+            assert x[0, 0].item() == 1
+        looking.join()
+    assert "at once" in told[0]
+
+
+def document(*cells: str) -> dict[str, Any]:
+    made = [nbformat.v4.new_code_cell(source) for source in cells]
+    return dict(nbformat.from_dict(nbformat.v4.new_notebook(cells=made)))
+
+
+def test_a_notebook_that_needed_more_memory_than_there_is_does_not_start_again(pool: PoolUnderTest) -> None:
+    cells = (
+        "import torch\nx = (torch.ones(8) + 1).sum()\nprint(x)",
+        "y = (torch.ones(2**28) + 1).sum()\nprint(y)",
+    )
+    submission = {"notebook": document(*cells), "name": "large", "key": "first"}
+    first = pool.rest.submit_notebook(submission)[0]["job"]
+    deadline_s = time.monotonic() + OVER_WITHIN_S
+    while (found := pool.rest.notebook(first))["state"] not in ("FAILED", "DONE"):
+        assert time.monotonic() < deadline_s, found["reason"]
+        time.sleep(0.05)
+    assert found["state"] == "FAILED"
+    assert found["use"]["peak_bytes"] > 2**30
+    with pytest.raises(OptionError, match=r"lack of memory.*needed 2.0 GiB, and no device .* 256.0 MiB"):
+        pool.rest.submit_notebook({**submission, "key": "second", "name": "again"})
+    anyway = pool.rest.submit_notebook({**submission, "key": "third", "anyway": True})[0]
+    assert anyway["foretold"]["runs"] == 1
+    pool.rest.cancel(anyway["job"])
+    other = {**submission, "key": "fourth", "notebook": document(*cells[:1])}
+    smaller = pool.rest.submit_notebook(other)[0]
+    assert smaller["foretold"] is None
+    pool.rest.cancel(smaller["job"])
