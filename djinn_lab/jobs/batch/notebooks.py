@@ -240,7 +240,8 @@ class Notebooks:
             self._commands.append(messages.StopNotebook(notebook.job, notebook.attempts))
 
     def _time_passed(self, at_s: float) -> None:
-        for notebook in list(self):
+        for job in list(self._all):
+            notebook = self._all[job]  # as the ends of others left it
             if notebook.state is NotebookState.BACKING_OFF and (notebook.retry_at_s or 0.0) <= at_s:
                 self._move(notebook, Move.DUE, retry_at_s=None)
             elif notebook.gives_up_at_s is not None and notebook.gives_up_at_s <= at_s:
@@ -264,8 +265,10 @@ class Notebooks:
             self._ended(ended)
         for notebook in self.running:
             self._lost_with_the_server(notebook, event.at_s)
-        for notebook in self._comes_after():
-            self._go_on(notebook, self._caught_up(notebook.waiting), event.at_s)
+        for job in [one.job for one in self._comes_after()]:
+            notebook = self._all[job]
+            if not notebook.over:
+                self._go_on(notebook, self._caught_up(notebook.waiting), event.at_s)
 
     def _lost_with_the_server(self, notebook: Notebook, at_s: float) -> None:
         stopping = notebook.stopping
