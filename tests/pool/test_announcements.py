@@ -14,6 +14,8 @@ from pool_kit import Client, act, new_user, rest
 from real_pool import PoolUnderTest
 
 import djinn_lab
+from djinn_lab.cli import main
+from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import OptionError, PoolError, Refused
 from djinn_lab.jobs import Terms
 from djinn_lab.protocol.runtime_file import RuntimeInfo
@@ -159,6 +161,8 @@ def test_notebooks_come_after_checkpoints_and_data_and_a_killed_server_forgets_n
     assert too_late in told
     pool.rest.cancel(either)
     assert pool.rest.notebook(announces)["parameters"] == {"data": "features"}
+    with closing(PoolClient(pool.info.url, pool.rest.create_user("eve", "operator")["token"])) as eve:
+        assert eve.notebook(announces)["parameters"] == {}
     with pytest.raises(OptionError, match="no name of a Python variable"):
         submit(pool, "refused", "1", parameters={"a b": 1})
     with pytest.raises(OptionError, match="without announcing checkpoint 'two'"):
@@ -183,3 +187,18 @@ def test_what_a_captured_cell_announces_has_run(pool: PoolUnderTest) -> None:
         late = session.capture(terms=Terms(after=(f"{own}:checkpoint=whole",)))
         with pytest.raises(Refused, match="without announcing checkpoint 'whole', and announced 1"), late:
             again = torch.ones(1) + 1
+
+
+def test_data_in_a_terminal(pool: PoolUnderTest, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of this pool, which the environment leads to."""
+
+    def shown(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(("data", *words))
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    assert "'labels/v 1' is there since" in shown("publish", "labels/v 1")
+    assert "labels/v 1" in shown()
+    assert "not there any more" in shown("forget", "labels/v 1")
+    assert "labels/v 1" not in shown("list")

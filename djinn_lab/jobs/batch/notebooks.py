@@ -198,7 +198,8 @@ class Notebooks:
         cells = event.cells or notebook.cells
         cell = cells if succeeded else event.cell or notebook.cell
         failures = 0 if succeeded else notebook.failures + 1
-        notebook = replace(notebook, cell=cell, cells=cells, failures=failures, use=event.use)
+        notebook = replace(notebook, cell=cell, cells=cells, failures=failures)
+        notebook = replace(notebook, use=event.use or notebook.use)
         stopping = notebook.stopping
         if stopping is not None and stopping.cancelled:
             if succeeded:

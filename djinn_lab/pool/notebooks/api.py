@@ -69,20 +69,20 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
             asked = replace(asked, content=content)
             known = await _accept(context, asked, accepted, document)
             if known is accepted:
-                return answer(_view(context, known.job), 201)
+                return answer(_view(context, known.job, user), 201)
         if known.digest != digest:
             raise HTTPException(
                 409,
                 f"The key {new.key!r} belongs to {known.job}, which was submitted with another content or "
                 "other options. Give another key to run this one, too.",
             )
-        return answer(_view(context, known.job))
+        return answer(_view(context, known.job, user))
 
     @app.get(
         "/v1/notebooks", responses=documented(list[NotebookView]), summary="Batch notebooks, newest first"
     )
     async def notebooks(
-        _user: Annotated[User, Depends(reader)],
+        asking: Annotated[User, Depends(reader)],
         state: NotebookState | None = None,
         user: str | None = None,
         limit: Annotated[int, Query(ge=1, le=NOTEBOOKS_MAX)] = 100,
@@ -90,11 +90,11 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
         await _served(context)
         found = [one for one in service.core if user in (None, one.user) and state in (None, one.state)]
         now_s = context.driver.ledger.clock.now_s()
-        return answer(notebook_views(service.core, found[-limit:][::-1], now_s))
+        return answer(notebook_views(service.core, found[-limit:][::-1], now_s, asking))
 
     @app.get("/v1/notebooks/{job}", responses=documented(NotebookView), summary="One batch notebook")
-    async def notebook(job: str, _user: Annotated[User, Depends(reader)]) -> Response:
-        return answer(_view(context, (await _find(context, job)).job))
+    async def notebook(job: str, user: Annotated[User, Depends(reader)]) -> Response:
+        return answer(_view(context, (await _find(context, job)).job, user))
 
     @app.get("/v1/notebooks/{job}/result", summary="The executed notebook, as far as it is")
     async def result(job: str, user: Annotated[User, Depends(reader)]) -> Response:
@@ -118,7 +118,7 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
         except IllegalEvent:
             raise HTTPException(409, f"Notebook {found.job} is already {found.state}.") from None
         await service.until_over(found.job, CANCEL_WAIT_S)
-        return answer(_view(context, found.job))
+        return answer(_view(context, found.job, user))
 
 
 def _check_may_submit(context: PoolContext, user: User) -> None:
@@ -264,8 +264,8 @@ async def _find(context: PoolContext, job: str) -> Notebook:
     return matching[0]
 
 
-def _view(context: PoolContext, job: str) -> NotebookView:
+def _view(context: PoolContext, job: str, user: User) -> NotebookView:
     core = context.notebooks.core
     notebook = core.get(job)
     assert notebook is not None
-    return notebook_views(core, [notebook], context.driver.ledger.clock.now_s())[0]
+    return notebook_views(core, [notebook], context.driver.ledger.clock.now_s(), user)[0]

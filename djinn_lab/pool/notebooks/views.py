@@ -12,6 +12,7 @@ import msgspec
 
 from djinn_lab.jobs.batch import Notebook, Notebooks, RestartRules, Telling, parameters
 from djinn_lab.jobs.resources import Foretold, Use
+from djinn_lab.pool.authentication import Role, User
 
 NAME_CHARACTERS_MAX = 200
 
@@ -47,8 +48,8 @@ class NotebookView(msgspec.Struct, frozen=True):
     """A batch notebook in the API. ``reason``: why it is where it is, in a sentence with numbers;
     ``position``: among those that wait for a slot. ``cell`` of ``cells``: runs, ran last or failed.
     ``attempts_max`` None: without end. ``after``: what it waits for; ``checkpoints``: that it announced,
-    ``parameters``: that it was given, ``foretold``: what it was likely to take, ``use``: what its last
-    attempt took. Times are seconds since the epoch."""
+    ``parameters``: that it was given, for its owner; ``foretold``: what it was likely to take, ``use``: what
+    its last attempt took. Times are seconds since the epoch."""
 
     job: str
     user: str
@@ -75,13 +76,15 @@ class NotebookView(msgspec.Struct, frozen=True):
     use: Use | None
 
 
-def notebook_views(notebooks: Notebooks, chosen: Sequence[Notebook], now_s: float) -> list[NotebookView]:
-    """Of ``chosen`` ones among all."""
+def notebook_views(
+    notebooks: Notebooks, chosen: Sequence[Notebook], now_s: float, user: User
+) -> list[NotebookView]:
+    """Of ``chosen`` ones among all, as ``user`` may see them."""
     telling = Telling(notebooks, now_s, _clock_time)
-    return [_view(one, telling) for one in chosen]
+    return [_view(one, telling, user.name == one.user or user.role >= Role.ADMIN) for one in chosen]
 
 
-def _view(notebook: Notebook, telling: Telling) -> NotebookView:
+def _view(notebook: Notebook, telling: Telling, own: bool) -> NotebookView:
     attempts_max = notebook.restart.attempts_max
     return NotebookView(
         job=notebook.job,
@@ -104,7 +107,7 @@ def _view(notebook: Notebook, telling: Telling) -> NotebookView:
         finished_at=notebook.finished_at_s,
         retry_at=notebook.retry_at_s,
         checkpoints=notebook.checkpoints,
-        parameters=notebook.parameters,
+        parameters=notebook.parameters if own else {},
         foretold=notebook.foretold,
         use=notebook.use,
     )
