@@ -1,1 +1,33 @@
-"""Puts this folder on the path of every test, for the kits that several folders share."""
+"""Puts this folder on the path of every test, for the kits that several folders share, and looks whether a
+module leaves threads behind.
+
+One that goes on disturbs the tests after it: a connection's keep-alive, for instance, draws from ``random``
+in the middle of what hypothesis makes of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+SERVE_ALL = ("in-process worker", "asyncio_", "ThreadPoolExecutor-", "QueueFeederThread", "asyncio-waitpid-")
+"""Names of threads that outlive a module on purpose: of executors that are used again, and of torch's data
+loaders, asyncio and playwright."""
+ENDS_WITHIN_S = 20.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leaves_no_threads() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    deadline_s = time.monotonic() + ENDS_WITHIN_S
+    while left := [one for one in threading.enumerate() if _is_left(one, before)]:
+        assert time.monotonic() < deadline_s, f"threads that no test ended: {left}"
+        time.sleep(0.01)
+
+
+def _is_left(thread: threading.Thread, before: set[threading.Thread]) -> bool:
+    return thread not in before and not thread.name.startswith(SERVE_ALL)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +22,7 @@ from djinn_lab.srg.validation import validate_program
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.messages import FetchedTensor
 
-_WORKER = ThreadPoolExecutor(1)
+_WORKER = ThreadPoolExecutor(1, thread_name_prefix="in-process worker")
 """Inside a dispatched op torch leaves out conjugation, autograd and more for its thread; a worker knows
 nothing of that."""
 
@@ -30,6 +32,7 @@ class InProcessBackend:
 
     def __init__(self, memory_bytes: int = 2**33) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="djinn-test-"))
+        weakref.finalize(self, shutil.rmtree, self.directory, True)
         self.interpreter = Interpreter(torch.device("cpu"), memory_bytes, self.directory)
         self.programs: list[Program] = []
         self.cuts: list[Cut] = []
