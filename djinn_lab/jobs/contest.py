@@ -37,7 +37,8 @@ _ANYWHERE = Demand()
 @dataclass(slots=True)
 class Contest:
     """``contender``: by session. ``passed_over``: memory has not granted what a decision wanted to start.
-    ``given_back_s``: device-seconds of running gangs on devices that have left them."""
+    ``taken_back``: who had to ask memory again, and for whom. ``given_back_s``: device-seconds of running
+    gangs on devices that have left them."""
 
     tables: Tables
     policy: QueuePolicy = POLICIES["ours"]
@@ -45,6 +46,7 @@ class Contest:
     cluster: Cluster = field(default_factory=Cluster)
     contender: dict[str, str] = field(default_factory=dict)
     passed_over: set[str] = field(default_factory=set)
+    taken_back: set[tuple[str, str]] = field(default_factory=set)
     given_back_s: dict[str, float] = field(default_factory=dict)
     wake_at_s: float | None = None
     decided_s: float | None = None
@@ -57,6 +59,7 @@ class Contest:
             plan = decide(self.cluster, self.shares, self.policy, at_s)
             self.wake_at_s = plan.wake_at_s
             if not plan:
+                self._take_back()
                 return
             if plan.starts or plan.preemptions:
                 self.decided_s = at_s
@@ -107,6 +110,25 @@ class Contest:
                 self._offer()
                 if node.cordoned or not node.ready:
                     self._keep_nothing_on(name)
+
+    def _take_back(self) -> None:
+        """Room that memory has granted where a place is kept for somebody who lacks it: who has it cannot
+        start there, so it asks again, behind."""
+        tables, cluster = self.tables, self.cluster
+        self.taken_back = {one for one in self.taken_back if one[1] in cluster.pins}
+        for pin in cluster.pins.values():
+            lacks = tables.jobs[pin.job]
+            leaves = any(cluster.leaving.get(victim) == pin.job for victim in pin.victims)
+            if leaves or not lacks.memory_room or lacks.held_on not in dict(pin.where):
+                continue
+            assert lacks.held_on is not None
+            for job in tables.of_device(lacks.held_on):
+                if job.memory == "granted" and (job.job, pin.job) not in self.taken_back:
+                    self.taken_back.add((job.job, pin.job))
+                    held = moved(job, Move.HOLD) if job.state is JobState.QUEUED else job
+                    tables.put(replace(held, memory="ask"))
+                    tables.out.append(PlaceSegment(job.job, job.segment, job.session, lacks.held_on))
+                    self._follow_session(job.session, tables.now_s)
 
     def _keep_nothing_on(self, device: str) -> None:
         """Nobody can start there: who waits for his place there looks for another."""

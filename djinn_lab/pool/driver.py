@@ -222,10 +222,14 @@ class Driver:
 
     def _perform(self, commands: list[jobs.Command]) -> None:
         """In the order in which the queue gave them, even where performing one leads to more; but memory
-        hears of an order before it is asked for who is in it."""
+        hears of an order before it is asked for who is in it, and of who moves aside after whom it does so
+        for."""
         lines = [command for command in commands if isinstance(command, jobs.LineOrdered)]
         self._commands.extend(lines)
-        self._commands.extend(command for command in commands if command not in lines)
+        places = iter(sorted((c for c in commands if isinstance(c, jobs.PlaceSegment)), key=self._rank))
+        for command in commands:
+            if not isinstance(command, jobs.LineOrdered):
+                self._commands.append(next(places) if isinstance(command, jobs.PlaceSegment) else command)
         if self._performing:
             return
         self._performing = True
@@ -235,6 +239,10 @@ class Driver:
         finally:
             self._performing = False
         self._alarm.set(self.ledger.queue.due_s())
+
+    def _rank(self, command: jobs.PlaceSegment) -> int:
+        job = self.ledger.queue.job(command.job)
+        return len(jobs.RANKS) if job is None else jobs.RANKS[job.priority]
 
     def _perform_one(self, command: jobs.Command) -> None:
         match command:
@@ -268,6 +276,7 @@ class Driver:
         if job is None or flight is None or not _asks(job) or self.news.refuses_lost(command.job):
             return
         assert job.held_on is not None
+        self.residence.handle(memory.SegmentWithdrawn(self.ledger.clock.now_s(), command.job))
         self.residence.bind(command.session, job.held_on)  # no other one: a mate's move may have been refused
         self.residence.perform(self.residence.place(flight.placement))
 

@@ -111,12 +111,12 @@ class Running:
 def running(
     pool: PoolUnderTest, session: Session, search: Search, terms: Terms
 ) -> Iterator[tuple[str, Running]]:
-    """Once several of its ops have run: its job."""
+    """Once its branches run: its job."""
     cell = Running(session, search, terms)
     cell.thread.start()
     try:
         job = pool.wait_for_job(session=session.welcome.session, state="RUNNING")["job"]
-        wait_for(lambda: pool.rest.job(job)["ops_done"] > 100)
+        wait_for(lambda: pool.rest.job(job)["ops_done"] > 900)
         yield job, cell
     finally:
         cell.thread.join()
@@ -155,6 +155,23 @@ def test_a_gang_moves_aside_for_a_critical_cell_and_ends_as_if_it_had_not(
         assert cell.stages["preempted"] > 0
         assert stops(two, job) == 1
         assert two.rest.job(job)["ops_done"] == two.rest.job(job)["ops_total"]
+        leaves_nothing_behind(two, session)
+
+
+def test_a_gang_that_makes_room_is_parked_and_comes_back(two: PoolUnderTest, expected: Found) -> None:
+    """The other cell needs nearly all the memory of its device."""
+    search = Search()
+    urgent, _ = training(20, ballast_bytes=250 * MIB)
+    with two.session() as session, Client(two.info) as bob:
+        with running(two, session, search, Terms(gang=2, gang_min=2)) as (job, cell):
+            critical = bob.submit(urgent, priority="CRITICAL")
+            bob.until(critical, "RUNNING")
+            parts = [row["tier"] for row in two.rest.memory()["sessions"] if "/" in row["session"]]
+            assert sorted(parts) == ["device", "host"]
+            assert bob.result(critical).outcome == "done"
+        assert cell.raised == []
+        assert (cell.losses, search.weights()) == expected
+        assert stops(two, job) == 1
         leaves_nothing_behind(two, session)
 
 
@@ -272,6 +289,22 @@ def test_a_process_that_dies_while_a_gang_stands_aside(
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
         assert cell.told == "It ran on 2 devices: cpu:0, cpu:1."
+        leaves_nothing_behind(pool, session)
+
+
+def test_a_part_that_cannot_be_brought_over_begins_again(
+    without_host: PoolUnderTest, expected: Found
+) -> None:
+    """One device is drained, and there is no host to bring its part over."""
+    pool, search = without_host, Search()
+    with pool.session() as session:
+        with running(pool, session, search, Terms(gang=2)) as (job, cell):
+            home = pool.rest.job(job)["device"]
+            pool.rest.cordon("cpu:1" if home == "cpu:0" else "cpu:0", drain=True)
+            assert wait_for(lambda: goes_on(pool, job)).startswith(f"Running on {home},")
+        opened(pool)
+        assert cell.raised == []
+        assert (cell.losses, search.weights()) == expected
         leaves_nothing_behind(pool, session)
 
 

@@ -5,6 +5,7 @@ elsewhere session memory brings it there."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from djinn_lab.pool.residence import Hears, Residence
 
 ROOM_WAIT_S = 3.0
 """So long a group waits for room on a device; then the gang does without that one."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -116,6 +120,7 @@ class GroupRooms:
         if SEPARATOR not in command.job:
             self._others.stays(command)
             return
+        log.warning("part %s begins again, since it cannot be moved: %s", command.job, command.reason)
         self._stuck.add(command.job)
         asyncio.get_running_loop().call_soon(self._begin_again, command.job)
 
@@ -127,7 +132,8 @@ class GroupRooms:
             return
         gang, group = self._find(command.session)
         if gang is not None:
-            gang.stops.pop(group, None)
+            if gang.stops.pop(group, None) is not None:
+                log.warning("part %s begins again: %s", command.session, command.reason)
             gang.executed.pop(group, None)
 
     # -- parts ---------------------------------------------------------------------------------------------
