@@ -15,6 +15,7 @@ from real_pool import PoolUnderTest
 
 import djinn_lab
 from djinn_lab.cli import main
+from djinn_lab.client.dry_run import DryRun
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import OptionError, PoolError, Refused
 from djinn_lab.jobs import Terms
@@ -187,6 +188,17 @@ def test_what_a_captured_cell_announces_has_run(pool: PoolUnderTest) -> None:
         late = session.capture(terms=Terms(after=(f"{own}:checkpoint=whole",)))
         with pytest.raises(Refused, match="without announcing checkpoint 'whole', and announced 1"), late:
             again = torch.ones(1) + 1
+
+
+def test_a_dry_run_announces_nothing_and_goes_on(pool: PoolUnderTest) -> None:
+    with pool.session() as session:
+        rehearsal = DryRun(session, session.capture())
+        with rehearsal:
+            kept = torch.ones(3) + 1
+            djinn_lab.publish("never made")
+            kept = kept * 2
+        assert "Cuts: none" in "\n".join(rehearsal.plan)
+    assert "never made" not in [one["name"] for one in pool.rest.published()]
 
 
 def test_data_in_a_terminal(pool: PoolUnderTest, capsys: pytest.CaptureFixture[str]) -> None:
