@@ -85,6 +85,19 @@ def _add_terms(parser: argparse.ArgumentParser) -> None:
         "--gang", type=_gang, metavar="N[:MIN]", help="devices at once; with MIN, start with as few"
     )
     parser.add_argument(
+        "-t",
+        "--target",
+        metavar="WHERE",
+        help="run on this device, such as cuda:0, or on one with this label, such as gpu=h200; several with "
+        "commas: any of the devices, all of the labels",
+    )
+    parser.add_argument(
+        "--tolerate",
+        action="append",
+        metavar="TAINT",
+        help="also run on devices that are kept for cells that say so; may be given again",
+    )
+    parser.add_argument(
         "--after",
         action="append",
         type=_after,
@@ -144,6 +157,8 @@ def _terms(chosen: dict[str, Any]) -> Terms:
         after_timeout_s=chosen.pop("after_timeout", None),
         deadline_s=chosen.pop("deadline", None),
         timeout_s=chosen.pop("timeout", None),
+        target=chosen.pop("target", None),
+        tolerates=tuple(chosen.pop("tolerate", ())),
     )
 
 

@@ -52,6 +52,7 @@ def build_app() -> typer.Typer:
     app.command("share")(queue.set_share)
     app.command("cordon")(queue.cordon_device)
     app.command("uncordon")(queue.uncordon_device)
+    app.command("device")(queue.describe_device)
     app.command("sessions")(sessions.show_sessions)
     app.command("close")(sessions.close_session)
     app.command("profiles")(profiles.show_profiles)

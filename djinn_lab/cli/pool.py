@@ -110,7 +110,7 @@ def status(as_json: AsJson = False) -> None:
     )
     jobs = ", ".join(f"{count} {state.lower()}" for state, count in answer["jobs"].items() if count)
     print_line(f"Sessions: {answer['sessions']}. Jobs: {jobs or 'none yet'}.")
-    headings = ("device", "state", "memory used", "threads", "queue", "job", "speed")
+    headings = ("device", "state", "memory used", "threads", "queue", "job", "speed", "labels")
     print_table("Devices", headings, [_device_row(device) for device in answer["devices"]])
 
 
@@ -119,12 +119,13 @@ def _device_row(device: dict[str, Any]) -> tuple[str, ...]:
     rate = device["flops_per_s"]
     return (
         device["device"],
-        device["state"],
+        device["state"] + (", cordoned" if device["cordoned"] else ""),
         used,
         str(device["threads"]),
         str(device["queue_length"]),
         (device["job"] or "")[:12],
         "not measured" if rate is None else f"{rate / 1e9:.0f} GFLOP/s",
+        ", ".join((*device["labels"], *(f"kept for {taint}" for taint in device["taints"]))),
     )
 
 

@@ -1,4 +1,4 @@
-"""``djinn-lab queue``, ``why``, ``share``, ``cordon``, ``uncordon`` and ``preempt``."""
+"""``djinn-lab queue``, ``why``, ``share``, ``cordon``, ``uncordon``, ``device`` and ``preempt``."""
 
 from __future__ import annotations
 
@@ -109,6 +109,46 @@ def uncordon_device(device: DeviceName) -> None:
 
     PoolClient.find().uncordon(device)
     print_line(f"{device} serves again.")
+
+
+def describe_device(
+    device: DeviceName,
+    label: Annotated[
+        list[str] | None, typer.Option(help="key=value, that cells can ask for with --target; repeatable.")
+    ] = None,
+    taint: Annotated[
+        list[str] | None, typer.Option(help="Only cells with --tolerate TAINT start there; repeatable.")
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0, help="Of a device-hour; the cheaper device is taken first.")
+    ] = None,
+    clear: Annotated[bool, typer.Option(help="Forget what was said before.")] = False,
+) -> None:
+    """Show or say what is to be known of a device: labels, taints, a price (operators)."""
+    from djinn_lab.client.rest import PoolClient
+
+    client = PoolClient.find()
+    known = _device(client.status()["devices"], device)
+    if label or taint or price is not None or clear:
+        kind = f"kind={device.partition(':')[0]}"
+        before = [] if clear else [one for one in known["labels"] if one != kind]
+        given = {one.partition("=")[0] for one in label or ()}
+        labels = [*(one for one in before if one.partition("=")[0] not in given), *(label or ())]
+        taints = dict.fromkeys((*(() if clear else known["taints"]), *(taint or ())))
+        kept_price = 0.0 if clear else known["price"]
+        client.describe_device(device, labels, list(taints), kept_price if price is None else price)
+        known = _device(client.status()["devices"], device)
+    kept = f"; kept for {', '.join(known['taints'])}" if known["taints"] else ""
+    costs = f"; {known['price']:g} an hour" if known["price"] else ""
+    print_line(f"{device}: {', '.join(known['labels'])}{kept}{costs}.")
+
+
+def _device(devices: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    for device in devices:
+        if device["device"] == name:
+            return device
+    known = ", ".join(device["device"] for device in devices)
+    raise OptionError(f"There is no device {name!r}.", f"There are {known}.")
 
 
 def preempt_job(job: JobId) -> None:

@@ -13,6 +13,7 @@ from djinn_lab.capture.recorder import Recorder
 from djinn_lab.client.executor import CellJob, PoolExecutor
 from djinn_lab.client.report import CellReport
 from djinn_lab.errors import UserError
+from djinn_lab.jobs import Terms
 from djinn_lab.scheduler import DeviceProfile, ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.merging import merge_programs
@@ -47,6 +48,11 @@ class Cell:
     @property
     def report(self) -> CellReport:
         return self._job.report
+
+    @property
+    def terms(self) -> Terms:
+        """What was asked of the pool's queue."""
+        return self._job.terms
 
     @property
     def worked(self) -> bool:

@@ -20,7 +20,7 @@ def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator
         yield f"{report.cell}: no torch work was captured, so nothing was sent to the pool."
         return
     yield f"{report.cell} ran as job {report.job[:8]} on {report.device}."
-    yield from _device(session, report.device)
+    yield from _device(session, report.device, cell.terms.target)
     if report.gang:
         yield f"Gang: {report.gang}"
     yield from _queue(session, report.job, report.stages.get("queued", 0.0), waits)
@@ -31,15 +31,18 @@ def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator
     yield from _cuts(cell)
 
 
-def _device(session: Session, device: str | None) -> Iterator[str]:
+def _device(session: Session, device: str | None, target: str | None) -> Iterator[str]:
+    if target is not None:
+        yield f"Placement: it asked for {target}, and {device} is that; its session's values are there now."
+        return
     others = [info.device for info in session.welcome.devices if info.device != device]
     if not others:
         yield f"Placement: {device} is the pool's only device."
         return
     yield (
         "Placement: a session is bound at its first cell to the device with the fewest sessions and waiting "
-        f"jobs (ties by name), which was {device}; its values live there, so every later cell runs there, "
-        f"not on {', '.join(others)}."
+        f"jobs (ties by price and name); its values are on {device} now, so this cell ran there, not on "
+        f"{', '.join(others)}. A session goes elsewhere where that is worth the copy, or asked for."
     )
 
 

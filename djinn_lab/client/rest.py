@@ -221,6 +221,13 @@ class PoolClient:
     def uncordon(self, device: str) -> None:
         self._request("POST", f"/v1/devices/{_part(device)}/uncordon")
 
+    def describe_device(
+        self, device: str, labels: Sequence[str] = (), taints: Sequence[str] = (), price: float = 0.0
+    ) -> None:
+        """In place of what was said about it before: ``key=value`` labels, taints, the price of an hour."""
+        body = {"labels": list(labels), "taints": list(taints), "price": price}
+        self._check(self._send("PUT", f"/v1/devices/{_part(device)}/description", body=body))
+
     def reserve(
         self,
         name: str,

@@ -10,22 +10,16 @@ from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.messages import SegmentRefused, SegmentSubmitted
 from djinn_lab.jobs.states import RANKS, IllegalEvent, JobState, Move
 from djinn_lab.jobs.tables import Tables, next_state
-from djinn_lab.jobs.terms import NO_TERMS
+from djinn_lab.jobs.targets import parsed, told
+from djinn_lab.jobs.terms import NO_TERMS, Terms
 
 
 def check(tables: Tables, event: SegmentSubmitted) -> None:
     """Raises IllegalEvent for a submit that cannot be taken; changes nothing."""
     old = _expect_next(tables, event)
-    if event.wish is not None and event.wish not in tables.devices:
-        known = ", ".join(sorted(tables.devices)) or "none is up yet"
-        raise IllegalEvent(f"there is no device {event.wish!r} (devices: {known})", "client")
-    bound = tables.bound.get(event.session)
-    if event.wish is not None and bound not in (None, event.wish):
-        raise IllegalEvent(
-            f"the session's values live on {bound}, so it cannot run on {event.wish}", "client"
-        )
     if old is None:
         _check_terms(tables, event)
+    _check_target(tables, event, event.terms if old is None else old.terms)
 
 
 def submit(tables: Tables, event: SegmentSubmitted) -> None:
@@ -92,6 +86,38 @@ def _check_terms(tables: Tables, event: SegmentSubmitted) -> None:
             "client",
         )
     dependencies.check(tables, event)
+
+
+def _check_target(tables: Tables, event: SegmentSubmitted, terms: Terms) -> None:
+    """Some device must suit it, and its session must be there or be able to go there."""
+    devices = [device for _, device in sorted(tables.devices.items())]
+    try:
+        target = parsed(event.wish)
+    except ValueError as error:
+        raise IllegalEvent(f"it asks for {error}", "client") from None
+    unknown = sorted((target.devices or frozenset()) - tables.devices.keys())
+    told_devices = ", ".join(map(told, devices)) or "none is up yet"
+    if unknown:
+        raise IllegalEvent(f"there is no device {unknown[0]!r} (devices: {told_devices})", "client")
+    wanted = [device for device in devices if target.suits(device)]
+    if not wanted and event.wish is not None:
+        raise IllegalEvent(f"no device is {event.wish} (devices: {told_devices})", "client")
+    allowed = [device for device in wanted if device.taints <= frozenset(terms.tolerates)]
+    if wanted and not allowed:
+        raise IllegalEvent(
+            f"what it could run on is kept for others ({', '.join(map(told, wanted))}); "
+            "cells start there with --tolerate and that name",
+            "client",
+        )
+    if devices and len(allowed) < terms.gang_min and event.wish is not None:
+        raise IllegalEvent(
+            f"a gang of at least {terms.gang_min} devices does not fit on {len(allowed)} that suit it",
+            "client",
+        )
+    bound = tables.bound.get(event.session)
+    if bound is not None and tables.devices[bound] not in allowed and event.move_s is None:
+        where = event.wish or " or ".join(device.device for device in allowed)
+        raise IllegalEvent(f"the session's values live on {bound}, so it cannot run on {where}", "client")
 
 
 def _arrived(

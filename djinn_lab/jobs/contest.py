@@ -28,6 +28,7 @@ from djinn_lab.jobs.messages import ChargeAccount, MemoryNeed, PlaceSegment, Seg
 from djinn_lab.jobs.request import Demand, Node, Request
 from djinn_lab.jobs.states import IN_LINE, RANKS, IllegalEvent, JobState, Move
 from djinn_lab.jobs.tables import Tables, moved
+from djinn_lab.jobs.targets import parsed, suits
 
 CONTENDING = frozenset({*IN_LINE, JobState.RESTORING})
 ROUNDS_MAX = 1000
@@ -87,7 +88,7 @@ class Contest:
     def _follow(self, at_s: float) -> None:
         """Bring what decisions read to what the last event made of the jobs."""
         tables, cluster = self.tables, self.cluster
-        self._follow_devices()
+        others = self._follow_devices()
         self.passed_over -= tables.memory_news
         touched = [job for name in tables.touched if (job := tables.find(name))]
         for job in touched:
@@ -99,17 +100,32 @@ class Contest:
                 self.passed_over.discard(job.job)
         named = {name for one in touched if one.terms.after for name in jobs_in(one.terms.after)}
         awaited = [job for name in sorted(named) if (job := tables.jobs.get(name))]
-        for session in dict.fromkeys(job.session for job in (*touched, *awaited)):
+        for session in dict.fromkeys((*(job.session for job in (*touched, *awaited)), *others)):
             self._follow_session(session, at_s)
 
-    def _follow_devices(self) -> None:
+    def _follow_devices(self) -> list[str]:
+        """Sessions for which another device may be the right one now."""
+        others: dict[str, None] = {}
         for name, device in self.tables.devices.items():
-            node = Node(name, cordoned=device.cordoned, ready=device.alive)
-            if self.cluster.nodes.get(name) != node:
-                self.cluster.set_node(node)
-                self._offer()
-                if node.cordoned or not node.ready:
-                    self._keep_nothing_on(name)
+            node = Node(
+                name,
+                labels=device.labels,
+                taints=device.taints,
+                cordoned=device.cordoned,
+                ready=device.alive,
+                price=device.price,
+            )
+            known = self.cluster.nodes.get(name)
+            if known == node:
+                continue
+            self.cluster.set_node(node)
+            self._offer()
+            described = known is not None and (known.labels, known.taints) != (node.labels, node.taints)
+            if node.cordoned or not node.ready or described:
+                self._keep_nothing_on(name)
+            if described:
+                others |= dict.fromkeys(self.contender)
+        return list(others)
 
     def _take_back(self) -> None:
         """Room that memory has granted where a place is kept for somebody who lacks it: who has it cannot
@@ -204,6 +220,10 @@ class Contest:
             self.contender.pop(session, None)
             return
         self.contender[session] = first.job
+        device = self._better_place(first)
+        if device is not None:
+            self._move(first, device, at_s)
+            return
         request = self._request(first)
         known = self.cluster.waiting.get(first.job)
         if known is None:
@@ -215,10 +235,17 @@ class Contest:
         if kept and ((nodes is not None and kept - nodes) or anchor not in (None, *kept)):
             self.cluster.unpin(first.job)
 
+    def _better_place(self, job: Job) -> str | None:
+        """A device that suits it, where the one that its session is bound to does not."""
+        assert job.held_on is not None
+        here = self.tables.devices[job.held_on]
+        if job.settled or job.move_s is None or suits(job.wish, job.terms.tolerates, here):
+            return None
+        return self._least_loaded(job)
+
     def _request(self, job: Job) -> Request:
         ready = job.memory in ("free", "granted", "line") or (job.memory == "held" and job.memory_room)
-        stays = job.held_on if job.move_s is None else None
-        only = job.held_on if job.settled else job.wish or stays
+        only = job.held_on if job.settled or job.move_s is None else None
         return Request(
             job=job.job,
             account=job.account,
@@ -250,8 +277,8 @@ class Contest:
     # -- sessions without a device -------------------------------------------------------------------------
 
     def _bind_new(self, at_s: float) -> None:
-        """Give jobs without a device one, so that memory can be asked: the wished one, or the least loaded;
-        ties by name. Binding is no promise: a decision may move the session."""
+        """Give jobs without a device one, so that memory can be asked: of those that suit it the least
+        loaded; ties by price and name. Binding is no promise: a decision may move the session."""
         tables = self.tables
         for job in sorted(tables.in_state(JobState.SUBMITTED), key=lambda job: job.arrival):
             if job.waits_for:
@@ -272,13 +299,14 @@ class Contest:
 
     def _least_loaded(self, job: Job) -> str | None:
         tables = self.tables
-        up = [name for name, device in tables.devices.items() if device.alive and job.wish in (None, name)]
-        load = {name: 0 for name in up if not tables.devices[name].cordoned}
+        tolerates = job.terms.tolerates
+        open_devices = [device for device in tables.devices.values() if device.alive and not device.cordoned]
+        load = {device.device: 0 for device in open_devices if suits(job.wish, tolerates, device)}
         waiting = [other.held_on for other in tables.in_state(*CONTENDING)]
         for name in (*tables.bound.values(), *waiting):
             if name in load:
                 load[name] += 1
-        return min(load, key=lambda name: (load[name], name), default=None)
+        return min(load, key=lambda name: (load[name], tables.devices[name].price, name), default=None)
 
     # -- obeying a plan ------------------------------------------------------------------------------------
 
@@ -339,6 +367,14 @@ class Contest:
 
 def _demand(job: Job, only: str | None) -> Demand:
     """``only``: the device that it has to run on; a gang has others besides."""
-    if job.gang > 1:
-        return Demand(members=job.gang, members_min=job.gang_min, anchor=only)
-    return _ANYWHERE if only is None else Demand(nodes=frozenset({only}))
+    if job.gang == 1 and job.wish is None and not job.terms.tolerates:
+        return _ANYWHERE if only is None else Demand(nodes=frozenset({only}))
+    target, alone = parsed(job.wish), job.gang == 1 and only is not None
+    return Demand(
+        members=job.gang,
+        members_min=job.gang_min,
+        selector=target.labels,
+        tolerates=frozenset(job.terms.tolerates),
+        nodes=frozenset({only}) if alone and only is not None else target.devices,
+        anchor=None if alone else only,
+    )

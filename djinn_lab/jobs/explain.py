@@ -72,9 +72,11 @@ def ordinal(number: int) -> str:
 
 
 def _explain_submitted(job: Job, closed: Closed) -> str:
-    if job.wish is not None:
+    if job.wish in (*closed.cordoned, *closed.lost):
         why = "cordoned" if job.wish in closed.cordoned else "being started again"
         return f"Waits for {job.wish}, which is {why}."
+    if job.wish is not None:
+        return f"Waits for {job.wish}: what suits it is cordoned, being started again or kept for others."
     parts = [(closed.cordoned, "cordoned"), (closed.lost, "being started again")]
     shut = [f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {why}" for names, why in parts if names]
     return f"Waits for a device; {_listed(shut)}." if shut else "Waits for the first device to be ready."

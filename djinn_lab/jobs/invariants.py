@@ -6,6 +6,7 @@ from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.states import FINISHED, IN_LINE, JobState
 from djinn_lab.jobs.tables import Tables
+from djinn_lab.jobs.targets import suits
 
 
 def check_queue(tables: Tables) -> None:
@@ -36,7 +37,11 @@ def check_queue(tables: Tables) -> None:
             free = idle and next_of_session and job.memory in ("free", "granted") and job.gang_min == 1
             assert not free, f"{job.job} is queued for an idle {job.held_on}"
         if job.state is JobState.SUBMITTED:
-            up = [device for device in sorted(open_devices) if job.wish in (None, device)]
+            up = [
+                device
+                for device in sorted(open_devices)
+                if suits(job.wish, job.terms.tolerates, tables.devices[device])
+            ]
             assert not up or job.waits_for, f"{job.job} has no device although {up} could take it"
     for job in finished.values():
         assert job.finished, f"{job.job} is {job.state} among the finished"

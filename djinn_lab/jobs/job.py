@@ -117,6 +117,9 @@ class DeviceView(msgspec.Struct, frozen=True):
     running: str | None
     line: tuple[str, ...]
     sessions: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
+    price: float = 0.0
 
 
 class Closed(msgspec.Struct, frozen=True):

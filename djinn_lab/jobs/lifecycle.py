@@ -25,6 +25,7 @@ from djinn_lab.jobs.messages import (
 )
 from djinn_lab.jobs.states import IN_LINE, IllegalEvent, JobState, Move
 from djinn_lab.jobs.tables import OUTCOME_MOVES, Tables, moved
+from djinn_lab.jobs.targets import suits
 from djinn_lab.units import format_seconds
 
 # -- session memory ----------------------------------------------------------------------------------------
@@ -167,9 +168,27 @@ def refuse_move(tables: Tables, event: MoveRefused) -> None:
     tables.bound[job.session] = event.device
     reason = f"it stays on {event.device}: {event.reason}"
     for mate in mates:
-        if mate.job == event.job or mate.held_on not in (None, event.device):
+        if mate.state is not JobState.WAITING and not suits(mate.wish, mate.terms.tolerates, device):
+            _refuse_target(tables, mate, event, reason)
+        elif mate.job == event.job or mate.held_on not in (None, event.device):
             tables.memory_news.add(mate.job)
             tables.put(replace(mate, settled=True, held_on=event.device, memory_reason=reason))
+
+
+def _refuse_target(tables: Tables, job: Job, event: MoveRefused, reason: str) -> None:
+    """It may not run where its session has to stay."""
+    where = f"is to run on {job.wish}" if job.wish is not None else f"may not run on {event.device}"
+    message = f"it {where}, and its session cannot be brought there: {reason}"
+    held = moved(job, Move.HOLD) if job.state in IN_LINE else job
+    tables.out.append(EndSegment(job.job, job.segment, "refused", 0, job.held_on, message))
+    tables.settle(held, "failed", event.at_s, message)
+
+
+def loosen(tables: Tables, device: str) -> None:
+    """Who was to stay there, and may not run there any more, may go elsewhere."""
+    for job in tables.of_device(device):
+        if job.settled and not suits(job.wish, job.terms.tolerates, tables.devices[device]):
+            tables.put(replace(job, settled=False))
 
 
 def cordon(tables: Tables, device: str) -> None:

@@ -39,14 +39,14 @@ class DeviceLost(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
-    """``wish``: the device the user asked for. ``predicted_s``: expected run time, None when unknown. With
-    ``memory`` held: why, and for how long about. ``account``: the leaf of the share tree that pays, the
-    user's name if empty. ``terms`` count with the first segment. ``devices``: that this segment can use at
-    once, at most as many as its terms ask for; fewer: ``devices_why``. ``move_s``: what bringing the
-    session's state to another device would take, None when it cannot be brought; ``parts_s``: likewise of
-    what the parts of a gang will hold beside it. ``met``: of what it comes after, data that was published
-    before; ``elsewhere``: batch notebooks. ``notebook``: the batch notebook that the session belongs to,
-    empty for none."""
+    """``wish``: where the user wants it to run, as :mod:`djinn_lab.jobs.targets` has it. ``predicted_s``:
+    expected run time, None when unknown. With ``memory`` held: why, and for how long about. ``account``: the
+    leaf of the share tree that pays, the user's name if empty. ``terms`` count with the first segment.
+    ``devices``: that this segment can use at once, at most as many as its terms ask for; fewer:
+    ``devices_why``. ``move_s``: what bringing the session's state to another device would take, None when it
+    cannot be brought; ``parts_s``: likewise of what the parts of a gang will hold beside it. ``met``: of what
+    it comes after, data that was published before; ``elsewhere``: batch notebooks. ``notebook``: the batch
+    notebook that the session belongs to, empty for none."""
 
     at_s: float
     job: str
@@ -210,6 +210,18 @@ class DeviceCordoned(msgspec.Struct, frozen=True, tag=True):
     drain: bool = False
 
 
+class DeviceDescribed(msgspec.Struct, frozen=True, tag=True):
+    """What operators say about a device, in place of what they said before. ``labels``: ``key=value``, for
+    cells that ask for them; ``taints``: only cells that tolerate all of them start there; ``price``: of a
+    device-hour, in any currency."""
+
+    at_s: float
+    device: str
+    labels: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
+    price: float = 0.0
+
+
 class QueueOpened(msgspec.Struct, frozen=True, tag=True):
     """The first event of a queue's life: by which policy it decides (its name in
     :data:`djinn_lab.jobs.decision.POLICIES`, or itself), and what its accounts have used and may use."""
@@ -296,6 +308,7 @@ Event = (
     | SegmentPreempted
     | MoveRefused
     | DeviceCordoned
+    | DeviceDescribed
     | QueueOpened
     | PolicyChanged
     | SharesChanged

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-from djinn_lab.jobs import arrivals, dependencies, lifecycle
+from djinn_lab.jobs import arrivals, dependencies, lifecycle, targets
 from djinn_lab.jobs.awaited import CheckpointAnnounced, DataPublished, ElsewhereChanged
 from djinn_lab.jobs.contest import Contest
 from djinn_lab.jobs.decision import POLICIES, Calendar, Snapshot
@@ -19,6 +20,7 @@ from djinn_lab.jobs.messages import (
     Command,
     DeviceAdded,
     DeviceCordoned,
+    DeviceDescribed,
     DeviceLost,
     Event,
     JobFinished,
@@ -179,6 +181,9 @@ class JobQueue:
                 running=device.running,
                 line=tuple(job.job for job in lines[name]),
                 sessions=tuple(sorted(s for s, bound in tables.bound.items() if bound == name)),
+                labels=tuple(sorted(device.labels)),
+                taints=tuple(sorted(device.taints)),
+                price=device.price,
             )
             for name, device in sorted(tables.devices.items())
         )
@@ -199,6 +204,8 @@ class JobQueue:
                 self._lose_device(event)
             case DeviceCordoned():
                 self._cordon(event)
+            case DeviceDescribed():
+                self._describe(event)
             case QueueOpened() | PolicyChanged():
                 self._open(event)
             case SharesChanged():
@@ -306,6 +313,26 @@ class JobQueue:
         if known is None or not known.alive:
             raise IllegalEvent(f"{event.device} is not up", "pool")
         lifecycle.lose_device(self._tables, event.device, event.at_s, event.message)
+
+    def _describe(self, event: DeviceDescribed) -> None:
+        known = self._tables.devices.get(event.device)
+        if known is None:
+            raise IllegalEvent(f"there is no device {event.device!r}", "client")
+        marks = (*event.labels, *event.taints)
+        if len(marks) > targets.MARKS_MAX or not 0 <= event.price < math.inf:
+            what = f"{len(marks)} labels and taints, at most {targets.MARKS_MAX}"
+            what = what if len(marks) > targets.MARKS_MAX else f"a price of {event.price} (0 or more)"
+            raise IllegalEvent(f"device {event.device} would have {what}", "client")
+        try:
+            for label in event.labels:
+                targets.check_label(label)
+            for taint in event.taints:
+                targets.check_taint(taint)
+        except ValueError as error:
+            raise IllegalEvent(f"device {event.device} would have {error}", "client") from None
+        known.given_labels, known.taints = frozenset(event.labels), frozenset(event.taints)
+        known.price = event.price
+        lifecycle.loosen(self._tables, event.device)
 
     def _cordon(self, event: DeviceCordoned) -> None:
         known = self._tables.devices.get(event.device)

@@ -20,7 +20,8 @@ OUTCOME_MOVES = {"done": Move.FINISH, "failed": Move.FAIL, "cancelled": Move.CAN
 
 @dataclass(slots=True)
 class Device:
-    """``alive``: its worker is up. ``cordoned``: nothing new starts. ``running``: the job that it runs."""
+    """``alive``: its worker is up. ``cordoned``: nothing new starts. ``running``: the job that it runs.
+    ``taints``: only for those that tolerate all of them. ``price``: of a device-hour, in any currency."""
 
     device: str
     alive: bool = True
@@ -28,6 +29,14 @@ class Device:
     running: str | None = None
     memory_bytes: int = 0
     link_bytes_per_s: float = 0.0
+    given_labels: frozenset[str] = frozenset()
+    taints: frozenset[str] = frozenset()
+    price: float = 0.0
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """What operators gave it, and its kind."""
+        return self.given_labels | {f"kind={self.device.partition(':')[0]}"}
 
 
 @dataclass(slots=True)

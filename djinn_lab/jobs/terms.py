@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from djinn_lab.jobs import conditions
+from djinn_lab.jobs import conditions, targets
 from djinn_lab.units import format_seconds
 
 GANG_MAX = 4096
@@ -19,7 +19,9 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
     :mod:`djinn_lab.jobs.conditions` has it; with ``after_any`` a job alone may have ended anyhow.
     ``after_count``: so many of them suffice, None: all; ``after_timeout_s``: it waits so long for them, and
     is cancelled then. ``deadline_s``: when the cell should be done, in seconds from its submission; it
-    orders, and kills nothing. ``timeout_s``: of run time; past it the cell is stopped."""
+    orders, and kills nothing. ``timeout_s``: of run time; past it the cell is stopped. ``target``: the
+    devices that it may run on, as :mod:`djinn_lab.jobs.targets` has it; ``tolerates``: taints of devices that
+    it may run on nevertheless."""
 
     gang: int = 1
     gang_min: int = 1
@@ -29,6 +31,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout_s: float | None = None
     after_count: int | None = None
     after_timeout_s: float | None = None
+    target: str | None = None
+    tolerates: tuple[str, ...] = ()
 
     def problem(self) -> str | None:
         """What is wrong with the numbers, None when nothing is."""
@@ -46,6 +50,14 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
             return f"{self.after_count} of the {awaited} that it comes after (1 to all of them)"
         if self.after_timeout_s is not None and not awaited:
             return "a limit of waiting without anything to wait for"
+        if len(self.tolerates) > targets.MARKS_MAX:
+            return f"it tolerates {len(self.tolerates)} taints, at most {targets.MARKS_MAX}"
+        try:
+            targets.parsed(self.target)
+            for taint in self.tolerates:
+                targets.check_taint(taint)
+        except ValueError as error:
+            return str(error)
         for name, seconds in (
             ("deadline", self.deadline_s),
             ("timeout", self.timeout_s),

@@ -48,6 +48,7 @@ from djinn_lab.worker.messages import (
 
 Steering = (
     jobs.DeviceCordoned
+    | jobs.DeviceDescribed
     | jobs.SharesChanged
     | jobs.PolicyChanged
     | jobs.ReservationMade

@@ -85,7 +85,7 @@ class Intake:
             return
         judgement = await self._judge(submit, inspected, known)
         try:
-            event = self._event(session, submit, inspected, judgement)
+            event = self._event(session, submit, inspected, judgement, known)
             self._ledger.queue.check(event)
         except jobs.IllegalEvent as error:
             refusal = Refused(f"The pool refuses this cell: {error}.")
@@ -149,7 +149,12 @@ class Intake:
         return answer, [command for command in commands if command is not answer]
 
     def _event(
-        self, session: Session, submit: SubmitSegment, inspected: Inspected, judgement: Judgement
+        self,
+        session: Session,
+        submit: SubmitSegment,
+        inspected: Inspected,
+        judgement: Judgement,
+        known: jobs.Job | None,
     ) -> jobs.SegmentSubmitted:
         terms, notebooks = self._terms(submit)
         return jobs.SegmentSubmitted(
@@ -161,7 +166,7 @@ class Intake:
             priority=submit.priority,
             ops_total=inspected.ops,
             final=submit.final,
-            wish=submit.target,
+            wish=terms.target if known is None else known.terms.target,
             predicted_s=self._predicted_s(session, submit, inspected, judgement),
             memory="ask",
             move_s=self._ledger.accounts.move_s(session.session),

@@ -19,7 +19,7 @@ from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database import usage_history
 from djinn_lab.pool.database.shares import write_targets
 from djinn_lab.pool.job_api import find_job
-from djinn_lab.pool.steering import remember
+from djinn_lab.pool.steering import Said, remember
 from djinn_lab.pool.web import admin, answer, documented, operator, reader
 
 Body = TypeVar("Body")
@@ -39,6 +39,14 @@ class Cordon(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``drain``: what runs moves aside, to run elsewhere."""
 
     drain: bool = False
+
+
+class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """In place of what was said about the device before. ``price``: of a device-hour."""
+
+    labels: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
+    price: float = 0.0
 
 
 class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,6 +177,16 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
     async def uncordon(device: str, _user: Annotated[User, Depends(operator)]) -> None:
         await _steer_and_keep(context, jobs.DeviceCordoned(clock.now_s(), device, False))
 
+    @app.put(
+        "/v1/devices/{device}/description",
+        status_code=204,
+        summary="Labels that cells can ask for, taints that they have to tolerate, and a price (operators)",
+    )
+    async def describe(device: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
+        said = await _body(request, Description)
+        event = jobs.DeviceDescribed(clock.now_s(), device, said.labels, said.taints, said.price)
+        await _steer_and_keep(context, event)
+
     @app.put("/v1/queue/policy", status_code=204, summary="Decide by another policy from now on (admins)")
     async def set_policy(request: Request, _user: Annotated[User, Depends(admin)]) -> None:
         policy = (await _body(request, Policy)).policy
@@ -200,9 +218,7 @@ def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
         await _steer_and_keep(context, jobs.ReservationEnded(clock.now_s(), name))
 
 
-async def _steer_and_keep(
-    context: PoolContext, event: jobs.DeviceCordoned | jobs.ReservationMade | jobs.ReservationEnded
-) -> None:
+async def _steer_and_keep(context: PoolContext, event: Said) -> None:
     """It holds for this pool and those that follow it."""
     _steer(context, lambda: context.driver.steer(event))
     await context.store.commit(remember(event))

@@ -1,4 +1,5 @@
-"""What people in charge said about devices, in the database: cordons and reservations outlive the pool."""
+"""What people in charge said about devices, in the database: cordons, reservations and descriptions outlive
+the pool."""
 
 from __future__ import annotations
 
@@ -8,22 +9,34 @@ import msgspec
 import sqlalchemy as sa
 from msgspec.structs import replace
 
-from djinn_lab.jobs import DeviceCordoned, IllegalEvent, ReservationEnded, ReservationMade
+from djinn_lab.jobs import (
+    DeviceCordoned,
+    DeviceDescribed,
+    IllegalEvent,
+    ReservationEnded,
+    ReservationMade,
+)
 from djinn_lab.pool.database.batch import Work
 from djinn_lab.pool.database.engine import upsert
 from djinn_lab.pool.database.tables import steering
 from djinn_lab.pool.driver import Driver
 
-Kept = DeviceCordoned | ReservationMade
+Kept = DeviceCordoned | DeviceDescribed | ReservationMade
+Said = Kept | ReservationEnded
 
 log = logging.getLogger(__name__)
 
 
-def remember(event: DeviceCordoned | ReservationMade | ReservationEnded) -> Work:
+def remember(event: Said) -> Work:
     """Replaces what was said about the same device or reservation before; what is over is forgotten."""
-    kind = "cordon" if isinstance(event, DeviceCordoned) else "reservation"
-    name = event.device if isinstance(event, DeviceCordoned) else event.name
-    over = isinstance(event, ReservationEnded) or (isinstance(event, DeviceCordoned) and not event.cordoned)
+    match event:
+        case DeviceCordoned():
+            kind, name, over = "cordon", event.device, not event.cordoned
+        case DeviceDescribed():
+            kind, name = "description", event.device
+            over = not (event.labels or event.taints or event.price)
+        case ReservationMade() | ReservationEnded():
+            kind, name, over = "reservation", event.name, isinstance(event, ReservationEnded)
     row = {"kind": kind, "name": name, "event": msgspec.json.encode(event).decode()}
 
     def write(connection: sa.Connection) -> None:
@@ -37,7 +50,7 @@ def remember(event: DeviceCordoned | ReservationMade | ReservationEnded) -> Work
 
 
 def read_steering(connection: sa.Connection) -> list[Kept]:
-    """Cordons and reservations as they were made."""
+    """As it was said."""
     rows = connection.execute(sa.select(steering.c.event).order_by(steering.c.kind, steering.c.name))
     return [msgspec.json.decode(row.event, type=Kept) for row in rows]
 

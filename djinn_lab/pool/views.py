@@ -15,7 +15,8 @@ from djinn_lab.protocol.version import VERSION
 
 
 class DeviceReport(msgspec.Struct, frozen=True):
-    """A device in the API. ``state``: ``starting``, ``idle``, ``busy`` or ``lost``."""
+    """A device in the API. ``state``: ``starting``, ``idle``, ``busy`` or ``lost``. ``labels``, ``taints``,
+    ``price``: what operators said about it."""
 
     device: str
     kind: str
@@ -35,6 +36,10 @@ class DeviceReport(msgspec.Struct, frozen=True):
     restarts: int
     session_bytes: dict[str, int]
     failure: str | None
+    cordoned: bool = False
+    labels: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
+    price: float = 0.0
 
 
 class BlobsReport(msgspec.Struct, frozen=True):
@@ -118,6 +123,10 @@ def device_reports(driver: Driver) -> list[DeviceReport]:
                 restarts=driver.launcher.restarts(device),
                 session_bytes=dict(account.session_bytes) if account else {},
                 failure=status.failure,
+                cordoned=view.cordoned if view else False,
+                labels=view.labels if view else (),
+                taints=view.taints if view else (),
+                price=view.price if view else 0.0,
             )
         )
     return reports

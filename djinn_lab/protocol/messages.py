@@ -107,8 +107,6 @@ class SubmitSegment(msgspec.Struct, frozen=True, tag="submit", omit_defaults=Tru
     program: bytes
     code: str = ""
     """The cell's source, shown on the dashboard (first segment only)."""
-    target: str | None = None
-    """The device that the user asked for, None for any."""
     delta: bool = False
     """``program`` is what a :class:`djinn_lab.srg.delta.DeltaEncoder` made of it."""
     code_number: int | None = None

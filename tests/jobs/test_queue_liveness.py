@@ -11,7 +11,9 @@ from djinn_lab.jobs import (
     CancelRequested,
     DeviceAdded,
     DeviceCordoned,
+    DeviceDescribed,
     DeviceLost,
+    EndSegment,
     Event,
     IllegalEvent,
     JobQueue,
@@ -251,22 +253,79 @@ def test_who_cannot_move_to_the_place_that_was_made_for_him_does_not_try_again_a
     assert state(queue, "best") == (JobState.RUNNING, "cpu:0")
 
 
-def test_the_wish_of_a_session_that_memory_cannot_move_does_not_move_it_for_ever() -> None:
+def test_who_cannot_be_brought_where_he_wants_to_run_is_told_so_and_runs_nowhere_else() -> None:
     queue = opened("cpu:0", "cpu:1")
-    queue.handle(submitted("busy", "s1"))
-    queue.handle(DeviceCordoned(0.0, "cpu:1", True))
-    queue.handle(submitted("wishes", "s0", wish="cpu:1", memory="ask"))
-    queue.handle(submitted("behind", "s0", memory="ask"))
-    queue.handle(DeviceCordoned(1.0, "cpu:1", False))
-    commands = queue.handle(MemoryGranted(2.0, "wishes"))
-    assert [c.device for c in commands if isinstance(c, PlaceSegment) and c.job == "wishes"] == ["cpu:1"]
-    commands = queue.handle(MoveRefused(3.0, "wishes", "cpu:0", "the host is full"))
-    commands += queue.handle(MemoryGranted(4.0, "wishes"))
-    assert not [command for command in commands if isinstance(command, PlaceSegment)]
-    assert queue.job("behind").held_on == "cpu:0"  # type: ignore[union-attr]
+    queue.handle(submitted("first", "s0"))
+    assert state(queue, "first") == (JobState.RUNNING, "cpu:0")
+    queue.handle(SegmentFinished(1.0, "first", 0, "done", 8))
+    commands = queue.handle(submitted("wishes", "s0", 2.0, wish="cpu:1", memory="ask", move_s=1.0))
+    queue.handle(submitted("behind", "s0", 2.0, memory="ask"))
+    assert [c.device for c in commands if isinstance(c, PlaceSegment) and c.job == "wishes"] == [
+        "cpu:0",
+        "cpu:1",
+    ]
+    commands = queue.handle(MoveRefused(5.0, "wishes", "cpu:0", "the host is full"))
+    [told] = [command.message for command in commands if isinstance(command, EndSegment)]
+    assert "cannot be brought there" in told
+    assert "the host is full" in told
     queue.validate()
-    queue.handle(SegmentFinished(5.0, "busy", 0, "done", 8))
-    assert state(queue, "wishes") == (JobState.RUNNING, "cpu:0")
+    queue.handle(MemoryGranted(6.0, "behind"))
+    assert state(queue, "behind") == (JobState.RUNNING, "cpu:0")
+
+
+def test_labels_say_where_a_cell_may_run_and_taints_where_others_may_not() -> None:
+    queue = opened("cpu:0", "cpu:1")
+    with pytest.raises(IllegalEvent, match=r"no device is gpu=h200 \(devices: cpu:0 \(kind=cpu\), cpu:1"):
+        queue.handle(submitted("none", "s0", wish="gpu=h200"))
+    queue.handle(DeviceDescribed(0.0, "cpu:1", ("gpu=h200",), ("vision",)))
+    with pytest.raises(IllegalEvent, match=r"kept for others .* --tolerate"):
+        queue.handle(submitted("kept", "s0", wish="gpu=h200"))
+    tolerant = Terms(tolerates=("vision",))
+    queue.handle(submitted("plain", "s1"))
+    queue.handle(submitted("behind", "s2"))
+    queue.handle(submitted("there", "s0", wish="gpu=h200,kind=cpu", terms=tolerant))
+    assert state(queue, "plain") == (JobState.RUNNING, "cpu:0")
+    assert state(queue, "behind") == (JobState.QUEUED, "cpu:0")
+    assert state(queue, "there") == (JobState.RUNNING, "cpu:1")
+    queue.handle(SegmentFinished(1.0, "there", 0, "done", 8))
+    assert state(queue, "behind") == (JobState.QUEUED, "cpu:0")
+    queue.handle(DeviceDescribed(2.0, "cpu:1"))
+    assert state(queue, "behind") == (JobState.RUNNING, "cpu:1")
+
+
+def test_a_session_goes_where_its_cell_wants_to_run_and_leaves_what_is_kept_for_others() -> None:
+    queue = opened("cpu:0", "cpu:1")
+    queue.handle(submitted("first", "s0", wish="cpu:0"))
+    queue.handle(SegmentFinished(1.0, "first", 0, "done", 8))
+    queue.handle(submitted("second", "s0", 1.0, wish="cpu:1"))
+    assert state(queue, "second") == (JobState.RUNNING, "cpu:1")
+    queue.handle(DeviceDescribed(2.0, "cpu:1", (), ("vision",)))
+    assert state(queue, "second") == (JobState.RUNNING, "cpu:1")
+    queue.handle(SegmentFinished(3.0, "second", 0, "done", 8))
+    queue.handle(submitted("third", "s0", 3.0))
+    assert state(queue, "third") == (JobState.RUNNING, "cpu:0")
+    with pytest.raises(IllegalEvent, match="values live on cpu:0"):
+        queue.handle(
+            submitted("stuck", "s0", 3.0, wish="cpu:1", move_s=None, terms=Terms(tolerates=("vision",)))
+        )
+
+
+@pytest.mark.parametrize("described", [("gpu",), ("=x",), ("a=b" * 40,)])
+def test_what_is_no_label(described: tuple[str, ...]) -> None:
+    queue = opened("cpu:0")
+    with pytest.raises(IllegalEvent, match="no label"):
+        queue.handle(DeviceDescribed(0.0, "cpu:0", described))
+    with pytest.raises(IllegalEvent, match="no taint"):
+        queue.handle(DeviceDescribed(0.0, "cpu:0", (), ("a b",)))
+    with pytest.raises(IllegalEvent, match="price"):
+        queue.handle(DeviceDescribed(0.0, "cpu:0", price=-1.0))
+
+
+def test_of_equal_devices_the_cheaper_one_is_taken() -> None:
+    queue = opened("cpu:0", "cpu:1")
+    queue.handle(DeviceDescribed(0.0, "cpu:0", price=4.0))
+    queue.handle(submitted("any", "s0"))
+    assert state(queue, "any") == (JobState.RUNNING, "cpu:1")
 
 
 def test_who_was_moved_to_a_device_that_is_cordoned_before_he_runs_goes_elsewhere() -> None:

@@ -15,6 +15,7 @@ from djinn_lab.jobs import (
     Command,
     DeviceAdded,
     DeviceCordoned,
+    DeviceDescribed,
     DeviceLost,
     EndSegment,
     Event,
@@ -69,6 +70,14 @@ class QueueMachine(RuleBasedStateMachine):
     def add_device(self, device: str) -> None:
         self.feed(DeviceAdded(self.tick(), device))
 
+    @rule(
+        device=DEVICES,
+        labels=st.lists(st.sampled_from(["team=a", "team=b", "gpu=x"]), max_size=2),
+        taints=st.lists(st.sampled_from(["vision", "nightly"]), max_size=1),
+    )
+    def describe(self, device: str, labels: list[str], taints: list[str]) -> None:
+        self.feed(DeviceDescribed(self.tick(), device, tuple(labels), tuple(taints)))
+
     @rule(device=DEVICES, cordoned=st.booleans(), drain=st.booleans())
     def cordon(self, device: str, cordoned: bool, drain: bool) -> None:
         self.feed(DeviceCordoned(self.tick(), device, cordoned, drain))
@@ -88,7 +97,9 @@ class QueueMachine(RuleBasedStateMachine):
         priority=PRIORITIES,
         ops=SMALL,
         final=st.booleans(),
-        wish=st.none() | DEVICES,
+        wish=st.none() | DEVICES | st.sampled_from(["team=a", "gpu=x,team=b", "cpu:0,cpu:1", "cpu:1,team=a"]),
+        tolerates=st.sampled_from([(), ("vision",), ("vision", "nightly")]),
+        move_s=st.none() | st.just(0.5),
         memory=MEMORY,
         after=st.lists(JOBS, max_size=2),
         after_any=st.booleans(),
@@ -105,6 +116,8 @@ class QueueMachine(RuleBasedStateMachine):
         ops: int,
         final: bool,
         wish: str | None,
+        tolerates: tuple[str, ...],
+        move_s: float | None,
         memory: MemoryNeed,
         after: list[str],
         after_any: bool,
@@ -126,8 +139,11 @@ class QueueMachine(RuleBasedStateMachine):
             wish,
             memory=memory,
             memory_reason="Full.",
-            terms=Terms(max(gang, gang_min), gang_min, after=tuple(after), after_any=after_any),
+            terms=Terms(
+                max(gang, gang_min), gang_min, after=tuple(after), after_any=after_any, tolerates=tolerates
+            ),
             devices=devices,
+            move_s=move_s,
         )
         if known is not None and ops >= 0:
             right = msgspec.structs.replace(event, segment=known.segment + 1, session=known.session)

@@ -173,6 +173,19 @@ def test_explain_says_where_when_and_why(notebook: NotebookKernel) -> None:
         assert expected in done.text
 
 
+def test_a_cell_runs_on_its_target_or_says_what_there_is(notebook: NotebookKernel) -> None:
+    notebook.run("%%djinn -t cpu:0\nx = torch.ones(3) + 1")
+    done = notebook.run("%%djinn -t cpu:1 --explain\ny = x + 0")
+    assert "it asked for cpu:1" in done.text
+    assert "on cpu:1." in done.text
+    assert notebook.run("%%djinn\nfloat(y.sum())").values == ["6.0"]
+    refused = notebook.run("%%djinn --target gpu=h200\ny = torch.ones(3) + 1")
+    assert "no device is gpu=h200" in refused.traceback
+    assert "kind=cpu" in refused.traceback
+    assert "write key=value" in notebook.run("%%djinn --target gpu=\n1").traceback
+    assert "no taint" in notebook.run("%%djinn --tolerate 'a b'\n1").traceback
+
+
 def test_a_loop_that_cuts_gets_one_warning(notebook: NotebookKernel) -> None:
     loop = "x = torch.ones(3)\nfor _ in range(7):\n    x = x + 1\n    if x.sum() > 100:\n        break"
     done = notebook.run(f"%%djinn\n{loop}")

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 import httpx
+import msgspec
 import pytest
 from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as open_websocket
@@ -164,9 +165,11 @@ class Client(Wire):
     ) -> str:
         job = job or uuid.uuid4().hex
         encoded = program if isinstance(program, bytes) else encode_program(program)
+        if target is not None:
+            terms = msgspec.structs.replace(terms or Terms(), target=target)
         self.send(
             messages.SubmitSegment(
-                job, segment, cell, priority, final, "cell end", 0, encoded, "y = x + 1", target, terms=terms
+                job, segment, cell, priority, final, "cell end", 0, encoded, "y = x + 1", terms=terms
             )
         )
         return job

@@ -87,14 +87,14 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
 
 
 def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: RuntimeInfo) -> None:
-    """Somebody with a higher priority wants its device, again and again, and another one is idle."""
+    """Somebody with a higher priority wants its device, and another one is idle."""
     program, _ = training(STEPS, size=128, ballast_bytes=4 * MIB)
     other, _ = training(STEPS // 2, seed=1)
     expected = undisturbed(two, program)
     places: list[str] = []
     with Client(two) as ann, ExitStack() as stack:
         job = ann.submit(program)
-        for _ in range(4):
+        while len(set(places)) < 2:
             here = ann.until(job, "RUNNING").device
             assert here is not None
             places.append(here)
@@ -104,7 +104,6 @@ def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: Runt
         result = ann.result(job)
     assert weights(result) == weights(expected)
     assert result.rng_state == expected.rng_state
-    assert set(places) == {"cpu:0", "cpu:1"}
 
 
 def test_a_parked_cell_outlives_the_process_that_parked_it(one: PoolUnderTest) -> None:

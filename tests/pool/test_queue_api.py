@@ -157,6 +157,29 @@ def test_a_cordoned_device_starts_nothing_new(pool: RuntimeInfo) -> None:
             client.cordon("cpu:7")
 
 
+def test_a_cell_runs_where_its_target_is_and_its_session_goes_there(tmp_path: Path) -> None:
+    with running_pool(tmp_path, "cpu:2") as info, Client(info) as ann, closing(rest(info)) as chief:
+        assert ann.run(act(""), target="cpu:0").outcome == "done"
+        chief.describe_device("cpu:1", ["gpu=big"])
+        moved = ann.submit(act(""), target="gpu=big,kind=cpu")
+        assert ann.result(moved).outcome == "done"
+        assert chief.job(moved)["device"] == "cpu:1"
+        refused = ann.run(act(""), target="gpu=h200")
+        assert "cpu:1 (gpu=big, kind=cpu)" in refused.error.message  # type: ignore[union-attr]
+        chief.describe_device("cpu:1", ["gpu=big"], ["vision"])
+        refused = ann.run(act(""), target="gpu=big")
+        assert "kept for others" in refused.error.message  # type: ignore[union-attr]
+        allowed = Terms(tolerates=("vision",))
+        assert ann.run(act(""), target="gpu=big", terms=allowed).outcome == "done"
+        plain = ann.submit(act(""))
+        assert ann.result(plain).outcome == "done"
+        assert chief.job(plain)["device"] == "cpu:0"
+        with pytest.raises(OptionError, match="no label"):
+            chief.describe_device("cpu:0", ["gpu"])
+        with pytest.raises(OptionError, match="cpu:7"):
+            chief.describe_device("cpu:7", ["gpu=big"])
+
+
 def test_a_reserved_device_is_for_those_it_is_reserved_for(pool: RuntimeInfo) -> None:
     name, token = new_user(pool)
     with Client(pool, token) as mine, Client(pool) as other, closing(rest(pool)) as client:
@@ -273,10 +296,21 @@ def test_cordons_and_reservations_outlive_the_pool(tmp_path: Path) -> None:
         chief.reserve("course", ["cpu:1"], ["vision"], ends_at=until)
         chief.reserve("given back", ["cpu:0"], ["vision"], ends_at=until)
         chief.end_reservation("given back")
+        chief.describe_device("cpu:0", ["gpu=big"], ["vision"], 2.5)
+        chief.describe_device("cpu:1", ["gpu=small"])
+        chief.describe_device("cpu:1")
     with running_pool(tmp_path, "cpu:2") as info, Client(info) as ann, closing(rest(info)) as chief:
         waiting = ann.submit(act(""), target="cpu:1")
         assert "cordoned" in ann.until(waiting, "SUBMITTED").reason
         assert [made["name"] for made in chief.reservations()] == ["course"]
+        first, second = chief.status()["devices"]
+        assert (first["labels"], first["taints"], first["price"]) == (
+            ["gpu=big", "kind=cpu"],
+            ["vision"],
+            2.5,
+        )
+        assert (second["labels"], second["taints"], second["cordoned"]) == (["kind=cpu"], [], True)
+        chief.describe_device("cpu:0")
         chief.cancel(waiting)
     with running_pool(tmp_path, "cpu:1") as info, Client(info) as ann:
         assert ann.run(act("")).outcome == "done"

@@ -287,11 +287,11 @@ def test_phases_are_told_and_guessed(client: Client, shared_pool: RuntimeInfo) -
 def test_a_device_can_be_asked_for(shared_pool: RuntimeInfo) -> None:
     with Client(shared_pool) as client:
         assert client.run(act(""), target="cpu:1").device == "cpu:1"
-        for target, words in (("cpu:0", "live on cpu:1"), ("cuda:9", "no device 'cuda:9'")):
-            result = client.run(act(""), target=target)
-            assert result.error is not None
-            assert result.error.family == "refused"
-            assert words in result.error.message
+        assert client.run(act(""), target="cpu:0").device == "cpu:0"
+        result = client.run(act(""), target="cuda:9")
+        assert result.error is not None
+        assert result.error.family == "refused"
+        assert "no device 'cuda:9'" in result.error.message
 
 
 def test_a_tensor_larger_than_the_device_is_refused_with_numbers(client: Client) -> None:

@@ -207,7 +207,8 @@ class Outlook:
             ideas += [(f"--gang {size}", Change(members=size)) for size in sorted(sizes, reverse=True)]
         better = [name for name, rank in RANKS.items() if rank == request.rank - 1 and rank > 0]
         ideas += [(f"--priority {name}", Change(priority=name)) for name in better]
-        if request.demand.nodes is not None or request.demand.selector:
+        bound_home = request.home is not None and request.demand.nodes == frozenset({request.home})
+        if request.demand.selector or (request.demand.nodes is not None and not bound_home):
             ideas.append(("no --target", Change(anywhere=True)))
         return ideas
 

@@ -75,7 +75,7 @@ steering = sa.Table(
     sa.Column("name", sa.String, primary_key=True),
     sa.Column("event", sa.Text, nullable=False),
 )
-"""Cordons and reservations that hold, as the events that made them, in JSON."""
+"""Cordons, reservations and descriptions of devices that hold, as the events that made them, in JSON."""
 
 usage = sa.Table(
     "usage",
