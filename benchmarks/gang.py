@@ -4,8 +4,9 @@ live pool, sessions that train step by step side by side."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, closing
-from time import perf_counter
+from contextlib import ExitStack, closing, suppress
+from threading import Thread
+from time import perf_counter, sleep
 from typing import Any
 
 import torch
@@ -13,10 +14,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.bench import START_TIMEOUT_S, Bench, own_runtime
-from benchmarks.figures import OURS, Figure, Goal, figure
+from benchmarks.figures import OURS, Figure, Goal, figure, skipped
 from djinn_lab.client.cell import Cell
+from djinn_lab.client.rest import PoolClient
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
+from djinn_lab.errors import PoolError
 from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.pool.launch import start_pool, stop_pool
 from djinn_lab.protocol.runtime_file import RuntimeInfo
@@ -30,7 +33,8 @@ ALONE = "one device"
 
 
 class Search:
-    """``ran_ms``: from the moment at which the pool began with a cell to its end there, by cell."""
+    """``cells``: how many have run. ``ran_ms``: from the moment at which the pool began with a cell to its
+    end there, by cell."""
 
     def __init__(self, session: Session, terms: Terms) -> None:
         torch.manual_seed(0)
@@ -43,6 +47,12 @@ class Search:
         self._images, self._labels = torch.randn(ROWS, 64), torch.randint(0, 8, (ROWS,))
         self.ran_ms: list[float] = []
         self.told = ""
+        self.cells = 0
+
+    @property
+    def name(self) -> str:
+        """Of its session."""
+        return self._session.welcome.session
 
     def cell(self) -> float:
         """The whole cell, in ms."""
@@ -56,10 +66,47 @@ class Search:
         took_ms = (perf_counter() - began_s) * 1e3
         self.ran_ms.append(_ran_s(cell) * 1e3)
         self.told = cell.report.gang
+        self.cells += 1
         return took_ms
 
     def weights(self) -> list[list[float]]:
         return [one.detach().flatten().tolist() for model in self._models for one in model.parameters()]
+
+
+class Disturbed:
+    """Cells of a search that are asked to move aside once. ``free_ms``: from then until all their devices are
+    free; ``end_ms``: until they would have been had it run on, all that it did later included."""
+
+    def __init__(self, info: RuntimeInfo, search: Search) -> None:
+        self._rest = PoolClient(info.url, info.token)
+        self._search = search
+        self.free_ms: list[float] = []
+        self.end_ms: list[float] = []
+
+    def cell(self) -> None:
+        """One that ends before it is asked says nothing."""
+        thread = Thread(target=self._search.cell)
+        thread.start()
+        job = ""
+        while thread.is_alive() and not job:
+            sleep(0.01)
+            jobs = self._rest.jobs(state="RUNNING", limit=5)
+            own = [one for one in jobs if one["session"] == self._search.name and one["ops_done"]]
+            if own:
+                job = own[0]["job"]
+                with suppress(PoolError):  # it has just ended
+                    self._rest.preempt(job)
+        thread.join()
+        if job:
+            self._note({line["event"]: line["at"] for line in self._rest.job(job)["events"]}, job)
+
+    def _note(self, at_s: dict[str, float], job: str) -> None:
+        if "SegmentPreempted" not in at_s:
+            return
+        asked_s = at_s["PreemptRequested"]
+        aside_s = self._rest.job(job)["stages"]["preempted"]
+        self.free_ms.append((at_s["SegmentPreempted"] - asked_s) * 1e3)
+        self.end_ms.append((at_s["SegmentFinished"] - asked_s - aside_s) * 1e3)
 
 
 def _ran_s(cell: Cell) -> float:
@@ -97,4 +144,20 @@ def _measure(bench: Bench, info: RuntimeInfo) -> list[Figure]:
         return [
             figure(NAME, "four trainings in one cell: run time on the pool", "ms", ran, [goal], **facts),
             figure(NAME, "four trainings in one cell: the whole cell", "ms", taken, **facts),
+            _moved_aside(bench, info, search(Terms(gang=2, gang_min=2)), search(NO_TERMS)),
         ]
+
+
+def _moved_aside(bench: Bench, info: RuntimeInfo, moving: Search, alone: Search) -> Figure:
+    disturbed = Disturbed(info, moving)
+    rounds = bench.rounds(20, 2)
+    while len(disturbed.free_ms) < rounds and moving.cells < 5 * rounds:
+        disturbed.cell()
+    title = "a gang moves aside: until its devices are free"
+    if not disturbed.free_ms:
+        return skipped(NAME, title, "ms", "no cell ran long enough to be asked")
+    for _ in range(moving.cells):
+        alone.cell()
+    taken = {OURS: disturbed.free_ms, "waiting for its end": disturbed.end_ms}
+    goal = Goal(50, "p99")
+    return figure(NAME, title, "ms", taken, [goal], equal=moving.weights() == alone.weights())
