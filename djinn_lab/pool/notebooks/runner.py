@@ -16,6 +16,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -40,6 +41,8 @@ STOP_SEEN_S = 0.5
 SKIPPED_TAG = "skip-execution"
 MESSAGE_CHARACTERS_MAX = 500
 PR_SET_PDEATHSIG = 1
+SOCKET_FOLDER_BYTES_MAX = 90
+"""A socket's whole path has 107 on Linux, and fewer elsewhere (unix(7): sun_path)."""
 
 log = logging.getLogger(__name__)
 
@@ -65,10 +68,13 @@ class Runner:
         clear_outputs(self._notebook)
         self._numbers = _code_cells(self._notebook)
         self._cell = 0
+        self._cleanup = contextlib.ExitStack()
         self._manager = AsyncKernelManager(
             kernel_name=KERNEL_NAME,
             kernel_spec_manager=OwnKernel(),
             connection_file=str(directory / "connection.json"),
+            transport="ipc",
+            ip=str(_socket_folder(directory, self._cleanup) / "kernel"),
         )
         self._stopping = asyncio.Event()
         self._kernel: int | None = None
@@ -88,6 +94,7 @@ class Runner:
             writing.cancel()
             stopped.cancel()
             self._kill_kernel()
+            self._cleanup.close()
         self._tell(ended)
 
     async def _until_ended(self, stopped: asyncio.Future[Literal[True]]) -> AttemptEnded:
@@ -206,6 +213,14 @@ class Runner:
         if self._kernel is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._kernel, signal.SIGKILL)
+
+
+def _socket_folder(directory: Path, cleanup: contextlib.ExitStack) -> Path:
+    """For the kernel's sockets: files, since a free port may be another kernel's before this one has it.
+    Beside the notebook, where that path is short enough for a socket's."""
+    if len(os.fsencode(directory)) <= SOCKET_FOLDER_BYTES_MAX:
+        return directory
+    return Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="djinn-kernel-")))
 
 
 def clear_outputs(notebook: Any) -> None:
