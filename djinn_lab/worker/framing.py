@@ -25,7 +25,10 @@ def _receive_exactly(connection: socket.socket, count: int) -> bytes | None:
     view = memoryview(buffer)
     filled = 0
     while filled < count:
-        received = connection.recv_into(view[filled:])
+        try:
+            received = connection.recv_into(view[filled:])
+        except ConnectionResetError:  # it was killed before it had read all that we sent
+            return None
         if received == 0:
             return None
         filled += received

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def own_worker(shared_memory: Path) -> Iterator[OwnWorker]:
 
     yield begin
     for worker in started:
-        worker.stop()
+        if worker.process.poll() is None:
+            worker.stop()
 
 
 def ask(worker: WorkerUnderTest, message: messages.ToWorker) -> messages.TransferDone:
@@ -51,6 +53,16 @@ def test_ready_says_what_the_tiers_hold(start: Start, own_worker: OwnWorker) -> 
     assert worker.ready.host_bytes == worker.ready.disk_bytes == 64 * MIB
     assert worker.ready.link_bytes_per_s == 200e6
     assert start().ready.link_bytes_per_s is None
+
+
+def test_a_worker_ends_with_a_pool_that_dies_before_it_has_read_its_answers(
+    own_worker: OwnWorker,
+) -> None:
+    worker = own_worker(0.0)
+    worker.send(messages.CloseSession("nobody"))
+    assert select.select([worker.connection], [], [], 30)[0]
+    worker.connection.close()
+    assert worker.process.wait(30) == 0
 
 
 def test_copies_of_one_session_while_another_runs(start: Start) -> None:
