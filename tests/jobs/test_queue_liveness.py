@@ -32,6 +32,7 @@ from djinn_lab.jobs import (
     SharesChanged,
     Terms,
 )
+from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.jobs.decision import POLICIES, Outlook, sentence
 from djinn_lab.jobs.decision.cluster import Cluster
 from djinn_lab.jobs.fairness import Limits, ShareTree
@@ -156,7 +157,7 @@ def why_stuck(pool: SimulatedPool) -> list[str]:
     behind = set(held)
     while True:
         sessions = {job.session for job in snapshot.jobs if job.job in behind}
-        more = {j.job for j in snapshot.jobs if j.session in sessions or set(j.waits_for) & behind}
+        more = {j.job for j in snapshot.jobs if j.session in sessions or jobs_in(j.waits_for) & behind}
         if more <= behind:
             break
         behind |= more

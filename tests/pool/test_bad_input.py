@@ -277,7 +277,7 @@ def test_bad_submits(client: Client) -> None:
 def test_names_of_jobs_that_mean_something_to_the_pool(client: Client, job: str) -> None:
     client.send(
         messages.SubmitSegment(
-            job, 0, "cell 1", "NORMAL", True, "cell end", 0, encode_program(act("")), "y = x + 1", None
+            job, 0, "cell 1", "NORMAL", True, "cell end", 0, encode_program(act("")), "y = x + 1"
         )
     )
     result = client.result(job)

@@ -67,11 +67,7 @@ def test_messages_of_a_session_keep_their_order(tmp_path: Path) -> None:
 def test_code_with_a_character_that_postgresql_does_not_know(tmp_path: Path, database: str) -> None:
     with running_pool(tmp_path, database=database) as info, Client(info) as client:
         job, program = "0" * 32, encode_program(act(""))
-        client.send(
-            SubmitSegment(
-                job, 0, "cell", "NORMAL", True, "cell end", 0, program, "s = '\0'", None, terms=None
-            )
-        )
+        client.send(SubmitSegment(job, 0, "cell", "NORMAL", True, "cell end", 0, program, "s = '\0'"))
         assert client.result(job).outcome == "done"
     engine = sa.create_engine(database)
     with engine.connect() as connection:
