@@ -17,6 +17,7 @@ from djinn_lab.client.verification import Verification
 from djinn_lab.magics.options import CellOptions
 from djinn_lab.magics.progress import ProgressLine
 from djinn_lab.magics.source import LAST, show_as_written
+from djinn_lab.magics.stopping import stops_are_kept
 
 
 def cell_name(shell: Any, file: str) -> str:
@@ -49,12 +50,19 @@ class NotebookCell:
         self._dry_run: DryRun | None = None
         self._verification: Verification | None = None
         self._nested = False
+        self._around = ExitStack()
 
     def __enter__(self) -> Cell:
+        with ExitStack() as entered:
+            entered.enter_context(stops_are_kept())
+            cell = self._begin(sys._getframe(1).f_code.co_filename)
+            self._around = entered.pop_all()
+        return cell
+
+    def _begin(self, file: str) -> Cell:
         session, options = self._session, self._options
         executor = session.executor
         self._nested = session.recorder.capturing
-        file = sys._getframe(1).f_code.co_filename
         show_as_written(file, self._text)
         cell = self._cell = session.capture(
             cell_name(self._shell, file),
@@ -81,6 +89,15 @@ class NotebookCell:
         return cell
 
     def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        with self._around:
+            return self._end(kind, error, traceback)
+
+    def _end(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,

@@ -292,10 +292,12 @@ def check(machine: type[Statements], examples: int, steps: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors:UserWarning")
+@pytest.mark.filterwarnings("ignore:grad and param do not obey the gradient layout contract:UserWarning")
 def test_no_look_shows_an_old_value() -> None:
     check(Statements, EXAMPLES, 40)
 
 
 @pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors:UserWarning")
+@pytest.mark.filterwarnings("ignore:grad and param do not obey the gradient layout contract:UserWarning")
 def test_programs_equal_eager_after_every_statement() -> None:
     check(ProgramsInOneCell, EXAMPLES // 2, 25)

@@ -1,0 +1,69 @@
+"""The stop button where Python would swallow it."""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+
+import pytest
+
+from djinn_lab.magics.stopping import stops_are_kept
+
+
+class Loud:
+    """Stopped while it is let go."""
+
+    def __del__(self) -> None:
+        raise KeyboardInterrupt
+
+
+def stopped() -> None:
+    raise KeyboardInterrupt
+
+
+def go_on() -> None:
+    """For long, with lines that a stop can leave from."""
+    until_s = time.monotonic() + 60
+    while time.monotonic() < until_s:
+        pass
+
+
+def test_a_stop_that_python_swallows_comes_again() -> None:
+    before = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt), stops_are_kept():
+        del [Loud()][0]
+        go_on()
+    assert sys.unraisablehook is before
+
+
+def test_also_in_what_is_called_at_the_end_of_an_object() -> None:
+    class Plain:
+        pass
+
+    with pytest.raises(KeyboardInterrupt), stops_are_kept():
+        held = Plain()
+        weakref.finalize(held, stopped)
+        del held
+        go_on()
+
+
+def test_at_the_latest_it_comes_at_the_end() -> None:
+    with pytest.raises(KeyboardInterrupt), stops_are_kept():
+        del [Loud()][0]
+
+
+def test_what_else_cannot_be_raised_is_reported_as_ever() -> None:
+    reported = []
+
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError("broken")
+
+    before, sys.unraisablehook = sys.unraisablehook, reported.append
+    try:
+        with stops_are_kept():
+            del [Broken()][0]
+    finally:
+        sys.unraisablehook = before
+    assert [one.exc_type for one in reported] == [ValueError]
