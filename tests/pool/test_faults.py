@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from pool_kit import Client, act, held, read, rest, running_pool, until_dead
+from real_pool import wait_for
 from websockets.exceptions import ConnectionClosed
 
 from djinn_lab.client.rest import PoolClient
@@ -34,7 +35,7 @@ def restarts(info: RuntimeInfo, device: str) -> int:
 
 def until_state(info: RuntimeInfo, device: str, state: str) -> dict[str, object]:
     """Wait for the device to be in ``state``."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         (found,) = [one for one in rest(info).status()["devices"] if one["device"] == device]
         if found["state"] == state:
@@ -67,6 +68,7 @@ def test_a_worker_that_dies_in_mid_cell(pool: RuntimeInfo) -> None:
 def test_a_worker_killed_while_idle_comes_back(pool: RuntimeInfo) -> None:
     first = until_state(pool, "cpu:1", "idle")
     os.kill(int(str(first["pid"])), signal.SIGKILL)
+    wait_for(lambda: restarts(pool, "cpu:1") > int(str(first["restarts"])))
     with Client(pool) as client:
         assert client.run(act(""), target="cpu:1").outcome == "done"
     second = until_state(pool, "cpu:1", "idle")
