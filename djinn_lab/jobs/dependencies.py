@@ -140,21 +140,19 @@ def told(tables: Tables, job: Job) -> str:
 
 def _caught_up(waiting: Waiting, known: Job) -> Waiting:
     """With what is known of one job."""
-    for name in known.checkpoints:
-        waiting = waiting.checkpoint(known.job, name)
-    if known.finished:
-        called = f"{_called(known.job)}, which it waits for,"
-        waiting = waiting.job_ended(known.job, called, known.state, known.checkpoints)
-    return waiting
+    return _with(waiting, known, _called(known.job), known.finished)
 
 
 def _followed(waiting: Waiting, other: Elsewhere) -> Waiting:
     """With what is known of one batch notebook."""
-    for name in other.checkpoints:
-        waiting = waiting.checkpoint(other.job, name)
-    if other.over:
-        called = f"notebook {other.name} ({other.job}), which it waits for,"
-        waiting = waiting.job_ended(other.job, called, other.state, other.checkpoints)
+    return _with(waiting, other, f"notebook {other.name} ({other.job})", other.over)
+
+
+def _with(waiting: Waiting, one: Job | Elsewhere, called: str, over: bool) -> Waiting:
+    for name in one.checkpoints:
+        waiting = waiting.checkpoint(one.job, name)
+    if over:
+        waiting = waiting.job_ended(one.job, f"{called}, which it waits for,", one.state, one.checkpoints)
     return waiting
 
 

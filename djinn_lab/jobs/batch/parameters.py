@@ -40,22 +40,33 @@ def declared(document: Mapping[str, Any]) -> Declared | None:
     code = "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in lines)
     try:
         tree = ast.parse(code)
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # whatever somebody sent
         return Declared(None, {})
     stored = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
     names = frozenset(node.id for node in stored if isinstance(node.ctx, ast.Store))
-    defaults = {}
+    defaults: dict[str, Any] = {}
     for statement in tree.body:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         targets = [statement.target] if isinstance(statement, ast.AnnAssign) else targets
         value = getattr(statement, "value", None)
-        for target in targets:
-            if isinstance(target, ast.Name) and isinstance(value, ast.Constant | ast.UnaryOp):
-                try:
-                    defaults[target.id] = ast.literal_eval(value)
-                except ValueError:
-                    continue  # such as -x
+        written = [target.id for target in targets if isinstance(target, ast.Name)]
+        for constant in _constant(value):
+            defaults |= dict.fromkeys(written, constant)
     return Declared(names, defaults)
+
+
+def _constant(value: ast.AST | None) -> tuple[Any, ...]:
+    """The constant that is written there, negative numbers among them; empty for what would have to be
+    computed."""
+    match value:
+        case ast.Constant(constant):
+            return (constant,)
+        case ast.UnaryOp(
+            ast.USub() | ast.UAdd() as sign, ast.Constant(int() | float() | complex() as number)
+        ):
+            if not isinstance(number, bool):
+                return (-number,) if isinstance(sign, ast.USub) else (number,)
+    return ()
 
 
 def from_text(text: str, name: str, known: Declared | None) -> Any:
