@@ -69,6 +69,17 @@ def test_very_long_programs_are_not_looked_into(monkeypatch: pytest.MonkeyPatch)
     assert "it has 100 ops, and branches are looked for in up to 99" in judged(search(2, 50)).why
 
 
+def test_a_device_that_turns_out_to_be_faster_does_not_change_what_is_worth_it() -> None:
+    """The branches found with what was guessed before are those of the device as it was measured."""
+    known, program = KnownBranches(), search(4, 50)
+    key = plan_key(program)
+    guessed = judge(program, 2, 2, RATES, known, key)
+    faster = DeviceMeasured(flops_per_s=3 * FLOPS_PER_S, memory_bytes_per_s=1e10, op_overhead_s=1e-6)
+    measured = judge(program, 2, 2, faster, known, key)
+    assert (guessed.devices, measured.devices) == (2, 2)
+    assert measured == judge(program, 2, 2, faster, KnownBranches(), key)
+
+
 def test_equal_programs_are_looked_into_once(monkeypatch: pytest.MonkeyPatch) -> None:
     known = KnownBranches()
     first = judged(search(2, 50), known=known)

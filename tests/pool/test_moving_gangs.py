@@ -25,7 +25,7 @@ pytestmark = pytest.mark.processes
 MIB = 2**20
 Found = tuple[list[float], list[list[float]]]
 RATES = (0.1, 0.05, 0.02, 0.01)
-STEPS, ROWS, BESIDE = 30, 8192, 12
+STEPS, ROWS, BESIDE = 50, 8192, 12
 
 
 @pytest.fixture(scope="module")

@@ -84,8 +84,9 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 class KnownBranches:
-    """Where the branches of programs are, by :func:`~djinn_lab.srg.plan_key.plan_key`; the least recently
-    used go first. Called from several threads."""
+    """Where the branches of programs are, by :func:`~djinn_lab.srg.plan_key.plan_key` and by the rates of the
+    devices, which become known while a pool runs; the least recently used go first. Called from several
+    threads."""
 
     def __init__(self, entries_max: int = 1000) -> None:
         self._entries_max = entries_max
@@ -93,9 +94,15 @@ class KnownBranches:
         self._lock = threading.Lock()
 
     def best(
-        self, program: Program, key: bytes | None, seconds: Sequence[float], devices: int
+        self,
+        program: Program,
+        key: bytes | None,
+        rates: DeviceMeasured,
+        seconds: Sequence[float],
+        devices: int,
     ) -> Branches | None:
-        name = (key, devices, program.rng_state is None)
+        """``seconds``: of every op, at these rates."""
+        name = (key, rates, devices, program.rng_state is None)
         with self._lock:
             if key is not None and name in self._known:
                 self._known.move_to_end(name)
@@ -128,7 +135,7 @@ def judge(
         found_in = f"branches are looked for in up to {OPS_MAX:,}"
         return Judgement(None, f"It runs on one device: it has {len(program.nodes):,} ops, and {found_in}.")
     seconds = op_seconds(program, rates)
-    found = known.best(program, key, seconds, devices)
+    found = known.best(program, key, rates, seconds, devices)
     if found is None:
         return Judgement(
             None, "It runs on one device: its graph has no branches that could run side by side."
