@@ -170,7 +170,7 @@ class SaveNotebook(Message, frozen=True, tag=True):
 
 
 class ForgetNotebook(Message, frozen=True, tag=True):
-    """It has been over for long."""
+    """It has been over for longer than all that are kept."""
 
     job: str
 

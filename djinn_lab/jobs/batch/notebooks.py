@@ -49,7 +49,6 @@ class Notebooks:
             case messages.NotebookEnded():
                 self._ended(event)
             case messages.CellEnded():
-                self._announced.pop(event.job, None)
                 self._job_ended(event.job, event.state, event.checkpoints, event.at_s)
             case messages.CheckpointAnnounced():
                 self._announce(event)
@@ -65,6 +64,9 @@ class Notebooks:
                 self._server_started(event)
             case _:
                 assert_never(event)
+        if self._announced:
+            awaited = self.awaited
+            self._announced = {job: names for job, names in self._announced.items() if job in awaited}
         self._fill_slots(event.at_s)
         return self._commands
 
@@ -187,7 +189,7 @@ class Notebooks:
         for text in event.met:
             waiting = waiting.meet(text)
         self._go_on(notebook, self._caught_up(waiting), event.at_s)
-        over = [one for one in self if one.over]
+        over = sorted((one for one in self if one.over), key=lambda one: one.finished_at_s or 0.0)
         for old in over[: max(0, len(over) - OVER_KEPT_MAX)]:
             del self._all[old.job]
             self._commands.append(messages.ForgetNotebook(old.job))
@@ -246,7 +248,7 @@ class Notebooks:
             if notebook.state is NotebookState.BACKING_OFF and (notebook.retry_at_s or 0.0) <= at_s:
                 self._move(notebook, Move.DUE, retry_at_s=None)
             elif notebook.gives_up_at_s is not None and notebook.gives_up_at_s <= at_s:
-                self._give_up(notebook.job, at_s)
+                self._give_up(notebook, at_s)
             elif notebook.ends_at_s is not None and notebook.ends_at_s <= at_s and notebook.stopping is None:
                 assert notebook.timeout_s is not None
                 told = f"stopped after its time limit of {format_seconds(notebook.timeout_s)}"
@@ -349,12 +351,10 @@ class Notebooks:
             self._end(changed, Move.CANCEL, at_s, waiting.hopeless)
         return True
 
-    def _give_up(self, job: str, at_s: float) -> None:
-        notebook = self._all[job]
+    def _give_up(self, notebook: Notebook, at_s: float) -> None:
         assert notebook.after_timeout_s is not None
-        self._end(
-            notebook, Move.CANCEL, at_s, conditions.gave_up(notebook.waiting, notebook.after_timeout_s, str)
-        )
+        why = conditions.gave_up(notebook.waiting, notebook.after_timeout_s, str)
+        self._end(notebook, Move.CANCEL, at_s, why)
 
     # -- moves ---------------------------------------------------------------------------------------------
 

@@ -13,7 +13,9 @@ from djinn_lab.jobs import IllegalEvent
 from djinn_lab.jobs.batch import (
     CancelAsked,
     CellEnded,
+    CheckpointAnnounced,
     Command,
+    ForgetNotebook,
     Notebook,
     NotebookAccepted,
     NotebookEnded,
@@ -30,6 +32,7 @@ from djinn_lab.jobs.batch import (
     Telling,
     TimePassed,
 )
+from djinn_lab.jobs.batch.notebooks import OVER_KEPT_MAX
 
 ON_FAILURE = RestartRules(Restart.ON_FAILURE, restarts_max=2, backoff_s=10)
 ALWAYS = RestartRules(Restart.ALWAYS, backoff_s=10)
@@ -278,6 +281,28 @@ def test_why_a_notebook_waits_has_numbers() -> None:
         "both slots are taken by a (ann, cell 3 of 7) and b (ann, starting its kernel)."
     )
     assert why(core, "a", 61.0) == "Running for 1 min 1 s: cell 3 of 7."
+
+
+def test_a_notebook_that_ran_for_long_is_kept_when_it_has_just_ended() -> None:
+    """However many came after it and are over since."""
+    core = Notebooks(slots=2)
+    submit(core, "overnight")
+    for number in range(OVER_KEPT_MAX):
+        submit(core, f"short{number}", float(number))
+        end(core, f"short{number}", number + 0.5)
+    end(core, "overnight", 1000.0)
+    commands = submit(core, "next", 1001.0)
+    assert [one.job for one in commands if isinstance(one, ForgetNotebook)] == ["short0"]
+    assert found(core, "overnight").state == "DONE"
+
+
+def test_checkpoints_of_a_cell_are_remembered_as_long_as_somebody_waits_for_it() -> None:
+    core = Notebooks(slots=1)
+    submit(core, "waits", after=("cell:checkpoint=last",), cells=("cell",))
+    core.handle(CheckpointAnnounced(1.0, "cell", "first"))
+    assert "1 so far ('first')" in why(core, "waits")
+    core.handle(CancelAsked(2.0, "waits", "by ann"))
+    assert core.checkpoints("cell") == ()
 
 
 def restarted(core: Notebooks, at_s: float, *ended: NotebookEnded) -> tuple[Notebooks, list[Command]]:
