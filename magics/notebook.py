@@ -13,6 +13,7 @@ import msgspec
 from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
+from djinn_lab.jobs import Terms
 from djinn_lab.magics.anticipation import Anticipation
 from djinn_lab.magics.dashboard_process import DashboardProcess
 from djinn_lab.magics.notebook_cell import NotebookCell
@@ -60,7 +61,7 @@ class Notebook:
     def session(self) -> Session:
         if self._session is None:
             self._session = connect(name=notebook_name())
-            self._session.executor.priority = self.options("", "%%djinn").priority
+            self._outside_cells(self._session)
             self._note.update(self._session)
             self._session.recorder.may_display = lambda: self._user_cell_runs
         return self._session
@@ -102,10 +103,19 @@ class Notebook:
     def configure(self, line: str) -> None:
         """Set the defaults of this notebook's cells, and whether typing in it is watched."""
         self.defaults = self.options(line, "%djinn_config")
+        if self._session is not None:
+            self._outside_cells(self._session)
         if not self.defaults.typing:
             self._typing.close()
         elif "--typing" in line.split():
             self.watch_typing()
+
+    def _outside_cells(self, session: Session) -> None:
+        """What is fetched there comes from where it is: that device may be kept for those that tolerate it,
+        but a target moves nothing."""
+        options = self.options("", "%%djinn")
+        session.executor.priority = options.priority
+        session.executor.terms = Terms(tolerates=options.terms.tolerates)
 
     def typed(self) -> None:
         """The owner types in a cell. Opens no session."""

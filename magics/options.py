@@ -15,7 +15,8 @@ from djinn_lab.jobs.conditions import separated
 from djinn_lab.units import parse_seconds
 
 PRIORITIES = tuple(priority.value for priority in Priority)
-
+ANYWHERE = "any"
+"""The target that undoes a default one."""
 
 _SWITCHES = {
     "--quiet": "show no progress, no report and no warning",
@@ -29,8 +30,9 @@ _SWITCHES = {
 
 @dataclass(frozen=True)
 class CellOptions:
-    """``terms``: what else is asked of the queue, for one cell. ``progress_after_s``: seconds before a line
-    of progress is shown; negative: never. ``typing``: of the notebook, not of a cell."""
+    """``terms``: what else is asked of the queue; of defaults only on which devices. ``progress_after_s``:
+    seconds before a line of progress is shown; negative: never. ``typing``: of the notebook, not of a
+    cell."""
 
     priority: str
     progress_after_s: float
@@ -67,6 +69,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="show progress when the cell takes longer (default 2; 0: at once, negative: never)",
     )
+    _add_place(parser)
     if program != "%djinn_config":
         _add_terms(parser)
     else:
@@ -80,22 +83,25 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_terms(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--gang", type=_gang, metavar="N[:MIN]", help="devices at once; with MIN, start with as few"
-    )
+def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-t",
         "--target",
         metavar="WHERE",
         help="run on this device, such as cuda:0, or on one with this label, such as gpu=h200; several with "
-        "commas: any of the devices, all of the labels",
+        "commas: any of the devices, all of the labels; any: where the pool likes (the default)",
     )
     parser.add_argument(
         "--tolerate",
         action="append",
         metavar="TAINT",
         help="also run on devices that are kept for cells that say so; may be given again",
+    )
+
+
+def _add_terms(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gang", type=_gang, metavar="N[:MIN]", help="devices at once; with MIN, start with as few"
     )
     parser.add_argument(
         "--after",
@@ -147,8 +153,11 @@ def _duration(text: str) -> float:
     return seconds
 
 
-def _terms(chosen: dict[str, Any]) -> Terms:
+def _terms(chosen: dict[str, Any], defaults: Terms) -> Terms:
+    """``defaults``: of which devices; what else is asked is asked for one cell."""
     gang, least = chosen.pop("gang", (1, 1))
+    target = chosen.pop("target", defaults.target)
+    tolerated = dict.fromkeys((*defaults.tolerates, *chosen.pop("tolerate", ())))
     return Terms(
         gang=gang,
         gang_min=least,
@@ -157,8 +166,8 @@ def _terms(chosen: dict[str, Any]) -> Terms:
         after_timeout_s=chosen.pop("after_timeout", None),
         deadline_s=chosen.pop("deadline", None),
         timeout_s=chosen.pop("timeout", None),
-        target=chosen.pop("target", None),
-        tolerates=tuple(chosen.pop("tolerate", ())),
+        target=None if target == ANYWHERE else target,
+        tolerates=tuple(tolerated),
     )
 
 
@@ -177,12 +186,14 @@ def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions
         found: dict[str, Any] = vars(make_parser(program).parse_args(words))
     except argparse.ArgumentError as error:
         raise OptionError(f"{program}: {error}", f"See {program}? for the options.") from None
-    if found.pop("profile", None) is not None:
-        defaults = default_options(load_profile(vars(make_parser(program).parse_args(words))["profile"]))
+    profile = found.pop("profile", None)
+    if profile is not None:
+        place = NO_TERMS if program == "%djinn_config" else defaults.terms
+        defaults = replace(default_options(load_profile(profile)), terms=place)
     chosen = {name: value for name, value in found.items() if value is not None}
     if "progress_after" in chosen:
         chosen["progress_after_s"] = chosen.pop("progress_after")
-    terms = _terms(chosen)
+    terms = _terms(chosen, defaults.terms)
     problem = terms.problem()
     if problem is not None:
         raise OptionError(f"{program}: it asks for {problem}.", f"See {program}? for the options.")

@@ -15,7 +15,7 @@ import typer
 
 from djinn_lab.cli.output import print_line
 from djinn_lab.errors import OptionError, PoolLost, PoolNotFound, UserError
-from djinn_lab.jobs import RANKS
+from djinn_lab.jobs import RANKS, Terms
 from djinn_lab.jobs.batch import OVER, Restart
 from djinn_lab.jobs.batch.parameters import declared, from_text, problem_with
 from djinn_lab.jobs.batch.restarts import BACKOFF_S
@@ -55,6 +55,16 @@ def submit_notebook(
         typer.Option(
             "--parameter", "-p", help="NAME=VALUE for its cell tagged parameters, as papermill; repeatable."
         ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target", "-t", help="Where its cells run unless they say otherwise: cuda:0, gpu=h200."
+        ),
+    ] = None,
+    tolerate: Annotated[
+        list[str] | None,
+        typer.Option(help="Its cells also run on devices with this taint; repeatable."),
     ] = None,
     deadline: Annotated[
         str | None, typer.Option(help="Be done within this time if the pool can, such as 2h; stops nothing.")
@@ -102,6 +112,7 @@ def submit_notebook(
         "after_timeout_s": _seconds("--after-timeout", after_timeout),
         "parameters": _parameters(document, parameter or []),
         "anyway": anyway,
+        **_where(target, tolerate or []),
         "deadline_s": _seconds("--deadline", deadline),
         "timeout_s": _seconds("--timeout", timeout),
         "restart": {
@@ -218,6 +229,13 @@ def _after(given: list[str]) -> list[str]:
         return list(separated(given))
     except ValueError as error:
         raise OptionError(f"--after: {error}.") from None
+
+
+def _where(target: str | None, tolerates: list[str]) -> dict[str, Any]:
+    problem = Terms(target=target, tolerates=tuple(tolerates)).problem()
+    if problem is not None:
+        raise OptionError(f"--target, --tolerate: {problem}.", "See: djinn-lab device")
+    return {"target": target, "tolerates": tolerates}
 
 
 def _parameters(document: dict[str, Any], given: list[str]) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class Flight:
 
 class PoolExecutor:
     """A :class:`~djinn_lab.capture.backend.Backend`. ``open_connection`` is called when there is no
-    connection (yet, or any more)."""
+    connection (yet, or any more). ``priority`` and ``terms``: of what is fetched outside any cell."""
 
     def __init__(self, open_connection: Callable[[], tuple[Connection, str]], priority: str) -> None:
         self._open = open_connection
@@ -107,6 +107,7 @@ class PoolExecutor:
         self._blobs: BlobTransfer | None = None
         self._sent = Sent(deltas=False)
         self.priority = priority
+        self.terms = NO_TERMS
         self.cell: CellJob | None = None
         self.on_update: Callable[[JobUpdate], None] = _ignore_update
         self.on_tick: Callable[[], None] = _ignore_tick
@@ -173,7 +174,7 @@ class PoolExecutor:
             self._connection.send(ReleaseValues(list(values)))
 
     def submit(self, program: Program, cut: Cut) -> None:
-        job = self.cell or CellJob("fetch", "", self.priority)
+        job = self.cell or CellJob("fetch", "", self.priority, self.terms)
         if self.cell is None:
             job.final = True
         entered = perf_counter()

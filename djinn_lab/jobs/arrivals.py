@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from djinn_lab.jobs import dependencies
+from djinn_lab.jobs import dependencies, targets
 from djinn_lab.jobs.conditions import Waiting, jobs_in
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.messages import SegmentRefused, SegmentSubmitted
 from djinn_lab.jobs.states import RANKS, IllegalEvent, JobState, Move
-from djinn_lab.jobs.tables import Tables, next_state
-from djinn_lab.jobs.targets import parsed, told
+from djinn_lab.jobs.tables import Device, Tables, next_state
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
 
@@ -88,28 +87,19 @@ def _check_terms(tables: Tables, event: SegmentSubmitted) -> None:
     dependencies.check(tables, event)
 
 
-def _check_target(tables: Tables, event: SegmentSubmitted, terms: Terms) -> None:
-    """Some device must suit it, and its session must be there or be able to go there."""
+def devices_for(tables: Tables, target: str | None, tolerates: tuple[str, ...]) -> list[Device]:
+    """Those that may run it. Raises IllegalEvent where none may."""
     devices = [device for _, device in sorted(tables.devices.items())]
     try:
-        target = parsed(event.wish)
+        return targets.allowed(target, tolerates, devices)
     except ValueError as error:
-        raise IllegalEvent(f"it asks for {error}", "client") from None
-    unknown = sorted((target.devices or frozenset()) - tables.devices.keys())
-    told_devices = ", ".join(map(told, devices)) or "none is up yet"
-    if unknown:
-        raise IllegalEvent(f"there is no device {unknown[0]!r} (devices: {told_devices})", "client")
-    wanted = [device for device in devices if target.suits(device)]
-    if not wanted and event.wish is not None:
-        raise IllegalEvent(f"no device is {event.wish} (devices: {told_devices})", "client")
-    allowed = [device for device in wanted if device.taints <= frozenset(terms.tolerates)]
-    if wanted and not allowed:
-        raise IllegalEvent(
-            f"what it could run on is kept for others ({', '.join(map(told, wanted))}); "
-            "cells start there with --tolerate and that name",
-            "client",
-        )
-    if devices and len(allowed) < terms.gang_min and event.wish is not None:
+        raise IllegalEvent(str(error), "client") from None
+
+
+def _check_target(tables: Tables, event: SegmentSubmitted, terms: Terms) -> None:
+    """Some device must suit it, and its session must be there or be able to go there."""
+    allowed = devices_for(tables, event.wish, terms.tolerates)
+    if tables.devices and len(allowed) < terms.gang_min and event.wish is not None:
         raise IllegalEvent(
             f"a gang of at least {terms.gang_min} devices does not fit on {len(allowed)} that suit it",
             "client",

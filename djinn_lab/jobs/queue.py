@@ -75,6 +75,10 @@ class JobQueue:
         if event.segment == 0:
             self._contest.check_limits(event)
 
+    def check_target(self, target: str | None, tolerates: tuple[str, ...]) -> None:
+        """Raises IllegalEvent, as for a cell, where no device may run what asks for this."""
+        arrivals.devices_for(self._tables, target, tolerates)
+
     def due_s(self) -> float | None:
         """When a :class:`ClockTicked` would do something, None for never."""
         running = self._tables.in_state(JobState.RUNNING)

@@ -4,9 +4,9 @@ on none that is kept for others."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 MARKS_MAX = 32
 MARK_CHARS_MAX = 64
@@ -23,6 +23,9 @@ class Described(Protocol):
 
     @property
     def taints(self) -> frozenset[str]: ...
+
+
+Known = TypeVar("Known", bound=Described)
 
 
 class Target(NamedTuple):
@@ -67,6 +70,29 @@ def check_taint(taint: str) -> None:
 def suits(target: str | None, tolerates: Iterable[str], device: Described) -> bool:
     """May it run there?"""
     return parsed(target).suits(device) and device.taints <= frozenset(tolerates)
+
+
+def allowed(target: str | None, tolerates: Iterable[str], devices: Sequence[Known]) -> list[Known]:
+    """Those that it may run on. Raises ValueError, which says why there is none and what is there; where
+    nothing is up yet, only a wish is refused."""
+    try:
+        wanted = parsed(target)
+    except ValueError as error:
+        raise ValueError(f"it asks for {error}") from None
+    unknown = sorted((wanted.devices or frozenset()) - {device.device for device in devices})
+    there = ", ".join(map(told, devices)) or "none is up yet"
+    if unknown:
+        raise ValueError(f"there is no device {unknown[0]!r} (devices: {there})")
+    suitable = [device for device in devices if wanted.suits(device)]
+    if not suitable and target is not None:
+        raise ValueError(f"no device is {target} (devices: {there})")
+    found = [device for device in suitable if device.taints <= frozenset(tolerates)]
+    if suitable and not found:
+        raise ValueError(
+            f"what it could run on is kept for others ({', '.join(map(told, suitable))}); "
+            "cells start there with --tolerate and that name"
+        )
+    return found
 
 
 def told(device: Described) -> str:

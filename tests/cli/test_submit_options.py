@@ -19,6 +19,9 @@ from djinn_lab.cli import main
         (["--after", "a:soon"], "'a:soon', which is nothing to come after; write JOB, JOB:any"),
         (["--after", "a,data: x"], "nothing to come after"),
         (["--after", "a", "--after-timeout", "soon"], "--after-timeout"),
+        (["--target", "gpu="], "'gpu=', which is no label; write key=value, such as gpu=h200"),
+        (["-t", "cpu:0,,cpu:1"], "which is neither a device nor a label"),
+        (["--tolerate", "a", "--tolerate", "b c"], "'b c', which is no taint"),
     ],
 )
 def test_slips_in_options_are_told_at_once(

@@ -36,3 +36,24 @@ def test_options_of_the_environment_are_defaults_that_a_cell_may_change(
     assert notebook.options("", "%%djinn").priority == "LOW"
     assert notebook.options("", "%%djinn").progress_after_s == -1
     assert notebook.options("--priority high", "%%djinn").priority == "HIGH"
+
+
+def test_a_default_target_is_a_cells_own_unless_it_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = "--priority=LOW '--target=gpu=h200, team=vision' --tolerate=vision"
+    monkeypatch.setenv("DJINN_CELL_OPTIONS", given)
+    notebook = Notebook(None, every_cell=True)
+
+    def where(line: str) -> tuple[str | None, tuple[str, ...]]:
+        terms = notebook.options(line, "%%djinn").terms
+        return terms.target, terms.tolerates
+
+    for line in ("", "--timeout 5s", "-p llm_serving"):
+        assert where(line) == ("gpu=h200, team=vision", ("vision",))
+    assert where("--target cuda:0") == ("cuda:0", ("vision",))
+    assert where("--target any --tolerate night --tolerate vision") == (None, ("vision", "night"))
+    notebook.configure("--target cuda:1")
+    assert where("") == ("cuda:1", ("vision",))
+    notebook.configure("--target any")
+    assert where("") == (None, ("vision",))
+    notebook.configure("-p llm_serving")
+    assert where("") == (None, ())

@@ -46,7 +46,8 @@ class Submission(Message, frozen=True, tag=True):
     ``ended``: those that have. ``account``: the user's leaf of the share tree. ``deadline_s``: in seconds
     from now; ``after_timeout_s``: it waits so long for what it comes after. ``content``: equal for
     the same code and parameters. ``memory_bytes``: of the largest device; one that needed more before is
-    refused; None: it runs anyway."""
+    refused; None: it runs anyway. ``target`` and ``tolerates``: of its cells, where they do not say
+    otherwise, as :class:`~djinn_lab.jobs.terms.Terms` has them."""
 
     at_s: float
     job: str
@@ -66,6 +67,8 @@ class Submission(Message, frozen=True, tag=True):
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
     content: str = ""
     memory_bytes: int | None = None
+    target: str | None = None
+    tolerates: tuple[str, ...] = ()
 
     def problem(self) -> str | None:
         """Why no notebook can ask for this, None when one can."""
@@ -77,6 +80,8 @@ class Submission(Message, frozen=True, tag=True):
             timeout_s=self.timeout_s,
             after_count=self.after_count,
             after_timeout_s=self.after_timeout_s,
+            target=self.target,
+            tolerates=self.tolerates,
         )
         problem = terms.problem() or self.restart.problem()
         return None if problem is None else f"it asks for {problem}"

@@ -62,6 +62,10 @@ class Notebook(msgspec.Struct, frozen=True):
     """What it was likely to take when it came; None where none like it ran before."""
     use: Use | None = None
     """What its last attempt took."""
+    target: str | None = None
+    """Where its cells run unless they say otherwise."""
+    tolerates: tuple[str, ...] = ()
+    """Taints of devices on which its cells run nevertheless."""
 
     @property
     def waiting(self) -> Waiting:

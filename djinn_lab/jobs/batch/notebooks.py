@@ -72,13 +72,11 @@ class Notebooks:
 
     def admit(self, asked: messages.Submission) -> Notebook:
         """What would be accepted. Raises IllegalEvent for what cannot be."""
-        problem = asked.problem()
-        if problem is not None:
+        if (problem := asked.problem()) is not None:
             raise IllegalEvent(problem, "client")
         if sum(not one.over for one in self) >= WAITING_MAX:
             raise IllegalEvent(f"{WAITING_MAX} notebooks wait or run already, which is the most", "client")
-        texts = tuple(map(str, conditions.parsed(asked.after)))
-        waiting = Waiting(texts, Waited(asked.after_count))
+        waiting = Waiting(tuple(map(str, conditions.parsed(asked.after))), Waited(asked.after_count))
         for text in asked.met:
             waiting = waiting.meet(text)
         for cell in asked.ended:
@@ -112,6 +110,8 @@ class Notebooks:
             parameters=asked.parameters,
             content=asked.content,
             foretold=None if expected is None else expected.foretold,
+            target=asked.target,
+            tolerates=asked.tolerates,
         )
 
     def __iter__(self) -> Iterator[Notebook]:

@@ -183,7 +183,10 @@ async def _asked(
         after_timeout_s=new.after_timeout_s,
         parameters=new.parameters,
         memory_bytes=None if new.anyway else _largest_device_bytes(context),
+        target=new.target,
+        tolerates=new.tolerates,
     )
+    _check_target(context, asked)
     asked = await _with_dependencies(context, asked, new.after)
     return asked, Accepted(job, user.name, new.key, new.folder, digest)
 
@@ -230,11 +233,25 @@ def _check_priority(context: PoolContext, user: User, priority: str) -> None:
             )
 
 
+def _check_target(context: PoolContext, asked: Submission) -> None:
+    """What suits no device is refused now, as its cells would be. Raises HTTPException."""
+    if asked.target is None and not asked.tolerates:
+        return  # its cells may say more, or have nothing to compute
+    try:
+        context.driver.ledger.queue.check_target(asked.target, asked.tolerates)
+    except IllegalEvent as error:
+        raise _refused(error) from None
+
+
+def _refused(error: IllegalEvent) -> HTTPException:
+    return HTTPException(422, f"{str(error)[:1].upper()}{str(error)[1:]}.")
+
+
 async def _accept(context: PoolContext, asked: Submission, accepted: Accepted, document: bytes) -> Accepted:
     try:
         return await context.notebooks.submit(asked, accepted, document)
     except IllegalEvent as error:
-        raise HTTPException(422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+        raise _refused(error) from None
     except sa.exc.SQLAlchemyError as error:
         raise HTTPException(503, f"The notebook could not be stored, and was not accepted: {error}") from None
 

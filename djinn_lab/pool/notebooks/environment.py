@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from djinn_lab.jobs.batch import Notebook
@@ -23,8 +25,16 @@ def kernel_environment(notebook: Notebook, url: str, token: str, directory: Path
     }
     kept["DJINN_POOL"], kept["DJINN_TOKEN"] = url, token
     kept["DJINN_SESSION_FILE"] = str(directory / SESSION_FILE)
-    kept[CELL_OPTIONS_VARIABLE] = f"--priority {notebook.priority} --progress-after=-1"
+    kept[CELL_OPTIONS_VARIABLE] = shlex.join(_cell_options(notebook))
     kept["JPY_SESSION_NAME"] = f"{notebook.name}.ipynb"
     if notebook.deadline_s is not None:
         kept[DEADLINE_VARIABLE] = repr(notebook.deadline_s)
     return kept
+
+
+def _cell_options(notebook: Notebook) -> Iterator[str]:
+    """As ``%djinn_config`` takes them."""
+    yield from (f"--priority={notebook.priority}", "--progress-after=-1")
+    if notebook.target is not None:
+        yield f"--target={notebook.target}"
+    yield from (f"--tolerate={taint}" for taint in notebook.tolerates)

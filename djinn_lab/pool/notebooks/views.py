@@ -23,7 +23,7 @@ class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     own. ``after``, ``after_count`` and ``after_timeout_s``: what it comes after, how many of that suffice,
     and how long it waits. ``parameters``: as in :mod:`djinn_lab.jobs.batch.parameters`. ``deadline_s``: from
     now; ``timeout_s``: of run time, each attempt. ``anyway``: also when it needed more memory before than
-    any device has."""
+    any device has. ``target`` and ``tolerates``: of its cells, where they do not say otherwise."""
 
     notebook: msgspec.Raw
     name: str
@@ -38,9 +38,11 @@ class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     after_timeout_s: float | None = None
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
     anyway: bool = False
+    target: str | None = None
+    tolerates: tuple[str, ...] = ()
 
 
-ADDED_LATER = ("after_count", "after_timeout_s", "parameters", "anyway")
+ADDED_LATER = ("after_count", "after_timeout_s", "parameters", "anyway", "target", "tolerates")
 """Left out of the digest where nothing was asked, so that keys of earlier submissions hold."""
 
 
@@ -49,7 +51,8 @@ class NotebookView(msgspec.Struct, frozen=True):
     ``position``: among those that wait for a slot. ``cell`` of ``cells``: runs, ran last or failed.
     ``attempts_max`` None: without end. ``after``: what it waits for; ``checkpoints``: that it announced,
     ``parameters``: that it was given, for its owner; ``foretold``: what it was likely to take, ``use``: what
-    its last attempt took. Times are seconds since the epoch."""
+    its last attempt took; ``target``, ``tolerates``: of cells that do not say. Times are seconds since the
+    epoch."""
 
     job: str
     user: str
@@ -74,6 +77,8 @@ class NotebookView(msgspec.Struct, frozen=True):
     parameters: dict[str, Any]
     foretold: Foretold | None
     use: Use | None
+    target: str | None
+    tolerates: tuple[str, ...]
 
 
 def notebook_views(
@@ -110,6 +115,8 @@ def _view(notebook: Notebook, telling: Telling, own: bool) -> NotebookView:
         parameters=notebook.parameters if own else {},
         foretold=notebook.foretold,
         use=notebook.use,
+        target=notebook.target,
+        tolerates=notebook.tolerates,
     )
 
 
