@@ -19,6 +19,7 @@ from djinn_lab.jobs.conditions import Need, parse
 from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.job_api import find_job
+from djinn_lab.pool.notebooks.left_behind import EXECUTED_BYTES_MAX
 from djinn_lab.pool.notebooks.store import Accepted
 from djinn_lab.pool.notebooks.views import (
     NAME_CHARACTERS_MAX,
@@ -103,7 +104,7 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
             raise HTTPException(403, f"Notebook {found.job} belongs to another user.")
         executed = await service.executed(found.job)
         if executed is None:
-            raise HTTPException(404, f"Notebook {found.job} has no executed cell yet ({found.state}).")
+            raise HTTPException(404, _without_result(found))
         return Response(executed, media_type="application/x-ipynb+json")
 
     @app.post(
@@ -119,6 +120,15 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
             raise HTTPException(409, f"Notebook {found.job} is already {found.state}.") from None
         await service.until_over(found.job, CANCEL_WAIT_S)
         return answer(_view(context, found.job, user))
+
+
+def _without_result(found: Notebook) -> str:
+    if not found.over:
+        return f"Notebook {found.job} has no executed cell yet ({found.state})."
+    return (
+        f"Notebook {found.job} ({found.state}) left no executed notebook: no cell of it ran, or it became "
+        f"larger than {format_bytes(EXECUTED_BYTES_MAX)}, the most that is kept."
+    )
 
 
 def _check_may_submit(context: PoolContext, user: User) -> None:

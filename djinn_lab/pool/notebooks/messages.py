@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+from djinn_lab.jobs.batch import Outcome
+
 TASK_FILE = "task.json"
 SOURCE_FILE = "notebook.ipynb"
 EXECUTED_FILE = "executed.ipynb"
@@ -47,11 +49,10 @@ class CellBegins(RunnerMessage, frozen=True, tag=True):
 
 
 class AttemptEnded(RunnerMessage, frozen=True, tag=True):
-    """``outcome``: a value of :class:`djinn_lab.jobs.batch.Outcome`. ``message``: what went wrong. ``cell``
-    of ``cells``: the one that failed or was the last."""
+    """``message``: what went wrong. ``cell`` of ``cells``: the one that failed or was the last."""
 
     attempt: int
-    outcome: str
+    outcome: Outcome
     message: str = ""
     cell: int | None = None
     cells: int | None = None

@@ -1,13 +1,11 @@
-"""The runner of one attempt, seen from the pool: started, listened to, stopped, and cleared away."""
+"""The runner of one attempt, seen from the pool: started, listened to, and stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -17,12 +15,12 @@ import msgspec
 
 from djinn_lab.jobs.batch import Outcome
 from djinn_lab.pool.notebooks import messages as files
+from djinn_lab.pool.notebooks.left_behind import outcome_left
 from djinn_lab.pool.notebooks.messages import AttemptEnded, FromRunner, KernelStarted, Task
 
 RUNNER_COMMAND = (sys.executable, "-m", "djinn_lab.pool.notebooks.runner")
 STOP_GRACE_S = 5.0
 """More than a runner takes to leave by itself."""
-LEFT_GRACE_S = 10.0
 LOG_TAIL_CHARACTERS = 300
 
 log = logging.getLogger(__name__)
@@ -109,50 +107,6 @@ class NotebookRun:
         last = f": {tail.splitlines()[-1][-LOG_TAIL_CHARACTERS:]}" if code > 0 and tail else ""
         outcome = Outcome.STOPPED if self._stop else Outcome.LOST
         return AttemptEnded(self._task.attempt, outcome, f"its runner {how}{last}")
-
-
-def outcome_left(directory: Path, attempt: int) -> AttemptEnded | None:
-    """How the attempt ended, if its runner left word."""
-    try:
-        left = msgspec.json.decode((directory / files.OUTCOME_FILE).read_bytes(), type=AttemptEnded)
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError as error:
-        log.warning("%s is no outcome: %s", directory / files.OUTCOME_FILE, error)
-        return None
-    return left if left.attempt == attempt else None
-
-
-def executed_left(directory: Path) -> bytes | None:
-    """The notebook as far as the runner got."""
-    try:
-        return (directory / files.EXECUTED_FILE).read_bytes()
-    except FileNotFoundError:
-        return None
-
-
-async def until_gone(directory: Path) -> None:
-    """Wait for the runner of a dead server, which leaves by itself; one that does not is killed."""
-    try:
-        lock = (directory / files.LOCK_FILE).open("r+")
-    except FileNotFoundError:
-        return
-    with lock:
-        deadline_s = asyncio.get_running_loop().time() + LEFT_GRACE_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if asyncio.get_running_loop().time() > deadline_s:
-                    deadline_s += LEFT_GRACE_S
-                    with contextlib.suppress(ProcessLookupError, ValueError):
-                        os.kill(int(lock.read()), signal.SIGKILL)
-            await asyncio.sleep(0.05)
-
-
-def remove(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 import sqlalchemy as sa
@@ -43,17 +44,16 @@ from djinn_lab.pool.alarm import Alarm
 from djinn_lab.pool.authentication import Authentication, User
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.driver import Driver
-from djinn_lab.pool.notebooks import messages as files
 from djinn_lab.pool.notebooks import store as notebook_store
 from djinn_lab.pool.notebooks.awaited import AwaitedNotebooks, as_awaited
 from djinn_lab.pool.notebooks.environment import kernel_environment
+from djinn_lab.pool.notebooks.left_behind import executed_left, outcome_left, remove, session_left, until_gone
 from djinn_lab.pool.notebooks.messages import AttemptEnded, CellBegins, FromRunner, Task
 from djinn_lab.pool.notebooks.outside import Outside
-from djinn_lab.pool.notebooks.runs import NotebookRun, executed_left, outcome_left, remove, until_gone
+from djinn_lab.pool.notebooks.runs import NotebookRun
 from djinn_lab.pool.notebooks.store import Accepted
 
 WATCH_EVERY_S = 0.25
-EXECUTED_BYTES_MAX = 256 * 2**20
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class NotebookService:
         self._directory = Path()
         self._accepted: dict[str, Accepted] = {}
         self._by_key: dict[tuple[str, str], str] = {}
-        self._accepting: dict[tuple[str, str], asyncio.Lock] = {}
+        self._accepting: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._runs: dict[str, NotebookRun] = {}
         self._executed: dict[str, bytes] = {}
         self._decided: asyncio.Queue[Decision] = asyncio.Queue()
@@ -146,8 +146,9 @@ class NotebookService:
         await asyncio.to_thread(remove, self._directory)  # the database has what was in it
         self._decided.put_nowait(Decision([one for one in commands if isinstance(one, StartNotebook)]))
         for one in list(self.core):
-            for text in self.outside.met(one.account or one.user, one.waits_for):
-                self._handle(DataPublished(self._now_s(), one.account or one.user, parse(text).name))
+            account = one.account or one.user
+            for text in self._driver.books.published.met(account, one.waits_for):
+                self._handle(DataPublished(self._now_s(), account, parse(text).name))
         self._alarm.set(self.core.wake_at_s())
 
     async def _left_behind(self, notebook: Notebook) -> NotebookEnded | None:
@@ -174,12 +175,9 @@ class NotebookService:
         SQLAlchemyError, with nothing accepted."""
         key = (accepted.user, accepted.key)
         async with self._accepting.setdefault(key, asyncio.Lock()):
-            try:
-                known = self.job_with_key(*key)
-                if known is None:
-                    await self._accept(asked, accepted, source)
-            finally:
-                self._accepting.pop(key, None)
+            known = self.job_with_key(*key)
+            if known is None:
+                await self._accept(asked, accepted, source)
         return known or accepted
 
     async def _accept(self, asked: Submission, accepted: Accepted, source: bytes) -> None:
@@ -221,9 +219,6 @@ class NotebookService:
                     self._changed.clear()
                     await self._changed.wait()
 
-    def terms_of(self, job: str) -> Accepted:
-        return self._accepted[job]
-
     async def executed(self, job: str) -> bytes | None:
         """As far as it is, or as the latest attempt left it."""
         notebook = self.core.get(job)
@@ -257,19 +252,19 @@ class NotebookService:
                 await self._commit(commands)
             except sa.exc.SQLAlchemyError as error:
                 log.exception("what was decided about notebooks could not be stored")
-                if stored is not None:
+                if stored is not None and not stored.done():
                     stored.set_exception(error)
-                self._give_up_starts(commands, error)
+                self._do_without_storing(commands, error)
                 continue
-            if stored is not None:
+            if stored is not None and not stored.done():  # else nobody waits for it any more
                 stored.set_result(None)
             for command in commands:
                 if isinstance(command, SaveNotebook):
                     self._driver.notebook_changed(as_awaited(command.notebook))
                 elif isinstance(command, StartNotebook):
                     self._start_run(command)
-                elif isinstance(command, StopNotebook) and command.job in self._runs:
-                    self._runs[command.job].stop()
+                elif isinstance(command, StopNotebook):
+                    self._stop_run(command)
 
     async def _commit(self, commands: Sequence[Command]) -> None:
         latest = {one.notebook.job: one.notebook for one in commands if isinstance(one, SaveNotebook)}
@@ -294,10 +289,13 @@ class NotebookService:
             accepted = self._accepted.pop(job)
             self._by_key.pop((accepted.user, accepted.key), None)
 
-    def _give_up_starts(self, commands: Sequence[Command], error: sa.exc.SQLAlchemyError) -> None:
+    def _do_without_storing(self, commands: Sequence[Command], error: sa.exc.SQLAlchemyError) -> None:
+        """What is to start does not; what is to stop stops anyway."""
         for command in commands:
-            if isinstance(command, StartNotebook):
-                told = f"its start could not be stored: {error}"
+            if isinstance(command, StopNotebook):
+                self._stop_run(command)
+            elif isinstance(command, StartNotebook):
+                told = f"its start could not be stored: {str(error).splitlines()[0]}"
                 ended = AttemptEnded(command.attempt, Outcome.LOST, told)
                 self._handle(self._event(command.job, ended))
 
@@ -321,6 +319,10 @@ class NotebookService:
         self._runs[job] = run
         self._spawn(self._run(run, job, attempt, directory), "run")
 
+    def _stop_run(self, command: StopNotebook) -> None:
+        if command.job in self._runs:
+            self._runs[command.job].stop()
+
     async def _run(self, run: NotebookRun, job: str, attempt: int, directory: Path) -> None:
         """One attempt, from its token to its end."""
         notebook = self.core.get(job)
@@ -341,7 +343,7 @@ class NotebookService:
         if self._runs.get(job) is not run:
             return  # the server stops: the next one goes on from what is in the directory
         executed = await asyncio.to_thread(executed_left, directory)
-        if executed is not None and len(executed) <= EXECUTED_BYTES_MAX:
+        if executed is not None:
             self._executed[job] = executed
         del self._runs[job]
         self._handle(self._event(job, ended))
@@ -355,22 +357,16 @@ class NotebookService:
 
     def _close_session(self, user: User, directory: Path) -> None:
         """A kernel that was killed left its session open."""
-        try:
-            note = msgspec.json.decode((directory / files.SESSION_FILE).read_bytes())
-            session = self._driver.registry.get(note["session"])
-        except FileNotFoundError:
-            return
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
-            log.warning("a notebook's note of its session cannot be read: %s", error)
-            return
+        left = session_left(directory)
+        session = None if left is None else self._driver.registry.get(left)
         if session is not None and session.user == user.name:
             self._driver.close(session)
 
     def _event(self, job: str, ended: AttemptEnded) -> NotebookEnded:
         """With what it took on devices, as far as this server saw it."""
-        outcome, use = Outcome(ended.outcome), self._driver.books.notebook_uses.pop(job, None)
+        use = self._driver.books.notebook_uses.pop(job, None)
         told = (ended.message, ended.cell, ended.cells)
-        return NotebookEnded(self._now_s(), job, ended.attempt, outcome, *told, use)
+        return NotebookEnded(self._now_s(), job, ended.attempt, ended.outcome, *told, use)
 
     def _place(self, job: str, attempt: int) -> Path:
         return self._directory / f"{job}-{attempt}"
