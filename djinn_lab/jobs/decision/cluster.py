@@ -7,7 +7,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, KeysView
 from typing import TypeVar
 
 import msgspec
@@ -301,6 +301,11 @@ class Cluster:
         """Does somebody wait while another account runs?"""
         waiting, running = self._waiting_by_account, self._running_by_account
         return bool(waiting and running) and (len(waiting) > 1 or waiting.keys() != running.keys())
+
+    @property
+    def running_accounts(self) -> KeysView[str]:
+        """Of those who run."""
+        return self._running_by_account.keys()
 
     @property
     def worst_rank(self) -> int:

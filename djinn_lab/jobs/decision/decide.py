@@ -145,7 +145,7 @@ class _Decision:
         """Accounts of equal rank, their candidates by key. True when an account was charged."""
         before = len(self.trial.admitted)
         while not self._over:
-            heads = [(cursor.head, cursor) for cursor in cursors if cursor.head is not None]
+            heads = [(head, cursor) for cursor in cursors if (head := cursor.head) is not None]
             if not heads:
                 return False
             cursor = heads[0][1] if len(heads) == 1 else min(heads)[1]
@@ -221,30 +221,29 @@ class _Decision:
                 self._preempt(request, found)
                 cursor.next_of_class()
                 return
-        if self.why is Reason.BUSY and self._impossible(request):
+        raised = steps(request, self.policy, self.trial.now_s) > 0
+        if self.why is Reason.BUSY and self._impossible(request, raised):
             self.why = Reason.IMPOSSIBLE
         self._note(request, Reason.BEHIND if self.why is Reason.BUSY and self.trial.blocked else self.why)
         if self.why is Reason.BUSY or (self.why is Reason.RESERVED and self.trial.keeps):
-            self._block(request, cursor)
+            self._block(request, cursor, raised)
         elif self.why is Reason.RESERVED and self.policy.within in ("arrival", "attained"):
             cursor.shorter_of_class(self.trial.cluster.waiting)
         else:
             cursor.drop_class()
 
-    def _impossible(self, request: Request) -> bool:
+    def _impossible(self, request: Request, raised: bool) -> bool:
         """Who can never start is in nobody's way; not asked where nobody is in anybody's."""
-        asked = self.trace is not None or self.policy.passing not in ("always", "starving")
-        return (asked or steps(request, self.policy, self.trial.now_s) > 0) and not (
-            self.trial.room.ever_fits(request.demand)
-        )
+        asked = raised or self.trace is not None or self.policy.passing not in ("always", "starving")
+        return asked and not self.trial.room.ever_fits(request.demand)
 
     def _start(self, request: Request, placed: Placed, cursor: Cursor) -> None:
         self.trial.start(request, placed, passed=bool(self.trial.blocked))
         self._note(request, Reason.STARTS_NOW)
         cursor.next_of_class()
 
-    def _block(self, request: Request, cursor: Cursor) -> None:
-        """It is ahead of those that follow. May they pass?"""
+    def _block(self, request: Request, cursor: Cursor, raised: bool) -> None:
+        """It is ahead of those that follow. May they pass? ``raised``: by age or its deadline."""
         match self.policy.passing:
             case "never":
                 self.trial.promise(request)
@@ -258,7 +257,6 @@ class _Decision:
                 if len(self.trial.blocked) < self.policy.reservations:
                     self.trial.promise(request)
             case "starving":
-                raised = steps(request, self.policy, self.trial.now_s) > 0
                 if raised and len(self.trial.blocked) < self.policy.reservations:
                     self.trial.promise(request)
             case "always":

@@ -39,6 +39,7 @@ from djinn_lab.jobs.decision.plan import Preemption
 from djinn_lab.jobs.decision.policy import PROMISING, Cause
 from djinn_lab.jobs.decision.runners import Runners
 from djinn_lab.jobs.decision.trial import Trial, charge_for, fits_at
+from djinn_lab.jobs.fairness.account import Account
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Holding, Request, Where, members_in
 
 
@@ -51,6 +52,17 @@ class Victim(NamedTuple):
     number: int
     holding: Holding
     cause: Cause
+
+
+class Group(NamedTuple):
+    """Those who run on one side of an account of the candidate's line. ``mine``: that account; ``theirs``:
+    its sibling that they belong to, itself for the candidate's own. ``behind_s``: by how much ``mine`` would
+    still be better entitled than ``theirs``."""
+
+    mine: Account
+    theirs: Account
+    runners: Runners
+    behind_s: float
 
 
 class Found(NamedTuple):
@@ -110,48 +122,49 @@ class _Contest:
             self.trial.wake_by(self.trial.next_end_s)
         by_service = "attained" in self.policy.preempts
         worse_than = -math.inf if "rank" in self.policy.preempts else math.inf
-        for runners, behind_s in self._groups():
+        for group in self._groups():
+            behind_s = group.behind_s
             than = self.size if self.shorter and behind_s >= 0 else math.inf
             everybody = by_service or behind_s > self.fair_s
             if everybody:
                 than = -math.inf
-            for size, left_s, holding in self.runners.larger(runners, self.rank, than, min(than, worse_than)):
-                equal = holding.request.rank == self.rank
-                if equal and behind_s > 0 and not everybody and self._gives_back_more(holding, runners):
+            larger = self.runners.larger(group.runners, self.rank, than, min(than, worse_than))
+            if not larger:
+                continue
+            spare_s = math.inf if everybody or behind_s <= 0 else self._spare_s(group)
+            for size, left_s, devices, holding in larger:
+                charged_s, equal = holding.charged_until_s, holding.request.rank == self.rank
+                if equal and charged_s is not None and (charged_s - self.trial.now_s) * devices > spare_s:
                     continue
-                victim = self._victim(holding, left_s, size, behind_s)
+                victim = self._victim(holding, left_s, size, group)
                 if victim is not None:
                     yield victim
 
-    def _gives_back_more(self, holding: Holding, runners: Runners) -> bool:
-        """More device time than keeps its group ahead, so that the group would be the better entitled one.
-        Most of those that are larger fail here, cheaply; rounding errs on the side of False."""
-        if holding.charged_until_s is None:
-            return False
-        devices = devices_of(holding.request.demand, members_in(holding.where))
-        unused_s = (holding.charged_until_s - self.trial.now_s) * devices
-        return unused_s > self.claim.spare_device_s(self.trial.shares.leaf(runners.account)) * (1 + 1e-9)
+    def _spare_s(self, group: Group) -> float:
+        """Who would give back more device time than this makes its group the better entitled one. Most of
+        those that are larger are told so, cheaply; rounding errs on the side of asking further."""
+        return self.claim.spare_device_s(group.mine, group.theirs) * (1 + 1e-9)
 
-    def _groups(self) -> Iterator[tuple[Runners, float]]:
-        """Who runs, and by how much the candidate's account would still be better entitled than they."""
+    def _groups(self) -> Iterator[Group]:
+        """Who runs, and how the candidate's account stands against them."""
+        account = self.claim.account
         if not self.policy.by_fairness:
-            yield self.runners.pool, 0.0
+            yield Group(account, account, self.runners.pool, 0.0)
             return
-        shares, account = self.trial.shares, self.trial.shares.leaf(self.request.account)
-        for runners in self.runners.beside(account):
-            yield runners, self.claim.behind_s(shares.leaf(runners.account))
+        for mine, theirs, runners in self.runners.beside(account):
+            yield Group(mine, theirs, runners, self.claim.behind_s(mine, theirs))
         own = self.runners.own(account)
         if own is not None:
-            yield own, 0.0
+            yield Group(account, account, own, 0.0)
 
-    def _victim(self, holding: Holding, left_s: float, size: float, behind_s: float) -> Victim | None:
+    def _victim(self, holding: Holding, left_s: float, size: float, group: Group) -> Victim | None:
         policy, victim = self.policy, holding.request
         if victim.job in self.trial.victims or not holding.preemptible:
             return None
         if victim.preempted >= policy.preemptions_max and self.request.rank > 0:
             return None
         rank = effective_rank(victim, policy, self.trial.now_s)
-        cause = self._cause(holding, rank, size, behind_s)
+        cause = self._cause(holding, rank, size, group)
         if cause is None or self._protected(holding) or (self.promised and left_s < self.needed_s):
             return None
         cost_s = holding.park_s * (1 + victim.preempted)
@@ -165,10 +178,10 @@ class _Contest:
         self.trial.wake_by(until_s)
         return self.trial.now_s < until_s
 
-    def _cause(self, holding: Holding, rank: int, size: float, behind_s: float) -> Cause | None:
-        """The first cause that lets the candidate preempt this one. ``behind_s`` can only become less
-        when the other account is given back what the stopped job does not use."""
-        policy, request = self.policy, self.request
+    def _cause(self, holding: Holding, rank: int, size: float, group: Group) -> Cause | None:
+        """The first cause that lets the candidate preempt this one. It can only be less behind when the
+        other account is given back what the stopped job does not use."""
+        policy, request, behind_s = self.policy, self.request, group.behind_s
         if self.rank != rank:
             return "rank" if self.rank < rank and "rank" in policy.preempts else None
         if "attained" in policy.preempts:
@@ -178,8 +191,8 @@ class _Contest:
         if not larger and behind_s <= margin_s:
             return None
         if policy.by_fairness and request.account != holding.request.account:
-            account = self.trial.shares.leaf(holding.request.account)
-            behind_s = self.claim.still_behind_s(account, self.trial.unused(holding))
+            unused = self.trial.unused(holding)
+            behind_s = self.claim.still_behind_s(group.mine, group.theirs, unused)
             if behind_s > margin_s:
                 return "fairness"
         return "shorter" if larger and behind_s >= 0 else None

@@ -13,16 +13,21 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from djinn_lab.jobs.decision.keys import remaining_s, weight
+from djinn_lab.jobs.decision.keys import devices_of, remaining_s, weight
 from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.fairness.account import OWN, Account
-from djinn_lab.jobs.request import Holding
+from djinn_lab.jobs.request import Holding, members_in
 
-Entry = tuple[float, int, float, Holding]
-"""The expected end less what parking counts for, the number of arrival, the expected end, and who."""
+Entry = tuple[float, int, float, float, Holding]
+"""The expected end less what parking counts for, the number of arrival, the expected end, the devices that it
+holds, and who."""
 
-Sized = tuple[float, float, Holding]
-"""What it needs still, less what parking counts for, by its weight; what it needs in seconds; itself."""
+Sized = tuple[float, float, float, Holding]
+"""What it needs still, less what parking counts for, by its weight; what it needs in seconds; the devices
+that it holds; itself."""
+
+Beside = tuple[Account, Account, "Runners"]
+"""An account of the candidate's line, a sibling of it, and those who run below that."""
 
 LineName = tuple[int, float]
 """Rank and weight."""
@@ -30,12 +35,11 @@ LineName = tuple[int, float]
 
 class Runners:
     """Those of one account and of all below it. ``lines``: the largest last; ``late``: past their expected
-    end. ``account``: where one of them is charged."""
+    end."""
 
-    __slots__ = ("account", "children", "count", "late", "lines")
+    __slots__ = ("children", "count", "late", "lines")
 
     def __init__(self) -> None:
-        self.account = ""
         self.count = 0
         self.lines: dict[LineName, list[Entry]] = {}
         self.late: dict[str, Holding] = {}
@@ -73,11 +77,12 @@ class RunnerIndex:
             heapq.heappush(self._ends, (ends_s, job))
         steps = (*request.account.split("/"), OWN)
         name = (request.rank, weight(request.demand, self.policy))
-        entry = (ends_s - self.policy.park_factor * holding.park_s, request.number, ends_s, holding)
+        devices = devices_of(request.demand, members_in(holding.where))
+        size_s = ends_s - self.policy.park_factor * holding.park_s
+        entry = (size_s, request.number, ends_s, devices, holding)
         self._places[job] = (steps, name, entry)
         for runners in self._made(steps):
             runners.count += 1
-            runners.account = request.account
             if late:
                 runners.late[job] = holding
             elif name in runners.lines:
@@ -109,7 +114,7 @@ class RunnerIndex:
                 steps, name, entry = self._places[job]
                 for runners in self._made(steps):
                     runners.take_out(name, entry)
-                    runners.late[job] = entry[3]
+                    runners.late[job] = entry[4]
 
     def next_end_s(self) -> float:
         """When the first of them is expected to be done, infinite when nobody runs."""
@@ -122,20 +127,22 @@ class RunnerIndex:
 
     def largest(self) -> float:
         """The size of the largest, 0 when nobody runs."""
-        sizes = [self._sized(line[-1][3], name[1])[0] for name, line in self.pool.lines.items()]
+        sizes = [self._sized(line[-1][4], name[1])[0] for name, line in self.pool.lines.items()]
         for late in self.pool.late.values():
             sizes.append(self._sized(late, weight(late.request.demand, self.policy))[0])
         return max(sizes, default=0.0)
 
-    def beside(self, account: Account) -> Iterator[Runners]:
+    def beside(self, account: Account) -> Iterator[Beside]:
         """Those of others, in groups that stand beside the account's line at one place in the tree."""
         here: Runners | None = self.pool
         for step in account.line:
             assert here is not None
-            for name, runners in here.children.items():
-                if name != step.name:
-                    yield runners
-            here = here.children.get(step.name)
+            assert step.parent is not None
+            name, siblings = step.name, step.parent.children
+            for other, runners in here.children.items():
+                if other != name:
+                    yield step, siblings[other], runners
+            here = here.children.get(name)
             if here is None:
                 return
 
@@ -146,29 +153,32 @@ class RunnerIndex:
             here = here.children.get(step.name) if here is not None else None
         return here
 
-    def larger(self, runners: Runners, rank: int, than: float, worse_than: float) -> Iterator[Sized]:
+    def larger(self, runners: Runners, rank: int, than: float, worse_than: float) -> list[Sized]:
         """Of this rank those whose size is above ``than``, of worse ones those above ``worse_than``."""
+        found: list[Sized] = []
         now_s, factor = self._now_s, self.policy.park_factor
         for (of_rank, weighs), line in runners.lines.items():
             limit = than if of_rank == rank else worse_than
             if of_rank < rank or limit == math.inf:
                 continue
-            for _, _, ends_s, holding in reversed(line):
+            for _, _, ends_s, devices, holding in reversed(line):
                 left_s = ends_s - now_s
                 size = (left_s - factor * holding.park_s) * weighs
                 if size <= limit:
                     break
-                yield size, left_s, holding
+                found.append((size, left_s, devices, holding))
         for holding in runners.late.values():
             request = holding.request
             if request.rank >= rank:
                 sized = self._sized(holding, weight(request.demand, self.policy))
                 if sized[0] > (than if request.rank == rank else worse_than):
-                    yield sized
+                    found.append(sized)
+        return found
 
     def _sized(self, holding: Holding, weighs: float) -> Sized:
         left_s = remaining_s(holding, self.policy, self._now_s)
-        return (left_s - self.policy.park_factor * holding.park_s) * weighs, left_s, holding
+        size = (left_s - self.policy.park_factor * holding.park_s) * weighs
+        return size, left_s, devices_of(holding.request.demand, members_in(holding.where)), holding
 
     def _made(self, steps: tuple[str, ...]) -> Iterator[Runners]:
         """From the pool down, made where there is none."""

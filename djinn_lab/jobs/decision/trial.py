@@ -117,6 +117,7 @@ class Trial:
     def runners(self) -> RunnerIndex:
         """Who runs, by account and by size."""
         if self._runners is None:
+            self.shares.know(self.cluster.running_accounts)
             self._runners = self.cluster.runners(self.policy, self.now_s)
             self.largest = self._runners.largest()
             self.next_end_s = self._runners.next_end_s()

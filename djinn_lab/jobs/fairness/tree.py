@@ -20,7 +20,7 @@ from djinn_lab.jobs.fairness.fair_tree import fair_order, ranks
 from djinn_lab.jobs.fairness.limits import NO_LIMITS, Limits
 from djinn_lab.jobs.fairness.state import AccountState, AccountView, Charge, ShareSettings, ShareState
 
-Undo = tuple[str, Charge | None, tuple[tuple[Account, float, float, float, float], ...]]
+Undo = tuple[str, Charge | None, list[tuple[Account, float, float, float, float]]]
 FEW = 8
 """An order among fewer than one leaf in so many is looked for, and not found by the way."""
 BELOW = 1 + 1e-9
@@ -200,28 +200,7 @@ class ShareTree:
     def claim(self, account: str, gains: Amounts, at_s: float) -> Claim:
         """How the account would stand against others once it is charged this. Good until the next charge."""
         weight = self._decay.weight(at_s)
-
-        by_device, by_memory, by_transfer = self._factors
-
-        def leveled(node: Account, more: Amounts, sign: float) -> float:
-            device_s, memory_byte_s, transfer_bytes = more
-            factor = weight * sign
-            dominant = (node.device_s + device_s * factor) * by_device
-            by_byte_s = (node.memory_byte_s + memory_byte_s * factor) * by_memory
-            if by_byte_s > dominant:
-                dominant = by_byte_s
-            moved = (node.transfer_bytes + transfer_bytes * factor) * by_transfer
-            if moved > dominant:
-                dominant = moved
-            return dominant / node.weight if dominant > 0 else 0.0
-
-        def spare_device_s(node: Account, level: float) -> float:
-            by_others = max(node.memory_byte_s * by_memory, node.transfer_bytes * by_transfer)
-            if not by_device or by_others >= level * node.weight:
-                return math.inf
-            return (node.device_s - level * node.weight / by_device) / weight
-
-        return Claim(self.leaf(account), gains, leveled, spare_device_s, self._decay.window_s / weight)
+        return Claim(self.leaf(account), gains, weight, self._factors, self._decay.window_s)
 
     def min_runtime_s(self, victim: str, preemptor: str, default: float) -> float:
         """KAI's rule: below the lowest common ancestor of both, the victim's side decides, and what it
@@ -325,18 +304,20 @@ class ShareTree:
         assert known is not None
         line = self.leaf(known.account).line
         if self._marks:
-            before = tuple((n, n.device_s, n.memory_byte_s, n.transfer_bytes, n.level) for n in line)
+            before = [(n, n.device_s, n.memory_byte_s, n.transfer_bytes, n.level) for n in line]
             self._undo.append((job, old, before))
         if charge is None:
             del self._charges[job]
         else:
             self._charges[job] = charge
         weight = self._decay.weight(known.at_s)
-        device_s, memory_byte_s, moved = (amount * weight for amount in amounts)
+        device_s, memory_byte_s, moved = amounts
         for node in line:
-            node.device_s = max(0.0, node.device_s + device_s)
-            node.memory_byte_s = max(0.0, node.memory_byte_s + memory_byte_s)
-            node.transfer_bytes = max(0.0, node.transfer_bytes + moved)
+            node.device_s = max(0.0, node.device_s + device_s * weight)
+            if memory_byte_s:
+                node.memory_byte_s = max(0.0, node.memory_byte_s + memory_byte_s * weight)
+            if moved:
+                node.transfer_bytes = max(0.0, node.transfer_bytes + moved * weight)
             self._level(node)
 
     def _level(self, node: Account) -> None:
