@@ -72,7 +72,16 @@ class Driver:
         self.news = MemoryNews(ledger, books, self._jobs)
         self.runs = Runs(ledger, books, self._jobs)
         self.gangs = GangRuns(
-            ledger, launcher, fleet, blobs, books, self.news, self._jobs, self._gang_over, self._run_whole
+            ledger,
+            launcher,
+            fleet,
+            blobs,
+            books,
+            self.news,
+            self._jobs,
+            self.runs.progress,
+            self._gang_over,
+            self._run_whole,
         )
         self.residence = Residence(ledger, launcher, self.registry, self.gangs.rooms)
         self.gangs.rooms.residence = self.residence

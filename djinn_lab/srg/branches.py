@@ -163,7 +163,9 @@ class _Facts:
         still = sent - self.written
         self.torn = any(sizes[storage] > 1 for storage in self.written)
         self.copied = [
-            view and all(storages[value] in still for value in node.inputs if value is not None)
+            view
+            and any(storage is not None for storage in node.storages)
+            and all(storages[value] in still for value in node.inputs if value is not None)
             for node, view in zip(program.nodes, wiring.views, strict=True)
         ]
         self.stays = [any(storages[value] in self.held for value in values) for values in wiring.writes]

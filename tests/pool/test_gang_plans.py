@@ -49,6 +49,9 @@ def test_fewer_branches_or_devices_than_asked_for_are_told() -> None:
     found = judged(search(4, 50), asked=4, pool=2)
     assert found.devices == 2
     assert found.why == "It uses 2 of the 4 devices that it asked for: this pool has 2."
+    assert judged(search(2, 50), asked=8, pool=4).why == (
+        "It uses 2 of the 8 devices that it asked for: its graph has 2 branches."
+    )
 
 
 def test_what_costs_more_than_it_saves_is_told_with_the_numbers() -> None:
@@ -87,3 +90,18 @@ def test_equal_programs_are_looked_into_once(monkeypatch: pytest.MonkeyPatch) ->
     again = judged(search(2, 50), known=known)
     assert again == first
     assert first.devices == 2
+
+
+def test_of_many_large_programs_the_first_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered is limited by all their ops, not only by their number."""
+    known = KnownBranches(ops_max=250)
+    for branches in (4, 3, 2):  # 200, 150 and 100 ops
+        judged(search(branches, 50), known=known)
+    looked = []
+    finder = gang_plans.BranchFinder
+    monkeypatch.setattr(
+        gang_plans, "BranchFinder", lambda program, seconds: looked.append(1) or finder(program, seconds)
+    )
+    for branches, looks in ((2, 0), (3, 0), (4, 1)):
+        judged(search(branches, 50), known=known)
+        assert len(looked) == looks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from programs import HOLE, Script, contiguous
 
 from djinn_lab.srg.branches import COPIED, EPILOGUE, PRELUDE, Branches, BranchFinder
@@ -66,6 +67,22 @@ def test_random_numbers_are_drawn_at_home_in_their_order() -> None:
     found = best(script.program(fetch=tuple(ends), rng_state=b"state"))
     assert [place for place in found.places if place == PRELUDE] == [PRELUDE, PRELUDE]
     assert len(found.branch_s) == 2
+
+
+def test_numbers_that_nobody_looks_at_are_drawn_once() -> None:
+    """Such as those of a result that was not asked for: what is drawn after them depends on it."""
+    script = Script()
+    ends = [chain(script, script.load(SQUARE), 20) for _ in range(2)]
+    script.op("aten.rand.default", meta=contiguous(4), args=[[4]])
+    program = script.program(fetch=tuple(ends), rng_state=b"state")
+    *chains, draw = program.nodes
+    draw = replace(draw, outputs=(None,), output_metas=(None,), storages=(None,))
+    program = replace(program, nodes=[*chains, draw])
+    found = best(program)
+    assert found.places[-1] == PRELUDE
+    parts = part_program(program, found, 2)
+    assert parts.prelude is not None
+    assert parts.prelude.nodes == (len(chains),)
 
 
 def test_branches_that_draw_what_depends_on_them_stay_together() -> None:

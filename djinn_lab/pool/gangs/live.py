@@ -43,6 +43,11 @@ class LiveGang:
         assert found is not None
         return found
 
+    @property
+    def executed_ops(self) -> int:
+        """Of the cell's; what several parts make for themselves counts in each, up to the whole."""
+        return min(self.plan.ops, sum(self.executed.values()))
+
     def peak_bytes(self, group: int) -> int:
         """That it takes besides what it holds."""
         stops, part = self.stops.get(group), self.part(group)

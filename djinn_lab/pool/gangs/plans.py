@@ -85,12 +85,14 @@ class Judgement(msgspec.Struct, frozen=True):
 
 class KnownBranches:
     """Where the branches of programs are, by :func:`~djinn_lab.srg.plan_key.plan_key` and by the rates of the
-    devices, which become known while a pool runs; the least recently used go first. Called from several
-    threads."""
+    devices, which become known while a pool runs; the least recently used go first. ``ops_max``: of all
+    programs that are remembered. Called from several threads."""
 
-    def __init__(self, entries_max: int = 1000) -> None:
+    def __init__(self, entries_max: int = 1000, ops_max: int = 4_000_000) -> None:
         self._entries_max = entries_max
+        self._ops_max = ops_max
         self._known: OrderedDict[tuple[object, ...], Branches | None] = OrderedDict()
+        self._ops = 0
         self._lock = threading.Lock()
 
     def best(
@@ -109,11 +111,16 @@ class KnownBranches:
                 return self._known[name]
         found = BranchFinder(program, seconds).best(devices)
         with self._lock:
-            if key is not None:
+            if key is not None and name not in self._known:
                 self._known[name] = found
-            while len(self._known) > self._entries_max:
-                self._known.popitem(last=False)
+                self._ops += _places(found)
+            while len(self._known) > self._entries_max or self._ops > self._ops_max:
+                self._ops -= _places(self._known.popitem(last=False)[1])
         return found
+
+
+def _places(found: Branches | None) -> int:
+    return 0 if found is None else len(found.places)
 
 
 def judge(
@@ -154,7 +161,7 @@ def judge(
     plan = _planned(parts, len(program.nodes))
     if len(plan.groups) < asked:
         many = len(found.branch_s)
-        why = f"this pool has {devices}" if devices < asked else f"its graph has {many} branches"
+        why = f"its graph has {many} branches" if many < devices else f"this pool has {devices}"
         used = f"It uses {len(plan.groups)} of the {asked} devices that it asked for"
         return Judgement(plan, f"{used}: {why}.", together_s)
     return Judgement(plan, "", together_s)

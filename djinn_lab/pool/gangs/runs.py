@@ -44,8 +44,9 @@ log = logging.getLogger(__name__)
 
 
 class GangRuns:
-    """``tell`` feeds the queue; ``over`` takes the one answer to a segment, ``whole`` runs it as if it were
-    no gang. ``rooms`` hears session memory, and passes what is about no part on to ``others``."""
+    """``tell`` feeds the queue; ``progress`` hears how far a segment is, ``over`` takes the one answer to it,
+    ``whole`` runs it as if it were no gang. ``rooms`` hears session memory, and passes what is about no part
+    on to ``others``."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class GangRuns:
         books: Bookkeeper,
         others: Hears,
         tell: Callable[[jobs.Event], None],
+        progress: Callable[[worker.SegmentProgress], None],
         over: Callable[[str, worker.SegmentDone | worker.SegmentCancelled], None],
         whole: Callable[[str, str], None],
     ) -> None:
@@ -65,6 +67,7 @@ class GangRuns:
         self._blobs = blobs
         self._books = books
         self._tell = tell
+        self._progress = progress
         self._over = over
         self._whole = whole
         self._gangs: dict[str, LiveGang] = {}
@@ -168,17 +171,9 @@ class GangRuns:
 
     def _progressed(self, gang: LiveGang, part: PartName, executed: int) -> None:
         gang.executed[part] = executed
-        total = min(gang.plan.ops, sum(gang.executed.values()))
-        self._over_progress(gang, total)
-
-    def _over_progress(self, gang: LiveGang, executed: int) -> None:
-        job = self._ledger.queue.job(gang.job)
-        if job is None or job.state is not jobs.JobState.RUNNING or executed <= job.ops_done:
-            return
-        self._tell(jobs.SegmentProgressed(self._now_s(), gang.job, gang.segment, executed))
-        gang.record.ops_done = gang.record.ops_before + executed
-        gang.record.reason = self._ledger.queue.explain(gang.job)
-        self._books.tell(gang.record, self._ledger.queue.job(gang.job))
+        total, job = gang.executed_ops, self._ledger.queue.job(gang.job)
+        if job is not None and job.state is jobs.JobState.RUNNING and total > job.ops_done:
+            self._progress(worker.SegmentProgress(gang.job, gang.segment, total, gang.plan.ops))
 
     def died(self, device: str) -> None:
         """Session memory has heard of it, the queue not yet."""
@@ -254,7 +249,7 @@ class GangRuns:
             at_s=now_s,
             job=gang.job,
             segment=gang.segment,
-            ops_done=max(job.ops_done, min(gang.plan.ops, sum(gang.executed.values()))),
+            ops_done=max(job.ops_done, gang.executed_ops),
             move_s=accounts.move_s(gang.record.session),
             devices=gang.course.useful_devices,
             parts_s=sum(accounts.move_s(name_of(gang.job, group)) or 0.0 for group in gang.opened),
