@@ -122,7 +122,7 @@ def submit_notebook(
         },
     }
     ask = PersistentClient()
-    found, new = ask(lambda client: client.submit_notebook(submission))
+    found, new = ask(lambda client: client.submit_notebook(_asked(submission)))
     job = found["job"]
     how = f"Submitted {notebook.name} as {job}." if new else f"{job} was submitted before with this key."
     print_line(f"{how} {found['reason']}")
@@ -229,6 +229,12 @@ def _after(given: list[str]) -> list[str]:
         return list(separated(given))
     except ValueError as error:
         raise OptionError(f"--after: {error}.") from None
+
+
+def _asked(submission: dict[str, Any]) -> dict[str, Any]:
+    """Without what was not asked for: an older pool refuses what it does not know."""
+    nothing: tuple[Any, ...] = (None, [], {})
+    return {name: value for name, value in submission.items() if value not in nothing and value is not False}
 
 
 def _where(target: str | None, tolerates: list[str]) -> dict[str, Any]:

@@ -18,8 +18,10 @@ from websockets.sync.client import connect as open_websocket
 from websockets.typing import DataLike
 
 from djinn_lab.errors import AuthenticationError, PoolLost, PoolNotFound, Refused, VersionMismatch
+from djinn_lab.jobs import Terms
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.host import host_id
+from djinn_lab.protocol.understood import not_understood
 from djinn_lab.protocol.version import VERSION
 
 CONNECT_TIMEOUT_S = 10.0
@@ -73,6 +75,18 @@ class Connection:
     def answers_signals(self) -> bool:
         """Does the pool say what it made of a signal?"""
         return self.welcome.protocol_version >= 3
+
+    def refuse_unknown(self, terms: Terms) -> None:
+        """Raises VersionMismatch for what the pool would pass over, since it is of an older protocol."""
+        spoken = self.welcome.protocol_version
+        unknown = not_understood(terms, spoken)
+        if unknown:
+            raise VersionMismatch(
+                f"the pool at {self.url} (djinn-lab {self.welcome.server_version}) speaks protocol {spoken}, "
+                f"which does not know {' and '.join(unknown)}; this djinn-lab speaks protocol "
+                f"{messages.PROTOCOL_VERSION}.",
+                "Leave that out, or install the same djinn-lab version on both sides.",
+            )
 
     @property
     def latency_s(self) -> float:

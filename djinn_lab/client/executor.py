@@ -22,7 +22,7 @@ from djinn_lab.client.cuts import CutRecord
 from djinn_lab.client.remote_errors import to_exception
 from djinn_lab.client.report import CellReport
 from djinn_lab.client.sent import Sent
-from djinn_lab.errors import CancelFailed, CellCancelled, PoolLost, WorkerLost
+from djinn_lab.errors import CancelFailed, CellCancelled, PoolLost, VersionMismatch, WorkerLost
 from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.messages import (
     CancelJob,
@@ -95,6 +95,7 @@ class Flight:
     message: SubmitSegment
     sent: float
     lost: PoolLost | None = None
+    refused: VersionMismatch | None = None
 
 
 class PoolExecutor:
@@ -193,6 +194,7 @@ class PoolExecutor:
         self._flight = flight = Flight(job, program, cut, message, entered)
         try:
             connection = self.connection  # a new one has been sent nothing
+            connection.refuse_unknown(message.terms or NO_TERMS)
             data, delta, whole_bytes = self._sent.program(program)
             job.report.graph_bytes += whole_bytes
             job.report.graph_bytes_sent += len(data)
@@ -206,12 +208,14 @@ class PoolExecutor:
             self.blobs.unpinned()
         except PoolLost as lost:
             flight.lost = lost
+        except VersionMismatch as refused:
+            flight.refused = refused
         job.outside_since = flight.sent
 
     def is_done(self) -> bool:
         flight = self._flight
         assert flight is not None
-        if flight.lost is not None or self._connection is None:
+        if flight.lost is not None or flight.refused is not None or self._connection is None:
             return True
         try:
             waiting = self._connection.peek()
@@ -232,6 +236,8 @@ class PoolExecutor:
         try:
             if flight.lost is not None:
                 raise flight.lost
+            if flight.refused is not None:
+                return RunResult(0, error=flight.refused, arrived=False)
             if cancel:
                 self.connection.send(CancelJob(flight.message.job))
             return self._finish(flight, began, cancel)

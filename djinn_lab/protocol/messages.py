@@ -14,10 +14,10 @@ import msgspec
 from djinn_lab.jobs import Terms
 from djinn_lab.srg.program import TensorMeta
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """2 added :attr:`SubmitSegment.delta` and :attr:`SubmitSegment.code_number`, 3 :class:`PhaseAnswered`, 4
-:attr:`SubmitSegment.terms`."""
-PROTOCOL_VERSIONS = (1, 2, 3, 4)
+:attr:`SubmitSegment.terms`, 5 more of them (:mod:`djinn_lab.protocol.understood` says which)."""
+PROTOCOL_VERSIONS = (1, 2, 3, 4, 5)
 """What a pool understands, and what a client tries, newest first."""
 MESSAGE_BYTES_MAX = 256 * 2**20
 """A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""

@@ -107,6 +107,12 @@ def test_a_first_message_that_is_no_hello(shared_pool: RuntimeInfo, first: bytes
     assert words in refused.message
 
 
+def asking(terms: dict[str, object]) -> bytes:
+    """A cell, by a client that knows more than this pool and says another protocol than its own."""
+    submit = messages.SubmitSegment("a" * 32, 0, "cell 1", "NORMAL", True, "cell end", 0, b"")
+    return msgspec.msgpack.encode({**msgspec.to_builtins(submit), "program": b"", "terms": terms})
+
+
 @pytest.mark.parametrize(
     ("garbage", "words"),
     [
@@ -115,6 +121,8 @@ def test_a_first_message_that_is_no_hello(shared_pool: RuntimeInfo, first: bytes
         (os.urandom(8 * MIB), "no message of protocol"),
         (messages.encode(messages.Hello(1, "", "", "", "")), "second Hello"),
         (msgspec.msgpack.encode({"type": "submit", "job": 7}), "no message of protocol"),
+        (asking({"colour": "red"}), "unknown field `colour`"),
+        (asking({"target": "cpu:0", "gpu": 1}), "unknown field `gpu`"),
         (messages.encode(messages.SignalPhase("COMPUTE", float("nan"))), "expected_s"),
         (messages.encode(messages.QueryBlobs(["../../etc/passwd"])), "no BLAKE3 digest"),
         (messages.encode(messages.BlobStored("../" * 10 + "etc/passwd", 1)), "no BLAKE3 digest"),
