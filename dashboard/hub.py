@@ -39,6 +39,8 @@ QUEUE_POLL_S = 0.9
 WATCHED_S = 10.0
 """A hub that nobody read for so long polls at the idle pace."""
 JOBS_MAX = 200
+NOTEBOOKS_MAX = 1000
+"""Those that run may be the oldest of all that wait or run, and must not be left out."""
 HISTORY_MAX = 1800
 """Memory samples kept: a quarter of an hour at :data:`POLL_S`."""
 
@@ -146,7 +148,7 @@ class Hub:
     ) -> tuple[BatchNotebook, ...]:
         if time.monotonic() - self._notebooks_wanted_at > WATCHED_S:
             return before
-        return read_notebooks(reader.notebooks(limit=JOBS_MAX))
+        return read_notebooks(reader.notebooks(limit=NOTEBOOKS_MAX))
 
     def _read_queue(self, reader: PoolReader, before: Queue | None) -> Queue | None:
         now = time.monotonic()

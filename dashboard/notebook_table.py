@@ -27,15 +27,17 @@ _COLOURS = {**STATE_COLOURS, "BACKING_OFF": STATE_COLOURS["PREEMPTED"]}
 
 
 def listed(notebooks: Sequence[BatchNotebook]) -> list[BatchNotebook]:
-    """Those that are not over first, each newest first as the pool lists them; few enough for a page that has
-    another table."""
-    return sorted(notebooks, key=lambda one: one.over)[:ROWS_MAX]
+    """Those that run first, then those that wait, then those that are over, each newest first as the pool
+    lists them; few enough for a page that has another table."""
+    return sorted(notebooks, key=lambda one: (one.over, one.state != "RUNNING"))[:ROWS_MAX]
 
 
 def notebook_row(one: BatchNotebook, now: float) -> dict[str, Any]:
     """``now`` is the pool's clock."""
-    began = one.started_at
-    took_s = None if began is None else max(0.0, (one.finished_at or float(int(now))) - began)
+    began, ended = one.started_at, one.finished_at
+    if ended is None and one.state == "RUNNING":
+        ended = float(int(now))
+    took_s = None if began is None or ended is None else max(0.0, ended - began)
     most = "" if one.attempts_max in (None, 1) else f" of {one.attempts_max}"
     clock = time.strftime("%H:%M:%S", time.localtime(one.submitted_at))
     return {

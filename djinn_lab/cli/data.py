@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from djinn_lab.cli.options import AsJson
-from djinn_lab.cli.output import print_json, print_line, print_table
+from djinn_lab.cli.output import Record, print_found, print_line
 
 Name = Annotated[str, typer.Argument(help="What it is called.")]
 
@@ -33,13 +33,9 @@ def show_data(as_json: AsJson = False) -> None:
     from djinn_lab.client.rest import PoolClient
 
     found = PoolClient.find().published()
-    if as_json:
-        print_json(found)
-    elif not found:
-        print_line("Nothing is published. In a notebook: djinn_lab.publish(NAME)")
-    else:
-        rows = [(one["name"], one["user"], one["job"][:12], _moment(one["at"])) for one in found]
-        print_table("Published data", ("name", "user", "job", "since"), rows)
+    headings = ("name", "user", "job", "since")
+    none = "Nothing is published. In a notebook: djinn_lab.publish(NAME)"
+    print_found(found, as_json, "Published data", headings, _row, none)
 
 
 def publish_data(name: Name) -> None:
@@ -56,6 +52,10 @@ def forget_data(name: Name) -> None:
 
     PoolClient.find().forget_data(name)
     print_line(f"Data {name!r} is not there any more.")
+
+
+def _row(one: Record) -> tuple[str, ...]:
+    return one["name"], one["user"], one["job"][:12], _moment(one["at"])
 
 
 def _moment(at_s: float) -> str:

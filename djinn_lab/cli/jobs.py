@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from djinn_lab.cli.options import AsJson
-from djinn_lab.cli.output import print_json, print_line, print_table
+from djinn_lab.cli.options import AsJson, JobId
+from djinn_lab.cli.output import Record, print_found, print_line
 from djinn_lab.units import format_bytes, format_seconds
 
 _SHORT_ID_CHARS = 8
@@ -23,16 +23,12 @@ def show_jobs(
     from djinn_lab.client.rest import PoolClient
 
     found = PoolClient.find().jobs(state=None if state is None else state.upper(), user=user, limit=limit)
-    if as_json:
-        print_json(found)
-    elif not found:
-        print_line("No jobs. A job appears when a %%djinn cell runs.")
-    else:
-        headings = ("job", "user", "cell", "state", "device", "ops", "waited", "ran", "foretold", "reason")
-        print_table("Jobs", headings, [_row(job) for job in found])
+    headings = ("job", "user", "cell", "state", "device", "ops", "waited", "ran", "foretold", "reason")
+    none = "No jobs. A job appears when a %%djinn cell runs."
+    print_found(found, as_json, "Jobs", headings, _row, none)
 
 
-def cancel_job(job: Annotated[str, typer.Argument(help="The job's id, or a unique start of it.")]) -> None:
+def cancel_job(job: JobId) -> None:
     """Stop a job that waits or runs. Its memory is freed; the notebook's variables stay."""
     from djinn_lab.client.rest import PoolClient
 
@@ -40,7 +36,7 @@ def cancel_job(job: Annotated[str, typer.Argument(help="The job's id, or a uniqu
     print_line(f"Job {answer['job']} is {answer['state']}.")
 
 
-def _row(job: dict[str, Any]) -> tuple[str, ...]:
+def _row(job: Record) -> tuple[str, ...]:
     started, finished = job["started_at"], job["finished_at"]
     error = job["error"]
     return (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from djinn_lab.cli.options import AsJson
-from djinn_lab.cli.output import print_json, print_line, print_table
+from djinn_lab.cli.output import Record, print_found, print_line
 from djinn_lab.errors import OptionError
 from djinn_lab.jobs.batch import NotebookState
 from djinn_lab.units import format_seconds
@@ -49,13 +49,9 @@ def show_notebooks(
     if state is not None and state.upper() not in tuple(NotebookState):
         raise OptionError(f"There is no state {state!r}.", f"Use one of {', '.join(NotebookState)}.")
     found = PoolClient.find().notebooks(None if state is None else state.upper(), user, limit)
-    if as_json:
-        print_json(found)
-    elif not found:
-        print_line("No batch notebooks. Submit one with: djinn-lab submit NOTEBOOK")
-    else:
-        headings = ("job", "user", "notebook", "state", "cells", "ran", "why")
-        print_table("Notebooks", headings, [_row(one) for one in found])
+    headings = ("job", "user", "notebook", "state", "cells", "ran", "why")
+    none = "No batch notebooks. Submit one with: djinn-lab submit NOTEBOOK"
+    print_found(found, as_json, "Notebooks", headings, _row, none)
 
 
 def fetch_result(
@@ -70,15 +66,19 @@ def fetch_result(
     client = PoolClient.find()
     found = client.notebook(job)
     path = output or Path(f"{found['job']}.ipynb")
-    content = client.notebook_result(found["job"])
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise OptionError(f"{path} cannot be written: {error.strerror}.") from None
+    write_executed(path, client.notebook_result(found["job"]))
     print_line(f"{path}: {found['name']}, {found['state']}. {found['reason']}")
 
 
-def _name(one: dict[str, Any]) -> str:
+def write_executed(path: Path, notebook: bytes) -> None:
+    """Raises OptionError."""
+    try:
+        path.write_bytes(notebook)
+    except OSError as error:
+        raise OptionError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def _name(one: Record) -> str:
     """With what it was given."""
     given = ", ".join(f"{name}={value}" for name, value in one["parameters"].items())
     if len(given) > GIVEN_CHARACTERS_MAX:
@@ -86,15 +86,16 @@ def _name(one: dict[str, Any]) -> str:
     return f"{one['name']} ({given})" if given else str(one["name"])
 
 
-def _row(one: dict[str, Any]) -> tuple[str, ...]:
-    began = one["started_at"]
-    ended = one["finished_at"] or time.time()
+def _row(one: Record) -> tuple[str, ...]:
+    began, ended = one["started_at"], one["finished_at"]
+    if ended is None and one["state"] == NotebookState.RUNNING:
+        ended = time.time()
     return (
         one["job"],
         one["user"],
         _name(one),
         one["state"],
         f"{one['cell']}/{one['cells']}" if one["cells"] else "",
-        "" if began is None else format_seconds(max(0.0, ended - began)),
+        "" if began is None or ended is None else format_seconds(max(0.0, ended - began)),
         one["reason"],
     )

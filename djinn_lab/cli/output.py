@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from djinn_lab.errors import DjinnError
 
+Record = dict[str, Any]
 LAST_COLUMN_MIN, LAST_COLUMN_MAX = 20, 120
 
 
@@ -26,6 +27,23 @@ def print_error(error: DjinnError) -> None:
 def print_json(document: Any) -> None:
     """For other programs."""
     print(json.dumps(document, indent=2))
+
+
+def print_found(
+    found: Sequence[Record],
+    as_json: bool,
+    title: str,
+    headings: Sequence[str],
+    row: Callable[[Record], Sequence[str]],
+    none: str,
+) -> None:
+    """A table of what the pool answered, or ``none`` for nothing."""
+    if as_json:
+        print_json(found)
+    elif found:
+        print_table(title, headings, [row(one) for one in found])
+    else:
+        print_line(none)
 
 
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from djinn_lab.cli.options import AsJson
+from djinn_lab.cli.options import AsJson, JobId, checked_priority
 from djinn_lab.cli.output import print_json, print_line, print_table
 from djinn_lab.errors import OptionError
 from djinn_lab.jobs import RANKS
@@ -14,7 +14,6 @@ from djinn_lab.units import format_seconds
 
 _SHORT_ID_CHARS = 8
 
-JobId = Annotated[str, typer.Argument(help="The job's id, or a unique start of it.")]
 DeviceName = Annotated[str, typer.Argument(help="The device, e.g. cuda:0.")]
 
 
@@ -55,8 +54,8 @@ def why_job(
     if priority is None and gang is None and not anywhere:
         found = client.why(job)
     else:
-        if priority is not None and priority.upper() not in RANKS:
-            raise OptionError(f"There is no priority {priority!r}.", f"Use one of {', '.join(RANKS)}.")
+        if priority is not None:
+            priority = checked_priority(priority)
         found = client.what_if(job, priority=priority, members=gang, anywhere=anywhere or None)
     if as_json:
         print_json(found)
@@ -166,11 +165,7 @@ def _limits(
     queued: int | None,
     best_priority: str | None,
 ) -> dict[str, Any]:
-    rank = None
-    if best_priority is not None:
-        if best_priority.upper() not in RANKS:
-            raise OptionError(f"There is no priority {best_priority!r}.", f"Use one of {', '.join(RANKS)}.")
-        rank = RANKS[best_priority.upper()]
+    rank = None if best_priority is None else RANKS[checked_priority(best_priority)]
     given = {
         "devices_max": devices,
         "devices_soft": devices_soft,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from djinn_lab.cli.options import AsJson
-from djinn_lab.cli.output import print_json, print_line, print_table
+from djinn_lab.cli.output import Record, print_found, print_line
 from djinn_lab.errors import OptionError
 from djinn_lab.units import format_bytes
 
@@ -17,13 +17,9 @@ def show_sessions(as_json: AsJson = False) -> None:
     from djinn_lab.client.rest import PoolClient
 
     found = PoolClient.find().sessions()
-    if as_json:
-        print_json(found)
-    elif not found:
-        print_line("No sessions. One opens with a notebook's first %%djinn cell.")
-    else:
-        headings = ("session", "user", "name", "device", "state", "memory", "cells")
-        print_table("Sessions", headings, [_row(session) for session in found])
+    headings = ("session", "user", "name", "device", "state", "memory", "cells")
+    none = "No sessions. One opens with a notebook's first %%djinn cell."
+    print_found(found, as_json, "Sessions", headings, _row, none)
 
 
 def close_session(
@@ -42,7 +38,7 @@ def close_session(
     print_line(f"Session {matching[0]} is closed.")
 
 
-def _row(session: dict[str, Any]) -> tuple[str, ...]:
+def _row(session: Record) -> tuple[str, ...]:
     return (
         session["session"][:8],
         session["user"],

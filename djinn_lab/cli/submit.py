@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from djinn_lab.cli.notebooks import write_executed
+from djinn_lab.cli.options import checked_priority
 from djinn_lab.cli.output import print_line
 from djinn_lab.errors import OptionError, PoolLost, PoolNotFound, UserError
-from djinn_lab.jobs import RANKS, Terms
+from djinn_lab.jobs import Terms
 from djinn_lab.jobs.batch import OVER, Restart
 from djinn_lab.jobs.batch.parameters import declared, from_text, problem_with
 from djinn_lab.jobs.batch.restarts import BACKOFF_S
@@ -90,8 +92,7 @@ def submit_notebook(
 ) -> None:
     """Run a notebook from its first cell to its last on the pool, without anybody at it."""
     document = read_notebook(notebook)
-    if priority.upper() not in RANKS:
-        raise OptionError(f"There is no priority {priority!r}.", f"Use one of {', '.join(RANKS)}.")
+    priority = checked_priority(priority)
     if restart not in tuple(Restart):
         raise OptionError(f"There is no restart policy {restart!r}.", f"Use one of {', '.join(Restart)}.")
     if restart == Restart.NEVER and (restarts_max or backoff is not None):
@@ -101,12 +102,14 @@ def submit_notebook(
         )
     if output is not None and not output.absolute().parent.is_dir():
         raise OptionError(f"There is no folder {output.absolute().parent} for the executed notebook.")
+    if output is not None and output.is_dir():
+        raise OptionError(f"{output} is a folder; name the file for the executed notebook.")
     submission = {
         "notebook": document,
         "name": name or notebook.stem,
         "key": key or uuid.uuid4().hex,
         "folder": _folder(notebook, folder),
-        "priority": priority.upper(),
+        "priority": priority,
         "after": _after(after or []),
         "after_count": after_count,
         "after_timeout_s": _seconds("--after-timeout", after_timeout),
@@ -186,7 +189,7 @@ def _wait(ask: PersistentClient, job: str, output: Path | None) -> None:
         print_line(f"{job} goes on. Stop it with: djinn-lab cancel {job}")
         raise
     if output is not None and found["attempts"]:
-        output.write_bytes(ask(lambda client: client.notebook_result(job)))
+        write_executed(output, ask(lambda client: client.notebook_result(job)))
         print_line(f"The executed notebook is {output}.")
     if found["state"] != "DONE":
         raise typer.Exit(1)

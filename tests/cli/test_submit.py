@@ -78,6 +78,7 @@ def test_a_notebook_of_another_language_is_refused(
         (("--restart", "sometimes"), "There is no restart policy 'sometimes'"),
         (("--restarts-max", "3"), "for notebooks that run again"),
         (("--output", "/nowhere/x.ipynb"), "There is no folder /nowhere"),
+        (("--output", "."), ". is a folder; name the file"),
         (("--timeout", "soon"), "--timeout: 'soon' is not a duration"),
         ((), "No pool is running"),
     ],

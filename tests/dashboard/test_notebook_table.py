@@ -15,6 +15,13 @@ def test_those_that_wait_or_run_are_never_crowded_out_by_those_that_are_over() -
     assert len(rows) == ROWS_MAX
 
 
+def test_those_that_run_are_never_crowded_out_by_those_that_wait() -> None:
+    """They are older, and the pool lists the newest first."""
+    wait = [BatchNotebook(f"nb{number}", state="QUEUED") for number in range(30)]
+    rows = listed([*wait, BatchNotebook("nbruns", state="RUNNING")])
+    assert [one.job for one in rows[:2]] == ["nbruns", "nb0"]
+
+
 def test_a_row_says_how_far_it_is_and_how_often_it_was_tried() -> None:
     (one,) = read_notebooks(
         [
@@ -46,3 +53,10 @@ def test_a_row_says_how_far_it_is_and_how_often_it_was_tried() -> None:
 def test_a_notebook_that_never_started_has_no_figures() -> None:
     row = notebook_row(BatchNotebook("nb1", state="QUEUED", attempts_max=1), now=5.0)
     assert (row["cells"], row["attempt"], row["took"]) == (None, None, None)
+
+
+def test_one_whose_pool_died_does_not_run_while_it_waits() -> None:
+    """Nobody knows how long it ran."""
+    waits = BatchNotebook("nb1", state="QUEUED", attempts=1, started_at=10.0)
+    assert notebook_row(waits, now=500.0)["took"] is None
+    assert notebook_row(BatchNotebook("nb1", state="RUNNING", started_at=10.0), now=15.0)["took"]["sort"] == 5
