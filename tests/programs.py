@@ -9,6 +9,7 @@ import torch
 from djinn_lab.srg.program import (
     NodeRecord,
     Program,
+    Residency,
     ScalarHole,
     Scope,
     Source,
@@ -18,6 +19,8 @@ from djinn_lab.srg.program import (
 )
 
 HOLE = TensorHole()
+CELL = Scope("", 0, "cell", 1, "other")
+LAYER = Scope("Net.layer", 1, "cell", 3, "forward")
 
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:
@@ -34,9 +37,11 @@ def contiguous(*shape: int, dtype: str = "float32") -> TensorMeta:
 
 class Script:
     """Every method that makes a value returns its id; :meth:`program` ends a program, and the next one
-    begins."""
+    begins. ``scope``: of all ops."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_id: int = 1, scope: Scope = CELL) -> None:
+        self.scope = scope
+        self._first_id = first_id
         self.metas: dict[int, TensorMeta] = {}
         self._storages: dict[int, int] = {}
         self._begin()
@@ -57,19 +62,36 @@ class Script:
         self._sources.append(Source(value, value, self._layout(value), "weight", blob, inline))
         return value
 
+    def source(
+        self,
+        shape: tuple[int, ...],
+        residency: Residency = "input",
+        blob: str | None = None,
+        dtype: str = "float32",
+    ) -> int:
+        """A value that the session holds, or that lies in a blob."""
+        value = self._new(contiguous(*shape, dtype=dtype), None)
+        self._sources.append(Source(value, value, self._layout(value), residency, blob, None))
+        return value
+
     def op(
         self,
         name: str,
         *inputs: int,
+        shape: tuple[int, ...] | None = None,
         meta: TensorMeta | None = None,
         args: list[Any] | None = None,
         scalars: tuple[Any, ...] = (),
         view: bool = False,
     ) -> int:
-        """``meta`` defaults to the first input's shape, contiguous; ``args`` to holes for all inputs and
-        scalars."""
+        """``meta`` defaults to ``shape``, or the first input's, contiguous; ``args`` to holes for all inputs
+        and scalars."""
         self._hold(inputs)
-        meta = meta or contiguous(*self.metas[inputs[0]].shape, dtype=self.metas[inputs[0]].dtype)
+        if meta is None and shape is None:
+            shape = self.metas[inputs[0]].shape
+        if meta is None:
+            assert shape is not None
+            meta = contiguous(*shape, dtype=self.metas[inputs[0]].dtype)
         value = self._new(meta, self._storages[inputs[0]] if view else None)
         self._node(name, inputs, value, args, scalars)
         return value
@@ -108,7 +130,7 @@ class Script:
         rng_state: bytes | None = None,
     ) -> Program:
         self._hold(fetch)
-        scopes = [Scope("", 0, "cell", 1, "other")]
+        scopes = [self.scope]
         made = Program(
             self._layouts,
             self._templates,
@@ -124,7 +146,7 @@ class Script:
         return made
 
     def _new(self, meta: TensorMeta, storage: int | None) -> int:
-        value = len(self.metas) + 1
+        value = self._first_id + len(self.metas)
         self.metas[value] = meta
         self._storages[value] = value if storage is None else storage
         self._known.add(value)

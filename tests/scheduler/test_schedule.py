@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from drawn_programs import Step, build, steps
 from hypothesis import given
-from program_building import HOLE, Builder, Step, build, steps
+from programs import HOLE, LAYER, Script
 
 from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.scheduler import (
@@ -95,11 +96,11 @@ def test_no_schedule_exceeds_the_memory(plan: list[Step]) -> None:
 
 def chain() -> Program:
     """A weight of 4 KiB, an upload of 4 KiB, a product of 4 KiB, its relu (kept and fetched)."""
-    builder = Builder()
-    x, w = builder.source((32, 32), blob="0" * 64), builder.source((32, 32), "weight")
-    product = builder.op("aten.mm.default", x, w, shape=(32, 32))
-    active = builder.op("aten.relu.default", product, shape=(32, 32))
-    return builder.program(keep=(active,), fetch=(active,))
+    script = Script(0, LAYER)
+    x, w = script.source((32, 32), blob="0" * 64), script.source((32, 32), "weight")
+    product = script.op("aten.mm.default", x, w, shape=(32, 32))
+    active = script.op("aten.relu.default", product, shape=(32, 32))
+    return script.program(keep=(active,), fetch=(active,))
 
 
 def test_times_are_the_roofline() -> None:
@@ -181,13 +182,13 @@ def test_an_unmeasured_device_is_marked() -> None:
 
 
 def test_views_and_writes_stay_with_their_base() -> None:
-    builder = Builder()
-    x = builder.source((8,))
-    base = builder.op("aten.relu.default", x, shape=(8,))
-    view = builder.op("aten.view.default", base, shape=(8,), args=[HOLE, [8]], view=True)
-    other = builder.op("aten.neg.default", x, shape=(8,))
-    builder.in_place("aten.add_.Tensor", view, other)
-    assert schedule(builder.program()).groups == ((0, 1, 3),)
+    script = Script(0, LAYER)
+    x = script.source((8,))
+    base = script.op("aten.relu.default", x, shape=(8,))
+    view = script.op("aten.view.default", base, shape=(8,), args=[HOLE, [8]], view=True)
+    other = script.op("aten.neg.default", x, shape=(8,))
+    script.write("aten.add_.Tensor", view, other)
+    assert schedule(script.program()).groups == ((0, 1, 3),)
 
 
 class Reversed:
@@ -197,12 +198,12 @@ class Reversed:
         return list(reversed(order))
 
 
-def two_branches() -> Builder:
-    builder = Builder()
-    x = builder.source((8,))
-    builder.op("aten.relu.default", x, shape=(8,))
-    builder.op("aten.neg.default", x, shape=(8,))
-    return builder
+def two_branches() -> Script:
+    script = Script(0, LAYER)
+    x = script.source((8,))
+    script.op("aten.relu.default", x, shape=(8,))
+    script.op("aten.neg.default", x, shape=(8,))
+    return script
 
 
 def test_a_strategy_may_change_the_order_and_is_named() -> None:
@@ -215,19 +216,19 @@ def test_a_strategy_may_change_the_order_and_is_named() -> None:
 
 @pytest.mark.parametrize("op", ["write after read", "read after write", "random"])
 def test_an_order_that_changes_results_is_rejected(op: str) -> None:
-    builder = Builder()
-    x = builder.source((8,))
+    script = Script(0, LAYER)
+    x = script.source((8,))
     if op == "write after read":
-        builder.op("aten.relu.default", x, shape=(8,))
-        builder.in_place("aten.add_.Tensor", x, x)
+        script.op("aten.relu.default", x, shape=(8,))
+        script.write("aten.add_.Tensor", x, x)
     elif op == "read after write":
-        builder.in_place("aten.add_.Tensor", x, x)
-        builder.op("aten.relu.default", x, shape=(8,))
+        script.write("aten.add_.Tensor", x, x)
+        script.op("aten.relu.default", x, shape=(8,))
     else:
-        builder.op("aten.rand_like.default", x, shape=(8,))
-        builder.op("aten.rand_like.default", x, shape=(8,))
+        script.op("aten.rand_like.default", x, shape=(8,))
+        script.op("aten.rand_like.default", x, shape=(8,))
     with pytest.raises(ValueError, match=r"node 1 .* must run after node 0"):
-        Scheduler(strategies=[Reversed()]).create_schedule(SRG.from_program(builder.program()))
+        Scheduler(strategies=[Reversed()]).create_schedule(SRG.from_program(script.program()))
 
 
 @pytest.mark.parametrize("order", [(0,), (0, 0), (0, 2), (0, 1, 2)])
@@ -237,9 +238,9 @@ def test_an_order_must_name_each_node_once(order: tuple[int, ...]) -> None:
 
 
 def test_a_graph_without_nodes() -> None:
-    builder = Builder()
-    x = builder.source((8,), blob="0" * 64)
-    made = schedule(builder.program(fetch=(x,)))
+    script = Script(0, LAYER)
+    x = script.source((8,), blob="0" * 64)
+    made = schedule(script.program(fetch=(x,)))
     assert (made.nodes, made.memory.peak_bytes, made.memory.peak_position) == ((), 32, None)
     assert [transfer.node for transfer in made.transfers] == [None, None]
 

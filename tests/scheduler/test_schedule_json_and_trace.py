@@ -6,8 +6,9 @@ import json
 
 import msgspec
 import pytest
+from drawn_programs import Step, build, steps
 from hypothesis import given
-from program_building import Builder, Step, build, steps
+from programs import LAYER, Script
 
 from djinn_lab.scheduler import DeviceProfile, ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
@@ -15,13 +16,13 @@ from djinn_lab.srg.program import Scope
 
 
 def small() -> ExecutionSchedule:
-    builder = Builder()
-    builder.scopes = [Scope("Net.\x07bell", 1, "cell", 2, "forward")]
-    x = builder.source((64, 64), blob="0" * 64)
-    first = builder.op("aten.relu.default", x, shape=(64, 64))
-    last = builder.op("aten.neg.default", first, shape=(64, 64))
+    script = Script(0, LAYER)
+    script.scope = Scope("Net.\x07bell", 1, "cell", 2, "forward")
+    x = script.source((64, 64), blob="0" * 64)
+    first = script.op("aten.relu.default", x, shape=(64, 64))
+    last = script.op("aten.neg.default", first, shape=(64, 64))
     return Scheduler(devices=[DeviceProfile.default("cpu")]).create_schedule(
-        SRG.from_program(builder.program(fetch=(last,)))
+        SRG.from_program(script.program(fetch=(last,)))
     )
 
 

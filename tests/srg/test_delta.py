@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from drawn_programs import build, steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from program_building import HOLE, Builder, build, steps
+from programs import HOLE, LAYER, Script
 
 from djinn_lab.srg.delta import DeltaDecoder, DeltaEncoder
 from djinn_lab.srg.program import (
@@ -158,11 +159,11 @@ def test_a_random_state_that_came_back_is_not_sent_again() -> None:
 
 def test_equal_entries_and_inline_bytes() -> None:
     wire = Wire()
-    builder = Builder()
-    source = builder.source((4,))
+    script = Script(0, LAYER)
+    source = script.source((4,))
     for _ in range(3):
-        builder.op("aten.relu.default", source, shape=(4,))
-    program = builder.program()
+        script.op("aten.relu.default", source, shape=(4,))
+    program = script.program()
     held = Source(source, source, program.sources[0].meta, "input", None, b"x" * 16)
     program = msgspec.structs.replace(program, sources=[held])
     for _ in range(3):

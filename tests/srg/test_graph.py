@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from drawn_programs import Step, build, steps
 from hypothesis import given
-from program_building import HOLE, Builder, Step, build, steps
+from programs import HOLE, LAYER, Script
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch_recording import Recording
 
 from djinn_lab.srg.graph import SRG, Node
-from djinn_lab.srg.program import Program, Source
+from djinn_lab.srg.program import Program
 
 
 def graph_of(recording: Recording, **marks: tuple[torch.Tensor, ...]) -> SRG:
@@ -22,12 +23,12 @@ def nodes_of(srg: SRG, name: str) -> list[Node]:
     return [node for node in srg.nodes if node.op.split(".")[1] == name]
 
 
-def two_steps() -> Builder:
+def two_steps() -> Script:
     """x (4x8) @ w (8x16), relu."""
-    builder = Builder()
-    x, w = builder.source((4, 8), blob="0" * 64), builder.source((8, 16), "weight")
-    builder.op("aten.relu.default", builder.op("aten.mm.default", x, w, shape=(4, 16)), shape=(4, 16))
-    return builder
+    script = Script(0, LAYER)
+    x, w = script.source((4, 8), blob="0" * 64), script.source((8, 16), "weight")
+    script.op("aten.relu.default", script.op("aten.mm.default", x, w, shape=(4, 16)), shape=(4, 16))
+    return script
 
 
 def test_a_captured_graph_has_nodes_edges_and_values() -> None:
@@ -61,33 +62,33 @@ def test_a_captured_graph_has_nodes_edges_and_values() -> None:
 
 
 def test_views_cost_nothing_and_keep_their_bases_residency() -> None:
-    builder = Builder()
-    w = builder.source((8, 4), "weight")
-    transposed = builder.op("aten.t.default", w, shape=(4, 8), view=True)
-    srg = SRG.from_program(builder.program(keep=(transposed,)))
+    script = Script(0, LAYER)
+    w = script.source((8, 4), "weight")
+    transposed = script.op("aten.t.default", w, shape=(4, 8), view=True)
+    srg = SRG.from_program(script.program(keep=(transposed,)))
     (node,) = srg.nodes
     assert node.is_view
     assert (node.flops, node.bytes_read, node.bytes_written, node.residency) == (0, 0, 0, "weight")
 
 
 def test_a_reader_depends_on_the_last_write_through_any_alias() -> None:
-    builder = Builder()
-    x = builder.source((6,))
-    base = builder.op("aten.relu.default", x, shape=(6,))
-    view = builder.op("aten.view.default", base, shape=(6,), args=[HOLE, [6]], view=True)
-    builder.in_place("aten.add_.Tensor", base, x)
-    builder.op("aten.neg.default", view, shape=(6,))
-    srg = SRG.from_program(builder.program())
+    script = Script(0, LAYER)
+    x = script.source((6,))
+    base = script.op("aten.relu.default", x, shape=(6,))
+    view = script.op("aten.view.default", base, shape=(6,), args=[HOLE, [6]], view=True)
+    script.write("aten.add_.Tensor", base, x)
+    script.op("aten.neg.default", view, shape=(6,))
+    srg = SRG.from_program(script.program())
     assert {edge.source for edge in srg.edges if edge.target == 3} == {1, 2}
     assert srg.nodes[2].writes == (base,)
     assert not srg.nodes[2].is_view
 
 
 def test_an_update_in_place_reads_and_writes_and_stays_a_weight() -> None:
-    builder = Builder()
-    w, gradient = builder.source((10,), "weight"), builder.source((10,))
-    builder.in_place("aten.add_.Tensor", w, gradient)
-    srg = SRG.from_program(builder.program(keep=(w,)))
+    script = Script(0, LAYER)
+    w, gradient = script.source((10,), "weight"), script.source((10,))
+    script.write("aten.add_.Tensor", w, gradient)
+    srg = SRG.from_program(script.program(keep=(w,)))
     (node,) = srg.nodes
     assert (node.bytes_read, node.bytes_written, node.residency) == (80, 40, "weight")
     assert srg.values[w].producer is None
@@ -235,8 +236,7 @@ def test_the_graph_of_nothing() -> None:
 
 
 def test_sources_alone_have_values() -> None:
-    builder = Builder()
-    x = builder.source((3,))
-    srg = SRG.from_program(builder.program(fetch=(x,)))
+    script = Script(0, LAYER)
+    x = script.source((3,))
+    srg = SRG.from_program(script.program(fetch=(x,)))
     assert srg.values[x].nbytes == 12
-    assert isinstance(builder.sources[0], Source)

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 import networkx
 import pytest
+from drawn_programs import Step, build, steps
 from hypothesis import given
 from hypothesis import strategies as st
-from program_building import Builder, Step, build, steps
+from programs import LAYER, Script
 
 from djinn_lab.srg.export import from_json, to_dot, to_json, to_networkx
 from djinn_lab.srg.graph import SRG
@@ -44,12 +45,12 @@ def test_ids_tables_and_scopes_do_not_matter(plan: list[Step], shift: int) -> No
 
 def variants() -> dict[str, Program]:
     def make(op: str = "aten.add.Tensor", size: int = 4, scalar: float = 2.0, swap: bool = False) -> Program:
-        builder = Builder()
-        x, y = builder.source((size,)), builder.source((size,), "weight")
+        script = Script(0, LAYER)
+        x, y = script.source((size,)), script.source((size,), "weight")
         first, second = (y, x) if swap else (x, y)
-        total = builder.op(op, first, second, shape=(size,))
-        scaled = builder.op("aten.mul.Scalar", total, shape=(size,), scalars=(scalar,))
-        return builder.program(keep=(scaled,))
+        total = script.op(op, first, second, shape=(size,))
+        scaled = script.op("aten.mul.Scalar", total, shape=(size,), scalars=(scalar,))
+        return script.program(keep=(scaled,))
 
     base = make()
     return {
@@ -128,11 +129,11 @@ def test_networkx_has_every_node_and_edge_and_no_cycle(plan: list[Step]) -> None
 
 
 def test_dot_names_every_node_and_escapes_text() -> None:
-    builder = Builder()
-    builder.scopes = [Scope('Net."odd"\\name', 1, "cell", 1, "forward")]
-    x = builder.source((3,))
-    builder.op("aten.relu.default", x, shape=(3,))
-    text = to_dot(SRG.from_program(builder.program()))
+    script = Script(0, LAYER)
+    script.scope = Scope('Net."odd"\\name', 1, "cell", 1, "forward")
+    x = script.source((3,))
+    script.op("aten.relu.default", x, shape=(3,))
+    text = to_dot(SRG.from_program(script.program()))
     assert 'n0 [label="relu.default\\nNet.\\"odd\\"\\\\name\\nfloat32 3"]' in text
     assert 'v0 -> n0 [label="12 B"]' in text
     assert text.startswith("digraph srg {")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from drawn_programs import build, steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from program_building import build, steps
 
 from djinn_lab.errors import Refused
 from djinn_lab.memory import predict_peak_bytes

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from drawn_programs import Step, build, steps
 from hypothesis import given
 from hypothesis import strategies as st
-from program_building import HOLE, Builder, Step, build, contiguous, steps
+from programs import HOLE, LAYER, Script, contiguous
 
 from djinn_lab.errors import Refused
 from djinn_lab.srg.program import (
@@ -28,12 +29,12 @@ from djinn_lab.srg.validation import ProgramLimits, validate_program
 
 def small_program() -> Program:
     """``relu(x @ w) * 2``, kept."""
-    builder = Builder()
-    x, w = builder.source((4, 8)), builder.source((8, 16), "weight")
-    product = builder.op("aten.mm.default", x, w, shape=(4, 16))
-    active = builder.op("aten.relu.default", product, shape=(4, 16))
-    result = builder.op("aten.mul.Scalar", active, shape=(4, 16), scalars=(2.0,))
-    return builder.program(keep=(result,))
+    script = Script(0, LAYER)
+    x, w = script.source((4, 8)), script.source((8, 16), "weight")
+    product = script.op("aten.mm.default", x, w, shape=(4, 16))
+    active = script.op("aten.relu.default", product, shape=(4, 16))
+    result = script.op("aten.mul.Scalar", active, shape=(4, 16), scalars=(2.0,))
+    return script.program(keep=(result,))
 
 
 def changed(table: str, index: int, **fields: Any) -> Program:
@@ -152,15 +153,15 @@ def test_limits_are_enforced(limits: ProgramLimits, reason: str) -> None:
 
 
 def test_an_in_place_op_may_return_the_value_it_was_given() -> None:
-    builder = Builder()
-    x = builder.source((4,))
-    builder.in_place("aten.add_.Tensor", x, x)
-    validate_program(builder.program(keep=(x,)))
+    script = Script(0, LAYER)
+    x = script.source((4,))
+    script.write("aten.add_.Tensor", x, x)
+    validate_program(script.program(keep=(x,)))
 
 
 def test_optional_inputs_and_results_may_be_absent() -> None:
     program = Program(
-        metas=[contiguous((2, 3, 4, 4)), contiguous((3,))],
+        metas=[contiguous(2, 3, 4, 4), contiguous(3)],
         templates=[
             Template("aten.native_group_norm.default", [HOLE, HOLE, HOLE, 2, 3, 16, 1, ScalarHole()], {})
         ],
