@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
 from djinn_lab.magics.stopping import stops_are_kept
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """As in a kernel; a process that was started in the background ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Loud:
