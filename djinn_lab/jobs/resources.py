@@ -8,7 +8,7 @@ came, and is told with how far such forecasts were off so far.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 import msgspec
@@ -57,16 +57,27 @@ class Foretold(msgspec.Struct, frozen=True):
     error: ForecastError | None = None
 
 
+Off = tuple[tuple[float, float], ...]
+"""By which part of what came forecasts were off, in seconds and in bytes, oldest first."""
+
+
 class Comparisons:
     """Forecasts of one kind beside what came."""
 
-    def __init__(self) -> None:
-        self._parts: deque[tuple[float, float]] = deque(maxlen=COMPARED_MAX)
+    def __init__(self, off: Off = ()) -> None:
+        self._parts = deque(off, maxlen=COMPARED_MAX)
 
-    def add(self, foretold: Foretold, use: Use) -> None:
-        if foretold.device_s is not None and use.device_s > 0 and use.peak_bytes > 0:
+    def add(self, foretold: Foretold, use: Use) -> bool:
+        """Whether they could be compared."""
+        comparable = foretold.device_s is not None and use.device_s > 0 and use.peak_bytes > 0
+        if foretold.device_s is not None and comparable:
             device = abs(foretold.device_s - use.device_s) / use.device_s
             self._parts.append((device, abs(foretold.peak_bytes - use.peak_bytes) / use.peak_bytes))
+        return comparable
+
+    @property
+    def off(self) -> Off:
+        return tuple(self._parts)
 
     @property
     def error(self) -> ForecastError | None:
@@ -83,32 +94,55 @@ def from_runs(uses: Sequence[Use], error: ForecastError | None) -> Foretold:
     return Foretold(seconds, fullest.peak_bytes, len(uses), fullest.where, error)
 
 
+class Learnt(msgspec.Struct, frozen=True):
+    """What forecasts are made from. ``uses``: by program, which ran last comes last. ``off``: by kind of
+    forecast, from ``runs`` or from ``graphs``."""
+
+    uses: dict[str, tuple[Use, ...]] = msgspec.field(default_factory=dict)
+    off: dict[str, Off] = msgspec.field(default_factory=dict)
+
+
 class ResourceHistory:
-    """What programs took; ``program``: what equal ones have in common."""
+    """What programs took; ``program``: what equal ones have in common. ``learnt``: before."""
 
-    def __init__(self) -> None:
-        self._uses: OrderedDict[Hashable, deque[Use]] = OrderedDict()
-        self._of_runs, self._of_graphs = Comparisons(), Comparisons()
+    def __init__(self, learnt: Learnt | None = None) -> None:
+        before = learnt or Learnt()
+        self._uses = OrderedDict((name, deque(uses, RUNS_MAX)) for name, uses in before.uses.items())
+        self._compared = {kind: Comparisons(before.off.get(kind, ())) for kind in ("runs", "graphs")}
+        self._new_uses: dict[str, None] = {}
+        self._newly_compared: set[str] = set()
 
-    def foretell(self, program: Hashable, device_s: float | None, peak_bytes: int) -> Foretold:
+    def foretell(self, program: str, device_s: float | None, peak_bytes: int) -> Foretold:
         """``device_s`` and ``peak_bytes``: as its graph says."""
         known = self._uses.get(program)
         if known:
-            return from_runs(known, self._of_runs.error)
-        return Foretold(device_s, peak_bytes, error=self._of_graphs.error)
+            return from_runs(known, self._compared["runs"].error)
+        return Foretold(device_s, peak_bytes, error=self.graph_error)
 
-    def ended(self, program: Hashable, foretold: Foretold, use: Use) -> None:
+    def ended(self, program: str, foretold: Foretold, use: Use) -> None:
         """Well, so that it took what it takes."""
-        (self._of_runs if foretold.runs else self._of_graphs).add(foretold, use)
+        kind = "runs" if foretold.runs else "graphs"
+        if self._compared[kind].add(foretold, use):
+            self._newly_compared.add(kind)
         self._uses.setdefault(program, deque(maxlen=RUNS_MAX)).append(use)
         self._uses.move_to_end(program)
+        self._new_uses[program] = None
         while len(self._uses) > PROGRAMS_MAX:
-            self._uses.popitem(last=False)
+            forgotten, _ = self._uses.popitem(last=False)
+            self._new_uses.pop(forgotten, None)
+
+    def news(self) -> Learnt:
+        """What is known of all of which something was learnt since the last call."""
+        uses = {program: tuple(self._uses[program]) for program in self._new_uses}
+        off = {kind: self._compared[kind].off for kind in self._newly_compared}
+        self._new_uses.clear()
+        self._newly_compared.clear()
+        return Learnt(uses, off)
 
     @property
     def graph_error(self) -> ForecastError | None:
         """Of forecasts from graphs alone."""
-        return self._of_graphs.error
+        return self._compared["graphs"].error
 
 
 def told(foretold: Foretold) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from djinn_lab.jobs import QueueOpened
 from djinn_lab.jobs.decision import OURS, QueuePolicy
+from djinn_lab.jobs.resources import ResourceHistory
 from djinn_lab.memory import POLICIES, MemoryPolicy
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs import BlobStore
@@ -13,6 +14,7 @@ from djinn_lab.pool.bookkeeping import PAST_MAX, Bookkeeper
 from djinn_lab.pool.clock import Clock
 from djinn_lab.pool.context import Heartbeat, PoolContext
 from djinn_lab.pool.database import history
+from djinn_lab.pool.database.forecasts import read_forecasts
 from djinn_lab.pool.database.published import read_published
 from djinn_lab.pool.database.shares import read_shares
 from djinn_lab.pool.database.store import Store
@@ -54,6 +56,7 @@ def assemble(
     ledger.jobs(QueueOpened(started_at, queue_policy, shares))
     books = Bookkeeper(ledger, blobs, store, SessionRegistry(), metrics.observe_segment)
     books.remember(store.submit(lambda connection: history.read_names(connection, PAST_MAX)).result())
+    books.resources = ResourceHistory(store.submit(read_forecasts).result())
     for one in store.submit(read_published).result():
         books.published.add(one)
     driver = Driver(ledger, launcher, fleet, blobs, books)

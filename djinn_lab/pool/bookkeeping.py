@@ -16,6 +16,7 @@ from djinn_lab.pool import answers
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.database.batch import Kind, Row
 from djinn_lab.pool.database.durability import Committed, Durability
+from djinn_lab.pool.database.forecasts import forecast_rows
 from djinn_lab.pool.database.published import PublishedData
 from djinn_lab.pool.database.shares import usage_row
 from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, program_row, timings_row
@@ -109,7 +110,8 @@ class Bookkeeper:
 
     def foretell(self, record: JobRecord, flight: RunningSegment) -> None:
         """What a new cell is likely to take."""
-        record.program = (sha256(record.code.encode(errors="replace")).digest(), flight.key)
+        code = sha256(record.code.encode(errors="replace"))
+        record.program = (code.digest() + (flight.key or b"")).hex()
         record.foretold = self.resources.foretell(record.program, record.predicted_s, flight.need_bytes)
 
     def took(self, record: JobRecord, use: Use) -> None:
@@ -128,6 +130,11 @@ class Bookkeeper:
         if ended_well and record.flight is None and record.program is not None and record.foretold:
             self.resources.ended(record.program, record.foretold, record.use)
             record.program = None  # once
+
+    def save_learnt(self) -> None:
+        """Queue what forecasts learnt since the last call, once for all runs of a program."""
+        for row in forecast_rows(self.resources.news(), self.ledger.clock.now_s()):
+            self._store.put(row)
 
     def unusual(self, running: Iterable[jobs.Job]) -> dict[str, str]:
         """By job, what is unusual about it."""

@@ -43,7 +43,7 @@ class Heartbeat:
             ticks += 1
             self._driver.tick()
             self._driver.calibrate_idle()
-            self.save()
+            self.save(learnt=ticks % REFRESH_EVERY_TICKS == 0)
             if ticks % REFRESH_EVERY_TICKS == 0:
                 await self._foretell()
                 self._driver.books.refresh_waiting()
@@ -56,9 +56,11 @@ class Heartbeat:
         snapshot = ledger.queue.decision(ledger.clock.now_s())
         self._driver.books.estimates.estimated(await asyncio.to_thread(expected_starts, snapshot))
 
-    def save(self) -> None:
-        """Queue what changed for the database."""
+    def save(self, learnt: bool = True) -> None:
+        """Queue what changed for the database. ``learnt``: what forecasts are made from, too."""
         self._driver.books.save_changed()
+        if learnt:
+            self._driver.books.save_learnt()
         fleet = self._driver.fleet
         measured, fleet.new_measurements = fleet.new_measurements, []
         for name, threads, values in measured:

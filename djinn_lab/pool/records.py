@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -113,8 +112,8 @@ class JobRecord:
     ops_total: int = 0
     gang: str = ""
     checkpoints: tuple[str, ...] = ()
-    program: Hashable = None
-    """What equal cells have in common."""
+    program: str | None = None
+    """What equal cells have in common, None once that was learnt from."""
     foretold: Foretold | None = None
     use: Use = field(default_factory=Use)
     flight: RunningSegment | None = None

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from djinn_lab.jobs.resources import COMPARED_MIN, RUNS_MAX, Foretold, ResourceHistory, Use, told, too_large
+from djinn_lab.jobs import resources
+from djinn_lab.jobs.resources import (
+    COMPARED_MIN,
+    RUNS_MAX,
+    Foretold,
+    Learnt,
+    ResourceHistory,
+    Use,
+    told,
+    too_large,
+)
 
 USES = st.builds(Use, st.floats(0.001, 1e4), st.integers(1, 2**40))
 
@@ -32,7 +43,9 @@ def test_the_error_is_measured_and_said_to_be_unknown_before(
 ) -> None:
     history = ResourceHistory()
     for number in range(count):
-        history.ended(number, history.foretell(number, device_s, peak_bytes), Use(2 * device_s, peak_bytes))
+        history.ended(
+            str(number), history.foretell(str(number), device_s, peak_bytes), Use(2 * device_s, peak_bytes)
+        )
     found = history.foretell("new", device_s, peak_bytes)
     if count < COMPARED_MIN:
         assert found.error is None
@@ -41,7 +54,7 @@ def test_the_error_is_measured_and_said_to_be_unknown_before(
         assert found.error is not None
         assert (found.error.count, found.error.device_part, found.error.peak_part) == (count, 0.5, 0.0)
         assert f"off by 50% in seconds and 0% in bytes, in the median of the last {count}" in told(found)
-    assert history.foretell(0, 1.0, 1).error is None, "forecasts from runs have errors of their own"
+    assert history.foretell("0", 1.0, 1).error is None, "forecasts from runs have errors of their own"
 
 
 def test_cells_one_after_the_other_add_up_in_seconds_and_not_in_bytes() -> None:
@@ -55,3 +68,38 @@ def test_what_never_fitted_is_known_only_from_a_run() -> None:
     assert found is not None
     assert "(nb1) In [14] needed 2.0 GiB, and no device of this pool has more than 1.0 GiB" in found
     assert too_large(Foretold(1.0, 2**30, 1), "nb1", 2**30) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), USES, st.booleans(), st.booleans()), max_size=40))
+def test_who_goes_on_with_what_was_learnt_foretells_the_same(
+    runs: list[tuple[str, Use, bool, bool]],
+) -> None:
+    """Whenever it is saved, and however often the pool starts again."""
+    always, history, kept = ResourceHistory(), ResourceHistory(), Learnt()
+    for program, use, saves, restarts in runs:
+        for one in (always, history):
+            one.ended(program, one.foretell(program, 9.0, 99), use)
+        if saves or restarts:
+            news = history.news()
+            kept.uses.update(news.uses)
+            kept.off.update(news.off)
+        if restarts:
+            history = ResourceHistory(kept)
+    for program in "abcd":
+        assert history.foretell(program, 9.0, 99) == always.foretell(program, 9.0, 99)
+    assert history.graph_error == always.graph_error
+
+
+def test_what_is_new_is_told_once_however_often_a_program_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "PROGRAMS_MAX", 3)
+    history = ResourceHistory()
+    for number in range(1000):
+        history.ended("a", history.foretell("a", 1.0, 1), Use(float(number + 1), 1))
+    news = history.news()
+    assert [use.device_s for use in news.uses["a"]] == [996.0, 997.0, 998.0, 999.0, 1000.0]
+    assert {kind: len(off) for kind, off in news.off.items()} == {"graphs": 1, "runs": resources.COMPARED_MAX}
+    assert history.news() == Learnt()
+    for program in "bcde":
+        history.ended(program, history.foretell(program, None, 1), Use(1.0, 1))
+    assert history.news() == Learnt({program: (Use(1.0, 1),) for program in "cde"})
+    assert history.foretell("a", None, 1).runs == 0

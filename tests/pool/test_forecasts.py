@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -13,6 +14,7 @@ import torch
 from real_pool import PoolUnderTest
 
 from djinn_lab.errors import OptionError
+from djinn_lab.pool.launch import stop_pool
 
 pytestmark = pytest.mark.processes
 
@@ -41,6 +43,22 @@ def test_a_cell_is_foretold_from_its_graph_and_then_from_its_runs(pool: PoolUnde
             assert (foretold["error"] is not None) == (run >= 6), "five that were foretold from runs"
         assert foretold["error"]["peak_part"] < 0.2
         assert foretold["where"] == "In [1]"
+
+
+def test_the_next_pool_goes_on_with_what_this_one_learnt(tmp_path: Path) -> None:
+    with PoolUnderTest(tmp_path, "cpu:1", memory_bytes=MEMORY_BYTES) as pool:
+        for run in range(3):
+            if run == 2:
+                pool.rest.close()
+                stop_pool()
+                pool.start()
+            with pool.session() as session:
+                with session.capture("In [1]", code="a cell") as cell:
+                    total = (torch.ones(2**21) + 1).sum()
+                assert total.item() == 2**22
+            foretold = pool.rest.job(str(cell.report.job))["foretold"]
+            assert foretold["runs"] == run
+        assert 0.9 * 2**24 <= foretold["peak_bytes"] <= 1.2 * 2**24
 
 
 def test_why_tells_what_a_running_cell_is_likely_to_take(pool: PoolUnderTest) -> None:

@@ -11,13 +11,17 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from djinn_lab.jobs.resources import PROGRAMS_MAX
 from djinn_lab.pool.database.engine import upsert_by
-from djinn_lab.pool.database.tables import audit, jobs, journal, programs, usage
+from djinn_lab.pool.database.tables import audit, forecasts, jobs, journal, programs, usage
 
 PROGRAM_JOBS_MAX = 200
 PROGRAMS_BYTES_MAX = 2**30
 JOURNAL_ROWS_MAX = 200_000
 AUDIT_ROWS_MAX = 100_000
+FORECAST_PROGRAMS_MAX = PROGRAMS_MAX
+PROGRAM = "program"
+"""The kind of forecasts' rows that grow in number."""
 
 Work = Callable[[sa.Connection], None]
 Attempt = Callable[[sa.Connection, Callable[[sa.Connection], Any]], Any]
@@ -34,9 +38,10 @@ class Kind(Enum):
     JOB = auto()
     PROGRAM = auto()
     TIMINGS = auto()
+    FORECAST = auto()
 
 
-LATER = frozenset((Kind.JOURNAL, Kind.AUDIT, Kind.PROGRAM, Kind.TIMINGS))
+LATER = frozenset((Kind.JOURNAL, Kind.AUDIT, Kind.PROGRAM, Kind.TIMINGS, Kind.FORECAST))
 """No cell waits for these."""
 
 
@@ -153,6 +158,8 @@ def statement(dialect: str, kind: Kind) -> sa.Executable:
             return upsert_by(dialect, jobs, "job")
         case Kind.PROGRAM:
             return upsert_by(dialect, programs, "job", "segment")
+        case Kind.FORECAST:
+            return upsert_by(dialect, forecasts, "kind", "name")
         case Kind.TIMINGS:
             return (
                 sa.update(programs)
@@ -170,7 +177,8 @@ def execute(
 
 
 def _trim(connection: sa.Connection) -> None:
-    """Keep the newest rows of journal and audit, and the programs of the newest jobs within a total."""
+    """Keep the newest rows of journal and audit, the programs of the newest jobs within a total, and what
+    was learnt of the programs that ran last."""
     newest = connection.scalar(sa.select(sa.func.max(journal.c.seq))) or 0
     connection.execute(sa.delete(journal).where(journal.c.seq <= newest - JOURNAL_ROWS_MAX))
     newest = connection.scalar(sa.select(sa.func.max(audit.c.id))) or 0
@@ -183,3 +191,8 @@ def _trim(connection: sa.Connection) -> None:
         kept_bytes, kept_jobs = kept_bytes + nbytes, kept_jobs + 1
         if kept_jobs > PROGRAM_JOBS_MAX or kept_bytes > PROGRAMS_BYTES_MAX:
             connection.execute(sa.delete(programs).where(programs.c.job == job))
+    learnt = sa.select(forecasts.c.at_s).where(forecasts.c.kind == PROGRAM).order_by(forecasts.c.at_s.desc())
+    oldest_kept = connection.scalar(learnt.offset(FORECAST_PROGRAMS_MAX - 1).limit(1))
+    if oldest_kept is not None:
+        too_old = (forecasts.c.kind == PROGRAM) & (forecasts.c.at_s < oldest_kept)
+        connection.execute(sa.delete(forecasts).where(too_old))

@@ -117,6 +117,17 @@ devices = sa.Table(
 )
 """What devices of this name measured, by thread count."""
 
+forecasts = sa.Table(
+    "forecasts",
+    metadata,
+    sa.Column("kind", sa.String, primary_key=True),
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("at_s", sa.Float, nullable=False),
+    sa.Column("learnt", sa.LargeBinary, nullable=False),
+)
+"""What forecasts are made from; see :mod:`djinn_lab.pool.database.forecasts`. ``at_s``: when something of it
+was learnt last."""
+
 published = sa.Table(
     "published",
     metadata,

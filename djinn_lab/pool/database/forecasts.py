@@ -1,0 +1,48 @@
+"""What forecasts of seconds and bytes are made from, in the database: the next pool goes on with it.
+
+Written a moment later and once for all runs of a program meanwhile, so that no cell waits for it. Bounded: of
+each program that is remembered its latest runs, of each kind of forecast how far the latest were off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import sqlalchemy as sa
+from msgspec.structs import replace
+
+from djinn_lab.jobs.resources import Learnt, Use
+from djinn_lab.pool.database.batch import PROGRAM, Kind, Row
+from djinn_lab.pool.database.tables import forecasts
+
+OFF = "off"
+WHERE_CHARACTERS_MAX = 200
+_encode = msgspec.msgpack.Encoder().encode
+_decode_uses = msgspec.msgpack.Decoder(tuple[Use, ...]).decode
+_decode_off = msgspec.msgpack.Decoder(tuple[tuple[float, float], ...]).decode
+
+
+def forecast_rows(learnt: Learnt, at_s: float) -> Iterator[Row]:
+    """Each in place of what was known of the same."""
+    for program, uses in learnt.uses.items():
+        short = [replace(use, where=use.where[:WHERE_CHARACTERS_MAX]) for use in uses]
+        yield _row(PROGRAM, program, at_s, short)
+    for kind, off in learnt.off.items():
+        yield _row(OFF, kind, at_s, off)
+
+
+def read_forecasts(connection: sa.Connection) -> Learnt:
+    """All that is known."""
+    column, found = forecasts.c, Learnt()
+    query = sa.select(column.kind, column.name, column.learnt).order_by(column.at_s, column.name)
+    for row in connection.execute(query):
+        if row.kind == PROGRAM:
+            found.uses[row.name] = _decode_uses(row.learnt)
+        else:
+            found.off[row.name] = _decode_off(row.learnt)
+    return found
+
+
+def _row(kind: str, name: str, at_s: float, learnt: object) -> Row:
+    return Row(Kind.FORECAST, {"kind": kind, "name": name, "at_s": at_s, "learnt": _encode(learnt)})
