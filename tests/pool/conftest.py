@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from gang_kit import DEVICE_BYTES
 from pool_kit import Client, running_pool
+from real_pool import PoolUnderTest
 from throwaway_postgresql import Postgresql, running_postgresql
 
 from djinn_lab.pool.database.engine import checked_url
@@ -29,6 +32,22 @@ def pool(tmp_path: Path) -> Iterator[RuntimeInfo]:
 def client(shared_pool: RuntimeInfo) -> Iterator[Client]:
     with Client(shared_pool) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
+    """Real workers on two devices, for gangs."""
+    with PoolUnderTest(tmp_path_factory.mktemp("gangs"), "cpu:2", DEVICE_BYTES) as pool:
+        yield pool
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As a pool's devices have."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

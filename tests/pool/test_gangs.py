@@ -2,133 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
 import torch
+from gang_kit import TOGETHER, Search, leaves_nothing_behind, other_of, running
 from pool_kit import Client
-from real_pool import PoolUnderTest, wait_for
+from real_pool import PoolUnderTest, kill_worker, wait_for
 from torch import nn
 from torch.nn import functional as F
 from training import training
 
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.session import Session
-from djinn_lab.config import default_profile
 from djinn_lab.errors import CellCancelled, RemoteError, WorkerLost
 from djinn_lab.jobs import Terms
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("one_thread")]
 
-MIB = 2**20
-RATES = (0.1, 0.05, 0.02, 0.01)
-TOGETHER = "It ran on 2 devices: cpu:0, cpu:1."
 LONG = 60
 MANY = 2048
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path_factory.mktemp("gangs"), "cpu:2", 256 * MIB) as pool:
-        yield pool
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As the pool's devices have."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@contextmanager
-def opened(pool: PoolUnderTest) -> Iterator[Session]:
-    session = Session(pool.info.url, pool.info.token, default_profile(), "a test")
-    try:
-        yield session
-    finally:
-        session.close()
-
-
 @pytest.fixture
 def session(two: PoolUnderTest) -> Iterator[Session]:
-    with opened(two) as session:
+    with two.session() as session:
         yield session
         leaves_nothing_behind(two, session)
-
-
-def leaves_nothing_behind(pool: PoolUnderTest, session: Session) -> None:
-    """No session of a part, no file between two parts."""
-    wait_for(lambda: not any("/" in row["session"] for row in pool.rest.memory()["sessions"]))
-    assert session.welcome.blob_directory is not None
-    results = Path(session.welcome.blob_directory).parent / "results"
-    wait_for(lambda: not list(results.iterdir()))
-
-
-class Search:
-    """Four small networks with a learning rate each."""
-
-    def __init__(self, rows: int = 256) -> None:
-        torch.manual_seed(0)
-        self.models = [nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)) for _ in RATES]
-        self.optimizers = [
-            torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
-            for model, rate in zip(self.models, RATES, strict=True)
-        ]
-        self.images, self.labels = torch.randn(rows, 64), torch.randint(0, 8, (rows,))
-
-    def train(self, steps: int) -> torch.Tensor:
-        losses = []
-        for model, optimizer in zip(self.models, self.optimizers, strict=True):
-            for _ in range(steps):
-                optimizer.zero_grad()
-                loss = F.cross_entropy(model(self.images), self.labels)
-                loss.backward()
-                optimizer.step()
-            losses.append(loss.detach())
-        return torch.stack(losses)
-
-    def weights(self) -> list[list[float]]:
-        return [one.detach().flatten().tolist() for model in self.models for one in model.parameters()]
-
-    def state(self) -> list[list[float]]:
-        """Of the optimizers."""
-        found = [optimizer.state_dict()["state"] for optimizer in self.optimizers]
-        return [
-            buffer.flatten().tolist() for state in found for one in state.values() for buffer in one.values()
-        ]
-
-
-@contextmanager
-def running(
-    session: Session, search: Search, pool: PoolUnderTest, terms: Terms
-) -> Iterator[tuple[dict[str, Any], list[BaseException]]]:
-    """A long cell in a thread of its own, once several of its ops have run: its job, and what it raised."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            with session.capture("long", terms=terms):
-                search.train(LONG)
-        except BaseException as error:  # noqa: BLE001 - for the test to look at
-            raised.append(error)
-
-    thread = Thread(target=run)
-    thread.start()
-    try:
-        own = {"session": session.welcome.session, "state": "RUNNING"}
-        job = pool.wait_for_job(**own)
-        wait_for(lambda: pool.rest.job(job["job"])["ops_done"] > 100)
-        yield pool.rest.job(job["job"]), raised
-    finally:
-        thread.join()
 
 
 def held_bytes(pool: PoolUnderTest, session: Session) -> int:
@@ -136,11 +36,6 @@ def held_bytes(pool: PoolUnderTest, session: Session) -> int:
     own = session.welcome.session
     rows = [row["total_bytes"] for row in pool.rest.memory()["sessions"] if row["session"] == own]
     return int(rows[0])
-
-
-def pid(pool: PoolUnderTest, device: str) -> int | None:
-    found: list[int | None] = [row["pid"] for row in pool.rest.status()["devices"] if row["device"] == device]
-    return found[0]
 
 
 def test_a_search_over_four_models_runs_on_two_devices_and_finds_what_one_finds(session: Session) -> None:
@@ -261,52 +156,40 @@ def test_a_cancelled_gang_leaves_the_session_as_it_was(two: PoolUnderTest, sessi
     with session.capture("first", terms=Terms(gang=2)):
         search.train(5)
     before = held_bytes(two, session)
-    with running(session, search, two, Terms(gang=2)) as (job, raised):
-        two.rest.cancel(job["job"])
-    assert isinstance(raised[0], CellCancelled)
+    with running(two, session, search, LONG, Terms(gang=2)) as cell:
+        two.rest.cancel(cell.job)
+    assert isinstance(cell.raised[0], CellCancelled)
     assert search.weights() == alone.weights()
     wait_for(lambda: held_bytes(two, session) <= before)
-    with opened(two) as other:
-        fresh = Search()
-        with other.capture("again", terms=Terms(gang=2)) as cell:
-            losses = fresh.train(40)
+    goes_on_as_ever(two)
+
+
+def goes_on_as_ever(pool: PoolUnderTest) -> None:
+    search = Search()
+    with pool.session() as session:
+        with session.capture("again", terms=Terms(gang=2)) as cell:
+            losses = search.train(40)
         assert cell.report.gang == TOGETHER
         assert losses.tolist() == Search().train(40).tolist()
-
-
-def until_all_are_back(pool: PoolUnderTest) -> None:
-    wait_for(lambda: all(row["state"] == "idle" for row in pool.rest.status()["devices"]))
+        leaves_nothing_behind(pool, session)
 
 
 def test_a_member_that_dies_leaves_its_part_to_the_other(two: PoolUnderTest) -> None:
     alone, search = Search(MANY), Search(MANY)
     alone.train(LONG)
-    with opened(two) as session:
-        with running(session, search, two, Terms(gang=2)) as (job, raised):
-            home = job["device"]
-            member = pid(two, "cpu:1" if home == "cpu:0" else "cpu:0")
-            assert member is not None
-            os.kill(member, signal.SIGKILL)
-        assert raised == []
+    with two.session() as session:
+        with running(two, session, search, LONG, Terms(gang=2)) as cell:
+            kill_worker(two, other_of(two.rest.job(cell.job)["device"]))
+        assert cell.raised == []
         assert search.weights() == alone.weights()
         assert search.state() == alone.state()
         leaves_nothing_behind(two, session)
-    until_all_are_back(two)
 
 
 def test_a_home_that_dies_takes_the_cell_with_it_and_nothing_else(two: PoolUnderTest) -> None:
     search = Search(MANY)
-    with opened(two) as session:
-        with running(session, search, two, Terms(gang=2)) as (job, raised):
-            home = pid(two, job["device"])
-            assert home is not None
-            os.kill(home, signal.SIGKILL)
-        assert isinstance(raised[0], WorkerLost)
-        until_all_are_back(two)
-    with opened(two) as other:
-        fresh = Search()
-        with other.capture("again", terms=Terms(gang=2)) as cell:
-            losses = fresh.train(40)
-        assert cell.report.gang == TOGETHER
-        assert losses.tolist() == Search().train(40).tolist()
-        leaves_nothing_behind(two, other)
+    with two.session() as session:
+        with running(two, session, search, LONG, Terms(gang=2)) as cell:
+            kill_worker(two, two.rest.job(cell.job)["device"])
+        assert isinstance(cell.raised[0], WorkerLost)
+    goes_on_as_ever(two)

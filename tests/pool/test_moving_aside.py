@@ -80,25 +80,19 @@ def test_training_moves_aside_again_and_again_and_ends_as_if_it_had_not(pool: Ru
     assert events.count("SegmentPreempted") >= 5  # the queue may have decided so, too
 
 
-@pytest.fixture
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
-    with PoolUnderTest(tmp_path_factory.mktemp("two"), "cpu:2", 64 * MIB) as pool:
-        yield pool.info
-
-
-def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: RuntimeInfo) -> None:
+def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: PoolUnderTest) -> None:
     """Somebody with a higher priority wants its device, and another one is idle."""
     program, _ = training(STEPS, size=128, ballast_bytes=4 * MIB)
     other, _ = training(STEPS // 2, seed=1)
-    expected = undisturbed(two, program)
+    expected = undisturbed(two.info, program)
     places: list[str] = []
-    with Client(two) as ann, ExitStack() as stack:
+    with Client(two.info) as ann, ExitStack() as stack:
         job = ann.submit(program)
         while len(set(places)) < 2:
             here = ann.until(job, "RUNNING").device
             assert here is not None
             places.append(here)
-            bob = stack.enter_context(Client(two))
+            bob = stack.enter_context(Client(two.info))
             bob.submit(other, priority="CRITICAL", target=here)
             ann.until(job, "PREEMPTED")
         result = ann.result(job)
@@ -188,18 +182,23 @@ def test_only_an_operator_or_its_owner_lets_a_cell_move_aside(pool: RuntimeInfo)
         assert preempt(pool, job, owner) == 409
 
 
-def test_what_is_released_while_its_device_is_busy_does_not_come_along(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def slow_links(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
+    """Two devices; what goes from one to the other takes a while."""
+    directory = tmp_path_factory.mktemp("slow")
+    with PoolUnderTest(directory, "cpu:2", 64 * MIB, link_bytes_per_s=8 * MIB) as pool:
+        yield pool
+
+
+def test_what_is_released_while_its_device_is_busy_does_not_come_along(slow_links: PoolUnderTest) -> None:
     """The release waits behind somebody's cell when the state is copied, and goes to the other device."""
     script = Script()
     kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
     empty = script.op("aten.zeros.default", meta=contiguous(MIB), args=[[MIB]])
     gone = script.op("aten.rand_like.default", empty)
     busy, _ = training(STEPS, ballast_bytes=16 * MIB)
-    with (
-        PoolUnderTest(tmp_path, "cpu:2", 64 * MIB, link_bytes_per_s=8 * MIB) as pool,
-        Client(pool.info) as ann,
-        Client(pool.info) as bob,
-    ):
+    pool = slow_links
+    with Client(pool.info) as ann, Client(pool.info) as bob:
         assert ann.run(script.program(keep=(kept, gone)), target="cpu:0").outcome == "done"
         job = bob.submit(busy, target="cpu:0")
         bob.until(job, "RUNNING")
@@ -212,17 +211,14 @@ def test_what_is_released_while_its_device_is_busy_does_not_come_along(tmp_path:
         assert bob.result(job).outcome == "done"
 
 
-def test_what_is_released_while_it_is_brought_over_is_dropped_there(tmp_path: Path) -> None:
+def test_what_is_released_while_it_is_brought_over_is_dropped_there(slow_links: PoolUnderTest) -> None:
     script = Script()
     kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
     empty = script.op("aten.zeros.default", meta=contiguous(2 * MIB), args=[[2 * MIB]])
     gone = script.op("aten.rand_like.default", empty)
     busy, _ = training(STEPS, ballast_bytes=16 * MIB)
-    with (
-        PoolUnderTest(tmp_path, "cpu:2", 64 * MIB, link_bytes_per_s=8 * MIB) as pool,
-        Client(pool.info) as ann,
-        Client(pool.info) as bob,
-    ):
+    pool = slow_links
+    with Client(pool.info) as ann, Client(pool.info) as bob:
         assert ann.run(script.program(keep=(kept, gone)), target="cpu:0").outcome == "done"
         busy_job = bob.submit(busy, target="cpu:0")
         bob.until(busy_job, "RUNNING")
@@ -265,10 +261,9 @@ def trained(session: Session | None) -> list[bytes]:
     return [parameter.detach().cpu().numpy().tobytes() for parameter in model.parameters()]
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_a_users_training_that_moves_aside_all_the_time_is_plain_torch(pool: RuntimeInfo) -> None:
     """Whenever a part of it runs, somebody asks it to move aside."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the pool's device
     expected = trained(None)
     over = Event()
 
@@ -287,7 +282,6 @@ def test_a_users_training_that_moves_aside_all_the_time_is_plain_torch(pool: Run
         disturber.join()
         own = [job for job in rest(pool).jobs(limit=20) if job["session"] == session.welcome.session]
         session.close()
-        torch.set_num_threads(before)
     assert found == expected
     stops = [line for job in own for line in rest(pool).job(job["job"])["events"]]
     count = sum(line["event"] == "SegmentPreempted" for line in stops)

@@ -8,118 +8,42 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
+import gang_kit
 import pytest
 import torch
+from gang_kit import DEVICE_BYTES, TOGETHER, LongCell, Search, leaves_nothing_behind, other_of
 from pool_kit import Client
 from real_pool import PoolUnderTest, kill_worker, wait_for
-from torch import nn
-from torch.nn import functional as F
 from training import training
 
 from djinn_lab.client.session import Session
 from djinn_lab.errors import CellCancelled, PoolError, PoolLost, WorkerLost
 from djinn_lab.jobs import Terms
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("one_thread")]
 
 MIB = 2**20
 Found = tuple[list[float], list[list[float]]]
-RATES = (0.1, 0.05, 0.02, 0.01)
 STEPS, ROWS, BESIDE = 50, 8192, 12
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path_factory.mktemp("gangs"), "cpu:2", 256 * MIB) as pool:
-        yield pool
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As the pool's devices have."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-class Search:
-    """Four small networks with a learning rate each. Before and after them come ops that all of them need, or
-    that need all of them."""
-
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        self.models = [nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)) for _ in RATES]
-        self.optimizers = [
-            torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
-            for model, rate in zip(self.models, RATES, strict=True)
-        ]
-        self.images, self.labels = torch.randn(ROWS, 64), torch.randint(0, 8, (ROWS,))
-
-    def train(self, steps: int = STEPS) -> torch.Tensor:
-        torch.manual_seed(1)
-        losses = []
-        images = self.images
-        for _ in range(BESIDE):
-            images = images + 0.01 * torch.rand_like(images)
-        for model, optimizer in zip(self.models, self.optimizers, strict=True):
-            for _ in range(steps):
-                optimizer.zero_grad()
-                loss = F.cross_entropy(model(images), self.labels)
-                loss.backward()
-                optimizer.step()
-            losses.append(loss.detach())
-        found = torch.stack(losses)
-        for _ in range(BESIDE):
-            found = found + 0.01 * (images * found.mean()).mean()
-        return found
-
-    def weights(self) -> list[list[float]]:
-        return [one.detach().flatten().tolist() for model in self.models for one in model.parameters()]
+def new_search() -> Search:
+    return Search(ROWS, BESIDE)
 
 
 @pytest.fixture(scope="module")
 def expected() -> Found:
     """What one device finds, and the weights."""
     torch.set_num_threads(1)
-    alone = Search()
-    return alone.train().tolist(), alone.weights()
-
-
-class Running:
-    """A long cell in a thread of its own. ``losses``, ``raised``, ``told``: once it is over."""
-
-    def __init__(self, session: Session, search: Search, terms: Terms) -> None:
-        self.losses: list[float] = []
-        self.raised: list[BaseException] = []
-        self.told = ""
-        self._session, self._search, self._terms = session, search, terms
-        self.thread = Thread(target=self._run)
-
-    def _run(self) -> None:
-        try:
-            with self._session.capture("long", terms=self._terms) as cell:
-                losses = self._search.train()
-            self.told = cell.report.gang
-            self.stages = cell.report.stages
-            self.losses = losses.tolist()
-        except BaseException as error:  # noqa: BLE001 - for the test to look at
-            self.raised.append(error)
+    alone = new_search()
+    return alone.train(STEPS).tolist(), alone.weights()
 
 
 @contextmanager
-def running(
-    pool: PoolUnderTest, session: Session, search: Search, terms: Terms
-) -> Iterator[tuple[str, Running]]:
-    """Once its branches run: its job."""
-    cell = Running(session, search, terms)
-    cell.thread.start()
-    try:
-        job = pool.wait_for_job(session=session.welcome.session, state="RUNNING")["job"]
-        wait_for(lambda: pool.rest.job(job)["ops_done"] > 900)
-        yield job, cell
-    finally:
-        cell.thread.join()
+def running(pool: PoolUnderTest, session: Session, searched: Search, terms: Terms) -> Iterator[LongCell]:
+    """Once its branches run."""
+    with gang_kit.running(pool, session, searched, STEPS, terms, ops=900) as cell:
+        yield cell
 
 
 def stops(pool: PoolUnderTest, job: str) -> int:
@@ -127,43 +51,35 @@ def stops(pool: PoolUnderTest, job: str) -> int:
     return events.count("SegmentPreempted")
 
 
-def leaves_nothing_behind(pool: PoolUnderTest, session: Session) -> None:
-    """No session of a part, no file between two parts."""
-    wait_for(lambda: not any("/" in row["session"] for row in pool.rest.memory()["sessions"]))
-    assert session.welcome.blob_directory is not None
-    results = Path(session.welcome.blob_directory).parent / "results"
-    wait_for(lambda: not list(results.iterdir()))
-
-
 def test_a_gang_moves_aside_for_a_critical_cell_and_ends_as_if_it_had_not(
     two: PoolUnderTest, expected: Found
 ) -> None:
-    search = Search()
-    urgent, _ = training(100, ballast_bytes=64 * MIB)
+    search = new_search()
+    urgent, _ = training(100, ballast_bytes=DEVICE_BYTES // 4)
     with two.session() as session, Client(two.info) as bob:
-        with running(two, session, search, Terms(gang=2, gang_min=2)) as (job, cell):
+        with running(two, session, search, Terms(gang=2, gang_min=2)) as cell:
             critical = bob.submit(urgent, priority="CRITICAL")
             bob.until(critical, "RUNNING")
-            aside = two.rest.job(job)
+            aside = two.rest.job(cell.job)
             assert (aside["state"], aside["finished_at"]) == ("PREEMPTED", None)
             assert "Moved aside after" in aside["reason"]
             assert "for 2 devices at once" in aside["reason"]
             assert bob.result(critical).outcome == "done"
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
-        assert cell.told == "It ran on 2 devices: cpu:0, cpu:1."
+        assert cell.told == TOGETHER
         assert cell.stages["preempted"] > 0
-        assert stops(two, job) == 1
-        assert two.rest.job(job)["ops_done"] == two.rest.job(job)["ops_total"]
+        assert stops(two, cell.job) == 1
+        assert two.rest.job(cell.job)["ops_done"] == two.rest.job(cell.job)["ops_total"]
         leaves_nothing_behind(two, session)
 
 
 def test_a_gang_that_makes_room_is_parked_and_comes_back(two: PoolUnderTest, expected: Found) -> None:
     """The other cell needs nearly all the memory of its device."""
-    search = Search()
-    urgent, _ = training(20, ballast_bytes=250 * MIB)
+    search = new_search()
+    urgent, _ = training(20, ballast_bytes=250 * 2**20)
     with two.session() as session, Client(two.info) as bob:
-        with running(two, session, search, Terms(gang=2, gang_min=2)) as (job, cell):
+        with running(two, session, search, Terms(gang=2, gang_min=2)) as cell:
             critical = bob.submit(urgent, priority="CRITICAL")
             bob.until(critical, "RUNNING")
             parts = [row["tier"] for row in two.rest.memory()["sessions"] if "/" in row["session"]]
@@ -171,26 +87,26 @@ def test_a_gang_that_makes_room_is_parked_and_comes_back(two: PoolUnderTest, exp
             assert bob.result(critical).outcome == "done"
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
-        assert stops(two, job) == 1
+        assert stops(two, cell.job) == 1
         leaves_nothing_behind(two, session)
 
 
 def test_a_gang_goes_on_on_the_one_device_that_is_left(two: PoolUnderTest, expected: Found) -> None:
     """What the other device had made of it is brought over."""
-    search = Search()
-    urgent, _ = training(100, ballast_bytes=64 * MIB)
+    search = new_search()
+    urgent, _ = training(100, ballast_bytes=DEVICE_BYTES // 4)
     with two.session() as session, Client(two.info) as bob:
-        with running(two, session, search, Terms(gang=2, gang_min=1)) as (job, cell):
+        with running(two, session, search, Terms(gang=2, gang_min=1)) as cell:
             critical = bob.submit(urgent, priority="CRITICAL")
             device = bob.until(critical, "RUNNING").device
             assert device is not None
-            found = wait_for(lambda: goes_on(two, job))
+            found = wait_for(lambda: goes_on(two, cell.job))
             assert device not in found
             assert two.rest.job(critical)["finished_at"] is None
             assert bob.result(critical).outcome == "done"
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
-        assert stops(two, job) == 1
+        assert stops(two, cell.job) == 1
         leaves_nothing_behind(two, session)
 
 
@@ -204,7 +120,7 @@ def test_a_gang_that_is_disturbed_all_the_time_ends_as_if_it_had_not(
     two: PoolUnderTest, expected: Found
 ) -> None:
     """Whatever of it runs, somebody asks it to move aside."""
-    search, over = Search(), Event()
+    search, over = new_search(), Event()
 
     def disturb() -> None:
         while not over.wait(0.05):
@@ -217,12 +133,12 @@ def test_a_gang_that_is_disturbed_all_the_time_ends_as_if_it_had_not(
         disturber.start()
         try:
             with session.capture("long", terms=Terms(gang=2)) as cell:
-                losses = search.train()
+                losses = search.train(STEPS)
         finally:
             over.set()
             disturber.join()
         assert (losses.tolist(), search.weights()) == expected
-        assert cell.report.gang == "It ran on 2 devices: cpu:0, cpu:1."
+        assert cell.report.gang == TOGETHER
         own = [one["job"] for one in two.rest.jobs(limit=20) if one["session"] == session.welcome.session]
         assert max(stops(two, job) for job in own) >= 5
         leaves_nothing_behind(two, session)
@@ -243,16 +159,16 @@ def opened(pool: PoolUnderTest) -> None:
 def test_a_gang_that_is_cancelled_while_it_stands_aside_leaves_the_session_as_it_was(
     two: PoolUnderTest, expected: Found
 ) -> None:
-    search = Search()
+    search = new_search()
     with two.session() as session:
         with session.capture("first", terms=Terms(gang=2)):
-            losses = search.train()
+            losses = search.train(STEPS)
         assert (losses.tolist(), search.weights()) == expected
         before = held_bytes(two, session)
-        with running(two, session, search, Terms(gang=2)) as (job, cell):
-            drained(two, job)
+        with running(two, session, search, Terms(gang=2)) as cell:
+            drained(two, cell.job)
             assert held_bytes(two, session) > before
-            assert two.rest.cancel(job)["state"] == "CANCELLED"
+            assert two.rest.cancel(cell.job)["state"] == "CANCELLED"
             opened(two)
         assert isinstance(cell.raised[0], CellCancelled)
         assert search.weights() == expected[1]
@@ -269,7 +185,7 @@ def held_bytes(pool: PoolUnderTest, session: Session) -> int:
 
 @pytest.fixture(scope="module")
 def without_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path_factory.mktemp("none"), "cpu:2", 256 * MIB, host_bytes=0) as pool:
+    with PoolUnderTest(tmp_path_factory.mktemp("none"), "cpu:2", DEVICE_BYTES, host_bytes=0) as pool:
         yield pool
 
 
@@ -279,16 +195,16 @@ def test_a_process_that_dies_while_a_gang_stands_aside(
 ) -> None:
     """What a part had made there is on the host, or it begins again."""
     pool: PoolUnderTest = request.getfixturevalue(name)
-    search = Search()
+    search = new_search()
     with pool.session() as session:
-        with running(pool, session, search, Terms(gang=2, gang_min=2)) as (job, cell):
-            drained(pool, job)
-            home = pool.rest.job(job)["device"]
-            kill_worker(pool, "cpu:1" if home == "cpu:0" else "cpu:0")
+        with running(pool, session, search, Terms(gang=2, gang_min=2)) as cell:
+            drained(pool, cell.job)
+            home = pool.rest.job(cell.job)["device"]
+            kill_worker(pool, other_of(home))
             opened(pool)
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
-        assert cell.told == "It ran on 2 devices: cpu:0, cpu:1."
+        assert cell.told == TOGETHER
         leaves_nothing_behind(pool, session)
 
 
@@ -296,12 +212,12 @@ def test_a_part_that_cannot_be_brought_over_begins_again(
     without_host: PoolUnderTest, expected: Found
 ) -> None:
     """One device is drained, and there is no host to bring its part over."""
-    pool, search = without_host, Search()
+    pool, search = without_host, new_search()
     with pool.session() as session:
-        with running(pool, session, search, Terms(gang=2)) as (job, cell):
-            home = pool.rest.job(job)["device"]
-            pool.rest.cordon("cpu:1" if home == "cpu:0" else "cpu:0", drain=True)
-            assert wait_for(lambda: goes_on(pool, job)).startswith(f"Running on {home},")
+        with running(pool, session, search, Terms(gang=2)) as cell:
+            home = pool.rest.job(cell.job)["device"]
+            pool.rest.cordon(other_of(home), drain=True)
+            assert wait_for(lambda: goes_on(pool, cell.job)).startswith(f"Running on {home},")
         opened(pool)
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
@@ -311,11 +227,11 @@ def test_a_part_that_cannot_be_brought_over_begins_again(
 def test_a_home_that_dies_while_its_gang_stands_aside_takes_the_cell_with_it(
     without_host: PoolUnderTest,
 ) -> None:
-    pool, search = without_host, Search()
+    pool, search = without_host, new_search()
     with pool.session() as session:
-        with running(pool, session, search, Terms(gang=2)) as (job, cell):
-            drained(pool, job)
-            kill_worker(pool, pool.rest.job(job)["device"])
+        with running(pool, session, search, Terms(gang=2)) as cell:
+            drained(pool, cell.job)
+            kill_worker(pool, pool.rest.job(cell.job)["device"])
             opened(pool)
         assert isinstance(cell.raised[0], WorkerLost)
         leaves_nothing_behind(pool, session)
@@ -323,12 +239,12 @@ def test_a_home_that_dies_while_its_gang_stands_aside_takes_the_cell_with_it(
 
 def test_a_gang_goes_on_on_other_devices(tmp_path: Path, expected: Found) -> None:
     """Somebody drains the device where its session lives."""
-    search = Search()
-    with PoolUnderTest(tmp_path, "cpu:3", 256 * MIB) as pool, pool.session() as session:
-        with running(pool, session, search, Terms(gang=2, gang_min=2)) as (job, cell):
-            home = pool.rest.job(job)["device"]
+    search = new_search()
+    with PoolUnderTest(tmp_path, "cpu:3", DEVICE_BYTES) as pool, pool.session() as session:
+        with running(pool, session, search, Terms(gang=2, gang_min=2)) as cell:
+            home = pool.rest.job(cell.job)["device"]
             pool.rest.cordon(home, drain=True)
-            found = wait_for(lambda: goes_on(pool, job))
+            found = wait_for(lambda: goes_on(pool, cell.job))
             assert home not in found
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
@@ -338,11 +254,11 @@ def test_a_gang_goes_on_on_other_devices(tmp_path: Path, expected: Found) -> Non
 
 def test_a_pool_that_is_killed_while_a_gang_stands_aside_loses_it(tmp_path: Path) -> None:
     """As it loses every cell that runs or stands aside."""
-    search = Search()
-    with PoolUnderTest(tmp_path, "cpu:2", 256 * MIB) as pool, pool.session() as session:
-        with running(pool, session, search, Terms(gang=2)) as (job, cell):
-            drained(pool, job)
+    search = new_search()
+    with PoolUnderTest(tmp_path, "cpu:2", DEVICE_BYTES) as pool, pool.session() as session:
+        with running(pool, session, search, Terms(gang=2)) as cell:
+            drained(pool, cell.job)
             pool.kill()
         assert isinstance(cell.raised[0], PoolLost)
         pool.start()
-        assert pool.rest.job(job)["state"] == "FAILED"
+        assert pool.rest.job(cell.job)["state"] == "FAILED"
