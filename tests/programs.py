@@ -16,6 +16,7 @@ from djinn_lab.srg.program import (
     Template,
     TensorHole,
     TensorMeta,
+    row_major,
 )
 
 HOLE = TensorHole()
@@ -28,11 +29,7 @@ def meta_of(tensor: torch.Tensor) -> TensorMeta:
 
 
 def contiguous(*shape: int, dtype: str = "float32") -> TensorMeta:
-    stride, step = [], 1
-    for size in reversed(shape):
-        stride.append(step)
-        step *= max(size, 1)
-    return TensorMeta(dtype, shape, tuple(reversed(stride)))
+    return TensorMeta(dtype, shape, row_major(shape))
 
 
 class Script:

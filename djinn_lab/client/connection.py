@@ -88,11 +88,6 @@ class Connection:
                 "Leave that out, or install the same djinn-lab version on both sides.",
             )
 
-    @property
-    def latency_s(self) -> float:
-        """How long the last ping took, 0 before the first."""
-        return self._websocket.latency
-
     def send(self, message: messages.ToPool) -> None:
         data = messages.encode(message)
         self.bytes_sent += len(data)

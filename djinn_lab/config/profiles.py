@@ -24,7 +24,8 @@ NAME_ACCEPTED = "a letter, then up to 63 letters, digits, '_' or '-'"
 
 class PoolSettings(msgspec.Struct, frozen=True):
     """All but ``devices`` are per device; None leaves the choice to the pool. ``host_bytes``, ``disk_bytes``:
-    for state of idle sessions. ``link_bytes_per_s``: of CPU devices, 0 for as fast as memory."""
+    for state of idle sessions. ``link_bytes_per_s``: of CPU devices, which copy no faster, so that
+    a restore costs something, as on a GPU; 0 for as fast as memory."""
 
     devices: str = "auto"
     memory_bytes: int | None = None

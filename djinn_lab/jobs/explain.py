@@ -13,24 +13,20 @@ from djinn_lab.jobs.states import JobState
 class Place(msgspec.Struct, frozen=True):
     """A place in a device's line.
 
-    ``position`` counts from 1; ``previous`` is the job right ahead; ``running`` is what holds the device;
-    ``wait_s``: predicted wait until the start, None when a run time on the way is unknown.
+    ``position`` counts from 1; ``previous`` is the job right ahead; ``running`` is what holds the device.
     """
 
     position: int
     running: Job | None
     previous: Job | None
-    wait_s: float | None
 
 
 def places_in(line: Sequence[Job], running: Job | None) -> Iterator[tuple[Job, Place]]:
     """The place of every job in one device's line."""
-    wait_s = 0.0 if running is None else running.remaining_s
     previous = None
     for position, job in enumerate(line, 1):
-        yield job, Place(position, running, previous, wait_s)
-        previous, own_s = job, job.remaining_s
-        wait_s = None if wait_s is None or own_s is None else wait_s + own_s
+        yield job, Place(position, running, previous)
+        previous = job
 
 
 def explain(job: Job, place: Place | None, closed: Closed) -> str:

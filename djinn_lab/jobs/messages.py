@@ -389,8 +389,8 @@ class EndSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class Notify(msgspec.Struct, frozen=True, tag=True):
-    """Tell the job's client. ``position`` counts from 1 in the device's line; ``estimate_s``: wait until
-    the start."""
+    """Tell the job's client. ``position`` counts from 1 in the device's line; ``estimate_s``: while
+    it is RESTORING, until session memory has room and its state, if that is known."""
 
     job: str
     state: JobState

@@ -79,7 +79,7 @@ class Teller:
             self._told[name] = told
             if job.finished:
                 del self._told[name]
-            wait_s = place.wait_s if place else job.memory_wait_s
+            wait_s = job.memory_wait_s if job.state is JobState.RESTORING else None
             yield Notify(name, job.state, self.explain(job, place), position, job.held_on, wait_s)
 
     def remember(self, event: Event) -> None:

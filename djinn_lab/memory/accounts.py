@@ -278,9 +278,13 @@ class MemoryAccounts:
         if min(event.host_bytes, event.disk_bytes) < 0:
             raise IllegalEvent(f"{event.device} with negative room below it")
         self._tables.devices[event.device] = Device(
-            event.device, event.memory_bytes, event.host_bytes, event.disk_bytes, event.link_bytes_per_s
+            event.device,
+            event.memory_bytes,
+            event.host_bytes,
+            event.disk_bytes,
+            event.link_bytes_per_s,
+            slots=max(1, event.slots),
         )
-        self._tables.devices[event.device].slots = max(1, event.slots)
 
     def _detach(self, event: SessionDetached) -> None:
         connection = self._tables.moved(event.session, Move.DETACH)

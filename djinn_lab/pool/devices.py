@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from djinn_lab.config import PoolSettings
 from djinn_lab.errors import OptionError
 from djinn_lab.units import format_bytes
 from djinn_lab.worker.host_limit import largest_host_bytes
@@ -25,9 +26,6 @@ CPU_HOST_FACTOR = 2
 CPU_SHARE_FOR_HOST = 0.2
 CUDA_SHARE_FOR_HOST = 0.8
 """Of available memory, for all host tiers together: on CPU devices the rest is what they compute in."""
-CPU_LINK_BYTES_PER_S = 2**30
-"""A CPU device's copies between its tiers are slowed down to this, so that a restore costs something, as on a
-GPU."""
 
 
 class DevicePlan(msgspec.Struct, frozen=True):
@@ -55,7 +53,7 @@ def plan_devices(
     """``devices``: ``"auto"`` (or None), ``"cpu:N"``, ``"cpu"`` or ``"cuda"``. The sizes are per device; None
     takes a share of what this machine has. Raises OptionError."""
     plans = _computing(devices, memory_bytes, threads)
-    rate = CPU_LINK_BYTES_PER_S if link_bytes_per_s is None else link_bytes_per_s
+    rate = PoolSettings().link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
     return [
         msgspec.structs.replace(
             plan,

@@ -230,20 +230,20 @@ class Residence:
             self._sweep()
         if done.kind == "restore":
             self._restored(device, done.session)
-        self.report(device, done.memory)
-        self._ended(
+        self._transfer_ended(
+            done,
             memory.TransferDone(
                 at_s=self._now_s(),
                 transfer=done.transfer,
                 session=done.session,
                 device=device,
-                kind=_kind(done.kind),
+                kind=done.kind,
                 copied_bytes=done.copied_bytes,
                 copy_s=done.copy_s,
                 queued_s=done.queued_s,
                 checked_pieces=done.checked_pieces,
                 whole=done.whole,
-            )
+            ),
         )
 
     def _restored(self, device: str, session: str) -> None:
@@ -259,18 +259,18 @@ class Residence:
         log.warning("%s: %s of session %s failed: %s", device, failed.kind, failed.session, failed.reason)
         if failed.mismatch:
             self._stored.pop(failed.session, None)
-        self.report(device, failed.memory)
-        self._ended(
+        self._transfer_ended(
+            failed,
             memory.TransferFailed(
                 at_s=self._now_s(),
                 transfer=failed.transfer,
                 session=failed.session,
                 device=device,
-                kind=_kind(failed.kind),
+                kind=failed.kind,
                 reason=failed.reason,
                 full=failed.full,
                 mismatch=failed.mismatch,
-            )
+            ),
         )
 
     def released(self, device: str) -> None:
@@ -308,7 +308,12 @@ class Residence:
     def _sweep(self) -> None:
         self._leftovers.sweep(stored.manifest for stored in self._stored.values())
 
-    def _ended(self, event: memory.TransferDone | memory.TransferFailed) -> None:
+    def _transfer_ended(
+        self,
+        answer: worker.TransferDone | worker.TransferFailed,
+        event: memory.TransferDone | memory.TransferFailed,
+    ) -> None:
+        self.report(event.device, answer.memory)
         try:
             self.handle(event)
         except memory.IllegalEvent as error:
@@ -352,14 +357,3 @@ def _changed(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int
     second."""
     changed = {name: nbytes for name, nbytes in now.items() if before.get(name) != nbytes}
     return changed | dict.fromkeys(before.keys() - now.keys(), 0)
-
-
-def _kind(kind: str) -> memory.TransferKind:
-    found: dict[str, memory.TransferKind] = {
-        "store": "store",
-        "evict": "evict",
-        "restore": "restore",
-        "demote": "demote",
-        "forget": "forget",
-    }
-    return found[kind]

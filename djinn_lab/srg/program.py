@@ -49,6 +49,15 @@ Residency = Literal["weight", "activation", "kv", "input", "output"]
 Modality = Literal["text", "vision", "audio", "tabular", "mixed", "unknown"]
 
 
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of ``torch.empty(shape)``, in elements."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
 class TensorMeta(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Shape, stride (both in elements) and dtype name of a tensor."""
 

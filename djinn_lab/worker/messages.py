@@ -8,6 +8,8 @@ use it.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from djinn_lab.srg.program import TensorMeta
@@ -288,6 +290,10 @@ class SessionClosed(msgspec.Struct, frozen=True, tag="closed"):
     memory: WorkerMemory
 
 
+TransferKind = Literal["store", "evict", "restore", "demote", "forget"]
+"""As :data:`djinn_lab.memory.TransferKind`."""
+
+
 class TransferDone(msgspec.Struct, frozen=True, tag="transferred"):
     """``copied_bytes`` in ``copy_s`` seconds, after ``queued_s`` in line. ``checked_pieces``: hashes
     compared. ``whole``: after a store, whether nothing is unstored now; then ``manifest`` says where
@@ -296,7 +302,7 @@ class TransferDone(msgspec.Struct, frozen=True, tag="transferred"):
 
     transfer: int
     session: str
-    kind: str
+    kind: TransferKind
     memory: WorkerMemory
     copied_bytes: int = 0
     copy_s: float = 0.0
@@ -312,7 +318,7 @@ class TransferFailed(msgspec.Struct, frozen=True, tag="not_transferred"):
 
     transfer: int
     session: str
-    kind: str
+    kind: TransferKind
     reason: str
     memory: WorkerMemory
     full: str | None = None

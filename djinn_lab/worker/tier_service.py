@@ -73,6 +73,7 @@ class TierService:
         copied = Copied()
         copies, session = self._copies, message.session
         steps: Iterator[int]
+        kind: messages.TransferKind
         if isinstance(message, messages.Store):
             kind, expedited = "store", message.expedited
             steps = copies.store(session, values, copied)
@@ -136,7 +137,10 @@ class TierService:
         return Copied()
 
     def _at_once(
-        self, message: messages.Evict | messages.Forget, kind: str, act: Callable[[], Copied]
+        self,
+        message: messages.Evict | messages.Forget,
+        kind: messages.TransferKind,
+        act: Callable[[], Copied],
     ) -> None:
         job = Job(message.transfer, iter(()), lambda job, problem: None, expedited=True)
         problem: Exception | None = None
@@ -148,7 +152,14 @@ class TierService:
                 problem = error
         self._send(self._result(job, message.session, kind, copied, problem))
 
-    def _result(self, job: Job, session: str, kind: str, copied: Copied, problem: Exception | None) -> Answer:
+    def _result(
+        self,
+        job: Job,
+        session: str,
+        kind: messages.TransferKind,
+        copied: Copied,
+        problem: Exception | None,
+    ) -> Answer:
         memory = self._memory()
         if problem is None:
             return TransferDone(

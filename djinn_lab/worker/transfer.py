@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from djinn_lab.errors import Refused
-from djinn_lab.srg.program import Source, TensorMeta
+from djinn_lab.srg.program import Source, TensorMeta, row_major
 from djinn_lab.worker.messages import FetchedTensor
 
 INLINE_BYTES_MAX = 64 * 2**10
@@ -87,9 +87,7 @@ def store_result(value: int, tensor: torch.Tensor, directory: Path) -> FetchedTe
     if tensor._is_zerotensor():
         tensor = tensor.clone()
     host = tensor.detach().resolve_conj().resolve_neg().cpu()
-    meta = TensorMeta(
-        str(host.dtype).removeprefix("torch."), tuple(host.shape), _row_major(tuple(host.shape))
-    )
+    meta = TensorMeta(str(host.dtype).removeprefix("torch."), tuple(host.shape), row_major(tuple(host.shape)))
     nbytes = meta.nbytes
     if nbytes <= INLINE_BYTES_MAX:
         flat = torch.empty(host.shape, dtype=host.dtype).copy_(host)  # one element may claim any stride
@@ -99,12 +97,3 @@ def store_result(value: int, tensor: torch.Tensor, directory: Path) -> FetchedTe
     mapped = torch.from_file(str(path), shared=True, size=nbytes, dtype=torch.uint8)
     mapped.view(host.dtype).view(meta.shape).copy_(host)
     return FetchedTensor(value, meta, None, str(path))
-
-
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    stride: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        stride.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(stride))

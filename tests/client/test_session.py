@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import os
 import random
 import signal
@@ -53,9 +54,10 @@ def test_a_cell_equals_eager_and_reports_where_its_time_went(session: Session) -
 
 
 def test_the_random_numbers_of_the_notebook_are_its_own(
-    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also while the connection asks every now and then whether the pool is there."""
+    caplog.set_level(logging.DEBUG, "websockets.client")
     monkeypatch.setattr(connection, "PING_INTERVAL_S", 0.02)
     random.seed(7)
     np.random.seed(7)
@@ -64,7 +66,7 @@ def test_the_random_numbers_of_the_notebook_are_its_own(
         with session.capture():
             y = torch.ones(3).cuda() + 1
         assert y.tolist() == [2.0, 2.0, 2.0]
-        wait_for(lambda: session.executor.connection.latency_s > 0)
+        wait_for(lambda: "received keepalive pong" in caplog.text)
     assert random.getstate() == before
     numpy_after = np.random.get_state(legacy=False)
     assert (numpy_after["state"]["key"] == numpy_before["state"]["key"]).all()

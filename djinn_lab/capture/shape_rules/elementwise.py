@@ -12,8 +12,8 @@ from djinn_lab.capture.shape_rules.strides import (
     is_dense,
     is_row_major,
     ordered_like,
-    row_major,
 )
+from djinn_lab.srg.program import row_major
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:

@@ -13,10 +13,10 @@ from djinn_lab.capture.shape_rules.strides import (
     is_dense,
     looks_channels_last,
     ordered_like,
-    row_major,
 )
 from djinn_lab.capture.signature import Kind, Signature
 from djinn_lab.capture.values import Layout
+from djinn_lab.srg.program import row_major
 
 _aten = torch.ops.aten
 _LAID_OUT_OTHERWISE = {

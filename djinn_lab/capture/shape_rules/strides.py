@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from djinn_lab.srg.program import row_major
+
 Shape = tuple[int, ...]
-
-
-def row_major(shape: Shape) -> Shape:
-    """Strides of ``torch.empty(shape)``."""
-    strides = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size if size > 1 else 1
-    return tuple(reversed(strides))
 
 
 def is_row_major(shape: Shape, stride: Shape) -> bool:
