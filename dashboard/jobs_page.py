@@ -66,6 +66,7 @@ class JobsPage:
         self.filter = choice_bar(
             {"All": "all", "Unfinished": "unfinished", "Failed": "failed"},
             shown if shown in ("unfinished", "failed") else "all",
+            align="end",
         )
         self.search = text_input("User, cell or job", value=board.route.get("find"), width=220)
         self.jobs = LiveTable(
