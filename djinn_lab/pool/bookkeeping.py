@@ -110,7 +110,7 @@ class Bookkeeper:
 
     def foretell(self, record: JobRecord, flight: RunningSegment) -> None:
         """What a new cell is likely to take."""
-        code = sha256(record.code.encode(errors="replace"))
+        code = sha256(_below_magic(record.code).encode(errors="replace"))
         record.program = (code.digest() + (flight.key or b"")).hex()
         record.foretold = self.resources.foretell(record.program, record.predicted_s, flight.need_bytes)
 
@@ -267,6 +267,12 @@ class Bookkeeper:
             ),
             self.durability.commit(),
         )
+
+
+def _below_magic(code: str) -> str:
+    """Without the cell magic's line: its options say where and when a cell runs, not what it computes."""
+    first, _, rest = code.partition("\n")
+    return rest if first.startswith("%%") else code
 
 
 def _use(

@@ -33,7 +33,8 @@ def test_a_cell_is_foretold_from_its_graph_and_then_from_its_runs(pool: PoolUnde
     """16 MiB at once: 8 of x, 8 of the sum, of which 8 stay."""
     with pool.session() as session:
         for run in range(7):
-            with session.capture("In [1]", code="a cell") as cell:
+            options = " --priority LOW" if run % 2 else ""
+            with session.capture("In [1]", code=f"%%djinn{options}\na cell") as cell:
                 total = (torch.ones(2**21) + 1).sum()
             assert total.item() == 2**22
             job = pool.rest.job(str(cell.report.job))
