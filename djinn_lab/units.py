@@ -1,6 +1,8 @@
-"""Bytes and seconds for people."""
+"""Bytes, seconds and lists for people."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 _BYTE_STEPS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
@@ -57,3 +59,8 @@ def parse_seconds(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise ValueError(f"{text!r} is not a duration; it must be 0 or more")
     return value
+
+
+def listed(parts: Sequence[str]) -> str:
+    """``["a", "b", "c"]`` -> ``"a, b and c"``; at least one."""
+    return " and ".join([*([", ".join(parts[:-1])] if len(parts) > 1 else []), parts[-1]])

@@ -136,7 +136,7 @@ def assemble(
         )
         for value, source in ((value, sources[value]) for value in used)
     ]
-    arrived = [entry.value for entry in entries if entry.blob is not None or entry.inline is not None]
+    arrived = [entry.value for entry in entries if not entry.held]
     metas: list[TensorMeta] = [layout.meta for layout in layouts.items]
     program = Program(
         metas=metas,

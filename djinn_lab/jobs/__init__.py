@@ -2,32 +2,35 @@
 :mod:`djinn_lab.jobs.states`."""
 
 from djinn_lab.jobs.awaited import CheckpointAnnounced, DataPublished, Elsewhere, ElsewhereChanged
+from djinn_lab.jobs.commands import (
+    CancelSegment,
+    ChargeAccount,
+    Command,
+    EndSegment,
+    LineOrdered,
+    Notify,
+    PlaceSegment,
+    PreemptSegment,
+    StartSegment,
+)
 from djinn_lab.jobs.explain import Place
 from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
 from djinn_lab.jobs.messages import (
     CancelRequested,
-    CancelSegment,
-    ChargeAccount,
     ClockTicked,
-    Command,
     DeviceAdded,
     DeviceCordoned,
     DeviceDescribed,
     DeviceLost,
-    EndSegment,
     Event,
     JobFinished,
-    LineOrdered,
     MemberLeft,
     MemoryGranted,
     MemoryHeld,
     MemoryRefused,
     MoveRefused,
-    Notify,
-    PlaceSegment,
     PolicyChanged,
     PreemptRequested,
-    PreemptSegment,
     QueueOpened,
     ReservationEnded,
     ReservationMade,
@@ -39,7 +42,6 @@ from djinn_lab.jobs.messages import (
     SessionClosed,
     SessionDetached,
     SharesChanged,
-    StartSegment,
 )
 from djinn_lab.jobs.queue import JobQueue
 from djinn_lab.jobs.states import (

@@ -21,7 +21,7 @@ from functools import lru_cache
 import msgspec
 from msgspec.structs import replace
 
-from djinn_lab.units import format_seconds
+from djinn_lab.units import format_seconds, listed
 
 DATA = "data"
 FORMS = "JOB, JOB:any, JOB:checkpoint, JOB:checkpoint=NAME or data:NAME"
@@ -210,8 +210,8 @@ def told(
     conditions = [parse(text) for text in waiting.open]
     well = [called(one.job) for one in conditions if one.need is Need.SUCCESS]
     ended = [called(one.job) for one in conditions if one.need is Need.END]
-    parts = [f"{_listed(well)} to end well"] if well else []
-    parts += [f"{_listed(ended)} to end"] if ended else []
+    parts = [f"{listed(well)} to end well"] if well else []
+    parts += [f"{listed(ended)} to end"] if ended else []
     for one in conditions:
         if one.need is Need.CHECKPOINT:
             which = f"checkpoint {one.name!r}" if one.name else "a checkpoint"
@@ -239,7 +239,7 @@ def gave_up(waiting: Waiting, limit_s: float, called: Callable[[str], str]) -> s
             those.append(f"data {one.name!r}")
         else:
             those.append(f"{which} of {called(one.job)}" if one.need is Need.CHECKPOINT else called(one.job))
-    return f"it waited {format_seconds(limit_s)}, its own limit, for {_listed(those)}"
+    return f"it waited {format_seconds(limit_s)}, its own limit, for {listed(those)}"
 
 
 def _the_checkpoint(condition: Condition) -> str:
@@ -256,7 +256,3 @@ def _so_far(announced: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in announced[-NAMES_TOLD_MAX:])
     more = "..., " if len(announced) > NAMES_TOLD_MAX else ""
     return f"{len(announced)} so far ({more}{shown})"
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join([*([", ".join(parts[:-1])] if len(parts) > 1 else []), parts[-1]])

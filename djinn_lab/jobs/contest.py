@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from djinn_lab.jobs import lifecycle
+from djinn_lab.jobs.commands import ChargeAccount, PlaceSegment, StartSegment
 from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start, decide, submit_limit
 from djinn_lab.jobs.fairness import Amounts, Capacity, ShareTree
 from djinn_lab.jobs.job import Job
-from djinn_lab.jobs.messages import ChargeAccount, MemoryNeed, PlaceSegment, SegmentSubmitted, StartSegment
+from djinn_lab.jobs.messages import MemoryNeed, SegmentSubmitted
 from djinn_lab.jobs.request import Demand, Node, Request
 from djinn_lab.jobs.states import IN_LINE, RANKS, IllegalEvent, JobState, Move
 from djinn_lab.jobs.tables import Tables, moved

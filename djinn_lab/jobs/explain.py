@@ -8,6 +8,7 @@ import msgspec
 
 from djinn_lab.jobs.job import Closed, Job
 from djinn_lab.jobs.states import JobState
+from djinn_lab.units import listed
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -45,12 +46,12 @@ def explain(job: Job, place: Place | None, closed: Closed) -> str:
             why = f": {job.message}" if job.message else ""
             return f"Moved aside after {_ops(job)}{why}. {_explain_queued(job, place, closed)}"
         case JobState.RUNNING if job.preempting:
-            return f"Moving aside on {_listed(job.holds)} after {_ops(job)}: {job.message}."
+            return f"Moving aside on {listed(job.holds)} after {_ops(job)}: {job.message}."
         case JobState.RUNNING if job.cancelling:
-            return f"Stopping on {_listed(job.holds)} after {_ops(job)}: {job.message}."
+            return f"Stopping on {listed(job.holds)} after {_ops(job)}: {job.message}."
         case JobState.RUNNING:
             why = f" {job.devices_why}" if job.devices_why else ""
-            return f"Running on {_listed(job.holds)}, {_ops(job)}.{why}"
+            return f"Running on {listed(job.holds)}, {_ops(job)}.{why}"
         case JobState.WAITING:
             return f"Waits for the cell to send its next segment; {job.segment + 1} answered."
         case JobState.DONE:
@@ -74,8 +75,8 @@ def _explain_submitted(job: Job, closed: Closed) -> str:
     if job.wish is not None:
         return f"Waits for {job.wish}: what suits it is cordoned, being started again or kept for others."
     parts = [(closed.cordoned, "cordoned"), (closed.lost, "being started again")]
-    shut = [f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {why}" for names, why in parts if names]
-    return f"Waits for a device; {_listed(shut)}." if shut else "Waits for the first device to be ready."
+    shut = [f"{listed(names)} {'is' if len(names) == 1 else 'are'} {why}" for names, why in parts if names]
+    return f"Waits for a device; {listed(shut)}." if shut else "Waits for the first device to be ready."
 
 
 def _explain_queued(job: Job, place: Place, closed: Closed) -> str:
@@ -84,14 +85,9 @@ def _explain_queued(job: Job, place: Place, closed: Closed) -> str:
     parts = [] if running is None else [f"{_whose(running)} (running, {_ops(running)})"]
     parts += [f"{between} more"] if between > 0 else []
     parts += [] if previous is None else [f"{_whose(previous)} ({previous.priority})"]
-    behind = f", behind {_listed(parts)}" if parts else ""
+    behind = f", behind {listed(parts)}" if parts else ""
     needs = f", for {job.gang_min} devices at once" if job.gang_min > 1 else ""
     return f"{ordinal(place.position)} in line for {job.held_on}{shut}{needs}{behind}."
-
-
-def _listed(parts: Sequence[str]) -> str:
-    """``["a", "b", "c"]`` -> ``"a, b and c"``."""
-    return " and ".join([*([", ".join(parts[:-1])] if len(parts) > 1 else []), parts[-1]])
 
 
 def _whose(job: Job) -> str:

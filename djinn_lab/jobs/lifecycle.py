@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from djinn_lab.jobs.commands import CancelSegment, EndSegment, PlaceSegment, PreemptSegment
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.messages import (
-    CancelSegment,
-    EndSegment,
     JobFinished,
     MemberLeft,
     MemoryGranted,
@@ -16,9 +15,7 @@ from djinn_lab.jobs.messages import (
     MemoryNeed,
     MemoryRefused,
     MoveRefused,
-    PlaceSegment,
     PreemptRequested,
-    PreemptSegment,
     SegmentFinished,
     SegmentPreempted,
     SegmentProgressed,

@@ -7,10 +7,10 @@ import heapq
 from collections.abc import Iterator
 from itertools import groupby, islice
 
+from djinn_lab.jobs.commands import LINE_TOLD_MAX
 from djinn_lab.jobs.contest import Contest
 from djinn_lab.jobs.decision.waiting import Bucket, Entry
 from djinn_lab.jobs.job import Job
-from djinn_lab.jobs.messages import LINE_TOLD_MAX
 from djinn_lab.jobs.states import IN_LINE
 from djinn_lab.jobs.tables import Tables
 

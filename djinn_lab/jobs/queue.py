@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from djinn_lab.jobs import arrivals, dependencies, lifecycle, targets
 from djinn_lab.jobs.awaited import CheckpointAnnounced, DataPublished, ElsewhereChanged
+from djinn_lab.jobs.commands import Command
 from djinn_lab.jobs.contest import Contest
 from djinn_lab.jobs.decision import POLICIES, Calendar, Snapshot
 from djinn_lab.jobs.explain import Place
@@ -17,7 +18,6 @@ from djinn_lab.jobs.lines import Lines
 from djinn_lab.jobs.messages import (
     CancelRequested,
     ClockTicked,
-    Command,
     DeviceAdded,
     DeviceCordoned,
     DeviceDescribed,

@@ -9,8 +9,8 @@ from itertools import islice
 from msgspec.structs import replace
 
 from djinn_lab.jobs.awaited import Elsewhere
+from djinn_lab.jobs.commands import Command, EndSegment
 from djinn_lab.jobs.job import Closed, Job
-from djinn_lab.jobs.messages import Command, EndSegment
 from djinn_lab.jobs.states import IN_LINE, TRANSITIONS, IllegalEvent, JobState, Move
 
 FINISHED_JOBS_MAX = 200

@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from djinn_lab.jobs import dependencies
+from djinn_lab.jobs.commands import LineOrdered, Notify
 from djinn_lab.jobs.explain import Place, explain, places_in
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.lines import Lines
-from djinn_lab.jobs.messages import Event, LineOrdered, Notify, SegmentProgressed
+from djinn_lab.jobs.messages import Event, SegmentProgressed
 from djinn_lab.jobs.states import IN_LINE, JobState
 from djinn_lab.jobs.tables import Tables
 

@@ -155,7 +155,7 @@ class _Facts:
     def __init__(self, wiring: Wiring) -> None:
         program = wiring.program
         self.wiring = wiring
-        self.held = {s.storage for s in program.sources if s.blob is None and s.inline is None}
+        self.held = {s.storage for s in program.sources if s.held}
         sent = {source.storage for source in program.sources} - self.held
         storages = wiring.storages
         sizes = Counter(source.storage for source in program.sources if source.storage in sent)

@@ -132,9 +132,7 @@ def _values(wiring: Wiring, residency: Mapping[int, Residency]) -> dict[int, Val
             if output is not None and output not in wiring.sources:
                 producers.setdefault(output, index)
     uploads = {
-        source.value: program.metas[source.meta].blob_bytes
-        for source in program.sources
-        if source.blob is not None or source.inline is not None
+        source.value: program.metas[source.meta].blob_bytes for source in program.sources if not source.held
     }
     values = {}
     layouts: dict[TensorMeta | None, _Layout] = {}

@@ -101,7 +101,7 @@ class _Parting:
         home = {value for value in imported if self._is_home(value)}
         exports = prelude.exports if prelude is not None else ()
         moved = sum(self._bytes(values) for values in (exports, *handed))
-        held = {source.value for source in self._program.sources if _is_held(source)}
+        held = {source.value for source in self._program.sources if source.held}
         made = tuple(sorted((kept | set(fresh) | set(epilogue.program.keep)) - held))
         program = self._program
         release = (*program.release, *sorted(set(made) - set(program.keep)))
@@ -136,7 +136,7 @@ class _Parting:
         return _Draft(sorted(found), dict.fromkeys(reads), made)
 
     def _home_storages(self) -> set[int]:
-        home = {s.storage for s in self._program.sources if s.blob is None and s.inline is None}
+        home = {source.storage for source in self._program.sources if source.held}
         for index in self._prelude.nodes:
             if self._places[index] == PRELUDE:
                 home |= touched_storages(self._wiring, index)
@@ -170,8 +170,7 @@ class _Parting:
     def _undo(self) -> tuple[int, ...]:
         """Values of the session whose memory groups or epilogue write."""
         written = set().union(*self._written_in) | self._written(self._epilogue.nodes)
-        held = (s for s in self._program.sources if s.blob is None and s.inline is None)
-        return tuple(source.value for source in held if source.storage in written)
+        return tuple(s.value for s in self._program.sources if s.held and s.storage in written)
 
     def _bytes(self, values: Iterable[int]) -> int:
         """Of their storages, as far as their layouts tell."""
@@ -193,14 +192,12 @@ class _Parting:
         later = {*exports, *(value for value in outside if self._is_home(value))}
         for value in later:
             source = self._sources.get(value)
-            if source is not None and not _is_held(source):
+            if source is not None and not source.held:
                 draft.reads[value] = None
         if not draft.nodes and not exports and self._program.rng_state is None:
             return None
         keep = [
-            value
-            for value in sorted(later)
-            if value not in self._sources or not _is_held(self._sources[value])
+            value for value in sorted(later) if value not in self._sources or not self._sources[value].held
         ]
         built = _build(self._program, draft.nodes, [self._source(value) for value in draft.reads])
         program = msgspec.structs.replace(built, keep=keep, rng_state=self._program.rng_state)
@@ -239,10 +236,6 @@ class _Parting:
         meta = node.output_metas[node.outputs.index(value)]
         assert meta is not None
         return Source(value, self._wiring.storages[value], meta, "activation", None)
-
-
-def _is_held(source: Source) -> bool:
-    return source.blob is None and source.inline is None
 
 
 def _build(whole: Program, nodes: Sequence[int], sources: Sequence[Source]) -> Program:

@@ -157,6 +157,11 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     blob: str | None
     inline: bytes | None = None
 
+    @property
+    def held(self) -> bool:
+        """Does the session hold it already?"""
+        return self.blob is None and self.inline is None
+
 
 class NodeRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One op. Tuples run parallel: ``outputs[i]`` has meta ``metas[output_metas[i]]`` and lies in

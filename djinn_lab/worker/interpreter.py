@@ -228,7 +228,7 @@ class _Run:
         if rng_state is not None:
             torch.default_generator.set_state(torch.frombuffer(bytearray(rng_state), dtype=torch.uint8))
         for source in program.sources:
-            if source.blob is None and source.inline is None:
+            if source.held:
                 self.tensor(source.value)
                 continue
             self._temporary.add(source.value)

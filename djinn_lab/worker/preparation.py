@@ -101,7 +101,7 @@ class Preparations:
 
 def last_uses(program: Program) -> list[tuple[int, ...]]:
     """Of values that were produced or loaded here and are neither kept nor fetched."""
-    held = {source.value for source in program.sources if source.blob is None and source.inline is None}
+    held = {source.value for source in program.sources if source.held}
     needed: set[int | None] = {None, *program.keep, *program.fetch, *held}
     frees: list[tuple[int, ...]] = []
     for node in reversed(program.nodes):
