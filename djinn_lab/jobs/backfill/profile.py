@@ -29,7 +29,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from djinn_lab.jobs.backfill.steps import Steps
-from djinn_lab.jobs.backfill.timelines import Timelines
+from djinn_lab.jobs.backfill.timelines import Stay, Timelines
 from djinn_lab.jobs.placement import DEFAULT, Room, Scoring
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Where, members_in
 
@@ -89,7 +89,7 @@ class Profile:
             if start_s is None:
                 return None
             return Slot(start_s, min(demand.members, self._steps.least(start_s, lasts_s)), ())
-        found = self._by_node().earliest(demand, lasts_s, from_s, scoring, home)
+        found = self._by_node().earliest(Stay(demand, lasts_s, scoring, home), from_s)
         return None if found is None else Slot(found[0], members_in(found[1]), found[1])
 
     def now(
@@ -106,7 +106,7 @@ class Profile:
                 return None
             placed = self._room.place(replace(demand, members=members), scoring, home)
             return None if placed is None else placed.where
-        return self._by_node().at(demand, self.now_s, lasts_s, scoring, home, self._waited_for)
+        return self._by_node().at(Stay(demand, lasts_s, scoring, home), self.now_s, self._waited_for)
 
     def reserve(self, demand: Demand, slot: Slot, seconds: float | None) -> None:
         """Nobody else is offered this from now on; nothing is taken in the room. More than there is can be
@@ -168,7 +168,7 @@ class Profile:
         if slot.where:
             return slot.where
         exactly = replace(demand, members=slot.members, members_min=slot.members)
-        where = lines.at(exactly, slot.start_s, lasts_s, DEFAULT, None) or ()
+        where = lines.at(Stay(exactly, lasts_s, DEFAULT, None), slot.start_s) or ()
         self._assigned.setdefault((demand, slot, lasts_s), []).append(where)
         return where
 

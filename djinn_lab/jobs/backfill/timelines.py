@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -15,6 +16,15 @@ from djinn_lab.jobs.placement.kinds import Kind
 from djinn_lab.jobs.placement.scores import Seat
 from djinn_lab.jobs.placement.spread import Candidate, node_size, spread
 from djinn_lab.jobs.request import Demand, Where
+
+
+class Stay(NamedTuple):
+    """What room is looked for: ``demand``, for so many ``seconds``. ``home``: where its state is."""
+
+    demand: Demand
+    seconds: float
+    scoring: Scoring
+    home: str | None
 
 
 class NodeTimeline(Timeline[Free]):
@@ -50,52 +60,34 @@ class Timelines:
                     number = line.cut(when_s)
                     line.free[number] = given(line.free[number], demand, members)
 
-    def earliest(
-        self, demand: Demand, seconds: float, after_s: float, scoring: Scoring, home: str | None
-    ) -> tuple[float, Where] | None:
-        names = self._names(demand)
+    def earliest(self, stay: Stay, after_s: float) -> tuple[float, Where] | None:
+        names = self._names(stay.demand)
         moments = {when for name in names for when in self._lines[name].times if when > after_s}
         for start_s in (after_s, *sorted(moments)):
-            where = self._at(names, demand, start_s, seconds, scoring, home)
+            where = self._at(names, stay, start_s)
             if where is not None:
                 return start_s, where
         return None
 
-    def at(
-        self,
-        demand: Demand,
-        start_s: float,
-        seconds: float,
-        scoring: Scoring,
-        home: str | None,
-        without: frozenset[str] = frozenset(),
-    ) -> Where | None:
-        names = [name for name in self._names(demand) if name not in without]
-        return self._at(names, demand, start_s, seconds, scoring, home)
+    def at(self, stay: Stay, start_s: float, without: frozenset[str] = frozenset()) -> Where | None:
+        return self._at([name for name in self._names(stay.demand) if name not in without], stay, start_s)
 
     def _names(self, demand: Demand) -> list[str]:
         kinds = self._room.eligible(demand)
         wanted = self._lines if demand.nodes is None else demand.nodes & self._lines.keys()
         return [name for name in sorted(wanted) if self._kinds[name] in kinds]
 
-    def _at(
-        self,
-        names: Sequence[str],
-        demand: Demand,
-        start_s: float,
-        seconds: float,
-        scoring: Scoring,
-        home: str | None,
-    ) -> Where | None:
+    def _at(self, names: Sequence[str], stay: Stay, start_s: float) -> Where | None:
         """Nodes that have room throughout, as if their least capacity were all they had."""
+        demand, scoring = stay.demand, stay.scoring
         if demand.anchor is not None:
-            return self._around(demand.anchor, names, demand, start_s, seconds, scoring, home)
+            return self._around(demand.anchor, names, stay, start_s)
         candidates = []
         for name in names:
-            frees = self._lines[name].between(start_s, start_s + seconds)
+            frees = self._lines[name].between(start_s, start_s + stay.seconds)
             room = min(capacity(free, demand) for free in frees)
             if room:
-                candidates.append(_candidate(name, self._kinds[name], frees[0], room, name == home))
+                candidates.append(_candidate(name, self._kinds[name], frees[0], room, name == stay.home))
 
         def judge(candidate: Candidate, members: int) -> float:
             return scoring.total(Seat(candidate.kind.node, candidate.free, demand, members, candidate.home))
@@ -108,26 +100,18 @@ class Timelines:
                 return where
         return None
 
-    def _around(
-        self,
-        anchor: str,
-        names: Sequence[str],
-        demand: Demand,
-        start_s: float,
-        seconds: float,
-        scoring: Scoring,
-        home: str | None,
-    ) -> Where | None:
+    def _around(self, anchor: str, names: Sequence[str], stay: Stay, start_s: float) -> Where | None:
         """As :meth:`djinn_lab.jobs.placement.Room.place` does: one member at the anchor, the others
         elsewhere."""
+        demand = stay.demand
         one = replace(demand, anchor=None, members=1, members_min=1)
         here = [name for name in names if name == anchor]
-        first = self._at(here, one, start_s, seconds, scoring, home)
+        first = self._at(here, stay._replace(demand=one), start_s)
         if first is None or demand.members == 1:
             return first
         others = replace(one, members=demand.members - 1, members_min=max(1, demand.members_min - 1))
         elsewhere = [name for name in names if name != anchor]
-        rest = self._at(elsewhere, others, start_s, seconds, scoring, None)
+        rest = self._at(elsewhere, stay._replace(demand=others, home=None), start_s)
         if rest is None:
             return first if demand.members_min == 1 else None
         return (*first, *rest)
