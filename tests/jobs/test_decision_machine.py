@@ -121,6 +121,14 @@ class DecisionMachine(RuleBasedStateMachine):
         self.shares.set_limits(account, Limits(devices_max=most, devices_soft=most / 2))
         self.settle()
 
+    @rule(
+        account=st.sampled_from(["org", "org/red", *ACCOUNTS]), devices=st.sampled_from([0.0, 0.5, 1.0, 3.0])
+    )
+    def guarantee(self, account: str, devices: float) -> None:
+        self.limits.pop(account, None)
+        self.shares.set_limits(account, Limits(devices_guaranteed=devices))
+        self.settle()
+
     @rule(account=st.sampled_from(["org", "org/red", *ACCOUNTS]), weight=st.floats(0.1, 10))
     def weigh(self, account: str, weight: float) -> None:
         self.shares.set_weight(account, weight)

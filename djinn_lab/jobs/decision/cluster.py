@@ -303,6 +303,11 @@ class Cluster:
         return bool(waiting and running) and (len(waiting) > 1 or waiting.keys() != running.keys())
 
     @property
+    def waiting_accounts(self) -> KeysView[str]:
+        """Of those who wait."""
+        return self._waiting_by_account.keys()
+
+    @property
     def running_accounts(self) -> KeysView[str]:
         """Of those who run."""
         return self._running_by_account.keys()

@@ -57,7 +57,9 @@ class _Decision:
         self.policy = trial.policy
         self.tries = self.policy.preempt_depth if self.policy.preempts else 0
         self.looks = self.tries * LOOKS_PER_TRY
-        self.failed: dict[tuple[str, Demand], float] = {}
+        self.failed: dict[tuple[str, Demand, bool], float] = {}
+        standing = trial.standing
+        self.owed = standing is not None and standing.owes(trial.cluster.waiting_accounts)
         self.rank = 0
         self.stopped = False
         self.why = Reason.BUSY
@@ -161,6 +163,7 @@ class _Decision:
             return True
         return (
             self.tries <= 0
+            and not self.owed
             and self.trace is None
             and not self.trial.keeps
             and not self.trial.cluster.sharing
@@ -215,8 +218,9 @@ class _Decision:
         if placed is not None:
             self._start(request, placed, cursor)
             return
-        if self.why is Reason.BUSY and self.tries > 0:
-            found = self._find_victims(request)
+        claims = self.owed and self._claims(request)
+        if self.why is Reason.BUSY and (self.tries > 0 or claims):
+            found = self._find_victims(request, claims)
             if found is not None:
                 self._preempt(request, found)
                 cursor.next_of_class()
@@ -263,9 +267,13 @@ class _Decision:
                 pass
         cursor.drop_class()
 
-    def _find_victims(self, request: Request) -> Preemption | None:
+    def _claims(self, request: Request) -> bool:
+        """Within a guarantee it is tried as a preemptor, however many were tried before."""
+        return self.trial.standing is not None and self.trial.standing.claims_anywhere(request)
+
+    def _find_victims(self, request: Request, claims: bool) -> Preemption | None:
         """Not tried for who asks for the same as somebody of the same account that could not, for longer."""
-        asked = (request.account, request.demand)
+        asked = (request.account, request.demand, claims)
         needed_s = estimate_s(request, self.policy)
         found = None
         if needed_s < self.failed.get(asked, math.inf):
@@ -283,6 +291,9 @@ class _Decision:
         trial = self.trial
         trial.preemptions.append(found)
         trial.victims.update(found.victims)
+        if trial.standing is not None:
+            for victim in found.victims:
+                trial.standing.remove(trial.cluster.holdings[victim])
         trial.keep(request, found.where, found.victims)
         members = members_in(found.where)
         trial.admit(request, members, estimate_s(request, self.policy))

@@ -26,9 +26,10 @@ nobody."""
 PROMISING: frozenset[Passing] = frozenset({"starving", "easy", "conservative"})
 """With these, who is ahead may be promised room, and nobody may start in it."""
 
-Cause = Literal["rank", "fairness", "shorter", "attained"]
+Cause = Literal["rank", "fairness", "shorter", "attained", "guarantee"]
 """Why one job may preempt another: better priority; its account would still be behind the other's; it is much
-shorter; it has had less service."""
+shorter; it has had less service; its account holds no more than it is guaranteed with it, which counts under
+every policy that has any of the others."""
 
 
 class QueuePolicy(msgspec.Struct, frozen=True):

@@ -18,7 +18,21 @@ Each cause is a strict order on keys that a job has whether it waits or runs (:m
 - shorter: size(c) x factor < size(v) less parking, factor >= 1, park >= 0; and where accounts differ, the
   fairness order above with margin 0 must not stand against it;
 - attained: queue(c) < queue(v), of attained service.
-They are tried in this order and a worse rank ends the question, so the union is free of pairs as well."""
+They are tried in this order and a worse rank ends the question, so the union is free of pairs as well.
+
+**Guarantees** (:mod:`.guarantees`) come after the rank and before the other three. Let A and B be the
+accounts of c and v below their lowest common ancestor, G what they are guaranteed, h what they hold without c
+and v (who leaves does not hold, who is promised a place does). c is within its guarantee when
+h(A) + c <= G(A), whether it waits or runs. Where accounts have guarantees,
+- c may preempt v for its guarantee when c is within it, v's rank is not better, and v is not within its own;
+- for fairness, shortness and attained service c may preempt v of another account only when v is not within;
+- of all that leave for c from B but for their rank, none is within once all of them have left: h(B), which
+  is less without the others, + v > G(B) for each (:class:`~.guarantees.Leaving`).
+Suppose c preempts v so, whatever the cause. Then v against c is no preemption for a guarantee, since v is not
+within. If c came by its guarantee, v against c is none for the other three, since c is within, nor for its
+rank. If c came by one of the three, they and their proofs above are what they were: guarantees only take
+from them. If c came by its rank, v has the worse one, which ends the question. A gang is given no more
+members than its guarantee covers when somebody left for it, so it is still within when it runs."""
 
 from __future__ import annotations
 
@@ -26,6 +40,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from djinn_lab.jobs.decision.guarantees import Leaving
 from djinn_lab.jobs.decision.keys import (
     attained_queue,
     attained_s,
@@ -42,6 +59,9 @@ from djinn_lab.jobs.decision.trial import Trial, charge_for, fits_at
 from djinn_lab.jobs.fairness.account import Account
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Holding, Request, Where, members_in
 
+AGAIN_S = 0.1
+"""So long after it has moved aside a job that is within a guarantee asks others to."""
+
 
 class Victim(NamedTuple):
     """Sorted, the first to go comes first: worst rank, least cost, longest to run still."""
@@ -52,17 +72,20 @@ class Victim(NamedTuple):
     number: int
     holding: Holding
     cause: Cause
+    theirs: Account
 
 
 class Group(NamedTuple):
     """Those who run on one side of an account of the candidate's line. ``mine``: that account; ``theirs``:
     its sibling that they belong to, itself for the candidate's own. ``behind_s``: by how much ``mine`` would
-    still be better entitled than ``theirs``."""
+    still be better entitled than ``theirs``. ``claims``: with the candidate, ``mine`` is within what it is
+    guaranteed."""
 
     mine: Account
     theirs: Account
     runners: Runners
     behind_s: float
+    claims: bool = False
 
 
 class Found(NamedTuple):
@@ -74,16 +97,20 @@ class Found(NamedTuple):
 def find(trial: Trial, request: Request) -> Preemption | None:
     """The cheapest preemption that gets it placed; None when there is none. Leaves the trial as it was."""
     if request.preempted_at_s is not None and request.preempted_at_s >= trial.now_s:
+        if trial.standing is not None and trial.standing.claims_anywhere(request):
+            trial.wake_by(trial.now_s + AGAIN_S)
         return None
     if trial.cluster.worst_rank < effective_rank(request, trial.policy, trial.now_s):
         return None
-    victims = sorted(_Contest(trial, request).eligible(), key=lambda victim: victim[:4])
+    contest = _Contest(trial, request)
+    victims = sorted(contest.eligible(), key=lambda victim: victim[:4])
     if not victims:
         return None
-    allowed = trial.allowed(request)
-    best = _on_one_node(trial, request, victims, allowed)
+    best = None
+    if any(victim.cause == "guarantee" for victim in victims):
+        best = _cheapest(contest, [one for one in victims if one.theirs is not contest.claim.account])
     if best is None:
-        best = _attempt(trial, request, victims, allowed)
+        best = _cheapest(contest, victims)
     if best is None:
         return None
     return Preemption(
@@ -97,7 +124,8 @@ def find(trial: Trial, request: Request) -> Preemption | None:
 
 class _Contest:
     """A candidate against those who run, account by account or, where they all stand together beside the
-    candidate's own line, group by group. Those too small to have to go are not looked at."""
+    candidate's own line, group by group. Those too small to have to go are not looked at. ``within``: its
+    demand, with no more members than its guarantees cover; for this, others leave for a guarantee."""
 
     def __init__(self, trial: Trial, request: Request) -> None:
         self.trial, self.request, self.policy = trial, request, trial.policy
@@ -111,6 +139,8 @@ class _Contest:
         fair = self.policy.by_fairness and "fairness" in self.policy.preempts
         self.fair_s = self.policy.fair_margin_s if fair else math.inf
         self.runners = trial.runners
+        self.standing = trial.standing
+        self.within = request.demand
         self.shorter = (
             "shorter" in self.policy.preempts and request.estimate_s is not None and self.size < trial.largest
         )
@@ -125,7 +155,7 @@ class _Contest:
         for group in self._groups():
             behind_s = group.behind_s
             than = self.size if self.shorter and behind_s >= 0 else math.inf
-            everybody = by_service or behind_s > self.fair_s
+            everybody = by_service or behind_s > self.fair_s or group.claims
             if everybody:
                 than = -math.inf
             larger = self.runners.larger(group.runners, self.rank, than, min(than, worse_than))
@@ -147,15 +177,25 @@ class _Contest:
 
     def _groups(self) -> Iterator[Group]:
         """Who runs, and how the candidate's account stands against them."""
-        account = self.claim.account
-        if not self.policy.by_fairness:
+        account, standing = self.claim.account, self.standing
+        if not self.policy.by_fairness and standing is None:
             yield Group(account, account, self.runners.pool, 0.0)
             return
         for mine, theirs, runners in self.runners.beside(account):
-            yield Group(mine, theirs, runners, self.claim.behind_s(mine, theirs))
+            behind_s = self.claim.behind_s(mine, theirs) if self.policy.by_fairness else 0.0
+            claims = standing is not None and standing.claims(mine, self.request)
+            if claims:
+                self._cover(mine)
+            yield Group(mine, theirs, runners, behind_s, claims)
         own = self.runners.own(account)
         if own is not None:
             yield Group(account, account, own, 0.0)
+
+    def _cover(self, mine: Account) -> None:
+        assert self.standing is not None
+        covered = self.standing.members_within(mine, self.within)
+        if covered < self.within.members:
+            self.within = replace(self.within, members=covered)
 
     def _victim(self, holding: Holding, left_s: float, size: float, group: Group) -> Victim | None:
         policy, victim = self.policy, holding.request
@@ -168,7 +208,7 @@ class _Contest:
         if cause is None or self._protected(holding) or (self.promised and left_s < self.needed_s):
             return None
         cost_s = holding.park_s * (1 + victim.preempted)
-        return Victim(-rank, cost_s, -left_s, -victim.number, holding, cause)
+        return Victim(-rank, cost_s, -left_s, -victim.number, holding, cause, group.theirs)
 
     def _protected(self, holding: Holding) -> bool:
         """In its minimum run time; then the trial wakes at its end."""
@@ -182,8 +222,14 @@ class _Contest:
         """The first cause that lets the candidate preempt this one. It can only be less behind when the
         other account is given back what the stopped job does not use."""
         policy, request, behind_s = self.policy, self.request, group.behind_s
+        if self.rank < rank and "rank" in policy.preempts:
+            return "rank"
+        if self.rank > rank or self._guaranteed(holding, group):
+            return None
+        if group.claims:
+            return "guarantee"
         if self.rank != rank:
-            return "rank" if self.rank < rank and "rank" in policy.preempts else None
+            return None
         if "attained" in policy.preempts:
             return "attained" if _less_served(self.trial, request, holding) else None
         margin_s = self.fair_s + policy.park_factor * holding.park_s
@@ -196,6 +242,18 @@ class _Contest:
             if behind_s > margin_s:
                 return "fairness"
         return "shorter" if larger and behind_s >= 0 else None
+
+    def lets_go(self, leaving: Leaving, victim: Victim) -> bool:
+        """Does it, with those that leave already, not fall within its account's guarantee?"""
+        if victim.theirs is self.claim.account:
+            return True
+        return leaving.admits(victim.theirs, victim.holding, by_rank=victim.cause == "rank")
+
+    def _guaranteed(self, holding: Holding, group: Group) -> bool:
+        """Is it within its account's guarantee? That counts against others, not within the account."""
+        if self.standing is None or group.mine is group.theirs:
+            return False
+        return self.standing.protects(group.theirs, holding)
 
 
 def _less_served(trial: Trial, request: Request, holding: Holding) -> bool:
@@ -210,10 +268,17 @@ def _less_served(trial: Trial, request: Request, holding: Holding) -> bool:
     return within_key(request, trial.policy)[0] < queue
 
 
+def _cheapest(contest: _Contest, victims: Sequence[Victim]) -> Found | None:
+    """Where one node suffices, there."""
+    allowed = contest.trial.allowed(contest.request)
+    return _on_one_node(contest, victims, allowed) or _attempt(contest, victims, allowed)
+
+
 def _on_one_node(
-    trial: Trial, request: Request, victims: Sequence[Victim], allowed: frozenset[str] | None
+    contest: _Contest, victims: Sequence[Victim], allowed: frozenset[str] | None
 ) -> Found | None:
     """The cheapest of the ways to make room on a single node."""
+    trial, request = contest.trial, contest.request
     least = devices_of(request.demand, request.demand.members_min)
     by_node: dict[str, list[Victim]] = {}
     for victim in victims:
@@ -227,7 +292,7 @@ def _on_one_node(
             continue
         if best is not None and on_node[0].cost_s >= best.cost_s:
             continue
-        found = _attempt(trial, request, on_node, frozenset({node}))
+        found = _attempt(contest, on_node, frozenset({node}))
         if found is not None and (best is None or found.cost_s < best.cost_s):
             best = found
             if len(found.victims) == 1 and found.victims[0] is on_node[0] and not found.cost_s:
@@ -235,23 +300,29 @@ def _on_one_node(
     return best
 
 
-def _attempt(
-    trial: Trial, request: Request, victims: Sequence[Victim], only: frozenset[str] | None
-) -> Found | None:
+def _attempt(contest: _Contest, victims: Sequence[Victim], only: frozenset[str] | None) -> Found | None:
     """Let them go one by one until it fits, then take back whoever need not have gone. Undone at the end."""
-    room = trial.room
-    whole = request.demand.device_milli == WHOLE_DEVICE_MILLI
+    trial, request = contest.trial, contest.request
+    room, demand = trial.room, request.demand
+    leaving = None if trial.standing is None else Leaving(trial.standing)
+    whole = demand.device_milli == WHOLE_DEVICE_MILLI
     mark = room.checkpoint()
     gone: list[Victim] = []
     try:
-        for victim in victims[: trial.policy.victims_max]:
+        for victim in victims:
+            if len(gone) == trial.policy.victims_max:
+                return None
+            if leaving is not None and not contest.lets_go(leaving, victim):
+                continue
             room.give(victim.holding.request.demand, victim.holding.where)
             gone.append(victim)
-            if whole and room.devices_free < request.demand.members_min:
+            if victim.cause == "guarantee":
+                demand = contest.within
+            if whole and room.devices_free < demand.members_min:
                 continue
-            placed = room.place(request.demand, trial.scoring, request.home, only)
+            placed = room.place(demand, trial.scoring, request.home, only)
             if placed is not None:
-                room.take(request.demand, placed.where)
+                room.take(demand, placed.where)
                 needed = tuple(one for one in gone if not _stays(trial, one))
                 return Found(needed, placed.where, sum(one.cost_s for one in needed))
         return None

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs.backfill import Ending, Profile, Slot
 from djinn_lab.jobs.decision.cluster import Cluster
+from djinn_lab.jobs.decision.guarantees import Standing
 from djinn_lab.jobs.decision.keys import devices_of, estimate_s, remaining_s
 from djinn_lab.jobs.decision.plan import Preemption, Reserved, Start, TopUp
 from djinn_lab.jobs.decision.policy import QueuePolicy
@@ -54,6 +55,10 @@ class Trial:
         self._profile: Profile | None = None
         self._promised = 0
         self._begun: list[tuple[Request, Where, float]] = []
+        self.standing = (
+            Standing(cluster, shares) if shares.guarantees and policy.preempts and cluster.waiting else None
+        )
+        """None where nobody is guaranteed devices, or nobody may be made to move aside."""
 
     def wake_by(self, at_s: float) -> None:
         if self.now_s < at_s < self.wake_s:
@@ -273,6 +278,8 @@ class Trial:
         if self.shares.charge(request.job) is None:
             self.shares.admit(request.job, request.account, self.now_s, charge)
         self.admitted.append(request.job)
+        if self.standing is not None and request.job not in self.cluster.pins:
+            self.standing.add(request, members)
         for name in self.cluster.above(request.account):
             self.more[name] = self.more.get(name, 0.0) + devices_of(request.demand, members)
         return charge

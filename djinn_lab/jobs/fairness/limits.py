@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -13,16 +14,38 @@ LimitKind = Literal["devices", "device_s", "queued", "rank"]
 class Limits(msgspec.Struct, frozen=True):
     """``devices_max``: devices at once, never more. ``devices_soft``: more only where nobody else within his
     own soft limit wants them. ``device_s_max``: device-seconds in the window (decayed). ``queued_max``:
-    waiting jobs. ``rank_min``: the best rank of priority that its jobs may have (0 is CRITICAL)."""
+    waiting jobs. ``rank_min``: the best rank of priority that its jobs may have (0 is CRITICAL).
+    ``devices_guaranteed``: up to so many others move aside for it, and do not make it move aside
+    (:mod:`djinn_lab.jobs.decision.guarantees`)."""
 
     devices_max: float | None = None
     devices_soft: float | None = None
     device_s_max: float | None = None
     queued_max: int | None = None
     rank_min: int = 0
+    devices_guaranteed: float | None = None
 
 
 NO_LIMITS = Limits()
+
+
+def check_limits(account: str, limits: Limits) -> None:
+    """Raises ValueError for a guarantee that could not be kept."""
+    guaranteed = limits.devices_guaranteed
+    if guaranteed is None:
+        return
+    if not account:
+        raise ValueError(
+            "the whole pool cannot be guaranteed devices, for it has no others beside it; name an account"
+        )
+    if not 0 <= guaranteed < math.inf:
+        raise ValueError(f"a guarantee of {guaranteed:g} devices for {account}; it must be 0 or more")
+    for most, kind in ((limits.devices_max, "limit"), (limits.devices_soft, "soft limit")):
+        if most is not None and guaranteed > most:
+            raise ValueError(
+                f"a guarantee of {guaranteed:g} devices for {account}, whose {kind} is {most:g}; "
+                "the guarantee must not be above it"
+            )
 
 
 class LimitHit(msgspec.Struct, frozen=True):

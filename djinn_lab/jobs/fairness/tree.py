@@ -17,7 +17,7 @@ from djinn_lab.jobs.fairness.amounts import Amounts, Capacity
 from djinn_lab.jobs.fairness.claim import Claim
 from djinn_lab.jobs.fairness.decay import Decay
 from djinn_lab.jobs.fairness.fair_tree import fair_order, ranks
-from djinn_lab.jobs.fairness.limits import NO_LIMITS, Limits
+from djinn_lab.jobs.fairness.limits import NO_LIMITS, Limits, check_limits
 from djinn_lab.jobs.fairness.state import AccountState, AccountView, Charge, ShareSettings, ShareState
 
 Undo = tuple[str, Charge | None, list[tuple[Account, float, float, float, float]]]
@@ -37,6 +37,7 @@ class ShareTree:
         self.settings: ShareSettings = state.settings
         self.capacity: Capacity = state.capacity
         self.limited = False
+        self.guarantees = False
         self._decay = Decay(state.settings.half_life_s, state.landmark_s)
         self._root = Account("", None)
         self._nodes: dict[str, Account] = {}
@@ -80,6 +81,8 @@ class ShareTree:
             _check_weight(account, weight)
         if min_runtime_s is not None and not min_runtime_s >= 0:
             raise ValueError(f"a minimum run time of {min_runtime_s} s for {account}; it must not be below 0")
+        if limits is not None:
+            check_limits(account, limits)
         self._node(account)
         if weight is not None:
             self.set_weight(account, weight)
@@ -95,9 +98,12 @@ class ShareTree:
         self._level(node)
 
     def set_limits(self, account: str, limits: Limits) -> None:
-        """``""`` is the whole pool."""
+        """``""`` is the whole pool. Raises ValueError, with nothing changed."""
+        check_limits(account, limits)
         self._node(account).limits = limits
-        self.limited = any(node.limits != NO_LIMITS for node in (self._root, *self._nodes.values()))
+        everybody = (self._root, *self._nodes.values())
+        self.limited = any(node.limits != NO_LIMITS for node in everybody)
+        self.guarantees = any(node.limits.devices_guaranteed is not None for node in everybody)
 
     def set_min_runtime(self, account: str, seconds: float | None) -> None:
         """How long a job below this account runs before outsiders may preempt it; None: as its parent."""
@@ -361,6 +367,7 @@ class ShareTree:
         node.device_s, node.memory_byte_s, node.transfer_bytes = known.usage
         node.used, node.leaf = known.used, known.leaf
         self.limited = self.limited or node.limits != NO_LIMITS
+        self.guarantees = self.guarantees or node.limits.devices_guaranteed is not None
         if known.leaf:
             self._leaves[node.account] = node
 

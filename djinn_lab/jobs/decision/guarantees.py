@@ -1,0 +1,117 @@
+"""Guaranteed devices: who is within what his account is guaranteed, as one decision sees it.
+
+The classes are named as Kubernetes names them. Which account counts depends on whom a job meets: the one of
+its line below their lowest common ancestor, as with fairness. BEST_EFFORT jobs neither have a guarantee nor
+use it up: they run on what others leave."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from enum import StrEnum
+
+from djinn_lab.jobs.decision.cluster import Cluster
+from djinn_lab.jobs.fairness import ShareTree
+from djinn_lab.jobs.fairness.account import Account
+from djinn_lab.jobs.request import Demand, Holding, Request, members_in
+from djinn_lab.jobs.states import RANKS
+
+BEST_EFFORT_RANK = RANKS["SCAVENGER"]
+
+
+class QosClass(StrEnum):
+    """What is promised to a job."""
+
+    GUARANTEED = "GUARANTEED"
+    """With it, its account holds no more devices than it is guaranteed."""
+    BURSTABLE = "BURSTABLE"
+    """Its account holds more with it, or is guaranteed none."""
+    BEST_EFFORT = "BEST_EFFORT"
+    """Its priority is SCAVENGER."""
+
+
+class Standing:
+    """Thousandths of devices that accounts hold, by account and everybody above: of those who run and do not
+    leave, and of those whom a place is kept for."""
+
+    def __init__(self, cluster: Cluster, shares: ShareTree) -> None:
+        self._cluster, self._shares = cluster, shares
+        self._held: dict[str, int] = {}
+        for job, holding in cluster.holdings.items():
+            if job not in cluster.leaving:
+                self.add(holding.request, members_in(holding.where))
+        for pin in cluster.pins.values():
+            self.add(cluster.waiting[pin.job], members_in(pin.where))
+
+    def add(self, request: Request, members: int) -> None:
+        """It has so many members from now on; so many fewer when they are below 0."""
+        if best_effort(request):
+            return
+        milli = members * request.demand.device_milli
+        for name in self._cluster.above(request.account):
+            self._held[name] = self._held.get(name, 0) + milli
+
+    def remove(self, holding: Holding) -> None:
+        """It is asked to leave."""
+        self.add(holding.request, -members_in(holding.where))
+
+    def held(self, account: Account) -> int:
+        return self._held.get(account.account, 0)
+
+    def left(self, account: Account) -> float:
+        """What the account is guaranteed and does not hold; below 0: it holds more, or has no guarantee."""
+        guaranteed = guaranteed_milli(account)
+        return -math.inf if guaranteed is None else guaranteed - self.held(account)
+
+    def claims(self, account: Account, request: Request) -> bool:
+        """Would this waiting job be within the account's guarantee?"""
+        needs = request.demand.members_min * request.demand.device_milli
+        return needs > 0 and not best_effort(request) and needs <= self.left(account)
+
+    def claims_anywhere(self, request: Request) -> bool:
+        """Is there somebody against whom it is within a guarantee?"""
+        return any(self.claims(account, request) for account in self._shares.lineage(request.account))
+
+    def members_within(self, account: Account, demand: Demand) -> int:
+        """So many members of a gang the account's guarantee covers."""
+        return int(self.left(account) // demand.device_milli)
+
+    def protects(self, account: Account, holding: Holding) -> bool:
+        """Is this running job within the account's guarantee?"""
+        return not best_effort(holding.request) and self.left(account) >= 0
+
+    def owes(self, accounts: Iterable[str]) -> bool:
+        """Does one of these hold less than it is guaranteed?"""
+        return any(self.left(one) > 0 for account in accounts for one in self._shares.lineage(account))
+
+
+class Leaving:
+    """Victims of one attempt. Once all of them have left, none may be within its account's guarantee:
+    then it could ask for its place back."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+        self._gone: dict[Account, tuple[int, float]] = {}
+
+    def admits(self, theirs: Account, holding: Holding, *, by_rank: bool) -> bool:
+        """May this one leave, too? Then it does. ``theirs``: its account as the preemptor meets it;
+        ``by_rank``: it is of a worse rank, and can ask for nothing back."""
+        gone, least = self._gone.get(theirs, (0, math.inf))
+        milli = members_in(holding.where) * holding.request.demand.device_milli
+        if not best_effort(holding.request):
+            gone += milli
+            least = least if by_rank else min(least, milli)
+        if gone + self._standing.left(theirs) >= least:
+            return False
+        self._gone[theirs] = gone, least
+        return True
+
+
+def best_effort(request: Request) -> bool:
+    return request.rank >= BEST_EFFORT_RANK
+
+
+def guaranteed_milli(account: Account) -> float | None:
+    """Thousandths of devices, None for no guarantee."""
+    guaranteed = account.limits.devices_guaranteed
+    return None if guaranteed is None else guaranteed * 1000

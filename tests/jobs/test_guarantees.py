@@ -1,0 +1,363 @@
+"""Guaranteed devices: who is made to move aside for them, who is not, and that nobody trades places."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+
+import pytest
+from driven_pool import DrivenPool, device_nodes, request
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from djinn_lab.jobs.decision import POLICIES, Cluster, decide, enact
+from djinn_lab.jobs.fairness import Amounts, Limits, ShareTree
+from djinn_lab.jobs.request import Demand, Request
+
+ONLY_RANK = replace(POLICIES["ours"], preempts=("rank",))
+PREEMPTING = sorted(name for name, policy in POLICIES.items() if policy.preempts)
+SLOW = [HealthCheck.too_slow]
+HOUR_S = 3600.0
+SCAVENGER = 4
+
+
+def flooded(devices: int, policy: str = "ours", account: str = "flood", **guaranteed: float) -> DrivenPool:
+    """Every device runs an hour's job of an account that has more of them; ``guaranteed``: by account."""
+    pool = DrivenPool(device_nodes(devices), POLICIES[policy], park_s=0.5)
+    for name, number in guaranteed.items():
+        guarantee(pool.shares, name.replace("_", "/"), number)
+    for number in range(devices + 3):
+        pool.arrive(request(f"{account}{number}", number, account=account, seconds=HOUR_S))
+    return pool
+
+
+def guarantee(shares: ShareTree, account: str, devices: float) -> None:
+    shares.set_limits(account, Limits(devices_guaranteed=devices))
+
+
+def moved_aside(pool: DrivenPool) -> list[tuple[float, str, str]]:
+    """When, whose and for whom: accounts."""
+    return [(at_s, victim.rstrip("0123456789"), by) for at_s, victim, by in pool.preemptions]
+
+
+@pytest.mark.parametrize("policy", PREEMPTING)
+def test_a_guaranteed_device_is_had_after_the_minimum_run_time_and_not_more(policy: str) -> None:
+    """Of two jobs that are worse by every other measure, the one within the guarantee has a device at once,
+    the other waits: what is left to the flood is not taken from it."""
+    pool = flooded(2, policy, vision=1)
+    pool.policy = replace(pool.policy, min_runtime_s=20.0)
+    for number in (50, 51):
+        late = request(f"late{number}", number, account="vision", at_s=5, seconds=10 * HOUR_S)
+        pool.arrive(replace(late, attained_s=100 * HOUR_S))
+    pool.run(until_s=60)
+    assert moved_aside(pool) == [(20.0, "flood", "late50")]
+    assert set(pool.cluster.devices_held.items()) >= {("vision", 1.0), ("flood", 1.0)}
+
+
+def test_without_a_guarantee_it_waits() -> None:
+    pool = flooded(2, "ours", vision=0)
+    pool.arrive(request("late", 50, account="vision", at_s=5, seconds=10 * HOUR_S))
+    pool.run(until_s=20)
+    assert not pool.preemptions
+
+
+def test_who_is_within_his_own_guarantee_does_not_move_aside_for_another() -> None:
+    pool = flooded(2, flood=2, vision=1)
+    pool.arrive(request("late", 50, account="vision", at_s=5, seconds=1.0))
+    pool.run(until_s=500)
+    assert not pool.preemptions, "neither for a guarantee, nor for fairness or shortness"
+    guarantee(pool.shares, "flood", 1)
+    pool.run(until_s=510)
+    assert [by for _, _, by in pool.preemptions] == ["late"]
+
+
+def test_a_better_rank_and_the_own_account_are_not_held_back_by_a_guarantee() -> None:
+    pool = flooded(1, flood=1)
+    pool.arrive(request("urgent", 50, account="vision", rank=1, at_s=5, seconds=10.0))
+    pool.arrive(request("short", 51, account="flood", at_s=100, seconds=1.0))
+    pool.run(until_s=200)
+    assert moved_aside(pool) == [(5.0, "flood", "urgent"), (100.0, "flood", "short")]
+
+
+def test_a_guarantee_takes_nothing_from_a_better_rank() -> None:
+    pool = DrivenPool(device_nodes(1), POLICIES["ours"])
+    guarantee(pool.shares, "vision", 1)
+    pool.arrive(request("high", 0, rank=1, seconds=HOUR_S))
+    pool.arrive(request("late", 1, account="vision", at_s=5, seconds=1.0))
+    pool.run(until_s=500)
+    assert not pool.preemptions
+
+
+def test_a_scavenger_is_best_effort_on_both_sides() -> None:
+    """It claims nothing, it uses nothing up, and no guarantee keeps it where it is."""
+    pool = DrivenPool(device_nodes(2), ONLY_RANK)
+    guarantee(pool.shares, "vision", 1)
+    pool.arrive(request("flood0", 0, account="flood", rank=SCAVENGER, seconds=HOUR_S))
+    pool.arrive(request("theirs0", 1, account="vision", rank=SCAVENGER, seconds=HOUR_S))
+    pool.arrive(request("theirs1", 2, account="vision", rank=SCAVENGER, at_s=1, seconds=HOUR_S))
+    pool.run(until_s=10)
+    assert not pool.preemptions
+    guarantee(pool.shares, "other", 1)
+    pool.arrive(request("other0", 3, account="other", rank=SCAVENGER - 1, at_s=20, seconds=HOUR_S))
+    pool.arrive(request("theirs2", 4, account="vision", rank=SCAVENGER - 1, at_s=30, seconds=HOUR_S))
+    pool.run(until_s=40)
+    assert [by for _, _, by in pool.preemptions] == ["other0", "theirs2"]
+
+
+def test_who_had_to_move_aside_for_a_better_rank_has_his_guarantee_elsewhere_at_once() -> None:
+    pool = DrivenPool(device_nodes(2), ONLY_RANK)
+    guarantee(pool.shares, "vision", 1)
+    pool.arrive(request("theirs", 0, account="vision", seconds=2 * HOUR_S))
+    pool.arrive(request("flood", 1, account="flood", seconds=HOUR_S))
+    pool.arrive(request("urgent", 2, account="other", rank=1, at_s=5, seconds=HOUR_S))
+    pool.run(until_s=6)
+    assert [(victim, by) for _, victim, by in pool.preemptions] == [("theirs", "urgent"), ("flood", "theirs")]
+
+
+def test_what_is_guaranteed_is_taken_from_others_and_not_from_within() -> None:
+    pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+    guarantee(pool.shares, "vision", 2)
+    pool.arrive(request("own", 0, account="vision", seconds=3 * HOUR_S))
+    pool.arrive(request("flood", 1, account="flood", seconds=HOUR_S))
+    pool.arrive(request("late", 2, account="vision", at_s=5, seconds=60.0))
+    pool.run(until_s=6)
+    assert [(victim, by) for _, victim, by in pool.preemptions] == [("flood", "late")]
+
+
+def test_guarantees_count_where_two_accounts_meet() -> None:
+    """What an organisation guarantees its user within is nothing to other organisations."""
+    for name, expected in (("vision/ann", []), ("vision", ["late"])):
+        pool = DrivenPool(device_nodes(1), ONLY_RANK)
+        guarantee(pool.shares, name, 1)
+        pool.arrive(request("flood", 0, account="speech/carl", seconds=HOUR_S))
+        pool.arrive(request("late", 1, account="vision/ann", at_s=5, seconds=HOUR_S))
+        pool.run(until_s=10)
+        assert [by for _, _, by in pool.preemptions] == expected
+    pool = DrivenPool(device_nodes(1), ONLY_RANK)
+    guarantee(pool.shares, "vision/ann", 1)
+    pool.arrive(request("flood", 0, account="vision/bob", seconds=HOUR_S))
+    pool.arrive(request("late", 1, account="vision/ann", at_s=5, seconds=HOUR_S))
+    pool.run(until_s=10)
+    assert [by for _, _, by in pool.preemptions] == ["late"]
+
+
+@pytest.mark.parametrize("flood_gang", [1, 4])
+def test_a_gang_gets_what_its_guarantee_covers(flood_gang: int) -> None:
+    """Even where more devices become free, since those who hold them can only leave together."""
+    pool = DrivenPool(device_nodes(4), ONLY_RANK)
+    guarantee(pool.shares, "vision", 3)
+    for number in range(4 // flood_gang):
+        pool.arrive(request(f"flood{number}", number, account="flood", members=flood_gang, seconds=HOUR_S))
+    gang = Demand(members=4, members_min=2)
+    pool.arrive(request("gang", 50, account="vision", at_s=5, seconds=HOUR_S, demand=gang))
+    pool.arrive(request("wide", 51, account="vision", at_s=6, seconds=HOUR_S, members=2))
+    pool.run(until_s=60)
+    assert pool.cluster.devices_held["vision"] == (2 if flood_gang == 1 else 3)
+    assert {by for _, _, by in pool.preemptions} == {"gang"}
+
+
+def test_a_gang_larger_than_its_own_guarantee_moves_aside() -> None:
+    pool = DrivenPool(device_nodes(4), POLICIES["ours"])
+    guarantee(pool.shares, "flood", 1)
+    guarantee(pool.shares, "vision", 1)
+    pool.arrive(request("flood", 0, account="flood", members=4, seconds=HOUR_S))
+    pool.arrive(request("late", 1, account="vision", at_s=5, seconds=10 * HOUR_S))
+    pool.run(until_s=10)
+    assert pool.preemptions == [(5.0, "flood", "late")]
+
+
+def test_places_that_are_kept_count_before_their_jobs_run() -> None:
+    """While somebody still moves aside for the first, the second does not ask for another device."""
+    cluster, shares, policy = Cluster(device_nodes(2)), ShareTree(), ONLY_RANK
+    guarantee(shares, "vision", 1)
+    for number in range(2):
+        cluster.submit(request(f"flood{number}", number, account="flood", seconds=HOUR_S), 0.0)
+    enact(cluster, shares, decide(cluster, shares, policy, 0.0))
+    cluster.submit(request("first", 2, account="vision", at_s=1, seconds=HOUR_S), 1.0)
+    plan = decide(cluster, shares, policy, 1.0)
+    assert [(made.by, made.causes) for made in plan.preemptions] == [("first", ("guarantee",))]
+    enact(cluster, shares, plan)
+    cluster.submit(request("second", 3, account="vision", at_s=2, seconds=HOUR_S), 2.0)
+    assert not decide(cluster, shares, policy, 2.0)
+
+
+def test_however_many_others_cannot_start_who_is_guaranteed_is_tried() -> None:
+    """Far behind by fairness, too: its account has had more than all of the others."""
+    pool = flooded(2, vision=1)
+    pool.shares.admit("before", "vision", 0.0, Amounts(1e6, 0.0, 0.0))
+    for number in range(20):
+        wide = Demand(members=1, selector=frozenset(), memory_mib=number)
+        pool.arrive(request(f"wide{number}", 100 + number, account="flood", seconds=HOUR_S, demand=wide))
+        pool.arrive(request(f"more{number}", 200 + number, account=f"other{number}", seconds=HOUR_S))
+    pool.arrive(request("late", 50, account="vision", at_s=5, seconds=10 * HOUR_S))
+    pool.run(until_s=6)
+    assert "late" in pool.cluster.holdings
+
+
+@pytest.mark.parametrize(
+    ("account", "limits", "said"),
+    [
+        ("vision", Limits(devices_guaranteed=-1), "0 or more"),
+        ("vision", Limits(devices_guaranteed=float("inf")), "0 or more"),
+        ("vision", Limits(devices_max=1, devices_guaranteed=2), "2 devices for vision, whose limit is 1"),
+        ("vision", Limits(devices_soft=1, devices_guaranteed=2), "soft limit is 1"),
+        ("", Limits(devices_guaranteed=1), "whole pool"),
+    ],
+)
+def test_what_cannot_be_guaranteed_is_refused(account: str, limits: Limits, said: str) -> None:
+    shares = ShareTree()
+    for told in (shares.set_limits, lambda name, one: shares.set_targets(name, weight=2, limits=one)):
+        with pytest.raises(ValueError, match=said):
+            told(account, limits)
+    assert shares.state().accounts == ShareTree().state().accounts
+
+
+# -- over random loads ---------------------------------------------------------------------------------------
+
+ACCOUNTS = ("org/ann", "org/bob", "other/carl", "dora")
+LOADS = st.lists(
+    st.tuples(
+        st.sampled_from(ACCOUNTS),
+        st.integers(1, 4),
+        st.integers(0, 100),
+        st.integers(1, 150),
+        st.integers(1, 4),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=20,
+)
+Load = list[tuple[str, int, int, int, int, bool]]
+GUARANTEES = st.dictionaries(
+    st.sampled_from((*ACCOUNTS, "org", "other")), st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 3.0]), min_size=1
+)
+
+
+def requests_of(load: Load) -> list[Request]:
+    return [
+        request(
+            f"job{number}",
+            number,
+            account=account,
+            rank=rank,
+            at_s=float(at_s),
+            seconds=float(seconds),
+            demand=Demand(members=members, members_min=1 if elastic else members),
+        )
+        for number, (account, rank, at_s, seconds, members, elastic) in enumerate(load)
+    ]
+
+
+def loaded(load: Load, policy: str, guarantees: dict[str, float], **changes: object) -> DrivenPool:
+    pool = DrivenPool(device_nodes(4), replace(POLICIES[policy], **changes), park_s=0.5, quantum_s=10)
+    for account, devices in guarantees.items():
+        guarantee(pool.shares, account, devices)
+    for one in requests_of(load):
+        pool.arrive(one)
+    return pool
+
+
+@given(LOADS, st.sampled_from(PREEMPTING), GUARANTEES, st.sampled_from([0.0, 5.0]))
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+def test_everybody_finishes_and_nobody_moves_aside_in_a_loop(
+    load: Load, policy: str, guarantees: dict[str, float], min_runtime_s: float
+) -> None:
+    """At one moment nobody moves aside for somebody that, by whatever way, moved aside for him."""
+    pool = loaded(load, policy, guarantees, min_runtime_s=min_runtime_s)
+    pool.run(steps_max=5000)
+    assert len(pool.ended_s) == len(load)
+    for _, group in itertools.groupby(pool.preemptions, key=lambda made: made[0]):
+        displaced: set[str] = set()
+        for _, victim, by in group:
+            assert by not in displaced
+            displaced.add(victim)
+
+
+@given(LOADS, st.sampled_from(PREEMPTING), GUARANTEES)
+@settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
+def test_nobody_takes_its_place_back_from_whom_it_moved_aside_for(
+    load: Load, policy: str, guarantees: dict[str, float]
+) -> None:
+    """Nor a moment later, when the rule that a victim asks for nothing at the same moment does not hold."""
+    pool = loaded(load, policy, guarantees, min_runtime_s=0.0, age_step_s=None)
+    pool.run(until_s=100)
+    for holding in list(pool.cluster.holdings.values()):
+        if pool.cluster.room.devices_free or pool.cluster.waiting:
+            return
+        taker = replace(holding.request, job="taker", number=10_000, account="dora", estimate_s=40.0)
+        pool.cluster.submit(taker, pool.now_s)
+        plan = decide(pool.cluster, pool.shares, pool.policy, pool.now_s)
+        if not any(made.by == "taker" for made in plan.preemptions):
+            pool.cluster.withdraw("taker")
+            continue
+        pool.runs_s["taker"] = 40.0
+        pool.perform(plan)
+        pool.settle()
+        victims = {victim for _, victim, by in pool.preemptions if by == "taker"}
+        pool.now_s += 1e-6
+        again = decide(pool.cluster, pool.shares, pool.policy, pool.now_s)
+        assert not any(made.by in victims and "taker" in made.victims for made in again.preemptions)
+        return
+
+
+@given(LOADS, st.sampled_from(PREEMPTING), st.dictionaries(st.sampled_from(ACCOUNTS), st.integers(0, 4)))
+@settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
+def test_what_is_guaranteed_is_had_where_it_can_be(
+    load: Load, policy: str, guarantees: dict[str, int]
+) -> None:
+    """With one rank, one level and no more guaranteed than there is, nobody waits within his guarantee."""
+    flat = {account.replace("/", "-"): float(devices) for account, devices in guarantees.items()}
+    if sum(flat.values()) > 4:
+        return
+    same = [(account.replace("/", "-"), 2, *rest) for account, _, *rest in load]
+    pool = loaded(same, policy, flat, min_runtime_s=0.0, age_step_s=None)
+    for time_s in range(0, 300, 20):
+        pool.run(until_s=float(time_s))
+        held: dict[str, float] = defaultdict(float, pool.cluster.devices_held)
+        for one in pool.cluster.waiting.values():
+            if one.preempted_at_s is not None and one.preempted_at_s > time_s - 0.2:
+                continue
+            assert held[one.account] + one.demand.members_min > flat.get(one.account, 0.0), one
+
+
+@given(LOADS, st.sampled_from(PREEMPTING), GUARANTEES)
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+def test_nobody_moves_aside_for_another_account_below_its_guarantee(
+    load: Load, policy: str, guarantees: dict[str, float]
+) -> None:
+    """But for a better rank: whoever moved aside was of an account that held more than it is guaranteed."""
+    pool = loaded(load, policy, guarantees, min_runtime_s=0.0, age_step_s=None)
+    pool.run(until_s=100)
+    cluster = pool.cluster
+    for account in ACCOUNTS:
+        late = request("late", 10_000, account=account, rank=2, seconds=0.5)
+        cluster.submit(late, pool.now_s)
+        plan = decide(cluster, pool.shares, pool.policy, pool.now_s)
+        for made in plan.preemptions:
+            by = cluster.waiting[made.by].account
+            for victim, cause in zip(made.victims, made.causes, strict=True):
+                one = cluster.holdings[victim].request
+                if cause == "rank" or one.rank == SCAVENGER or one.account == by:
+                    continue
+                mine, theirs = parted(by, one.account)
+                assert devices_of(pool, theirs) > guarantees.get(theirs, 0.0)
+                if cause == "guarantee":
+                    assert devices_of(pool, mine) + 1 <= guarantees[mine] + 1e-9 or made.by != "late"
+        cluster.withdraw("late")
+
+
+def parted(one: str, other: str) -> tuple[str, str]:
+    """Below the lowest common ancestor of both."""
+    mine, theirs = one.split("/"), other.split("/")
+    depth = next(at for at in range(len(mine)) if mine[at] != theirs[at])
+    return "/".join(mine[: depth + 1]), "/".join(theirs[: depth + 1])
+
+
+def devices_of(pool: DrivenPool, account: str) -> float:
+    """That it holds, without best effort."""
+    return sum(
+        len(holding.where)
+        for holding in pool.cluster.holdings.values()
+        if f"{holding.request.account}/".startswith(f"{account}/") and holding.request.rank != SCAVENGER
+    )
