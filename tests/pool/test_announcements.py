@@ -91,6 +91,24 @@ def submit(pool: PoolUnderTest, name: str, *cells: str, **asked: Any) -> str:
     return str(pool.rest.submit_notebook(submission)[0]["job"])
 
 
+def test_a_notebook_knows_what_a_cell_announced_before_it_came(shared_pool: RuntimeInfo) -> None:
+    with Client(shared_pool) as ann, closing(rest(shared_pool)) as client:
+        training = ann.submit(act("sleep 30"))
+        ann.until(training, "RUNNING")
+        client.announce_checkpoint("one", training)
+        asked = {
+            "notebook": document("1"),
+            "name": "late",
+            "key": "late",
+            "after": [f"{training}:checkpoint=two"],
+        }
+        late = client.submit_notebook(asked)[0]["job"]
+        assert "announced 1 so far ('one')" in client.notebook(late)["reason"]
+        client.cancel(late)
+        client.cancel(training)
+        ann.result(training)
+
+
 def until(pool: PoolUnderTest, job: str, state: str) -> dict[str, Any]:
     deadline_s = time.monotonic() + OVER_WITHIN_S
     while (found := pool.rest.notebook(job))["state"] != state:

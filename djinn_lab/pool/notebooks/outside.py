@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from djinn_lab.jobs import FINISHED
 from djinn_lab.jobs.batch import CellEnded
-from djinn_lab.jobs.conditions import parse
+from djinn_lab.jobs.conditions import jobs_in, parse
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.database import history
 from djinn_lab.pool.database.store import Store
@@ -22,14 +22,14 @@ class Outside:
     def met(self, account: str, after: Iterable[str]) -> tuple[str, ...]:
         """Of these conditions, those that published data and cells that are remembered have met."""
         texts = tuple(after)
-        announced = []
-        for text in texts:
-            condition = parse(text)
-            record = self._books.records.get(condition.job)
-            names = () if record is None else record.checkpoints
-            if any(condition.met_by_checkpoint(condition.job, name) for name in names):
-                announced.append(text)
-        return (*self._books.published.met(account, texts), *announced)
+        announced = self.announced(texts)
+        by_cells = (text for text in texts if any(parse(text).met_by_checkpoint(*one) for one in announced))
+        return (*self._books.published.met(account, texts), *by_cells)
+
+    def announced(self, after: Sequence[str]) -> list[tuple[str, str]]:
+        """Checkpoints of the cells among these that are remembered: whose, and what they are called."""
+        records = [self._books.records.get(cell) for cell in sorted(jobs_in(tuple(after)))]
+        return [(one.job, name) for one in records if one is not None for name in one.checkpoints]
 
     async def ended(self, job: str, at_s: float) -> CellEnded | None:
         """How a cell's job ended, None while it goes on. Raises SQLAlchemyError."""

@@ -189,6 +189,8 @@ class NotebookService:
         self._know(accepted)
         met = self.outside.met(notebook.account, notebook.waits_for)
         self._handle(NotebookAccepted(self._now_s(), notebook, met))
+        for cell, name in self.outside.announced(notebook.waits_for):
+            self._handle(CheckpointAnnounced(self._now_s(), cell, name))
 
     def cancel(self, job: str, message: str) -> None:
         """Raises IllegalEvent for a notebook that is over. ``message``: by whom."""
