@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from gang_kit import DEVICE_BYTES
-from pool_kit import Client, running_pool
+from pool_kit import Client, act, running_pool
 from real_pool import PoolUnderTest
 from throwaway_postgresql import Postgresql, running_postgresql
 
@@ -20,6 +20,14 @@ from djinn_lab.protocol.runtime_file import RuntimeInfo
 def shared_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
     with running_pool(tmp_path_factory.mktemp("pool")) as info:
         yield info
+
+
+@pytest.fixture
+def pool_lives_on(shared_pool: RuntimeInfo) -> Iterator[None]:
+    """After the test it runs a cell as ever."""
+    yield
+    with Client(shared_pool) as client:
+        assert client.run(act("")).outcome == "done"
 
 
 @pytest.fixture
