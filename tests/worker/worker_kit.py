@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from programs import Script
 
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker import messages
@@ -244,3 +245,13 @@ def _receive(connection: socket.socket) -> messages.FromWorker:
     frame = receive_frame(connection)
     assert frame is not None, "the worker closed the connection"
     return messages.decode_from_worker(frame)
+
+
+def keep(device: Device, session: str, script: Script, *tensors: torch.Tensor) -> tuple[int, ...]:
+    values = tuple(script.load(tensor) for tensor in tensors)
+    device.run(session, script.program(keep=values))
+    return values
+
+
+def fetch(device: Device, session: str, script: Script, *values: int) -> list[torch.Tensor]:
+    return device.fetch(session, script.program(fetch=values))

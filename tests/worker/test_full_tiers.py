@@ -1,0 +1,132 @@
+"""What happens when a device, the host or the disk is full, or says no."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from programs import Script
+from worker_kit import MIB, Device, failed, fetch, keep
+
+from djinn_lab.errors import PoolError
+from djinn_lab.worker import messages
+from djinn_lab.worker.host_arena import HostArena
+
+Make = Callable[..., Device]
+
+
+def test_a_full_host_keeps_what_was_copied_and_loses_nothing(make_device: Make) -> None:
+    device = make_device(host_bytes=3 * MIB)
+    script = Script()
+    tensor = torch.randn(MIB)  # 4 MiB
+    (value,) = keep(device, "ann", script, tensor)
+    answer = failed(device.ask(messages.Store(1, "ann")))
+    assert answer.full == "host"
+    assert answer.memory.host_bytes == 3 * MIB
+    assert answer.memory.unstored_bytes == {"ann": MIB}
+    assert torch.equal(fetch(device, "ann", script, value)[0], tensor)
+
+
+def test_room_on_the_host_is_made_by_what_nobody_holds(make_device: Make) -> None:
+    device = make_device(host_bytes=4 * MIB)
+    for session in ("ann", "bob", "cy"):
+        script = Script()
+        keep(device, session, script, torch.randn(MIB - 256))
+        device.park(session)
+        device.interpreter.close(session)
+        assert device.memory().host_bytes == 0
+
+
+def test_a_full_device_leaves_the_session_parked(make_device: Make) -> None:
+    device = make_device(memory_bytes=6 * MIB)
+    ann, bob = Script(), Script()
+    tensor = torch.randn(MIB)
+    (value,) = keep(device, "ann", ann, tensor)
+    device.park("ann")
+    (other,) = keep(device, "bob", bob, tensor + 1)
+    answer = failed(device.ask(messages.Restore(1, "ann")))
+    assert (answer.full, answer.mismatch) == ("device", False)
+    assert answer.memory.used_bytes == tensor.nbytes
+    device.run("bob", bob.program(release=(other,)))
+    device.restore("ann")
+    assert torch.equal(fetch(device, "ann", ann, value)[0], tensor)
+
+
+def test_disk(make_device: Make) -> None:
+    device = make_device(disk_bytes=5 * MIB)
+    ann, bob = Script(), Script()
+    tensor = torch.randn(MIB)
+    (value,) = keep(device, "ann", ann, tensor)
+    keep(device, "bob", bob, tensor * 2)
+    assert "off the device" in failed(device.ask(messages.Demote(1, "ann"))).reason
+    device.park("ann")
+    device.park("bob")
+    demoted = device.demote("ann")
+    assert demoted.copied_bytes == demoted.memory.disk_bytes == tensor.nbytes
+    assert demoted.memory.host_bytes == tensor.nbytes
+    assert demoted.manifest is not None
+    full = failed(device.ask(messages.Demote(8, "bob")))
+    assert full.full == "disk"
+    assert len(list(device.directory.glob("*.pieces"))) == 1
+    assert device.restore("ann").checked_pieces == 4
+    assert torch.equal(fetch(device, "ann", ann, value)[0], tensor)
+    device.restore("bob")
+
+
+def test_a_disk_that_says_no_leaves_no_half_file(make_device: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = make_device(disk_bytes=64 * MIB)
+    script = Script()
+    tensor = torch.randn(MIB)
+    (value,) = keep(device, "ann", script, tensor)
+    device.park("ann")
+    read, calls = device.store.read, []
+
+    def no_space(piece: object) -> torch.Tensor:
+        calls.append(piece)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        return read(piece)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(device.store, "read", no_space)
+        answer = failed(device.ask(messages.Demote(2, "ann")))
+    assert answer.full == "disk"
+    assert "No space left" in answer.reason
+    assert answer.memory.disk_bytes == 0
+    assert not list(device.directory.glob("*.pieces"))
+    device.restore("ann")
+    assert torch.equal(fetch(device, "ann", script, value)[0], tensor)
+
+
+def test_a_piece_file_that_vanished_is_a_loss_that_is_told(make_device: Make) -> None:
+    device = make_device(disk_bytes=64 * MIB)
+    script = Script()
+    keep(device, "ann", script, torch.randn(MIB))
+    device.park("ann")
+    device.demote("ann")
+    for path in device.directory.glob("*.pieces"):
+        path.unlink()
+    answer = failed(device.ask(messages.Restore(3, "ann")))
+    assert answer.mismatch
+    assert "cannot be read" in answer.reason
+
+
+def test_a_host_tier_larger_than_memory_is_refused(shared_memory: Path) -> None:
+    with pytest.raises(PoolError, match="are available for it"):
+        HostArena(2**60, shared_memory, "cpu:0")
+    assert not list(shared_memory.iterdir())
+
+
+def test_a_host_tier_larger_than_its_file_system_is_refused(
+    shared_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = os.statvfs(shared_memory)
+    fields = list(free)
+    fields[4] = MIB // free.f_frsize  # blocks for unprivileged users
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(fields))
+    with pytest.raises(PoolError, match=r"does not fit .*1\.0 MiB are free"):
+        HostArena(2 * MIB, shared_memory, "cpu:0")
+    assert not list(shared_memory.iterdir())
