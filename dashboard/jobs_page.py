@@ -17,7 +17,7 @@ from djinn_lab.dashboard.job_details import job_details_html
 from djinn_lab.dashboard.job_table import job_columns, job_row
 from djinn_lab.dashboard.notebook_table import COLUMNS as NOTEBOOK_COLUMNS
 from djinn_lab.dashboard.notebook_table import listed, notebook_row
-from djinn_lab.dashboard.panes import NO_JOBS, heading, html_pane, no_pool, notice, show_html
+from djinn_lab.dashboard.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
 from djinn_lab.dashboard.records import Job
 from djinn_lab.errors import DjinnError
 from djinn_lab.units import format_seconds
@@ -120,11 +120,7 @@ class JobsPage:
         """Bring the page up to the snapshot, sending only what changed."""
         self._board.hub.want_notebooks()
         self._snapshot = snapshot
-        known = snapshot.status is not None and snapshot.connection in ("live", "lost")
-        self._live.visible = known
-        self._missing.visible = not known
-        if not known:
-            show_html(self._missing, no_pool(snapshot.connection, snapshot.message, snapshot.advice))
+        if not show_known(self._live, self._missing, snapshot, snapshot.status):
             return
         assert snapshot.status is not None
         self._show_notebooks(snapshot, snapshot.status.now)

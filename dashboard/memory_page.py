@@ -27,7 +27,7 @@ from djinn_lab.dashboard.memory_tables import (
     session_rows,
     sessions_csv,
 )
-from djinn_lab.dashboard.panes import empty_state, heading, html_pane, no_pool, notice, show_html
+from djinn_lab.dashboard.panes import empty_state, heading, html_pane, notice, show_html, show_known
 from djinn_lab.dashboard.wake_chart import WakeChart, wake_sentence
 
 HAPPENINGS_SHOWN_MAX = 60
@@ -132,12 +132,9 @@ class MemoryPage:
         """Bring the page up to the snapshot, sending only what changed."""
         self._snapshot = snapshot
         memory = snapshot.memory
-        known = memory is not None and snapshot.connection in ("live", "lost")
-        self._live.visible = known
-        self._missing.visible = not known
-        if memory is None or not known:
-            show_html(self._missing, no_pool(snapshot.connection, snapshot.message, snapshot.advice))
+        if not show_known(self._live, self._missing, snapshot, memory):
             return
+        assert memory is not None
         show_html(self._heading, heading("Session memory", sentence(memory)))
         show_html(self.devices, device_cards(memory, snapshot.connection != "live"))
         show_html(self.figures, figures(memory))

@@ -14,7 +14,7 @@ from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.job_details import job_details_html
 from djinn_lab.dashboard.job_table import job_columns, job_row
 from djinn_lab.dashboard.memory_chart import MemoryChart
-from djinn_lab.dashboard.panes import NO_JOBS, heading, html_pane, no_pool, notice, show_html
+from djinn_lab.dashboard.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
 from djinn_lab.dashboard.records import Device, Job, Session, Status
 from djinn_lab.errors import DjinnError
 from djinn_lab.units import format_bytes, format_seconds
@@ -102,11 +102,7 @@ class Overview:
     def update(self, snapshot: Snapshot) -> None:
         """Bring the page up to the snapshot, sending only what changed."""
         self._snapshot = snapshot
-        known = snapshot.status is not None and snapshot.connection in ("live", "lost")
-        self._live.visible = known
-        self._missing.visible = not known
-        if not known:
-            show_html(self._missing, no_pool(snapshot.connection, snapshot.message, snapshot.advice))
+        if not show_known(self._live, self._missing, snapshot, snapshot.status):
             return
         assert snapshot.status is not None
         stale = snapshot.connection != "live"

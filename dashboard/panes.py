@@ -8,6 +8,7 @@ from typing import Any
 import panel as pn
 
 from djinn_lab.dashboard.components import STATIC
+from djinn_lab.dashboard.hub import Snapshot
 
 PANE_CSS = (STATIC / "pane.css").read_text()
 
@@ -47,6 +48,17 @@ NO_JOBS = empty_state(
     "Paste this into a notebook, and the cell appears here while it runs:",
     "%load_ext djinn_lab\n\n%%djinn\nimport torch\nx = torch.randn(1000, 1000)\nprint((x @ x).mean())",
 )
+
+
+def show_known(live: Any, missing: Any, snapshot: Snapshot, what: object, waiting: str = "") -> bool:
+    """Show ``live`` where the pool has said ``what`` the page is about, and else why there is nothing;
+    ``waiting``: while a pool that answers was only just asked. Whether it is known."""
+    known = what is not None and snapshot.connection in ("live", "lost")
+    live.visible, missing.visible = known, not known
+    if not known:
+        text = waiting if snapshot.connection == "live" else ""
+        show_html(missing, text or no_pool(snapshot.connection, snapshot.message, snapshot.advice))
+    return known
 
 
 def no_pool(connection: str, message: str, advice: str) -> str:

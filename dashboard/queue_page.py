@@ -12,7 +12,7 @@ from djinn_lab.dashboard.components import LiveTable
 from djinn_lab.dashboard.controls import button, select
 from djinn_lab.dashboard.fairness_chart import FairnessChart
 from djinn_lab.dashboard.hub import Snapshot
-from djinn_lab.dashboard.panes import heading, html_pane, no_pool, notice, show_html
+from djinn_lab.dashboard.panes import heading, html_pane, notice, show_html, show_known
 from djinn_lab.dashboard.queue_records import Queue
 from djinn_lab.dashboard.queue_tables import (
     ACCOUNT_COLUMNS,
@@ -97,15 +97,10 @@ class QueuePage:
         self._snapshot = snapshot
         self._board.hub.want_queue()
         queue = snapshot.queue
-        known = queue is not None and snapshot.connection in ("live", "lost")
-        self._live.visible = known
-        self._missing.visible = not known
-        if queue is None or not known:
-            waits = snapshot.connection == "live"
-            page = heading("Queue", "Asking the pool.") if waits else ""
-            page = page or no_pool(snapshot.connection, snapshot.message, snapshot.advice)
-            show_html(self._missing, page)
+        waiting = heading("Queue", "Asking the pool.")
+        if not show_known(self._live, self._missing, snapshot, queue, waiting):
             return
+        assert queue is not None
         show_html(self._heading, heading("Queue", queue_sentence(queue)))
         names = {job.job: job.cell for job in snapshot.jobs}
         rows = waiting_rows(queue, names)
