@@ -70,6 +70,9 @@ def set_share(
     devices_soft: Annotated[
         float | None, typer.Option(help="More devices than this only while nobody else wants them.")
     ] = None,
+    guaranteed: Annotated[
+        float | None, typer.Option(help="So many devices it gets although others run there; 0 for none.")
+    ] = None,
     device_seconds: Annotated[float | None, typer.Option(help="Device-seconds in a week (decaying).")] = None,
     queued: Annotated[int | None, typer.Option(min=0, help="Cells that may wait at once.")] = None,
     best_priority: Annotated[str | None, typer.Option(help="The best priority it may ask for.")] = None,
@@ -79,7 +82,7 @@ def set_share(
     from djinn_lab.client.rest import PoolClient
 
     client = PoolClient.find()
-    limits = _limits(devices, devices_soft, device_seconds, queued, best_priority)
+    limits = _limits(devices, devices_soft, guaranteed, device_seconds, queued, best_priority)
     known = {one["account"]: one["limits"] for one in client.queue()["accounts"]}
     body: dict[str, Any] = {} if weight is None else {"weight": weight}
     if limits or no_limits:
@@ -89,6 +92,8 @@ def set_share(
     changed = client.set_targets(account, **body)
     _, share, used, _, told = _account_row(changed)
     print_line(f"Account {account}: a share of {share}, {used} used; {told}.")
+    if changed.get("overcommitted"):
+        print_line(changed["overcommitted"])
 
 
 def cordon_device(
@@ -161,6 +166,7 @@ def preempt_job(job: JobId) -> None:
 def _limits(
     devices: float | None,
     devices_soft: float | None,
+    guaranteed: float | None,
     device_seconds: float | None,
     queued: int | None,
     best_priority: str | None,
@@ -169,6 +175,7 @@ def _limits(
     given = {
         "devices_max": devices,
         "devices_soft": devices_soft,
+        "devices_guaranteed": guaranteed,
         "device_s_max": device_seconds,
         "queued_max": queued,
         "rank_min": rank,

@@ -14,7 +14,10 @@ from djinn_lab.jobs.decision import (
     Explanation,
     Outlook,
     Snapshot,
+    Standard,
+    Standing,
     WhatIf,
+    class_told,
     forecast,
     sentence,
     what_if,
@@ -32,7 +35,8 @@ _ID = re.compile(r"\b[0-9a-f]{32}\b")
 class WaitingJob(msgspec.Struct, frozen=True):
     """``reason``: a code of :class:`djinn_lab.jobs.decision.Reason`, or the job's state where it does not
     contend; ``sentence``: for people. Times in seconds since the epoch. ``expected_at`` is given with
-    ``QueueReport.estimate_error`` only."""
+    ``QueueReport.estimate_error`` only. ``quality``: of service (a
+    :class:`~djinn_lab.jobs.decision.QosClass`), where somebody is guaranteed devices and it contends."""
 
     job: str
     user: str
@@ -45,12 +49,13 @@ class WaitingJob(msgspec.Struct, frozen=True):
     sentence: str
     since: float
     expected_at: float | None
+    quality: str = ""
 
 
 class RunningJob(msgspec.Struct, frozen=True):
     """``ends_at``: expected, None when unknown. ``preempting``: it is asked to move aside.
     ``members``: of a gang, the other devices that it holds now. ``unusual``: it runs much longer than was
-    foretold, in a sentence."""
+    foretold, in a sentence. ``quality``: as of waiting ones."""
 
     job: str
     user: str
@@ -63,6 +68,7 @@ class RunningJob(msgspec.Struct, frozen=True):
     preemptions: int
     members: tuple[str, ...] = ()
     unusual: str = ""
+    quality: str = ""
 
 
 class QueueReport(msgspec.Struct, frozen=True):
@@ -85,13 +91,14 @@ class QueueReport(msgspec.Struct, frozen=True):
 
 class Why(msgspec.Struct, frozen=True):
     """``explanation``: of a job that contends for a device. ``snapshot``: digest of what it was computed
-    from."""
+    from. ``quality``: of service, of one that contends or runs, where somebody is guaranteed devices."""
 
     job: str
     state: str
     sentence: str
     explanation: Explanation | None
     snapshot: str | None
+    quality: Standard | None = None
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True):
@@ -122,7 +129,8 @@ def report(
     known = {job.job: job for job in queue_jobs}
     explained = [outlook.explain(name, advise=False) for name in list(cluster.waiting)[:EXPLAINED_MAX]]
     explained.sort(key=lambda one: (one.position is None, one.position))
-    waiting = [_waiting(known[one.job], one, error) for one in explained if one.job in known]
+    qualities = _qualities(cluster, shares)
+    waiting = [_waiting(known[one.job], one, error, qualities) for one in explained if one.job in known]
     waiting += [_plain(job, why) for job, why in others[: EXPLAINED_MAX - len(waiting)]]
     views = shares.view(snapshot.now_s)
     levels = [view.level for view in views if view.rank is not None]
@@ -136,7 +144,7 @@ def report(
         waiting_count=len(cluster.waiting) + len(others),
         waiting=waiting,
         running=[
-            _running(job, cluster, unusual.get(job.job, ""))
+            _running(job, cluster, unusual.get(job.job, ""), qualities)
             for job in queue_jobs
             if job.state is JobState.RUNNING
         ],
@@ -150,13 +158,19 @@ def why(
     job: Job, plain: str, snapshot: Snapshot, decided_s: float | None, error: EstimateError | None
 ) -> Why:
     """``plain``: what the queue says without computing anything."""
-    if job.job not in {request.job for request in snapshot.cluster.waiting}:
+    waits = job.job in {request.job for request in snapshot.cluster.waiting}
+    guarantees = any(known.limits.devices_guaranteed for known in snapshot.shares.accounts)
+    if not waits and not (guarantees and job.state is JobState.RUNNING):
         return Why(job.job, job.state, plain, None, None)
     cluster, shares = _restored(snapshot, decided_s)
+    quality = _qualities(cluster, shares).get(job.job)
+    by_class = "" if quality is None else f" {class_told(quality)}"
+    if not waits:
+        return Why(job.job, job.state, plain + by_class, None, None, quality)
     outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s, job=job.job)
     found = outlook.explain(job.job)
     held = f"{job.memory_reason} " if job.memory_reason else ""
-    return Why(job.job, job.state, held + told(found, error), found, snapshot.digest)
+    return Why(job.job, job.state, held + told(found, error) + by_class, found, snapshot.digest, quality)
 
 
 def changed(
@@ -211,9 +225,26 @@ def _restored(snapshot: Snapshot, decided_s: float | None) -> tuple[Cluster, Sha
     return cluster, ShareTree(snapshot.shares)
 
 
-def _waiting(job: Job, found: Explanation, error: EstimateError | None) -> WaitingJob:
+def _qualities(cluster: Cluster, shares: ShareTree) -> dict[str, Standard]:
+    """Of those who contend or run; of nobody where nobody is guaranteed anything."""
+    if not shares.guarantees:
+        return {}
+    standing = Standing(cluster, shares)
+    running = (holding.request for holding in cluster.holdings.values())
+    return {request.job: standing.of(request) for request in (*cluster.waiting.values(), *running)}
+
+
+def _quality(job: Job, qualities: Mapping[str, Standard]) -> str:
+    found = qualities.get(job.job)
+    return "" if found is None else found.quality
+
+
+def _waiting(
+    job: Job, found: Explanation, error: EstimateError | None, qualities: Mapping[str, Standard]
+) -> WaitingJob:
     expected_at = found.expected_s if error is not None else None
-    return _row(job, found.reason, told(found, error), found.position, expected_at)
+    row = _row(job, found.reason, told(found, error), found.position, expected_at)
+    return msgspec.structs.replace(row, quality=_quality(job, qualities))
 
 
 def _plain(job: Job, why: str) -> WaitingJob:
@@ -238,7 +269,7 @@ def _row(
     )
 
 
-def _running(job: Job, cluster: Cluster, unusual: str) -> RunningJob:
+def _running(job: Job, cluster: Cluster, unusual: str, qualities: Mapping[str, Standard]) -> RunningJob:
     held = cluster.holdings.get(job.job)
     return RunningJob(
         job=job.job,
@@ -252,6 +283,7 @@ def _running(job: Job, cluster: Cluster, unusual: str) -> RunningJob:
         preemptions=job.preemptions,
         members=job.members,
         unusual=unusual,
+        quality=_quality(job, qualities),
     )
 
 

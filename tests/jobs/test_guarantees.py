@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from djinn_lab.jobs.decision import POLICIES, Cluster, decide, enact
-from djinn_lab.jobs.fairness import Amounts, Limits, ShareTree
+from djinn_lab.jobs.decision import POLICIES, Cluster, QosClass, Standing, class_told, decide, enact
+from djinn_lab.jobs.fairness import Amounts, Capacity, Limits, ShareTree
 from djinn_lab.jobs.request import Demand, Request
 
 ONLY_RANK = replace(POLICIES["ours"], preempts=("rank",))
@@ -211,6 +211,47 @@ def test_what_cannot_be_guaranteed_is_refused(account: str, limits: Limits, said
         with pytest.raises(ValueError, match=said):
             told(account, limits)
     assert shares.state().accounts == ShareTree().state().accounts
+
+
+def told(shares: ShareTree, account: str) -> str:
+    return next(one.overcommitted for one in shares.view(0.0) if one.account == account)
+
+
+def test_more_guaranteed_than_there_is_is_told_with_numbers_and_outlives_the_tree() -> None:
+    shares = ShareTree()
+    shares.set_capacity(Capacity(devices=4))
+    guarantee(shares, "vision", 3)
+    guarantee(shares, "speech", 1)
+    guarantee(shares, "vision/ann", 2)
+    assert not any(one.overcommitted for one in shares.view(0.0))
+    guarantee(shares, "vision/bob", 1.5)
+    guarantee(shares, "speech", 2)
+    shares = ShareTree(shares.state())
+    assert told(shares, "vision/bob") == (
+        "Accounts below vision are guaranteed 3.5 devices together, and vision itself 3: "
+        "not all can have theirs at once."
+    )
+    assert told(shares, "speech") == (
+        "Accounts of the pool are guaranteed 5 devices together, and the pool has 4: "
+        "not all can have theirs at once."
+    )
+    assert told(shares, "vision") == f"{told(shares, 'speech')} {told(shares, 'vision/bob')}"
+
+
+def test_a_job_is_told_its_class() -> None:
+    pool = flooded(2, vision=1)
+    pool.arrive(request("late", 50, account="vision/ann", at_s=5, seconds=HOUR_S))
+    pool.arrive(request("more", 51, account="vision/ann", at_s=5, seconds=HOUR_S))
+    pool.arrive(request("spare", 52, account="vision/ann", at_s=5, rank=SCAVENGER, seconds=HOUR_S))
+    pool.run(until_s=10)
+    standing = Standing(pool.cluster, pool.shares)
+    running, waiting = pool.cluster.holdings, pool.cluster.waiting
+    assert [class_told(standing.of(one)) for one in (running["late"].request, waiting["more"])] == [
+        "It is GUARANTEED: vision holds 1 with it, of 1 guaranteed devices.",
+        "It is BURSTABLE: vision holds 2 with it, of 1 guaranteed devices.",
+    ]
+    assert standing.of(waiting["spare"]).quality is QosClass.BEST_EFFORT
+    assert standing.of(waiting["flood3"]).quality is QosClass.BURSTABLE
 
 
 # -- over random loads ---------------------------------------------------------------------------------------

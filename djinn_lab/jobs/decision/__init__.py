@@ -5,12 +5,13 @@ from djinn_lab.jobs.decision.decide import decide
 from djinn_lab.jobs.decision.enact import enact, end, park
 from djinn_lab.jobs.decision.explain import Ahead, Blocker, Counterfactual, Explanation, Outlook, explain
 from djinn_lab.jobs.decision.forecast import Change, Expected, Forecast, WhatIf, forecast, what_if
+from djinn_lab.jobs.decision.guarantees import QosClass, Standard, Standing
 from djinn_lab.jobs.decision.limiting import submit_limit
 from djinn_lab.jobs.decision.plan import Plan, Preemption, Reserved, Start, TopUp
 from djinn_lab.jobs.decision.policy import OURS, POLICIES, Cause, QueuePolicy
 from djinn_lab.jobs.decision.reasons import Reason
 from djinn_lab.jobs.decision.record import DecisionRecord, Snapshot, record
-from djinn_lab.jobs.decision.sentence import sentence
+from djinn_lab.jobs.decision.sentence import class_told, sentence
 from djinn_lab.jobs.decision.trace import Note, Trace
 
 __all__ = [
@@ -33,14 +34,18 @@ __all__ = [
     "Pin",
     "Plan",
     "Preemption",
+    "QosClass",
     "QueuePolicy",
     "Reason",
     "Reserved",
     "Snapshot",
+    "Standard",
+    "Standing",
     "Start",
     "TopUp",
     "Trace",
     "WhatIf",
+    "class_told",
     "decide",
     "enact",
     "end",

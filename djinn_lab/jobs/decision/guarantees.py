@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable
 from enum import StrEnum
 
+import msgspec
+
 from djinn_lab.jobs.decision.cluster import Cluster
 from djinn_lab.jobs.fairness import ShareTree
 from djinn_lab.jobs.fairness.account import Account
@@ -28,6 +30,17 @@ class QosClass(StrEnum):
     """Its account holds more with it, or is guaranteed none."""
     BEST_EFFORT = "BEST_EFFORT"
     """Its priority is SCAVENGER."""
+
+
+class Standard(msgspec.Struct, frozen=True):
+    """The class of a job that waits or runs. ``account``: of its line, the one whose guarantee counts: the
+    first from the pool down that it is within, else the first that has one; with the job it holds, or would
+    hold, ``held`` devices."""
+
+    quality: QosClass
+    account: str = ""
+    held: float = 0.0
+    guaranteed: float | None = None
 
 
 class Standing:
@@ -83,6 +96,28 @@ class Standing:
     def owes(self, accounts: Iterable[str]) -> bool:
         """Does one of these hold less than it is guaranteed?"""
         return any(self.left(one) > 0 for account in accounts for one in self._shares.lineage(account))
+
+    def of(self, request: Request) -> Standard:
+        """Of one that waits or runs."""
+        if best_effort(request):
+            return Standard(QosClass.BEST_EFFORT)
+        needs = self._needs(request)
+        above = [one for one in self._shares.lineage(request.account) if self.left(one) > -math.inf]
+        within = [one for one in above if needs <= self.left(one)]
+        if not above:
+            return Standard(QosClass.BURSTABLE)
+        one = (within or above)[0]
+        quality = QosClass.GUARANTEED if within else QosClass.BURSTABLE
+        return Standard(quality, one.account, (self.held(one) + needs) / 1000, one.limits.devices_guaranteed)
+
+    def _needs(self, request: Request) -> int:
+        """Thousandths of devices that are not counted yet."""
+        cluster, job = self._cluster, request.job
+        if job in cluster.pins or (job in cluster.holdings and job not in cluster.leaving):
+            return 0
+        holding = cluster.holdings.get(job)
+        members = request.demand.members_min if holding is None else members_in(holding.where)
+        return members * request.demand.device_milli
 
 
 class Leaving:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from djinn_lab.jobs.decision.explain import Ahead, Blocker, Explanation
+from djinn_lab.jobs.decision.guarantees import QosClass, Standard
 from djinn_lab.jobs.decision.reasons import Reason
 from djinn_lab.jobs.fairness import LimitHit
 from djinn_lab.jobs.placement import EverFits, Misfit
@@ -50,6 +51,16 @@ def duration(seconds: float) -> str:
     if seconds < 2 * 3600:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86_400:.1f} days"
+
+
+def class_told(found: Standard) -> str:
+    """The class of a job, and what it is by."""
+    if found.quality is QosClass.BEST_EFFORT:
+        return "It is BEST_EFFORT: its priority is SCAVENGER."
+    if found.guaranteed is None:
+        return "It is BURSTABLE: no account of its has guaranteed devices."
+    holds = f"{found.account} holds {found.held:g} with it, of {found.guaranteed:g} guaranteed devices"
+    return f"It is {found.quality}: {holds}."
 
 
 def _why(explanation: Explanation, say: Clock) -> str:

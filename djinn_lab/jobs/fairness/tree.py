@@ -18,6 +18,7 @@ from djinn_lab.jobs.fairness.claim import Claim
 from djinn_lab.jobs.fairness.decay import Decay
 from djinn_lab.jobs.fairness.fair_tree import fair_order, ranks
 from djinn_lab.jobs.fairness.limits import NO_LIMITS, Limits, check_limits
+from djinn_lab.jobs.fairness.overcommitted import overcommitted
 from djinn_lab.jobs.fairness.state import AccountState, AccountView, Charge, ShareSettings, ShareState
 
 Undo = tuple[str, Charge | None, list[tuple[Account, float, float, float, float]]]
@@ -103,7 +104,7 @@ class ShareTree:
         self._node(account).limits = limits
         everybody = (self._root, *self._nodes.values())
         self.limited = any(node.limits != NO_LIMITS for node in everybody)
-        self.guarantees = any(node.limits.devices_guaranteed is not None for node in everybody)
+        self.guarantees = any(node.limits.devices_guaranteed for node in everybody)
 
     def set_min_runtime(self, account: str, seconds: float | None) -> None:
         """How long a job below this account runs before outsiders may preempt it; None: as its parent."""
@@ -219,6 +220,12 @@ class ShareTree:
                 return node.min_runtime_s
             node = node.parent
         return default
+
+    def guarantee_met(self, account: str, other: str) -> tuple[str, float] | None:
+        """What counts for ``account`` against the other: whose guarantee, and how many devices."""
+        found = sides(self.leaf(account), self.leaf(other))
+        guaranteed = None if found is None else found[0].limits.devices_guaranteed
+        return None if found is None or guaranteed is None else (found[0].account, guaranteed)
 
     def lineage(self, account: str) -> tuple[Account, ...]:
         """The account and everybody above it, the whole pool first."""
@@ -353,6 +360,7 @@ class ShareTree:
             rank if node.leaf else None,
             Amounts(node.used[0] / _MICRO, node.used[1] / _MILLI, node.used[2]),
             node.limits,
+            overcommitted(node, self.capacity.devices) if self.guarantees else "",
         )
 
     def _restore(self, known: AccountState) -> None:
@@ -367,7 +375,7 @@ class ShareTree:
         node.device_s, node.memory_byte_s, node.transfer_bytes = known.usage
         node.used, node.leaf = known.used, known.leaf
         self.limited = self.limited or node.limits != NO_LIMITS
-        self.guarantees = self.guarantees or node.limits.devices_guaranteed is not None
+        self.guarantees = self.guarantees or bool(node.limits.devices_guaranteed)
         if known.leaf:
             self._leaves[node.account] = node
 

@@ -1,0 +1,101 @@
+"""Guaranteed devices on a live pool: a flood of long cells moves aside for them, as far as they go."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from pool_kit import Client, rest, running_pool
+from real_pool import PoolUnderTest, wait_for
+from training import training
+
+from djinn_lab.cli import main
+from djinn_lab.client.rest import PoolClient
+from djinn_lab.errors import OptionError
+from djinn_lab.jobs.decision import POLICIES
+
+pytestmark = pytest.mark.processes
+
+MIB = 2**20
+STEPS = 800
+ONLY_RANK = msgspec.to_builtins(replace(POLICIES["ours"], name="only rank", preempts=("rank",)))
+"""So that nobody moves aside for fairness or shortness."""
+
+
+def limits_of(client: PoolClient, account: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for one in client.queue()["accounts"] if one["account"] == account)
+    return found["limits"]  # type: ignore[no-any-return]
+
+
+def moved_aside(client: PoolClient, job: str) -> int:
+    """How often it did, itself."""
+    events = client.job(job)["events"]
+    return sum(line["event"] == "SegmentPreempted" and line["detail"]["job"] == job for line in events)
+
+
+def test_a_guaranteed_device_is_had_from_a_flood_after_a_parking_and_the_other_one_is_left_to_it(
+    tmp_path: Path,
+) -> None:
+    long, _ = training(STEPS, size=128, ballast_bytes=4 * MIB)
+    with PoolUnderTest(tmp_path, "cpu:2", 256 * MIB) as pool, ExitStack() as stack:
+        chief, info = pool.rest, pool.info
+        chief.set_policy(ONLY_RANK)
+        ann = chief.create_user("ann", account="speech")["token"]
+        bob = chief.create_user("bob", account="vision")["token"]
+        chief.set_targets("vision", limits={"devices_guaranteed": 1})
+        flood = [stack.enter_context(Client(info, ann)) for _ in range(3)]
+        cells = [one.submit(long) for one in flood]
+        wait_for(lambda: [len(chief.queue()[part]) for part in ("running", "waiting")] == [2, 1])
+        [third] = [job["job"] for job in chief.queue()["waiting"]]
+        first, second = (stack.enter_context(Client(info, bob)) for _ in range(2))
+        mine = first.submit(long)
+        first.until(mine, "RUNNING")
+        more = second.submit(long)
+        second.until(more, "QUEUED")
+        wait_for(lambda: sum(moved_aside(chief, cell) for cell in cells) == 1)
+        [victim] = [cell for cell in cells if moved_aside(chief, cell)]
+        [stays] = set(cells) - {victim, third}
+        states = {job["job"]: job["state"] for job in chief.jobs()}
+        assert (states[mine], states[stays], states[more]) == ("RUNNING", "RUNNING", "QUEUED")
+        assert "vision is within its 1 guaranteed device." in chief.job(victim)["reason"]
+        told = {job: chief.why(job) for job in (mine, stays, more)}
+        assert "GUARANTEED: vision holds 1 with it, of 1" in told[mine]["sentence"]
+        assert "BURSTABLE: vision holds 2 with it, of 1" in told[more]["sentence"]
+        assert told[stays]["quality"]["quality"] == "BURSTABLE"
+        rows = {job["job"]: job["quality"] for part in ("running", "waiting") for job in chief.queue()[part]}
+        assert rows == dict.fromkeys((*cells, more), "BURSTABLE") | {mine: "GUARANTEED"}
+        for job in (more, third):
+            chief.cancel(job)
+        results = {cell: one.result(cell) for one, cell in zip(flood, cells, strict=True) if cell != third}
+        results[mine] = first.result(mine)
+        assert {result.outcome for result in results.values()} == {"done"}
+        assert {job: moved_aside(chief, job) for job in results} == {victim: 1, stays: 0, mine: 0}
+
+
+def test_guarantees_are_checked_told_and_known_to_the_next_pool(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def share(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(("share", *words))
+        assert not ended.value.code
+        return " ".join(capsys.readouterr().out.split())
+
+    with running_pool(tmp_path, "cpu:2") as info, closing(rest(info)) as chief:
+        said = share("vision", "--devices", "2", "--guaranteed", "1")
+        assert "devices guaranteed 1" in said
+        assert "together" not in said
+        said = share("speech", "--guaranteed", "2")
+        assert "guaranteed 3 devices together, and the pool has 2" in said
+        with pytest.raises(OptionError, match="whose limit is 2"):
+            chief.set_targets("vision", limits={"devices_max": 2, "devices_guaranteed": 3})
+        with pytest.raises(OptionError, match="0 or more"):
+            chief.set_targets("vision", limits={"devices_guaranteed": -1})
+    with running_pool(tmp_path, "cpu:2") as info, closing(rest(info)) as chief:
+        assert limits_of(chief, "vision")["devices_guaranteed"] == 1
+        assert limits_of(chief, "vision")["devices_max"] == 2
+        assert limits_of(chief, "speech")["devices_guaranteed"] == 2
