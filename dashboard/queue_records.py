@@ -8,6 +8,8 @@ import msgspec
 
 
 class WaitingCell(msgspec.Struct, frozen=True):
+    """``quality``: its class, GUARANTEED or another, where somebody is guaranteed devices."""
+
     job: str
     user: str = ""
     account: str = ""
@@ -19,10 +21,11 @@ class WaitingCell(msgspec.Struct, frozen=True):
     sentence: str = ""
     since: float = 0.0
     expected_at: float | None = None
+    quality: str = ""
 
 
 class RunningCell(msgspec.Struct, frozen=True):
-    """``members``: of a gang, the other devices that it holds."""
+    """``members``: of a gang, the other devices that it holds. ``quality``: as of waiting ones."""
 
     job: str
     user: str = ""
@@ -35,6 +38,7 @@ class RunningCell(msgspec.Struct, frozen=True):
     preemptions: int = 0
     members: tuple[str, ...] = ()
     unusual: str = ""
+    quality: str = ""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -43,10 +47,12 @@ class Limits(msgspec.Struct, frozen=True):
     device_s_max: float | None = None
     queued_max: int | None = None
     rank_min: int = 0
+    devices_guaranteed: float | None = None
 
 
 class Account(msgspec.Struct, frozen=True):
-    """``used``: device-seconds, memory byte-seconds, bytes moved; ``dominant``: part of the pool's window."""
+    """``used``: device-seconds, memory byte-seconds, bytes moved; ``dominant``: part of the pool's window.
+    ``overcommitted``: a sentence where more devices are guaranteed than there are."""
 
     account: str
     weight: float = 1.0
@@ -56,6 +62,7 @@ class Account(msgspec.Struct, frozen=True):
     rank: int | None = None
     used: tuple[float, float, float] = (0.0, 0.0, 0.0)
     limits: Limits = Limits()
+    overcommitted: str = ""
 
     @property
     def pays(self) -> bool:

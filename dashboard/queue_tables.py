@@ -71,6 +71,7 @@ def _account_row(account: Account, queue: Queue, total: float) -> dict[str, Any]
 def limits_text(account: Account) -> str:
     limits = account.limits
     told = [
+        (limits.devices_guaranteed or None, "{:g} guaranteed devices"),
         (limits.devices_max, "at most {:g} devices"),
         (limits.devices_soft, "{:g} devices while others want them"),
         (limits.device_s_max, "{:g} device-seconds a week"),
@@ -79,7 +80,7 @@ def limits_text(account: Account) -> str:
     texts = [text.format(value) for value, text in told if value is not None]
     if limits.rank_min:
         texts.append(f"at best {list(RANKS)[limits.rank_min]}")
-    return ", ".join(texts)
+    return ". ".join(filter(None, (", ".join(texts), account.overcommitted)))
 
 
 def waiting_rows(queue: Queue, names: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -99,7 +100,7 @@ def _waiting_row(cell: WaitingCell, now: float, name: str | None) -> dict[str, A
         "state": {"text": cell.state.lower(), "colour": STATE_COLOURS.get(cell.state, "#7F8C99")},
         "cell": name,
         "user": cell.user,
-        "priority": cell.priority.lower(),
+        "priority": _priority_text(cell),
         "since": {"text": _coarse(waits_s), "sort": waits_s},
         "expected": expected,
         "why": cell.sentence,
@@ -120,13 +121,18 @@ def _running_row(cell: RunningCell, now: float, name: str | None) -> dict[str, A
         "device": ", ".join(filter(None, (cell.device, *cell.members))),
         "cell": name,
         "user": cell.user,
-        "priority": cell.priority.lower(),
+        "priority": _priority_text(cell),
         "since": {"text": _coarse(ran_s), "sort": ran_s},
         "left": None if left is None else {"text": _coarse(left), "sort": left},
         "aside": cell.preemptions or None,
         "job": cell.job[:8],
         "note": " ".join((*(["Moving aside."] if cell.preempting else ()), cell.unusual)).strip(),
     }
+
+
+def _priority_text(cell: WaitingCell | RunningCell) -> str:
+    """With its class, where there are classes: ``normal, best effort``."""
+    return ", ".join(filter(None, (cell.priority, cell.quality))).lower().replace("_", " ")
 
 
 def queue_sentence(queue: Queue) -> str:

@@ -188,7 +188,7 @@ def _waiting_row(job: dict[str, Any], now: float) -> tuple[str, ...]:
         "" if job["position"] is None else str(job["position"]),
         job["job"][:_SHORT_ID_CHARS],
         job["user"],
-        job["priority"],
+        _priority(job),
         format_seconds(max(0.0, now - job["since"])),
         job["sentence"],
     )
@@ -199,11 +199,16 @@ def _running_row(job: dict[str, Any], now: float) -> tuple[str, ...]:
     return (
         job["job"][:_SHORT_ID_CHARS],
         job["user"],
-        job["priority"],
+        _priority(job),
         job["device"] or "",
         "" if since is None else format_seconds(max(0.0, now - since)),
         str(job["preemptions"] or ""),
     )
+
+
+def _priority(job: dict[str, Any]) -> str:
+    """With its class, where somebody is guaranteed devices."""
+    return f"{job['priority']} {job['quality']}" if job.get("quality") else str(job["priority"])
 
 
 def _account_row(account: dict[str, Any]) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ def moved_aside(client: PoolClient, job: str) -> int:
 
 
 def test_a_guaranteed_device_is_had_from_a_flood_after_a_parking_and_the_other_one_is_left_to_it(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long, _ = training(STEPS, size=128, ballast_bytes=4 * MIB)
     with PoolUnderTest(tmp_path, "cpu:2", 256 * MIB) as pool, ExitStack() as stack:
@@ -68,6 +68,9 @@ def test_a_guaranteed_device_is_had_from_a_flood_after_a_parking_and_the_other_o
         assert told[stays]["quality"]["quality"] == "BURSTABLE"
         rows = {job["job"]: job["quality"] for part in ("running", "waiting") for job in chief.queue()[part]}
         assert rows == dict.fromkeys((*cells, more), "BURSTABLE") | {mine: "GUARANTEED"}
+        with pytest.raises(SystemExit):
+            main(("queue",))
+        assert "NORMAL GUARANTEED" in " ".join(capsys.readouterr().out.split())
         for job in (more, third):
             chief.cancel(job)
         results = {cell: one.result(cell) for one, cell in zip(flood, cells, strict=True) if cell != third}

@@ -1,0 +1,28 @@
+"""The queue page's tables, as rows."""
+
+from __future__ import annotations
+
+from djinn_lab.dashboard.queue_records import Account, Limits, Queue, RunningCell, WaitingCell
+from djinn_lab.dashboard.queue_tables import account_rows, running_rows, waiting_rows
+
+TOO_MANY = "Accounts of the pool are guaranteed 5 devices together, and the pool has 4: not all can."
+
+
+def test_guarantees_and_classes_are_shown_where_there_are_any() -> None:
+    accounts = (
+        Account("ann", rank=1, limits=Limits(devices_max=3, devices_guaranteed=2), overcommitted=TOO_MANY),
+        Account("bob", rank=2, limits=Limits(devices_guaranteed=0)),
+    )
+    queue = Queue(
+        now=10.0,
+        policy="ours",
+        accounts=accounts,
+        waiting=(WaitingCell("1", priority="NORMAL", quality="BURSTABLE"), WaitingCell("2", priority="LOW")),
+        running=(RunningCell("3", priority="SCAVENGER", quality="BEST_EFFORT"),),
+    )
+    assert [row["limits"] for row in account_rows(queue)] == [
+        f"2 guaranteed devices, at most 3 devices. {TOO_MANY}",
+        "",
+    ]
+    assert [row["priority"] for row in waiting_rows(queue, {})] == ["normal, burstable", "low"]
+    assert [row["priority"] for row in running_rows(queue, {})] == ["scavenger, best effort"]
