@@ -54,6 +54,9 @@ def run_simulation(
     node_failures: Annotated[
         float | None, typer.Option(min=1, help="Each node fails about every so many seconds, for an hour.")
     ] = None,
+    guaranteed: Annotated[
+        list[str] | None, typer.Option(help="ACCOUNT=N: devices that it is guaranteed; repeatable.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the result there, for the dashboard.")] = None,
     tuned: Annotated[
         Path | None,
@@ -72,7 +75,7 @@ def run_simulation(
     from djinn_lab.simulator.queue.run import pools_of, simulate_queue
 
     chosen = _policies(policy)
-    settings = _settings(estimates, park_s, node_failures)
+    settings = _settings(estimates, park_s, node_failures, guaranteed or [])
     found = _trace(trace, folder, pools, jobs)
     try:
         simulated = pools_of(found, _nodes(nodes, devices))
@@ -116,7 +119,9 @@ def _policies(wanted: str) -> list[str]:
     return names
 
 
-def _settings(estimates: str, park_s: float | None, node_failures_s: float | None) -> QueueSettings:
+def _settings(
+    estimates: str, park_s: float | None, node_failures_s: float | None, guaranteed: list[str]
+) -> QueueSettings:
     from djinn_lab.simulator.queue import Failures, Parking, QueueSettings
 
     try:
@@ -130,7 +135,23 @@ def _settings(estimates: str, park_s: float | None, node_failures_s: float | Non
         settings = replace(settings, parking=Parking(((1, park_s, park_s),)))
     if node_failures_s is not None:
         settings = replace(settings, failures=Failures(node_failures_s, 3600.0))
-    return settings
+    return replace(settings, guaranteed=_guaranteed(guaranteed))
+
+
+def _guaranteed(said: list[str]) -> dict[str, float]:
+    from djinn_lab.jobs.fairness import Limits, ShareTree
+
+    found = {}
+    for one in said:
+        account, _, devices = one.rpartition("=")
+        try:
+            found[account] = float(devices)
+            ShareTree().set_limits(account, Limits(devices_guaranteed=found[account]))
+        except ValueError as error:
+            raise OptionError(
+                f"--guaranteed {one} cannot be kept: {error}.", "Write it like vision=2."
+            ) from None
+    return found
 
 
 def _trace(name: str, folder: Path | None, pools: Path | None, jobs: int | None) -> Trace:

@@ -77,6 +77,11 @@ def test_jobs_that_fit_nowhere_leave_figures_of_nothing(
     assert read_result(out).runs[0].figures.jobs == 0
 
 
+def test_accounts_can_be_guaranteed_devices(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(jobs, "--nodes", "1", "--guaranteed", "a=2", "--guaranteed", "b=0.5", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["guaranteed"] == {"a": 2.0, "b": 0.5}
+
+
 def test_nodes_can_fail(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(jobs, "--nodes", "1", "--policy", "fifo", "--node-failures", "30", "--json") == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["figures"]["failures"] > 0
@@ -85,6 +90,8 @@ def test_nodes_can_fail(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
+        (("{jobs}", "--guaranteed", "a=-1"), "--guaranteed a=-1 cannot be kept: a guarantee of -1 devices"),
+        (("{jobs}", "--guaranteed", "many"), "Write it like vision=2."),
         (("nowhere.csv",), "No trace at nowhere.csv."),
         (("sdsc-sp2",), "No traces: set DJINN_TRACES to the folder that holds them."),
         (("{jobs}",), "The trace philly names no nodes.\nSay --nodes N"),

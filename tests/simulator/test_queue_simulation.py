@@ -189,3 +189,15 @@ def test_no_device_is_held_twice(rows: list[tuple[int, int, int]], policy: str) 
     assert found.figures.jobs == len(jobs)
     assert max(found.courses[""].devices_held, default=0.0) <= 8.0
     assert found.figures.utilisation <= 1.0
+
+
+@pytest.mark.parametrize(("guaranteed", "started_s"), [({}, 1000.0), ({"vision": 1.0}, 6.0)])
+def test_guaranteed_devices_are_had_after_a_parking(guaranteed: dict[str, float], started_s: float) -> None:
+    """One second of parking; without, it waits for an end: rank is all that this policy preempts for."""
+    flood = [job(f"flood{number}", 0.0, 1000.0, account="speech/ann") for number in range(4)]
+    late = [job(f"late{number}", 5.0, 2000.0, account="vision/bob") for number in range(2)]
+    trace = Trace("flood", (*flood, *late), {"": equal_nodes(2, 1)})
+    policy = replace(POLICIES["ours"], preempts=("rank",), age_step_s=None)
+    found = simulate_queue(trace, None, policy, QueueSettings(estimates="exact", guaranteed=guaranteed))
+    assert min(row.started_s for row in found.jobs if row.submitted_s == 5) == started_s
+    assert found.figures.preemptions == len(guaranteed)

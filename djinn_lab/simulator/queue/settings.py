@@ -48,7 +48,7 @@ class Failures(msgspec.Struct, frozen=True):
 class QueueSettings(msgspec.Struct, frozen=True):
     """``bound_s``: of the bounded slowdown. ``quantum_s``: run time charged ahead, for policies that look at
     shares; the live pool's quantum is shorter, as its cells are. ``keep_jobs``: rows of single jobs that the
-    result keeps."""
+    result keeps. ``guaranteed``: devices of each pool, by account."""
 
     estimates: Estimates = "given"
     parking: Parking = PARKING
@@ -57,3 +57,4 @@ class QueueSettings(msgspec.Struct, frozen=True):
     quantum_s: float = 600.0
     half_life_s: float = 7 * 86_400.0
     keep_jobs: int = 2_000
+    guaranteed: dict[str, float] = {}

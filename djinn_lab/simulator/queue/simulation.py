@@ -16,7 +16,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import Cluster, Plan, QueuePolicy, Start, decide, enact, end, park
-from djinn_lab.jobs.fairness import Capacity, ShareSettings, ShareState, ShareTree
+from djinn_lab.jobs.fairness import Capacity, Limits, ShareSettings, ShareState, ShareTree
 from djinn_lab.jobs.request import Node, Request, members_in
 from djinn_lab.simulator.queue.estimates import Estimator
 from djinn_lab.simulator.queue.history import History
@@ -58,6 +58,8 @@ class PoolSimulation:
         quantum_s = settings.quantum_s if policy.by_fairness else NEVER_CHARGED_AGAIN_S
         shares = ShareSettings(half_life_s=settings.half_life_s, quantum_s=quantum_s)
         self.shares = ShareTree(ShareState(shares, Capacity(devices=float(self.devices))))
+        for account, devices in settings.guaranteed.items():
+            self.shares.set_limits(account, Limits(devices_guaranteed=devices))
         self.records = Records()
         self.busy = History()
         self.queue = History()
