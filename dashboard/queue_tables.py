@@ -54,26 +54,33 @@ def account_rows(queue: Queue) -> list[dict[str, Any]]:
 
 def _account_row(account: Account, queue: Queue, total: float) -> dict[str, Any]:
     part = account.dominant / total if total else 0.0
+    running = [cell for cell in queue.running if cell.account == account.account]
+    had_s = account.used[0] + sum(_device_s(cell, queue.now) for cell in running)
     return {
         "id": account.account,
         "account": account.account,
         "weight": {"text": f"{account.weight:g}", "sort": account.weight},
         "share": {"done": account.share, "total": 1, "text": f"{account.share:.0%}"},
         "part": {"done": part, "total": 1, "text": f"{part:.0%}"},
-        "used": {"text": format_seconds(account.used[0]), "sort": account.used[0]},
+        "used": {"text": format_seconds(had_s), "sort": had_s},
         "turn": account.rank,
         "waiting": sum(cell.account == account.account for cell in queue.waiting),
-        "running": sum(cell.account == account.account for cell in queue.running),
+        "running": len(running),
         "limits": limits_text(account),
     }
+
+
+def _device_s(cell: RunningCell, now: float) -> float:
+    """That a running cell has had since it started; what was before that is the account's already."""
+    return 0.0 if cell.since is None else max(0.0, now - cell.since) * (1 + len(cell.members))
 
 
 def limits_text(account: Account) -> str:
     limits = account.limits
     told = [
-        (limits.devices_guaranteed or None, "{:g} guaranteed devices"),
-        (limits.devices_max, "at most {:g} devices"),
-        (limits.devices_soft, "{:g} devices while others want them"),
+        (limits.devices_guaranteed or None, "guaranteed devices: {:g}"),
+        (limits.devices_max, "devices at most: {:g}"),
+        (limits.devices_soft, "devices while others want them: {:g}"),
         (limits.device_s_max, "{:g} device-seconds a week"),
         (limits.queued_max, "{:g} waiting"),
     ]

@@ -21,8 +21,16 @@ def test_guarantees_and_classes_are_shown_where_there_are_any() -> None:
         running=(RunningCell("3", priority="SCAVENGER", quality="BEST_EFFORT"),),
     )
     assert [row["limits"] for row in account_rows(queue)] == [
-        f"2 guaranteed devices, at most 3 devices. {TOO_MANY}",
+        f"guaranteed devices: 2, devices at most: 3. {TOO_MANY}",
         "",
     ]
     assert [row["priority"] for row in waiting_rows(queue, {})] == ["normal, burstable", "low"]
     assert [row["priority"] for row in running_rows(queue, {})] == ["scavenger, best effort"]
+
+
+def test_device_time_counts_what_runs_now() -> None:
+    """A gang's on all its devices."""
+    gang = RunningCell("1", account="ann", since=6.0, members=("cpu:1", "cpu:2"))
+    accounts = (Account("ann", rank=1, used=(3.0, 0.0, 0.0)), Account("bob", rank=2, used=(2.0, 0.0, 0.0)))
+    queue = Queue(now=10.0, policy="ours", accounts=accounts, running=(gang, RunningCell("2", account="bob")))
+    assert [row["used"]["sort"] for row in account_rows(queue)] == [15.0, 2.0]
