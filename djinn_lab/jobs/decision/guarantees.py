@@ -76,6 +76,10 @@ class Standing:
         guaranteed = guaranteed_milli(account)
         return -math.inf if guaranteed is None else guaranteed - self.held(account)
 
+    def guaranteed(self, request: Request) -> list[Account]:
+        """The accounts of its line that are guaranteed devices."""
+        return [one for one in self._shares.lineage(request.account) if guaranteed_milli(one) is not None]
+
     def claims(self, account: Account, request: Request) -> bool:
         """Would this waiting job be within the account's guarantee?"""
         needs = request.demand.members_min * request.demand.device_milli
@@ -90,8 +94,9 @@ class Standing:
         return int(self.left(account) // demand.device_milli)
 
     def protects(self, account: Account, holding: Holding) -> bool:
-        """Is this running job within the account's guarantee?"""
-        return not best_effort(holding.request) and self.left(account) >= 0
+        """Would the account hold less than it is guaranteed without this running job?"""
+        milli = members_in(holding.where) * holding.request.demand.device_milli
+        return not best_effort(holding.request) and self.left(account) + milli > 0
 
     def owes(self, accounts: Iterable[str]) -> bool:
         """Does one of these hold less than it is guaranteed?"""
@@ -121,25 +126,32 @@ class Standing:
 
 
 class Leaving:
-    """Victims of one attempt. Once all of them have left, none may be within its account's guarantee:
-    then it could ask for its place back."""
+    """Victims of one attempt. Together, with what the preemptor then holds, they leave no account that is
+    guaranteed devices with less of them than it has: others of it would ask for them again, and so on."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: Standing, preemptor: Request) -> None:
         self._standing = standing
-        self._gone: dict[Account, tuple[int, float]] = {}
+        needs = preemptor.demand.members_min * preemptor.demand.device_milli
+        self._comes = 0 if best_effort(preemptor) else needs
+        self._its = frozenset(standing.guaranteed(preemptor))
+        self._gone: dict[Account, int] = {}
 
-    def admits(self, theirs: Account, holding: Holding, *, by_rank: bool) -> bool:
-        """May this one leave, too? Then it does. ``theirs``: its account as the preemptor meets it;
-        ``by_rank``: it is of a worse rank, and can ask for nothing back."""
-        gone, least = self._gone.get(theirs, (0, math.inf))
+    def admits(self, holding: Holding, *, by_rank: bool) -> bool:
+        """May this one leave, too? Then it does. ``by_rank``: it is of a worse rank, which asks nobody."""
+        if best_effort(holding.request):
+            return True
         milli = members_in(holding.where) * holding.request.demand.device_milli
-        if not best_effort(holding.request):
-            gone += milli
-            least = least if by_rank else min(least, milli)
-        if gone + self._standing.left(theirs) >= least:
+        above = self._standing.guaranteed(holding.request)
+        if not by_rank and any(self._loses(account, milli) for account in above):
             return False
-        self._gone[theirs] = gone, least
+        for account in above:
+            self._gone[account] = self._gone.get(account, 0) + milli
         return True
+
+    def _loses(self, account: Account, milli: int) -> bool:
+        held = self._standing.held(account)
+        left = held - self._gone.get(account, 0) - milli + (self._comes if account in self._its else 0)
+        return left < held and left < held + self._standing.left(account)
 
 
 def best_effort(request: Request) -> bool:

@@ -24,15 +24,19 @@ They are tried in this order and a worse rank ends the question, so the union is
 accounts of c and v below their lowest common ancestor, G what they are guaranteed, h what they hold without c
 and v (who leaves does not hold, who is promised a place does). c is within its guarantee when
 h(A) + c <= G(A), whether it waits or runs. Where accounts have guarantees,
-- c may preempt v for its guarantee when c is within it, v's rank is not better, and v is not within its own;
-- for fairness, shortness and attained service c may preempt v of another account only when v is not within;
-- of all that leave for c from B but for their rank, none is within once all of them have left: h(B), which
-  is less without the others, + v > G(B) for each (:class:`~.guarantees.Leaving`).
-Suppose c preempts v so, whatever the cause. Then v against c is no preemption for a guarantee, since v is not
-within. If c came by its guarantee, v against c is none for the other three, since c is within, nor for its
-rank. If c came by one of the three, they and their proofs above are what they were: guarantees only take
-from them. If c came by its rank, v has the worse one, which ends the question. A gang is given no more
-members than its guarantee covers when somebody left for it, so it is still within when it runs."""
+- c may preempt v for its guarantee when c is within it, v's rank is not better, and B without v holds no
+  less than its own; for fairness, shortness and attained service c may preempt v of another account only
+  where B does;
+- whatever the cause but the rank, all that leave for c together leave no account, of any level, with less of
+  its guarantee than it held, c counted (:class:`~.guarantees.Leaving`).
+Suppose c preempts v of another account so. Then h(B) >= G(B) once all have left, so v is not within, and v
+against c is no preemption for a guarantee. If c came by its guarantee, A without c holds less than its own,
+so v against c is none for the other three, nor for its rank. If c came by one of the three, their proofs
+above are what they were: guarantees only take from them. If c came by its rank, v has the worse one.
+
+Nor is there a longer loop that a guarantee is part of, unless something ends, arrives or has a better rank:
+the sum over all accounts of min(held, guaranteed) never falls then, and each preemption for a guarantee,
+whose victims are all of others, raises it."""
 
 from __future__ import annotations
 
@@ -109,7 +113,8 @@ def find(trial: Trial, request: Request) -> Preemption | None:
     best = None
     if any(victim.cause == "guarantee" for victim in victims):
         best = _cheapest(contest, [one for one in victims if one.theirs is not contest.claim.account])
-    if best is None:
+        victims = [one for one in victims if one.cause != "guarantee"]
+    if best is None and victims:
         best = _cheapest(contest, victims)
     if best is None:
         return None
@@ -243,12 +248,6 @@ class _Contest:
                 return "fairness"
         return "shorter" if larger and behind_s >= 0 else None
 
-    def lets_go(self, leaving: Leaving, victim: Victim) -> bool:
-        """Does it, with those that leave already, not fall within its account's guarantee?"""
-        if victim.theirs is self.claim.account:
-            return True
-        return leaving.admits(victim.theirs, victim.holding, by_rank=victim.cause == "rank")
-
     def _guaranteed(self, holding: Holding, group: Group) -> bool:
         """Is it within its account's guarantee? That counts against others, not within the account."""
         if self.standing is None or group.mine is group.theirs:
@@ -304,7 +303,7 @@ def _attempt(contest: _Contest, victims: Sequence[Victim], only: frozenset[str] 
     """Let them go one by one until it fits, then take back whoever need not have gone. Undone at the end."""
     trial, request = contest.trial, contest.request
     room, demand = trial.room, request.demand
-    leaving = None if trial.standing is None else Leaving(trial.standing)
+    leaving = None if trial.standing is None else Leaving(trial.standing, request)
     whole = demand.device_milli == WHOLE_DEVICE_MILLI
     mark = room.checkpoint()
     gone: list[Victim] = []
@@ -312,7 +311,7 @@ def _attempt(contest: _Contest, victims: Sequence[Victim], only: frozenset[str] 
         for victim in victims:
             if len(gone) == trial.policy.victims_max:
                 return None
-            if leaving is not None and not contest.lets_go(leaving, victim):
+            if leaving is not None and not leaving.admits(victim.holding, by_rank=victim.cause == "rank"):
                 continue
             room.give(victim.holding.request.demand, victim.holding.where)
             gone.append(victim)
