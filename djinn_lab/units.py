@@ -62,5 +62,5 @@ def parse_seconds(text: str) -> float:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """``["a", "b", "c"]`` -> ``"a, b and c"``; at least one."""
-    return " and ".join([*([", ".join(parts[:-1])] if len(parts) > 1 else []), parts[-1]])
+    """``["a", "b", "c"]`` -> ``"a, b and c"``; nothing for none."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))

@@ -10,6 +10,7 @@ from djinn_lab.jobs.decision.guarantees import QosClass, Standard
 from djinn_lab.jobs.decision.reasons import Reason
 from djinn_lab.jobs.fairness import LimitHit
 from djinn_lab.jobs.placement import EverFits, Misfit
+from djinn_lab.units import listed
 
 NAMED_MAX = 3
 """So many jobs or nodes are named; of the others only the number is told."""
@@ -148,7 +149,7 @@ def _jobs(blockers: Sequence[Blocker], say: Clock) -> str:
         for one in blockers[:NAMED_MAX]
     ]
     more = len(blockers) - NAMED_MAX
-    return _listed([*told, f"{more} more"] if more > 0 else told) or "nobody any more"
+    return listed([*told, f"{more} more"] if more > 0 else told) or "nobody any more"
 
 
 def _promised(blockers: Sequence[Blocker], say: Clock) -> str:
@@ -156,15 +157,15 @@ def _promised(blockers: Sequence[Blocker], say: Clock) -> str:
         f"{one.job} of {one.account} is to start {'' if one.until_s is None else say(one.until_s)}".rstrip()
         for one in blockers[:NAMED_MAX]
     ]
-    return _listed(told)
+    return listed(told)
 
 
 def _count(ahead: Sequence[Ahead]) -> str:
     total = sum(one.jobs for one in ahead)
     told = [f"{one.jobs} of {one.account}" for one in ahead[:NAMED_MAX]]
     more = total - sum(one.jobs for one in ahead[:NAMED_MAX])
-    listed = _listed([*told, f"{more} of others"] if more else told)
-    return f"{total} {'job is' if total == 1 else 'jobs are'} expected to start ({listed})"
+    who = listed([*told, f"{more} of others"] if more else told)
+    return f"{total} {'job is' if total == 1 else 'jobs are'} expected to start ({who})"
 
 
 def _nodes(misfit: Misfit | None) -> str:
@@ -208,12 +209,8 @@ def _limit(reason: Reason, hit: LimitHit | None, say: Clock) -> str:
 
 def _names(names: Sequence[str]) -> str:
     more = len(names) - NAMED_MAX
-    return _listed([*names[:NAMED_MAX], f"{more} more"] if more > 0 else list(names))
+    return listed([*names[:NAMED_MAX], f"{more} more"] if more > 0 else list(names))
 
 
 def _is(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else ""
