@@ -70,9 +70,9 @@ def test_what_branches_share_and_what_joins_them_stays_at_home(session: Session)
     def make() -> tuple[list[nn.Module], torch.Tensor, torch.Tensor]:
         torch.manual_seed(3)
         models: list[nn.Module] = [
-            nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256)) for _ in range(3)
+            nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256)) for _ in range(4)
         ]
-        return models, torch.randn(128, 256), torch.zeros(3, 8, 128)
+        return models, torch.randn(128, 256), torch.zeros(4, 8, 128)
 
     with torch.no_grad():
         models, images, votes = make()
