@@ -158,7 +158,7 @@ def why(
     job: Job, plain: str, snapshot: Snapshot, decided_s: float | None, error: EstimateError | None
 ) -> Why:
     """``plain``: what the queue says without computing anything."""
-    waits = job.job in {request.job for request in snapshot.cluster.waiting}
+    waits = any(request.job == job.job for request in snapshot.cluster.waiting)
     guarantees = any(known.limits.devices_guaranteed for known in snapshot.shares.accounts)
     if not waits and not (guarantees and job.state is JobState.RUNNING):
         return Why(job.job, job.state, plain, None, None)

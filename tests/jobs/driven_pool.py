@@ -136,3 +136,19 @@ def request(
 ) -> Request:
     demand = more.pop("demand", None) or Demand(members=members, members_min=members)
     return Request(job, account, rank, number, at_s, demand, seconds, **more)  # type: ignore[arg-type]
+
+
+def drawn_request(
+    number: int, account: str, rank: int, at_s: int, seconds: int, members: int = 1, **more: object
+) -> Request:
+    """As it was drawn, in whole seconds."""
+    return request(
+        f"job{number}",
+        number,
+        account=account,
+        rank=rank,
+        at_s=float(at_s),
+        seconds=float(seconds),
+        members=members,
+        **more,
+    )

@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 
 import pytest
-from driven_pool import DrivenPool, device_nodes, request
+from driven_pool import DrivenPool, device_nodes, drawn_request, request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -33,18 +33,8 @@ Load = list[tuple[str, int, int, int, int]]
 
 def loaded(load: Load, policy: str, park_s: float = 0.5, **changes: object) -> DrivenPool:
     pool = DrivenPool(device_nodes(4), replace(POLICIES[policy], **changes), park_s=park_s, quantum_s=10)
-    for number, (account, rank, at_s, seconds, members) in enumerate(load):
-        pool.arrive(
-            request(
-                f"job{number}",
-                number,
-                account=account,
-                rank=rank,
-                at_s=float(at_s),
-                seconds=float(seconds),
-                members=members,
-            )
-        )
+    for number, drawn in enumerate(load):
+        pool.arrive(drawn_request(number, *drawn))
     return pool
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from driven_pool import DrivenPool, device_nodes, request
+from driven_pool import DrivenPool, device_nodes, drawn_request, request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -259,16 +259,11 @@ REQUESTS = st.lists(
 
 def some_pool(policy: str, drawn: list[tuple[str, int, int, int, int, str | None]]) -> DrivenPool:
     pool = DrivenPool(device_nodes(3), POLICIES[policy], park_s=0.25)
-    for number, (account, rank, at_s, seconds, members, home) in enumerate(drawn):
+    for number, (*one, home) in enumerate(drawn):
         pool.arrive(
-            request(
-                f"job{number}",
+            drawn_request(
                 number,
-                account=account,
-                rank=rank,
-                at_s=float(at_s),
-                seconds=float(seconds),
-                members=members,
+                *one,
                 home=home,
                 move_s=3.0 if home else 0.0,
             )

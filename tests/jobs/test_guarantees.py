@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 
 import pytest
-from driven_pool import DrivenPool, device_nodes, request
+from driven_pool import DrivenPool, device_nodes, drawn_request, request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -302,16 +302,8 @@ GUARANTEES = st.dictionaries(
 
 def requests_of(load: Load) -> list[Request]:
     return [
-        request(
-            f"job{number}",
-            number,
-            account=account,
-            rank=rank,
-            at_s=float(at_s),
-            seconds=float(seconds),
-            demand=Demand(members=members, members_min=1 if elastic else members),
-        )
-        for number, (account, rank, at_s, seconds, members, elastic) in enumerate(load)
+        drawn_request(number, *drawn, demand=Demand(members=members, members_min=1 if elastic else members))
+        for number, (*drawn, members, elastic) in enumerate(load)
     ]
 
 

@@ -49,7 +49,8 @@ def decide(
 
 
 class _Decision:
-    """``why``: what kept the last candidate from being placed."""
+    """``why``: what kept the last candidate from being placed. ``owing``: where somebody who waits is owed
+    guaranteed devices, who holds what."""
 
     def __init__(self, trial: Trial, trace: Trace | None) -> None:
         self.trial = trial
@@ -59,7 +60,7 @@ class _Decision:
         self.looks = self.tries * LOOKS_PER_TRY
         self.failed: dict[tuple[str, Demand, bool], float] = {}
         standing = trial.standing
-        self.owed = standing is not None and standing.owes(trial.cluster.waiting_accounts)
+        self.owing = standing if standing and standing.owes(trial.cluster.waiting_accounts) else None
         self.rank = 0
         self.stopped = False
         self.why = Reason.BUSY
@@ -163,7 +164,7 @@ class _Decision:
             return True
         return (
             self.tries <= 0
-            and not self.owed
+            and self.owing is None
             and self.trace is None
             and not self.trial.keeps
             and not self.trial.cluster.sharing
@@ -218,7 +219,7 @@ class _Decision:
         if placed is not None:
             self._start(request, placed, cursor)
             return
-        claims = self.owed and self._claims(request)
+        claims = self.owing is not None and self.owing.claims_anywhere(request)
         if self.why is Reason.BUSY and (self.tries > 0 or claims):
             found = self._find_victims(request, claims)
             if found is not None:
@@ -267,12 +268,9 @@ class _Decision:
                 pass
         cursor.drop_class()
 
-    def _claims(self, request: Request) -> bool:
-        """Within a guarantee it is tried as a preemptor, however many were tried before."""
-        return self.trial.standing is not None and self.trial.standing.claims_anywhere(request)
-
     def _find_victims(self, request: Request, claims: bool) -> Preemption | None:
-        """Not tried for who asks for the same as somebody of the same account that could not, for longer."""
+        """Not tried for who asks for the same as somebody of the same account that could not, for longer.
+        ``claims``: it is within a guarantee, and tried however many were before."""
         asked = (request.account, request.demand, claims)
         needed_s = estimate_s(request, self.policy)
         found = None

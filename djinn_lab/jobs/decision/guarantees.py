@@ -107,7 +107,7 @@ class Standing:
         if best_effort(request):
             return Standard(QosClass.BEST_EFFORT)
         needs = self._needs(request)
-        above = [one for one in self._shares.lineage(request.account) if self.left(one) > -math.inf]
+        above = self.guaranteed(request)
         within = [one for one in above if needs <= self.left(one)]
         if not above:
             return Standard(QosClass.BURSTABLE)
