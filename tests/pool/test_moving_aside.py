@@ -102,8 +102,8 @@ def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: Pool
 
 def test_a_parked_cell_outlives_the_process_that_parked_it(one: PoolUnderTest) -> None:
     """There is room for one of the two, so the one that moved aside goes to the host."""
-    program, _ = training(STEPS, size=128, ballast_bytes=40 * MIB)
-    other, _ = training(STEPS, ballast_bytes=40 * MIB)
+    program, _ = training(2 * STEPS, size=128, ballast_bytes=40 * MIB)  # longer than the other is on its way
+    other, _ = training(STEPS // 2, ballast_bytes=40 * MIB)
     expected = undisturbed(one.info, program)
     with Client(one.info) as ann, Client(one.info) as bob:
         job = ann.submit(program)
