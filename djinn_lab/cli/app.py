@@ -19,10 +19,12 @@ from djinn_lab.cli import (
     pool,
     profiles,
     queue,
+    reservations,
     sessions,
     setup,
     simulate,
     submit,
+    users,
     version,
 )
 from djinn_lab.cli.output import print_error
@@ -53,6 +55,9 @@ def build_app() -> typer.Typer:
     app.command("cordon")(queue.cordon_device)
     app.command("uncordon")(queue.uncordon_device)
     app.command("device")(queue.describe_device)
+    app.add_typer(reservations.build_group(), name="reservations")
+    app.command("policy")(queue.queue_policy)
+    app.add_typer(users.build_group(), name="users")
     app.command("sessions")(sessions.show_sessions)
     app.command("close")(sessions.close_session)
     app.command("profiles")(profiles.show_profiles)

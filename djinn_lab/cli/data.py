@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
 
+from djinn_lab.cli.moments import shown_moment
 from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import Record, print_found, print_line
 
@@ -43,7 +43,7 @@ def publish_data(name: Name) -> None:
     from djinn_lab.client.rest import PoolClient
 
     found = PoolClient.find().publish(name)
-    print_line(f"Data {name!r} is there since {_moment(found['at'])}.")
+    print_line(f"Data {name!r} is there since {shown_moment(found['at'])}.")
 
 
 def forget_data(name: Name) -> None:
@@ -55,8 +55,4 @@ def forget_data(name: Name) -> None:
 
 
 def _row(one: Record) -> tuple[str, ...]:
-    return one["name"], one["user"], one["job"][:12], _moment(one["at"])
-
-
-def _moment(at_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+    return one["name"], one["user"], one["job"][:12], shown_moment(one["at"])

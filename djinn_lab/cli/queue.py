@@ -1,15 +1,20 @@
-"""``djinn-lab queue``, ``why``, ``share``, ``cordon``, ``uncordon``, ``device`` and ``preempt``."""
+"""``djinn-lab queue``, ``why``, ``policy``, ``share``, ``cordon``, ``uncordon``, ``device``, ``preempt``."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from djinn_lab.cli.options import AsJson, JobId, checked_priority
 from djinn_lab.cli.output import print_json, print_line, print_table
+from djinn_lab.cli.reservations import HEADINGS as RESERVATION_HEADINGS
+from djinn_lab.cli.reservations import reservation_row
 from djinn_lab.errors import OptionError
 from djinn_lab.jobs import RANKS
+from djinn_lab.jobs.decision import POLICIES
+from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.units import format_seconds
 
 _SHORT_ID_CHARS = 8
@@ -21,7 +26,8 @@ def show_queue(as_json: AsJson = False) -> None:
     """Show who waits and why, who runs, and what every account has had of the pool."""
     from djinn_lab.client.rest import PoolClient
 
-    found = PoolClient.find().queue()
+    client = PoolClient.find()
+    found = client.queue()
     if as_json:
         print_json(found)
         return
@@ -35,6 +41,8 @@ def show_queue(as_json: AsJson = False) -> None:
     if found["running"]:
         headings = ("job", "user", "priority", "device", "since", "moved aside")
         print_table("Running", headings, [_running_row(job, now) for job in found["running"]])
+    if kept := client.reservations():
+        print_table("Reservations", RESERVATION_HEADINGS, [reservation_row(one) for one in kept])
     if found["accounts"]:
         titles = ("account", "share", "used", "rank", "limits")
         print_table("Accounts", titles, [_account_row(account) for account in found["accounts"]])
@@ -61,6 +69,22 @@ def why_job(
         print_json(found)
     else:
         print_line(found["sentence"])
+
+
+def queue_policy(
+    policy: Annotated[
+        str | None, typer.Argument(help="One that the pool knows, or a file of simulate --tune.")
+    ] = None,
+) -> None:
+    """Show by which policy the queue decides, or change it until the pool stops (admins)."""
+    from djinn_lab.client.rest import PoolClient
+
+    client = PoolClient.find()
+    if policy is not None:
+        wanted = read_policy(policy)
+        client.set_policy(wanted if isinstance(wanted, str) else msgspec.to_builtins(wanted))
+    known = ", ".join(POLICIES)
+    print_line(f"The queue decides by the policy {client.queue()['policy']}. There are {known}.")
 
 
 def set_share(

@@ -108,7 +108,7 @@ class Authentication:
         if role.upper() not in Role.__members__:
             raise ValueError(f"{role!r} is no role; there are {', '.join(r.label for r in Role)}")
         if any(user.name == name for user in self._users.values()):
-            raise ValueError(f"there is a user {name!r} already")
+            raise ValueError(f"There is a user {name!r} already")
         user = User(name, Role[role.upper()], above)
         self._users[digest] = user
         return user

@@ -114,3 +114,43 @@ def test_a_dashboard_ends_with_the_notebook_that_was_killed(environment: dict[st
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_operators_reserve_devices_add_people_and_change_the_policy(environment: dict[str, str]) -> None:
+    started = command(environment, "pool", "start", "--devices", "cpu:1", "--memory", "256MiB")
+    assert started.returncode == 0, started.stderr
+
+    assert "No device is kept" in command(environment, "reservations").stdout
+    wrong = command(
+        environment, "reservations", "make", "course", "--device", "cpu:7", "--account", "a", "--until", "+1h"
+    )
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert "There is no device 'cpu:7'" in wrong.stderr
+    asked = ("reservations", "make", "course", "--device", "cpu:0", "--account", "teaching")
+    over = command(environment, *asked, "--from", "2020-01-01", "--until", "+1h")
+    assert "in the past" in over.stderr
+    made = command(environment, *asked, "--until", "+2h")
+    assert "Reservation course: cpu:0 for teaching" in made.stdout
+    assert "Nobody has run anything as teaching yet" in made.stdout
+    (kept,) = json.loads(command(environment, "reservations", "--json").stdout)
+    assert kept["ends_s"] - kept["begins_s"] == pytest.approx(7200, abs=60)
+    assert "course" in command(environment, "queue").stdout
+    assert "is over" in command(environment, "reservations", "end", "course").stdout
+    assert "There is no reservation" in command(environment, "reservations", "end", "course").stderr
+
+    added = json.loads(command(environment, "users", "add", "ann", "--account", "vision", "--json").stdout)
+    assert "There is a user 'ann'" in command(environment, "users", "add", "ann").stderr
+    hers = {**environment, "DJINN_POOL": pool_url(environment), "DJINN_TOKEN": added["token"]}
+    assert "vision/ann" in command(environment, "users").stdout
+    assert command(hers, "queue").returncode == 0
+    assert command(hers, "policy", "easy").returncode == 1
+    assert "decides by the policy ours" in command(hers, "policy").stdout
+    assert "decides by the policy easy" in command(environment, "policy", "easy").stdout
+    assert command(environment, "users", "remove", "ann").returncode == 0
+    assert "refused the token" in command(hers, "queue").stderr
+    command(environment, "pool", "stop")
+
+
+def pool_url(environment: dict[str, str]) -> str:
+    found = json.loads((Path(environment["DJINN_RUNTIME_DIR"]) / "pool.json").read_text())
+    return str(found["url"])

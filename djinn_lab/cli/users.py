@@ -1,0 +1,67 @@
+"""``djinn-lab users``: who may use the pool, as what, and on whose account."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from djinn_lab.cli.options import AsJson
+from djinn_lab.cli.output import Record, print_found, print_json, print_line
+
+Name = Annotated[str, typer.Argument(help="The user's name.")]
+
+
+def build_group() -> typer.Typer:
+    group = typer.Typer(help="Who may use the pool (admins).", invoke_without_command=True)
+    group.callback()(_show_when_alone)
+    group.command("list")(show_users)
+    group.command("add")(add_user)
+    group.command("remove")(remove_user)
+    return group
+
+
+def _show_when_alone(context: typer.Context, as_json: AsJson = False) -> None:
+    """Who may use the pool (admins)."""
+    if context.invoked_subcommand is None:
+        show_users(as_json)
+
+
+def show_users(as_json: AsJson = False) -> None:
+    """List users with their roles and the accounts that pay for their cells."""
+    from djinn_lab.client.rest import PoolClient
+
+    found = PoolClient.find().users()
+    print_found(found, as_json, "Users", ("user", "role", "account"), _row, "There are no users.")
+
+
+def add_user(
+    name: Name,
+    role: Annotated[str, typer.Option(help="viewer, user, operator or admin.")] = "user",
+    account: Annotated[
+        str | None, typer.Option(help="The project that the user belongs to, e.g. vision/train.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a user. The token is shown this once."""
+    from djinn_lab.client.rest import PoolClient
+
+    client = PoolClient.find()
+    made = client.create_user(name, role, account)
+    if as_json:
+        print_json(made)
+        return
+    print_line(f"{made['name']} may use the pool as {made['role']}. The token is shown this once; there:")
+    print_line(f"  export DJINN_POOL={client.url} DJINN_TOKEN={made['token']}")
+
+
+def remove_user(name: Name) -> None:
+    """End a user's token, sessions and batch notebooks at once."""
+    from djinn_lab.client.rest import PoolClient
+
+    PoolClient.find().delete_user(name)
+    print_line(f"{name} may not use the pool any more.")
+
+
+def _row(user: Record) -> tuple[str, ...]:
+    return user["name"], user["role"], user["account"]
