@@ -14,7 +14,7 @@ from djinn_lab.pool.bookkeeping import PAST_MAX, Bookkeeper
 from djinn_lab.pool.clock import Clock
 from djinn_lab.pool.context import Heartbeat, PoolContext
 from djinn_lab.pool.database import history
-from djinn_lab.pool.database.forecasts import read_forecasts
+from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_ERRORS, read_forecasts, read_samples
 from djinn_lab.pool.database.published import read_published
 from djinn_lab.pool.database.shares import read_shares
 from djinn_lab.pool.database.store import Store
@@ -25,6 +25,8 @@ from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.metrics import Metrics
 from djinn_lab.pool.notebooks.service import NOTEBOOK_RULES, NotebookRules, NotebookService
 from djinn_lab.pool.registry import SessionRegistry
+from djinn_lab.pool.run_surprises import RunSurprises
+from djinn_lab.pool.start_estimates import StartEstimates
 
 
 def assemble(
@@ -57,6 +59,9 @@ def assemble(
     books = Bookkeeper(ledger, blobs, store, SessionRegistry(), metrics.observe_segment)
     books.remember(store.submit(lambda connection: history.read_names(connection, PAST_MAX)).result())
     books.resources = ResourceHistory(store.submit(read_forecasts).result())
+    samples = store.submit(read_samples).result()
+    books.estimates = StartEstimates(samples.get(START_ERRORS, ()))
+    books.surprises = RunSurprises(samples.get(RUN_RATIOS, ()))
     for one in store.submit(read_published).result():
         books.published.add(one)
     driver = Driver(ledger, launcher, fleet, blobs, books)

@@ -16,7 +16,7 @@ from djinn_lab.pool import answers
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.database.batch import Kind, Row
 from djinn_lab.pool.database.durability import Committed, Durability
-from djinn_lab.pool.database.forecasts import forecast_rows
+from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_ERRORS, forecast_rows, samples_row
 from djinn_lab.pool.database.published import PublishedData
 from djinn_lab.pool.database.shares import usage_row
 from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, program_row, timings_row
@@ -132,9 +132,14 @@ class Bookkeeper:
             record.program = None  # once
 
     def save_learnt(self) -> None:
-        """Queue what forecasts learnt since the last call, once for all runs of a program."""
-        for row in forecast_rows(self.resources.news(), self.ledger.clock.now_s()):
+        """Queue what forecasts learnt since the last call, and how far they were off: once for all runs of a
+        program, and once for all that was compared."""
+        now_s = self.ledger.clock.now_s()
+        for row in forecast_rows(self.resources.news(), now_s):
             self._store.put(row)
+        for name, samples in ((START_ERRORS, self.estimates.news()), (RUN_RATIOS, self.surprises.news())):
+            if samples is not None:
+                self._store.put(samples_row(name, samples, now_s))
 
     def unusual(self, running: Iterable[jobs.Job]) -> dict[str, str]:
         """By job, what is unusual about it."""

@@ -6,6 +6,7 @@ multiple of its forecast than nearly all cells did in the end. Nobody is stopped
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from djinn_lab.jobs import Job, JobState
 from djinn_lab.units import format_seconds
@@ -20,10 +21,11 @@ RAN_S_MIN = 2.0
 
 
 class RunSurprises:
-    """Of one pool."""
+    """``ratios``: of run times to forecasts in an earlier pool, oldest first."""
 
-    def __init__(self) -> None:
-        self._ratios: deque[float] = deque(maxlen=SAMPLES_MAX)
+    def __init__(self, ratios: Iterable[float] = ()) -> None:
+        self._ratios = deque(ratios, SAMPLES_MAX)
+        self._compared = False
         self._usual: float | None = None
         """None: to be looked for again."""
 
@@ -31,6 +33,12 @@ class RunSurprises:
         if predicted_s:
             self._ratios.append(run_s / predicted_s)
             self._usual = None
+            self._compared = True
+
+    def news(self) -> tuple[float, ...] | None:
+        """All ratios that are remembered, oldest first; None if no run was compared since the last call."""
+        compared, self._compared = self._compared, False
+        return tuple(self._ratios) if compared else None
 
     @property
     def usual(self) -> float | None:

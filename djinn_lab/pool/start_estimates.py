@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 import msgspec
@@ -23,12 +23,14 @@ class EstimateError(msgspec.Struct, frozen=True):
 
 
 class StartEstimates:
-    """The first estimate that is made of a wait is the one that is checked; the latest is told."""
+    """The first estimate that is made of a wait is the one that is checked; the latest is told. ``errors_s``:
+    by how much those of an earlier pool were off, oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, errors_s: Iterable[float] = ()) -> None:
         self._first: dict[str, float] = {}
         self._latest: dict[str, float] = {}
-        self._errors_s: deque[float] = deque(maxlen=SAMPLES_MAX)
+        self._errors_s = deque(errors_s, SAMPLES_MAX)
+        self._checked = False
 
     def estimated(self, starts_at_s: Mapping[str, float]) -> None:
         """All that are expected to start, anew."""
@@ -41,11 +43,18 @@ class StartEstimates:
         self._latest.pop(job, None)
         if expected_s is not None:
             self._errors_s.append(abs(at_s - expected_s))
+            self._checked = True
 
     def left(self, job: str) -> None:
         """It ended without starting."""
         self._first.pop(job, None)
         self._latest.pop(job, None)
+
+    def news(self) -> tuple[float, ...] | None:
+        """By how much all that are remembered were off, oldest first; None if none was checked since the last
+        call."""
+        checked, self._checked = self._checked, False
+        return tuple(self._errors_s) if checked else None
 
     def wait_s(self, job: str, now_s: float) -> float | None:
         """Until its expected start; None where that is unknown, or how far such estimates are off."""

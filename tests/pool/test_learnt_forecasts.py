@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,22 @@ from pool_kit import Client, act, rest, running_pool, until_dead
 from real_pool import wait_for
 
 from djinn_lab.jobs.resources import COMPARED_MIN, RUNS_MAX, Learnt, Use
+from djinn_lab.pool import run_surprises, start_estimates
 from djinn_lab.pool.database import batch
 from djinn_lab.pool.database import store as store_module
-from djinn_lab.pool.database.forecasts import WHERE_CHARACTERS_MAX, forecast_rows, read_forecasts
+from djinn_lab.pool.database.forecasts import (
+    RUN_RATIOS,
+    START_ERRORS,
+    WHERE_CHARACTERS_MAX,
+    forecast_rows,
+    read_forecasts,
+    read_samples,
+    samples_row,
+)
 from djinn_lab.pool.database.store import Store
+from djinn_lab.pool.run_surprises import RunSurprises
+from djinn_lab.pool.start_estimates import StartEstimates
+from djinn_lab.protocol.messages import JobUpdate
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 USE = Use(1.5, 2**40, "In [1] \0 \u00e9")
@@ -92,3 +105,87 @@ def test_also_after_a_kill(database: str, tmp_path: Path) -> None:
     engine.dispose()
     with running_pool(tmp_path, "cpu:1", database=database) as info:
         assert foretold(info)["runs"] == 2
+
+
+def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> None:
+    store, estimates, surprises = Store(database), StartEstimates(), RunSurprises()
+    assert (estimates.news(), surprises.news()) == (None, None)
+    for number in range(start_estimates.SAMPLES_MAX + run_surprises.SAMPLES_MAX):
+        estimates.estimated({"job": 0.0})
+        estimates.started("job", float(number))
+        surprises.ended(1.0, float(number))
+        if number in {3, 700}:
+            keep_samples(store, estimates, surprises, float(number))
+    keep_samples(store, estimates, surprises, 2000.0)
+    assert (estimates.news(), surprises.news()) == (None, None)
+    found = store.submit(read_samples).result()
+    next_estimates, next_surprises = StartEstimates(found[START_ERRORS]), RunSurprises(found[RUN_RATIOS])
+    assert len(found[START_ERRORS]) == start_estimates.SAMPLES_MAX
+    assert len(found[RUN_RATIOS]) == run_surprises.SAMPLES_MAX
+    assert next_estimates.error == estimates.error
+    assert next_surprises.usual == surprises.usual
+    assert store.submit(read_forecasts).result() == Learnt()
+    store.close()
+
+
+def keep_samples(store: Store, estimates: StartEstimates, surprises: RunSurprises, at_s: float) -> None:
+    for name, samples in ((START_ERRORS, estimates.news()), (RUN_RATIOS, surprises.news())):
+        assert samples is not None
+        store.put(samples_row(name, samples, at_s))
+
+
+def updates_of_waits(info: RuntimeInfo) -> list[JobUpdate]:
+    """What five were told who waited for a cell that runs for longer than it takes to foretell."""
+    with ExitStack() as stack:
+        ann, *crowd = [stack.enter_context(Client(info)) for _ in range(6)]
+        running = ann.submit(act("sleep 1.5"), cell="long")
+        ann.until(running, "RUNNING")
+        waiting = [one.submit(act(""), cell="next") for one in crowd]
+        assert all(one.result(job).outcome == "done" for one, job in zip(crowd, waiting, strict=True))
+        return [update for one in crowd for update in one.updates]
+
+
+def is_unusual(info: RuntimeInfo) -> bool:
+    """A cell that runs a hundred times as long as it did before."""
+    with Client(info) as ann, closing(rest(info)) as client:
+        assert ann.run(act("sleep 0.01"), cell="loop").outcome == "done"
+        stuck = ann.submit(act("sleep 30"), cell="loop")
+        ann.until(stuck, "RUNNING")
+        wait_for(lambda: client.queue()["running"][0]["since"] + 3 < client.queue()["now"])
+        sentence = client.why(stuck)["sentence"]
+        client.cancel(stuck)
+        assert ann.result(stuck).outcome == "cancelled"
+    return "Unusually long" in sentence
+
+
+@pytest.mark.processes
+def test_how_far_starts_were_off_and_what_is_unusual_is_known_after_a_kill(
+    database: str, tmp_path: Path
+) -> None:
+    engine = sa.create_engine(database)
+
+    def stored() -> tuple[int, int]:
+        with engine.connect() as other:
+            found = read_samples(other)
+        return len(found.get(START_ERRORS, ())), len(found.get(RUN_RATIOS, ()))
+
+    with running_pool(tmp_path, "cpu:1", database=database) as info:
+        first = updates_of_waits(info)
+        assert all(update.estimate_error_s is None for update in first)
+        assert not is_unusual(info)
+        with Client(info) as ann:
+            for _ in range(run_surprises.SAMPLES_MIN + 1):
+                assert ann.run(act("sleep 0.002"), cell="loop").outcome == "done"
+        with closing(rest(info)) as client:
+            error = client.queue()["estimate_error"]
+        wait_for(lambda: stored()[0] == error["count"] and stored()[1] >= run_surprises.SAMPLES_MIN)
+        os.kill(info.pid, signal.SIGKILL)
+        until_dead(info.pid)
+    engine.dispose()
+    with running_pool(tmp_path, "cpu:1", database=database) as info:
+        with closing(rest(info)) as client:
+            assert client.queue()["estimate_error"] == error
+        told = [update for update in updates_of_waits(info) if update.estimate_s is not None]
+        assert told
+        assert all(update.estimate_error_s is not None for update in told)
+        assert is_unusual(info)

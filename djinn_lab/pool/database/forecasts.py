@@ -1,4 +1,5 @@
-"""What forecasts of seconds and bytes are made from, in the database: the next pool goes on with it.
+"""What forecasts of seconds and bytes are made from, and how far the pool's forecasts were off, in the
+database: the next pool goes on with it.
 
 Written a moment later and once for all runs of a program meanwhile, so that no cell waits for it. Bounded: of
 each program that is remembered its latest runs, of each kind of forecast how far the latest were off.
@@ -17,9 +18,15 @@ from djinn_lab.pool.database.batch import PROGRAM, Kind, Row
 from djinn_lab.pool.database.tables import forecasts
 
 OFF = "off"
+SAMPLES = "samples"
+START_ERRORS = "starts"
+"""Seconds between foretold and actual starts."""
+RUN_RATIOS = "runs"
+"""Run times over what was foretold."""
 WHERE_CHARACTERS_MAX = 200
 _encode = msgspec.msgpack.Encoder().encode
 _decode_uses = msgspec.msgpack.Decoder(tuple[Use, ...]).decode
+_decode_samples = msgspec.msgpack.Decoder(tuple[float, ...]).decode
 _decode_off = msgspec.msgpack.Decoder(tuple[tuple[float, float], ...]).decode
 
 
@@ -33,15 +40,28 @@ def forecast_rows(learnt: Learnt, at_s: float) -> Iterator[Row]:
 
 
 def read_forecasts(connection: sa.Connection) -> Learnt:
-    """All that is known."""
+    """All that is known of seconds and bytes."""
     column, found = forecasts.c, Learnt()
-    query = sa.select(column.kind, column.name, column.learnt).order_by(column.at_s, column.name)
+    query = sa.select(column.kind, column.name, column.learnt).where(column.kind.in_((PROGRAM, OFF)))
+    query = query.order_by(column.at_s, column.name)
     for row in connection.execute(query):
         if row.kind == PROGRAM:
             found.uses[row.name] = _decode_uses(row.learnt)
         else:
             found.off[row.name] = _decode_off(row.learnt)
     return found
+
+
+def samples_row(name: str, samples: tuple[float, ...], at_s: float) -> Row:
+    """In place of those of the same name; oldest first."""
+    return _row(SAMPLES, name, at_s, samples)
+
+
+def read_samples(connection: sa.Connection) -> dict[str, tuple[float, ...]]:
+    """By name, oldest first."""
+    column = forecasts.c
+    found = connection.execute(sa.select(column.name, column.learnt).where(column.kind == SAMPLES))
+    return {row.name: _decode_samples(row.learnt) for row in found}
 
 
 def _row(kind: str, name: str, at_s: float, learnt: object) -> Row:
