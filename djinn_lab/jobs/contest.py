@@ -312,6 +312,8 @@ class Contest:
     # -- obeying a plan ------------------------------------------------------------------------------------
 
     def _obey(self, plan: Plan, at_s: float) -> None:
+        for waits in plan.given_up:
+            self.cluster.unpin(waits)
         for top_up in plan.top_ups:
             self.shares.correct(top_up.job, top_up.charge)
             holding = self.cluster.holdings[top_up.job]

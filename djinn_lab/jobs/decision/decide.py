@@ -86,19 +86,27 @@ class _Decision:
             tuple(trial.top_ups),
             None if trial.wake_s == math.inf else trial.wake_s,
             trial.keeps,
+            tuple(trial.given_up),
         )
 
     def _pins(self) -> None:
-        """Places that were kept: taken where everybody has left, else closed to others."""
+        """Places that were kept: taken where everybody has left, else closed to others. Given up where its
+        account may not have it any more."""
         trial, cluster = self.trial, self.trial.cluster
         for pin in cluster.pins.values():
-            request = cluster.waiting[pin.job]
+            request, members = cluster.waiting[pin.job], members_in(pin.where)
             left = not any(cluster.leaving.get(victim) == pin.job for victim in pin.victims)
-            if left and request.startable and fits_at(trial.room, request.demand, pin.where):
+            hit = start_limit(cluster, trial.shares, request, trial.now_s, trial.more, members)
+            if left and hit is not None:
+                trial.wake_by(hit.until_s or 0.0)
+                trial.give_up(pin)
+                self._note(request, Reason.ACCOUNT_LIMIT, hit)
+            elif left and request.startable and fits_at(trial.room, request.demand, pin.where):
                 trial.start(request, Placed(pin.where, {}), pinned=True)
                 self._note(request, Reason.STARTS_NOW)
             else:
                 trial.keep(request, pin.where, pin.victims)
+                trial.count(request, members)
                 self._note(request, Reason.MAKING_ROOM)
 
     # -- in order --------------------------------------------------------------------------------------------

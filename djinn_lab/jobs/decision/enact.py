@@ -20,6 +20,8 @@ def enact(cluster: Cluster, shares: ShareTree, plan: Plan) -> None:
         shares.correct(top_up.job, top_up.charge)
         holding = cluster.holdings[top_up.job]
         cluster.update(replace(holding, charged_until_s=top_up.charged_until_s))
+    for job in plan.given_up:
+        cluster.unpin(job)
     for start in plan.starts:
         request = cluster.waiting[start.job]
         shares.admit(start.job, request.account, plan.now_s, start.charge)

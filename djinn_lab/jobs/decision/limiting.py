@@ -9,13 +9,18 @@ from djinn_lab.jobs.request import Request
 
 
 def start_limit(
-    cluster: Cluster, shares: ShareTree, request: Request, now_s: float, more: dict[str, float]
+    cluster: Cluster,
+    shares: ShareTree,
+    request: Request,
+    now_s: float,
+    more: dict[str, float],
+    members: int | None = None,
 ) -> LimitHit | None:
-    """The first hard limit, from the pool down, that keeps it from starting. ``more``: devices that the
-    decision has given out already, by account."""
+    """The first hard limit, from the pool down, that keeps it from starting with so many members (None: as
+    few as it takes). ``more``: devices that the decision has given out or keeps already, by account."""
     if not shares.limited:
         return None
-    wanted = devices_of(request.demand, request.demand.members_min)
+    wanted = devices_of(request.demand, request.demand.members_min if members is None else members)
     for node in shares.lineage(request.account):
         limits = node.limits
         if limits.devices_max is not None:
@@ -30,15 +35,19 @@ def start_limit(
     return None
 
 
-def members_allowed(cluster: Cluster, shares: ShareTree, request: Request, more: dict[str, float]) -> int:
-    """As many members as the limits of its accounts leave it; at least its minimum is known to be allowed."""
+def members_allowed(
+    cluster: Cluster, shares: ShareTree, request: Request, more: dict[str, float], *, soft: bool = False
+) -> int:
+    """As many members as the limits of its accounts leave it, with ``soft`` the soft ones, too; at least its
+    minimum is known to be allowed."""
     allowed = request.demand.members
     if shares.limited and request.demand.device_milli:
         for node in shares.lineage(request.account):
-            if node.limits.devices_max is not None:
-                used = cluster.devices_held.get(node.account, 0.0) + more.get(node.account, 0.0)
-                left = (node.limits.devices_max - used) * 1000 / request.demand.device_milli
-                allowed = min(allowed, int(left + 1e-9))
+            for most in (node.limits.devices_max, node.limits.devices_soft if soft else None):
+                if most is not None:
+                    used = cluster.devices_held.get(node.account, 0.0) + more.get(node.account, 0.0)
+                    left = (most - used) * 1000 / request.demand.device_milli
+                    allowed = min(allowed, int(left + 1e-9))
     return max(allowed, request.demand.members_min)
 
 

@@ -57,7 +57,8 @@ class TopUp(msgspec.Struct, frozen=True):
 
 class Plan(msgspec.Struct, frozen=True):
     """``wake_at_s``: when the next decision could be another although nothing happens, None when never.
-    ``promised``: the reservations are to be kept from now on."""
+    ``promised``: the reservations are to be kept from now on. ``given_up``: jobs whose places are kept no
+    longer, since their accounts may not have them any more."""
 
     now_s: float
     starts: tuple[Start, ...] = ()
@@ -66,7 +67,8 @@ class Plan(msgspec.Struct, frozen=True):
     top_ups: tuple[TopUp, ...] = ()
     wake_at_s: float | None = None
     promised: bool = False
+    given_up: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         """Is there anything to do?"""
-        return bool(self.starts or self.preemptions or self.top_ups)
+        return bool(self.starts or self.preemptions or self.top_ups or self.given_up)

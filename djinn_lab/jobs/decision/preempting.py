@@ -56,6 +56,7 @@ from djinn_lab.jobs.decision.keys import (
     weight,
     within_key,
 )
+from djinn_lab.jobs.decision.limiting import members_allowed
 from djinn_lab.jobs.decision.plan import Preemption
 from djinn_lab.jobs.decision.policy import PROMISING, Cause
 from djinn_lab.jobs.decision.runners import Runners
@@ -129,8 +130,9 @@ def find(trial: Trial, request: Request) -> Preemption | None:
 
 class _Contest:
     """A candidate against those who run, account by account or, where they all stand together beside the
-    candidate's own line, group by group. Those too small to have to go are not looked at. ``within``: its
-    demand, with no more members than its guarantees cover; for this, others leave for a guarantee."""
+    candidate's own line, group by group. Those too small to have to go are not looked at. ``demand``: what
+    it wants, with no more members than its accounts' limits leave it, soft ones too. ``within``: this, with
+    no more than its guarantees cover; for it, others leave for a guarantee."""
 
     def __init__(self, trial: Trial, request: Request) -> None:
         self.trial, self.request, self.policy = trial, request, trial.policy
@@ -145,7 +147,11 @@ class _Contest:
         self.fair_s = self.policy.fair_margin_s if fair else math.inf
         self.runners = trial.runners
         self.standing = trial.standing
-        self.within = request.demand
+        allowed = members_allowed(trial.cluster, trial.shares, request, trial.more, soft=True)
+        self.demand = request.demand
+        if allowed < request.demand.members:
+            self.demand = replace(request.demand, members=allowed)
+        self.within = self.demand
         self.shorter = (
             "shorter" in self.policy.preempts and request.estimate_s is not None and self.size < trial.largest
         )
@@ -302,7 +308,7 @@ def _on_one_node(
 def _attempt(contest: _Contest, victims: Sequence[Victim], only: frozenset[str] | None) -> Found | None:
     """Let them go one by one until it fits, then take back whoever need not have gone. Undone at the end."""
     trial, request = contest.trial, contest.request
-    room, demand = trial.room, request.demand
+    room, demand = trial.room, contest.demand
     leaving = None if trial.standing is None else Leaving(trial.standing, request)
     whole = demand.device_milli == WHOLE_DEVICE_MILLI
     mark = room.checkpoint()

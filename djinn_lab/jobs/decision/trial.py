@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from djinn_lab.jobs.backfill import Ending, Profile, Slot
-from djinn_lab.jobs.decision.cluster import Cluster
+from djinn_lab.jobs.decision.cluster import Cluster, Pin
 from djinn_lab.jobs.decision.guarantees import Standing
 from djinn_lab.jobs.decision.keys import devices_of, estimate_s, remaining_s
 from djinn_lab.jobs.decision.plan import Preemption, Reserved, Start, TopUp
@@ -28,9 +28,8 @@ once."""
 
 class Trial:
     """``closed``: nodes where somebody is still moving aside for somebody else; ``displaced``: those, and
-    how long the others want their room. ``more``: devices given
-    out, by account and everybody above. ``wake_s``: the earliest moment at which a clock alone changes
-    something."""
+    how long the others want their room. ``more``: devices given out or kept, by account and everybody
+    above. ``wake_s``: the earliest moment at which a clock alone changes something."""
 
     def __init__(self, cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float) -> None:
         self.cluster, self.shares, self.policy, self.now_s = cluster, shares, policy, now_s
@@ -40,6 +39,7 @@ class Trial:
         self.preemptions: list[Preemption] = []
         self.reservations: list[Reserved] = []
         self.top_ups: list[TopUp] = []
+        self.given_up: list[str] = []
         self.victims: set[str] = set(cluster.leaving)
         self.displaced: dict[str, float | None] = {}
         self.closed: set[str] = set()
@@ -171,6 +171,12 @@ class Trial:
             slot = Slot(self.now_s, members_in(part), part)
             self._profile.reserve(request.demand, slot, request.estimate_s)
 
+    def give_up(self, pin: Pin) -> None:
+        """The place that was kept is open to everybody again."""
+        self.given_up.append(pin.job)
+        if self.standing is not None:
+            self.standing.add(self.cluster.waiting[pin.job], -members_in(pin.where))
+
     # -- promises to those who are ahead ---------------------------------------------------------------------
 
     def promise(self, request: Request) -> None:
@@ -280,9 +286,13 @@ class Trial:
         self.admitted.append(request.job)
         if self.standing is not None and request.job not in self.cluster.pins:
             self.standing.add(request, members)
+        self.count(request, members)
+        return charge
+
+    def count(self, request: Request, members: int) -> None:
+        """So many more devices for its account, and all above."""
         for name in self.cluster.above(request.account):
             self.more[name] = self.more.get(name, 0.0) + devices_of(request.demand, members)
-        return charge
 
 
 def fits_at(room: Room, demand: Demand, where: Where) -> bool:
