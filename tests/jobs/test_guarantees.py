@@ -263,6 +263,32 @@ def test_more_guaranteed_than_there_is_is_told_with_numbers_and_outlives_the_tre
     assert told(shares, "vision") == f"{told(shares, 'speech')} {told(shares, 'vision/bob')}"
 
 
+def test_a_guarantee_above_the_limit_of_an_account_above_is_told_on_both() -> None:
+    shares = ShareTree()
+    guarantee(shares, "vision/ann", 3)
+    guarantee(shares, "vision/train/bob", 2)
+    assert not any(one.overcommitted for one in shares.view(0.0))
+    shares.set_limits("vision", Limits(devices_max=2))
+    ann = (
+        "vision/ann is guaranteed 3 devices, and vision may have 2 at once: "
+        "it can never have all of its guarantee."
+    )
+    assert told(shares, "vision") == told(shares, "vision/ann") == ann
+    assert not told(shares, "vision/train") + told(shares, "vision/train/bob"), "it has what it is guaranteed"
+    shares.set_limits("vision", Limits(devices_max=2, devices_soft=1))
+    assert told(shares, "vision/train/bob") == (
+        "vision/train/bob is guaranteed 2 devices, and the soft limit of vision is 1: "
+        "nobody moves aside for more than that."
+    )
+    assert told(shares, "vision") == (
+        "vision/ann is guaranteed 3 devices, and the soft limit of vision is 1: "
+        "nobody moves aside for more than that. So it is with 1 more account below it."
+    )
+    shares.set_limits("vision", Limits())
+    shares.set_limits("", Limits(devices_max=2.5))
+    assert "and the pool may have 2.5 at once" in told(shares, "vision/ann")
+
+
 def test_a_job_is_told_its_class() -> None:
     pool = flooded(2, vision=1)
     pool.arrive(request("late", 50, account="vision/ann", at_s=5, seconds=HOUR_S))

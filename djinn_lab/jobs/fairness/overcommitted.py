@@ -1,6 +1,10 @@
-"""Guarantees that are more than there is: allowed, since seldom all want theirs at once, but told."""
+"""Guarantees that are more than there is: allowed, since seldom all want theirs at once, but told. And those
+that are more than an account above may have, so that nobody ever has all of it."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterator
 
 from djinn_lab.jobs.fairness.account import Account
 
@@ -11,11 +15,12 @@ def overcommitted(account: Account, devices: float) -> str:
     levels = [account]
     if account.parent is not None and account.limits.devices_guaranteed is not None:
         levels.insert(0, account.parent)
-    return " ".join(filter(None, (_of_children(level, devices) for level in levels)))
+    together = (_of_children(level, devices) for level in levels)
+    return " ".join(filter(None, (_out_of_reach(account), *together)))
 
 
 def _of_children(above: Account, devices: float) -> str:
-    total = sum(child.limits.devices_guaranteed or 0.0 for child in above.children.values())
+    total = sum(_guaranteed(child) for child in above.children.values())
     own = above.limits.devices_guaranteed
     most = devices if own is None else own
     if total <= most or (own is None and not devices):
@@ -24,3 +29,51 @@ def _of_children(above: Account, devices: float) -> str:
     has = "the pool has" if own is None else f"{above.account} itself"
     numbers = f"{total:g} devices together, and {has} {most:g}"
     return f"{who} are guaranteed {numbers}: not all can have theirs at once."
+
+
+def _out_of_reach(account: Account) -> str:
+    """Its own guarantee where that is more than a limit above it; else the largest below it that is more than
+    its limits, and how many others are."""
+    lowest = min(_ancestors(account), key=_limit, default=account)
+    if _limit(lowest) < _guaranteed(account):
+        return _never(account, lowest)
+    most = _limit(account)
+    missing = [one for one in _below(account) if _guaranteed(one) > most]
+    if not missing:
+        return ""
+    first = max(missing, key=lambda one: (_guaranteed(one), one.path))
+    others = len(missing) - 1
+    more = f" So it is with {others} more account{'s' if others > 1 else ''} below it." if others else ""
+    return _never(first, account) + more
+
+
+def _never(account: Account, above: Account) -> str:
+    most, whose = _limit(above), above.account or "the pool"
+    said = f"{account.account} is guaranteed {_guaranteed(account):g} devices"
+    if above.limits.devices_max == most:
+        return f"{said}, and {whose} may have {most:g} at once: it can never have all of its guarantee."
+    return f"{said}, and the soft limit of {whose} is {most:g}: nobody moves aside for more than that."
+
+
+def _limit(account: Account) -> float:
+    """The lower of both, infinite where there is none."""
+    limits = (account.limits.devices_max, account.limits.devices_soft)
+    return min((one for one in limits if one is not None), default=math.inf)
+
+
+def _guaranteed(account: Account) -> float:
+    return account.limits.devices_guaranteed or 0.0
+
+
+def _ancestors(account: Account) -> Iterator[Account]:
+    """From the nearest up."""
+    above = account.parent
+    while above is not None:
+        yield above
+        above = above.parent
+
+
+def _below(account: Account) -> Iterator[Account]:
+    for child in account.children.values():
+        yield child
+        yield from _below(child)

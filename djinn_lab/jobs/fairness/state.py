@@ -54,7 +54,8 @@ class AccountView(msgspec.Struct, frozen=True):
     """An account for people. ``share``: its part of the pool by weights. ``usage``: fractions of the pool's
     window, by resource. ``dominant``: the largest. ``level``: dominant usage over weight, which siblings are
     compared by, the lowest first. ``rank``: among all leaves, 1 first, ties equal; None for inner ones.
-    ``overcommitted``: a sentence where more devices are guaranteed beside or below it than there are."""
+    ``overcommitted``: a sentence where more devices are guaranteed beside or below it than there are, or than
+    an account above may have."""
 
     account: str
     weight: float
