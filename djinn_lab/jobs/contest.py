@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from djinn_lab.jobs import lifecycle
 from djinn_lab.jobs.commands import ChargeAccount, PlaceSegment, StartSegment
 from djinn_lab.jobs.conditions import jobs_in
-from djinn_lab.jobs.decision import POLICIES, Cause, Cluster, Plan, QueuePolicy, Start, decide, submit_limit
+from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start, decide, submit_limit
+from djinn_lab.jobs.displacement import for_whom
 from djinn_lab.jobs.fairness import Amounts, Capacity, ShareTree
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.messages import MemoryNeed, SegmentSubmitted
@@ -322,7 +323,8 @@ class Contest:
             self.cluster.preempt(preemption.by, preemption.victims, preemption.where, at_s)
             for victim, cause in zip(preemption.victims, preemption.causes, strict=True):
                 asked, by = self.tables.jobs[victim], self.tables.jobs[preemption.by]
-                lifecycle.ask_to_move_aside(self.tables, asked, self._for_whom(by, asked, cause))
+                whom = for_whom(by, asked, cause, self.shares, self.cluster.calendar)
+                lifecycle.ask_to_move_aside(self.tables, asked, whom)
         for start in plan.starts:
             job = self.tables.jobs[start.job]
             chosen = [node for node, _ in start.where]
@@ -334,14 +336,6 @@ class Contest:
             else:
                 self.passed_over.add(job.job)
                 self._follow_session(job.session, at_s)
-
-    def _for_whom(self, by: Job, victim: Job, cause: Cause) -> str:
-        """Does the victim move aside."""
-        whom = f"for {by.user}'s job {by.job[:8]} ({by.priority})"
-        met = self.shares.guarantee_met(by.account, victim.account) if cause == "guarantee" else None
-        if met is None:
-            return whom
-        return f"{whom}: {met[0]} is within its {met[1]:g} guaranteed device{'' if met[1] == 1 else 's'}"
 
     def _start(self, job: Job, start: Start, at_s: float) -> None:
         assert job.held_on is not None

@@ -173,6 +173,7 @@ class _Decision:
         return (
             self.tries <= 0
             and self.owing is None
+            and not self.trial.overstaying
             and self.trace is None
             and not self.trial.keeps
             and not self.trial.cluster.sharing
@@ -227,13 +228,11 @@ class _Decision:
         if placed is not None:
             self._start(request, placed, cursor)
             return
-        claims = self.owing is not None and self.owing.claims_anywhere(request)
-        if self.why is Reason.BUSY and (self.tries > 0 or claims):
-            found = self._find_victims(request, claims)
-            if found is not None:
-                self._preempt(request, found)
-                cursor.next_of_class()
-                return
+        found = self._find_victims(request)
+        if found is not None:
+            self._preempt(request, found)
+            cursor.next_of_class()
+            return
         raised = steps(request, self.policy, self.trial.now_s) > 0
         if self.why is Reason.BUSY and self._impossible(request, raised):
             self.why = Reason.IMPOSSIBLE
@@ -276,9 +275,20 @@ class _Decision:
                 pass
         cursor.drop_class()
 
-    def _find_victims(self, request: Request, claims: bool) -> Preemption | None:
-        """Not tried for who asks for the same as somebody of the same account that could not, for longer.
-        ``claims``: it is within a guarantee, and tried however many were before."""
+    def _find_victims(self, request: Request) -> Preemption | None:
+        """Who is within a guarantee is tried however many were before."""
+        if self.trial.overstaying:
+            home = request.home if self.why is Reason.HOME else None
+            found = preempting.reclaim(self.trial, request, home)
+            if found is not None:
+                return found
+        claims = self.owing is not None and self.owing.claims_anywhere(request)
+        if self.why is Reason.BUSY and (self.tries > 0 or claims):
+            return self._try_victims(request, claims)
+        return None
+
+    def _try_victims(self, request: Request, claims: bool) -> Preemption | None:
+        """Not tried for who asks for the same as somebody of the same account that could not, for longer."""
         asked = (request.account, request.demand, claims)
         needed_s = estimate_s(request, self.policy)
         found = None

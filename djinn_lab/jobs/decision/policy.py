@@ -26,10 +26,10 @@ nobody."""
 PROMISING: frozenset[Passing] = frozenset({"starving", "easy", "conservative"})
 """With these, who is ahead may be promised room, and nobody may start in it."""
 
-Cause = Literal["rank", "fairness", "shorter", "attained", "guarantee"]
+Cause = Literal["rank", "fairness", "shorter", "attained", "guarantee", "reservation"]
 """Why one job may preempt another: better priority; its account would still be behind the other's; it is much
 shorter; it has had less service; its account holds no more than it is guaranteed with it, which counts under
-every policy that has any of the others."""
+every policy that has any of the others; its node is reserved for it, not for the other, under any policy."""
 
 
 class QueuePolicy(msgspec.Struct, frozen=True):

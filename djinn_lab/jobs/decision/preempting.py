@@ -27,16 +27,20 @@ h(A) + c <= G(A), whether it waits or runs. Where accounts have guarantees,
 - c may preempt v for its guarantee when c is within it, v's rank is not better, and B without v holds no
   less than its own; for fairness, shortness and attained service c may preempt v of another account only
   where B does;
-- whatever the cause but the rank, all that leave for c together leave no account, of any level, with less of
-  its guarantee than it held, c counted (:class:`~.guarantees.Leaving`).
+- whatever the cause but the rank or a reservation, all that leave for c together leave no account, of any
+  level, with less of its guarantee than it held, c counted (:class:`~.guarantees.Leaving`).
 Suppose c preempts v of another account so. Then h(B) >= G(B) once all have left, so v is not within, and v
 against c is no preemption for a guarantee. If c came by its guarantee, A without c holds less than its own,
 so v against c is none for the other three, nor for its rank. If c came by one of the three, their proofs
 above are what they were: guarantees only take from them. If c came by its rank, v has the worse one.
 
-Nor is there a longer loop that a guarantee is part of, unless something ends, arrives or has a better rank:
-the sum over all accounts of min(held, guaranteed) never falls then, and each preemption for a guarantee,
-whose victims are all of others, raises it."""
+**A reservation** that has begun (:func:`reclaim`) puts whoever it admits before whoever it does not, on its
+nodes, whatever else: who had to leave such a node is not placed there again before the reservation ends, so
+each job leaves each of its nodes at most once for this cause, and no loop holds one.
+
+Nor is there a longer loop that a guarantee is part of, unless something ends, arrives, is reserved or has a
+better rank: the sum over all accounts of min(held, guaranteed) never falls then, and each preemption for a
+guarantee, whose victims are all of others, raises it."""
 
 from __future__ import annotations
 
@@ -53,6 +57,7 @@ from djinn_lab.jobs.decision.keys import (
     devices_of,
     effective_rank,
     estimate_s,
+    remaining_s,
     weight,
     within_key,
 )
@@ -117,14 +122,31 @@ def find(trial: Trial, request: Request) -> Preemption | None:
         victims = [one for one in victims if one.cause != "guarantee"]
     if best is None and victims:
         best = _cheapest(contest, victims)
-    if best is None:
+    return None if best is None else _preemption(request, best)
+
+
+def reclaim(trial: Trial, request: Request, node: str | None) -> Preemption | None:
+    """As :func:`find`, of nodes that are reserved for it (``node``: of this one), from those who overstay
+    there. An operator said so, so neither ranks and shares nor a minimum run time stand against it."""
+    overstaying = trial.overstaying.against(request, node) if trial.overstaying else []
+    if not overstaying:
         return None
+    if request.preempted_at_s is not None and request.preempted_at_s >= trial.now_s:
+        trial.wake_by(trial.now_s + AGAIN_S)
+        return None
+    contest = _Contest(trial, request)
+    victims = (contest.overstayer(one) for one in overstaying if trial.may_leave(one))
+    best = _cheapest(contest, sorted(victims, key=lambda victim: victim[:4]))
+    return None if best is None else _preemption(request, best)
+
+
+def _preemption(request: Request, found: Found) -> Preemption:
     return Preemption(
         request.job,
-        tuple(victim.holding.request.job for victim in best.victims),
-        best.where,
-        tuple(victim.cause for victim in best.victims),
-        best.cost_s,
+        tuple(victim.holding.request.job for victim in found.victims),
+        found.where,
+        tuple(victim.cause for victim in found.victims),
+        found.cost_s,
     )
 
 
@@ -210,7 +232,7 @@ class _Contest:
 
     def _victim(self, holding: Holding, left_s: float, size: float, group: Group) -> Victim | None:
         policy, victim = self.policy, holding.request
-        if victim.job in self.trial.victims or not holding.preemptible:
+        if not self.trial.may_leave(holding):
             return None
         if victim.preempted >= policy.preemptions_max and self.request.rank > 0:
             return None
@@ -218,8 +240,13 @@ class _Contest:
         cause = self._cause(holding, rank, size, group)
         if cause is None or self._protected(holding) or (self.promised and left_s < self.needed_s):
             return None
-        cost_s = holding.park_s * (1 + victim.preempted)
-        return Victim(-rank, cost_s, -left_s, -victim.number, holding, cause, group.theirs)
+        return Victim(-rank, _cost_s(holding), -left_s, -victim.number, holding, cause, group.theirs)
+
+    def overstayer(self, holding: Holding) -> Victim:
+        victim, now_s, mine = holding.request, self.trial.now_s, self.claim.account
+        rank = effective_rank(victim, self.policy, now_s)
+        left_s = remaining_s(holding, self.policy, now_s)
+        return Victim(-rank, _cost_s(holding), -left_s, -victim.number, holding, "reservation", mine)
 
     def _protected(self, holding: Holding) -> bool:
         """In its minimum run time; then the trial wakes at its end."""
@@ -259,6 +286,10 @@ class _Contest:
         if self.standing is None or group.mine is group.theirs:
             return False
         return self.standing.protects(group.theirs, holding)
+
+
+def _cost_s(holding: Holding) -> float:
+    return holding.park_s * (1 + holding.request.preempted)
 
 
 def _less_served(trial: Trial, request: Request, holding: Holding) -> bool:
@@ -317,7 +348,8 @@ def _attempt(contest: _Contest, victims: Sequence[Victim], only: frozenset[str] 
         for victim in victims:
             if len(gone) == trial.policy.victims_max:
                 return None
-            if leaving is not None and not leaving.admits(victim.holding, by_rank=victim.cause == "rank"):
+            anyhow = victim.cause in ("rank", "reservation")
+            if leaving is not None and not leaving.admits(victim.holding, by_rank=anyhow):
                 continue
             room.give(victim.holding.request.demand, victim.holding.where)
             gone.append(victim)

@@ -12,6 +12,7 @@ from djinn_lab.jobs.backfill import Ending, Profile, Slot
 from djinn_lab.jobs.decision.cluster import Cluster, Pin
 from djinn_lab.jobs.decision.guarantees import Standing
 from djinn_lab.jobs.decision.keys import devices_of, estimate_s, remaining_s
+from djinn_lab.jobs.decision.overstaying import Overstaying
 from djinn_lab.jobs.decision.plan import Preemption, Reserved, Start, TopUp
 from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.decision.runners import RunnerIndex
@@ -59,6 +60,13 @@ class Trial:
             Standing(cluster, shares) if shares.guarantees and policy.preempts and cluster.waiting else None
         )
         """None where nobody is guaranteed devices, or nobody may be made to move aside."""
+        self.overstaying = Overstaying(cluster, now_s) if cluster.calendar else None
+        for entry in cluster.calendar.values():
+            self.wake_by(entry.begins_s)
+
+    def may_leave(self, holding: Holding) -> bool:
+        """It can move aside, and does not already."""
+        return holding.preemptible and holding.request.job not in self.victims
 
     def wake_by(self, at_s: float) -> None:
         if self.now_s < at_s < self.wake_s:

@@ -1,0 +1,99 @@
+"""Devices that are kept for some accounts for a while, and those who still run there when it begins."""
+
+from __future__ import annotations
+
+import pytest
+from driven_pool import DrivenPool, device_nodes, drawn_request, request
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from djinn_lab.jobs.decision import POLICIES, Calendar
+
+BEGINS_S, ENDS_S = 50.0, 80.0
+KEPT = frozenset({"gpu:0"})
+
+
+def reserved(policy: str, devices: int = 1, park_s: float = 0.0) -> DrivenPool:
+    pool = DrivenPool(device_nodes(devices), POLICIES[policy], park_s=park_s)
+    pool.cluster.set_calendar(Calendar("course", KEPT, BEGINS_S, ENDS_S, frozenset({"teaching"})))
+    return pool
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_who_overstays_moves_aside_for_those_it_is_kept_for_and_goes_on_afterwards(policy: str) -> None:
+    pool = reserved(policy)
+    pool.arrive(request("late", 0, seconds=40, rank=0), runs_s=100)  # runs longer than was expected
+    pool.arrive(request("lesson", 1, seconds=10, at_s=20, account="teaching/ann", rank=4))
+    pool.run()
+    assert pool.first_start_s == {"late": 0.0, "lesson": BEGINS_S}
+    assert pool.preemptions == [(BEGINS_S, "late", "lesson")]
+    assert pool.ended_s == {"lesson": 60.0, "late": ENDS_S + 50.0}
+
+
+def test_nobody_moves_aside_for_a_reservation_that_nobody_uses() -> None:
+    pool = reserved("ours")
+    pool.arrive(request("late", 0, seconds=40), runs_s=100)
+    pool.arrive(request("another", 1, seconds=10, at_s=55, account="vision"))
+    pool.run(until_s=ENDS_S - 1)
+    assert pool.preemptions == []
+    assert pool.first_start_s == {"late": 0.0}
+
+
+def test_who_it_is_kept_for_keeps_what_it_has_there() -> None:
+    pool = reserved("ours")
+    pool.arrive(request("lesson", 0, seconds=30, at_s=45, account="teaching/ann"))
+    pool.arrive(request("next", 1, seconds=30, at_s=60, account="teaching/ann"))
+    pool.run()
+    assert pool.preemptions == []
+    assert pool.first_start_s == {"lesson": 45.0, "next": 75.0}
+
+
+def test_a_gang_that_overstays_leaves_as_a_whole() -> None:
+    pool = reserved("ours", devices=2)
+    pool.arrive(request("gang", 0, members=2, seconds=40), runs_s=100)
+    pool.arrive(request("lesson", 1, seconds=10, at_s=60, account="teaching/ann"))
+    pool.run()
+    assert pool.preemptions == [(60.0, "gang", "lesson")]
+    assert pool.ended_s == {"lesson": 70.0, "gang": ENDS_S + 40.0}
+
+
+LOADS = st.lists(
+    st.tuples(
+        st.sampled_from(["teaching/ann", "org/bob", "org/carl"]),
+        st.integers(0, 4),
+        st.integers(0, 120),
+        st.integers(1, 80),
+        st.integers(1, 2),
+    ),
+    min_size=1,
+    max_size=16,
+)
+
+
+@given(LOADS, st.sampled_from(sorted(POLICIES)), st.sampled_from([1.0, 3.0]))
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_everybody_ends_and_each_leaves_for_it_at_most_once(
+    load: list[tuple[str, int, int, int, int]], policy: str, longer: float
+) -> None:
+    """While it lasts nobody else starts there, and who has left does not come back."""
+    pool = reserved(policy, devices=2, park_s=0.5)
+    for number, drawn in enumerate(load):
+        pool.arrive(drawn_request(number, *drawn), runs_s=longer * drawn[3])
+    theirs = {f"job{number}" for number, drawn in enumerate(load) if drawn[0] == "teaching/ann"}
+    pool.run(steps_max=20_000)
+    assert len(pool.ended_s) == len(load)
+    began = {
+        job
+        for job, where, start_s, _ in pool.intervals
+        if BEGINS_S <= start_s < ENDS_S and not KEPT.isdisjoint(node for node, _ in where)
+    }
+    assert began <= theirs
+    left = [
+        victim
+        for plan in pool.plans
+        for made in plan.preemptions
+        for victim, cause in zip(made.victims, made.causes, strict=True)
+        if cause == "reservation"
+    ]
+    assert len(left) == len(set(left))
+    assert theirs.isdisjoint(left)

@@ -1,0 +1,46 @@
+"""A reservation on a live pool: whoever it is made for has the device when it begins, whatever runs there."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from pool_kit import Client
+from real_pool import PoolUnderTest, wait_for
+from training import training
+
+pytestmark = pytest.mark.processes
+
+MIB = 2**20
+
+
+def test_a_cell_moves_aside_for_a_reservation_and_goes_on_after_it_as_if_nothing_had_been(
+    tmp_path: Path,
+) -> None:
+    long, _ = training(600, size=128, ballast_bytes=16 * MIB)
+    short, _ = training(20, seed=1)
+    with PoolUnderTest(tmp_path, "cpu:1", 256 * MIB) as pool:
+        chief, info = pool.rest, pool.info
+        ann = chief.create_user("ann", account="research")["token"]
+        bob = chief.create_user("bob", account="teaching")["token"]
+        with Client(info, ann) as calm:
+            expected = calm.run(long)
+        with Client(info, ann) as researcher, Client(info, ann) as another, Client(info, bob) as teacher:
+            cell = researcher.submit(long, priority="CRITICAL")
+            researcher.until(cell, "RUNNING")
+            wait_for(lambda: chief.job(cell)["ops_done"] > 0)
+            chief.reserve("course", ["cpu:0"], ["teaching"], ends_at=time.time() + 600)
+            lesson = teacher.submit(short, priority="SCAVENGER")
+            assert teacher.result(lesson).outcome == "done"
+            whom = f"for bob's job {lesson[:8]} (SCAVENGER): cpu:0 is kept for teaching (course)"
+            assert whom in chief.job(cell)["reason"]
+            waits = another.submit(short, priority="CRITICAL")
+            another.until(waits, "QUEUED")
+            assert all("reserved for others" in chief.why(job)["sentence"] for job in (waits, cell))
+            chief.end_reservation("course")
+            assert another.result(waits).outcome == "done"
+            found = researcher.result(cell)
+    assert found.outcome == "done", found.error
+    assert [one.data for one in found.fetched] == [one.data for one in expected.fetched]
+    assert found.rng_state == expected.rng_state
