@@ -158,8 +158,7 @@ def describe_device(
     client = PoolClient.find()
     known = _device(client.status()["devices"], device)
     if label or taint or price is not None or clear:
-        kind = f"kind={device.partition(':')[0]}"
-        before = [] if clear else [one for one in known["labels"] if one != kind]
+        before = [] if clear else [one for one in known["labels"] if one not in known["own_labels"]]
         given = {one.partition("=")[0] for one in label or ()}
         labels = [*(one for one in before if one.partition("=")[0] not in given), *(label or ())]
         taints = dict.fromkeys((*(() if clear else known["taints"]), *(taint or ())))

@@ -9,6 +9,7 @@ from djinn_lab.client.cell import Cell
 from djinn_lab.client.cuts import is_explicit, name_of
 from djinn_lab.client.session import Session
 from djinn_lab.errors import PoolError
+from djinn_lab.jobs import Terms
 from djinn_lab.srg.merging import STREAMED
 from djinn_lab.units import format_seconds
 
@@ -20,7 +21,7 @@ def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator
         yield f"{report.cell}: no torch work was captured, so nothing was sent to the pool."
         return
     yield f"{report.cell} ran as job {report.job[:8]} on {report.device}."
-    yield from _device(session, report.device, cell.terms.target)
+    yield from _device(session, report.device, cell.terms)
     if report.gang:
         yield f"Gang: {report.gang}"
     yield from _queue(session, report.job, report.stages.get("queued", 0.0), waits)
@@ -31,18 +32,20 @@ def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator
     yield from _cuts(cell)
 
 
-def _device(session: Session, device: str | None, target: str | None) -> Iterator[str]:
-    if target is not None:
-        yield f"Placement: it asked for {target}, and {device} is that; its session's values are there now."
+def _device(session: Session, device: str | None, terms: Terms) -> Iterator[str]:
+    if terms.target is not None:
+        asked = f"it asked for {terms.target}, and {device} is that"
+        yield f"Placement: {asked}; its session's values are there now."
         return
     others = [info.device for info in session.welcome.devices if info.device != device]
     if not others:
         yield f"Placement: {device} is the pool's only device."
         return
+    near = ", room on one NUMA node" if terms.gang > 1 else ""
     yield (
         "Placement: a session is bound at its first cell to the device with the fewest sessions and waiting "
-        f"jobs (ties by price and name); its values are on {device} now, so this cell ran there, not on "
-        f"{', '.join(others)}. A session goes elsewhere where that is worth the copy, or asked for."
+        f"jobs (ties by price{near} and name); its values are on {device} now, so this cell ran there, "
+        f"not on {', '.join(others)}. A session goes elsewhere where that is worth the copy, or asked for."
     )
 
 

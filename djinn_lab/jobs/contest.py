@@ -27,6 +27,7 @@ from djinn_lab.jobs.displacement import for_whom
 from djinn_lab.jobs.fairness import Amounts, Capacity, ShareTree
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.messages import MemoryNeed, SegmentSubmitted
+from djinn_lab.jobs.placement.nearness import company
 from djinn_lab.jobs.request import Demand, Node, Request
 from djinn_lab.jobs.states import IN_LINE, RANKS, IllegalEvent, JobState, Move
 from djinn_lab.jobs.tables import Tables, moved
@@ -280,7 +281,8 @@ class Contest:
 
     def _bind_new(self, at_s: float) -> None:
         """Give jobs without a device one, so that memory can be asked: of those that suit it the least
-        loaded; ties by price and name. Binding is no promise: a decision may move the session."""
+        loaded; ties by price, for a gang by room nearby, and by name. Binding is no promise: a decision may
+        move the session."""
         tables = self.tables
         for job in sorted(tables.in_state(JobState.SUBMITTED), key=lambda job: job.arrival):
             if job.waits_for:
@@ -308,7 +310,12 @@ class Contest:
         for name in (*tables.bound.values(), *waiting):
             if name in load:
                 load[name] += 1
-        return min(load, key=lambda name: (load[name], tables.devices[name].price, name), default=None)
+        near = company(job.gang, [tables.devices[name] for name in load])
+
+        def rank(name: str) -> tuple[int, float, int, str]:
+            return load[name], tables.devices[name].price, -near.get(name, 0), name
+
+        return min(load, key=rank, default=None)
 
     # -- obeying a plan ------------------------------------------------------------------------------------
 

@@ -109,7 +109,8 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class DeviceView(msgspec.Struct, frozen=True):
-    """``line``: jobs queued for it, first to run first. ``sessions``: those bound to it."""
+    """``line``: jobs queued for it, first to run first. ``sessions``: those bound to it. ``own_labels``: of
+    all ``labels``, those that nobody gave it."""
 
     device: str
     alive: bool
@@ -120,6 +121,7 @@ class DeviceView(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
     price: float = 0.0
+    own_labels: tuple[str, ...] = ()
 
 
 class Closed(msgspec.Struct, frozen=True):

@@ -186,6 +186,7 @@ class JobQueue:
                 line=tuple(job.job for job in lines[name]),
                 sessions=tuple(sorted(s for s, bound in tables.bound.items() if bound == name)),
                 labels=tuple(sorted(device.labels)),
+                own_labels=tuple(sorted(device.own_labels)),
                 taints=tuple(sorted(device.taints)),
                 price=device.price,
             )
@@ -311,6 +312,7 @@ class JobQueue:
             raise IllegalEvent(f"{event.device} is already up", "pool")
         known.alive = True
         known.memory_bytes, known.link_bytes_per_s = event.memory_bytes, event.link_bytes_per_s
+        known.numa_node = event.numa_node
 
     def _lose_device(self, event: DeviceLost) -> None:
         known = self._tables.devices.get(event.device)

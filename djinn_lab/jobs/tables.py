@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from djinn_lab.jobs.awaited import Elsewhere
 from djinn_lab.jobs.commands import Command, EndSegment
 from djinn_lab.jobs.job import Closed, Job
+from djinn_lab.jobs.placement.nearness import NUMA, numa_of
 from djinn_lab.jobs.states import IN_LINE, TRANSITIONS, IllegalEvent, JobState, Move
 
 FINISHED_JOBS_MAX = 200
@@ -21,7 +22,8 @@ OUTCOME_MOVES = {"done": Move.FINISH, "failed": Move.FAIL, "cancelled": Move.CAN
 @dataclass(slots=True)
 class Device:
     """``alive``: its worker is up. ``cordoned``: nothing new starts. ``running``: the job that it runs.
-    ``taints``: only for those that tolerate all of them. ``price``: of a device-hour, in any currency."""
+    ``numa_node``: where it is, None where nobody knows. ``taints``: only for those that tolerate all of them.
+    ``price``: of a device-hour, in any currency."""
 
     device: str
     alive: bool = True
@@ -29,14 +31,23 @@ class Device:
     running: str | None = None
     memory_bytes: int = 0
     link_bytes_per_s: float = 0.0
+    numa_node: int | None = None
     given_labels: frozenset[str] = frozenset()
     taints: frozenset[str] = frozenset()
     price: float = 0.0
 
     @property
     def labels(self) -> frozenset[str]:
-        """What operators gave it, and its kind."""
-        return self.given_labels | {f"kind={self.device.partition(':')[0]}"}
+        """What operators gave it, and its own."""
+        return self.given_labels | self.own_labels
+
+    @property
+    def own_labels(self) -> frozenset[str]:
+        """Its kind, and its NUMA node, unless operators say that it is on another."""
+        own = {f"kind={self.device.partition(':')[0]}"}
+        if self.numa_node is not None and numa_of(self.given_labels) is None:
+            own.add(f"{NUMA}={self.numa_node}")
+        return frozenset(own)
 
 
 @dataclass(slots=True)

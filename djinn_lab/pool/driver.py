@@ -377,7 +377,7 @@ class Driver:
             )
         )
         link = ready.link_bytes_per_s or 0.0
-        self._jobs(jobs.DeviceAdded(now_s, device, ready.memory_bytes, link))
+        self._jobs(jobs.DeviceAdded(now_s, device, ready.memory_bytes, link, ready.numa_node))
 
 
 def _asks(job: jobs.Job) -> bool:

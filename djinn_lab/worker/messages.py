@@ -167,6 +167,8 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
     link_bytes_per_s: float | None = None
     """Limits of this device's host and disk tiers, and the rate of its link as configured (CPU) or
     measured."""
+    numa_node: int | None = None
+    """Where the device is; None where the machine does not tell, or it is on several."""
 
 
 class DeviceMeasured(msgspec.Struct, frozen=True, tag="measured"):

@@ -14,7 +14,7 @@ from time import perf_counter
 
 import torch
 
-from djinn_lab.worker import messages, tier_service
+from djinn_lab.worker import messages, numa, tier_service
 from djinn_lab.worker.calibration import measure
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.cuda_link import CudaLink
@@ -198,6 +198,7 @@ class WorkerProcess:
             host_bytes=self._limits.host_bytes,
             disk_bytes=self._limits.disk_bytes,
             link_bytes_per_s=self._link_bytes_per_s,
+            numa_node=numa.node_of(self._device),
         )
 
     def _send(self, message: messages.FromWorker) -> None:

@@ -19,12 +19,14 @@ from djinn_lab.jobs.request import Demand, Where
 
 
 class Stay(NamedTuple):
-    """What room is looked for: ``demand``, for so many ``seconds``. ``home``: where its state is."""
+    """What room is looked for: ``demand``, for so many ``seconds``. ``home``: where its state is. ``near``:
+    the NUMA node of a member that has its place."""
 
     demand: Demand
     seconds: float
     scoring: Scoring
     home: str | None
+    near: str | None = None
 
 
 class NodeTimeline(Timeline[Free]):
@@ -95,7 +97,7 @@ class Timelines:
         size = node_size(self._room.eligible(demand), demand) if demand.together == "packed" else 0
         members_max = min(demand.members, sum(one.room for one in candidates))
         for members in range(members_max, demand.members_min - 1, -1):
-            where = spread(demand, members, candidates, size, judge)
+            where = spread(demand, members, candidates, size, judge, stay.near)
             if where is not None:
                 return where
         return None
@@ -111,7 +113,8 @@ class Timelines:
             return first
         others = replace(one, members=demand.members - 1, members_min=max(1, demand.members_min - 1))
         elsewhere = [name for name in names if name != anchor]
-        rest = self._at(elsewhere, stay._replace(demand=others, home=None), start_s)
+        near = self._kinds[anchor].numa
+        rest = self._at(elsewhere, stay._replace(demand=others, home=None, near=near), start_s)
         if rest is None:
             return first if demand.members_min == 1 else None
         return (*first, *rest)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from djinn_lab.jobs.placement.free import Free, empty
+from djinn_lab.jobs.placement.nearness import numa_of
 from djinn_lab.jobs.request import Node
 
 
@@ -46,15 +47,16 @@ class Bunch:
 
 class Kind:
     """``node``: any of them, without its name. ``free_devices``: wholly free ones of all together.
-    ``usable``: something may start there."""
+    ``usable``: something may start there. ``numa``: the label that says on which NUMA node they are."""
 
-    __slots__ = ("bunches", "empty", "free_devices", "node", "number", "size", "usable")
+    __slots__ = ("bunches", "empty", "free_devices", "node", "numa", "number", "size", "usable")
 
     def __init__(self, node: Node, number: int) -> None:
         self.node = nameless(node)
         self.number = number
         self.empty = empty(node)
         self.usable = node.ready and not node.cordoned
+        self.numa = numa_of(node.labels)
         self.bunches: dict[Free, Bunch] = {}
         self.size = 0
         self.free_devices = 0

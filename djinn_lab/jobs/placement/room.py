@@ -185,8 +185,10 @@ class Room:
         scoring: Scoring = DEFAULT,
         home: str | None = None,
         only: frozenset[str] | None = None,
+        near: str | None = None,
     ) -> Placed | None:
-        """Where it would go now, with as many members as fit; nothing is taken. ``only``: of these nodes."""
+        """Where it would go now, with as many members as fit; nothing is taken. ``only``: of these nodes.
+        ``near``: the NUMA node of a member that has its place."""
         if demand.anchor is not None:
             return self._place_around(demand.anchor, demand, scoring, home, only)
         kinds = self.eligible(demand)
@@ -198,7 +200,7 @@ class Room:
 
         size = node_size(kinds, demand) if demand.together == "packed" else 0
         for members in range(members_max, demand.members_min - 1, -1):
-            where = spread(demand, members, candidates, size, judge)
+            where = spread(demand, members, candidates, size, judge, near)
             if where is not None:
                 return Placed(where, self._explain(scoring, demand, where, home))
         return None
@@ -219,7 +221,8 @@ class Room:
             return first
         others = replace(loose, members=demand.members - 1, members_min=max(1, demand.members_min - 1))
         elsewhere = frozenset(self._numbers) - {anchor}
-        rest = self.place(others, scoring, None, elsewhere if only is None else only - {anchor})
+        near = self.kind(anchor).numa
+        rest = self.place(others, scoring, None, elsewhere if only is None else only - {anchor}, near)
         if rest is None:
             return first if demand.members_min == 1 else None
         return Placed((*first.where, *rest.where), first.scores)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from djinn_lab.jobs.placement.free import Free, capacity
 from djinn_lab.jobs.placement.kinds import Kind
+from djinn_lab.jobs.placement.nearness import near_first
 from djinn_lab.jobs.request import Demand, Where
 
 FirstOf = Callable[[int], list[str]]
@@ -26,20 +27,29 @@ class Candidate:
         self.home = home
         self.first = first
 
+    @property
+    def numa(self) -> str | None:
+        return self.kind.numa
+
 
 Judge = Callable[[Candidate, int], float]
 """The score of so many members on one of these nodes."""
 
 
 def spread(
-    demand: Demand, members: int, candidates: Sequence[Candidate], node_size: int, judge: Judge
+    demand: Demand,
+    members: int,
+    candidates: Sequence[Candidate],
+    node_size: int,
+    judge: Judge,
+    near: str | None = None,
 ) -> Where | None:
     """Nodes for exactly so many members, None if they do not fit. ``node_size``: of them, what the largest
-    empty node can take."""
-    if demand.together == "one_node" or members == 1:
+    empty node can take. ``near``: the NUMA node of a member that has its place."""
+    if demand.together == "one_node" or (members == 1 and near is None):
         return one_node(members, candidates, judge)
     if demand.together == "anywhere":
-        return anywhere(members, candidates, judge)
+        return anywhere(members, candidates, judge, near)
     return packed(members, candidates, node_size, judge)
 
 
@@ -55,12 +65,16 @@ def one_node(members: int, candidates: Sequence[Candidate], judge: Judge) -> Whe
     return None if chosen is None else ((chosen.first(1)[0], members),)
 
 
-def anywhere(members: int, candidates: Sequence[Candidate], judge: Judge) -> Where | None:
-    """The best node takes as many as it can, then the next."""
+def anywhere(
+    members: int, candidates: Sequence[Candidate], judge: Judge, near: str | None = None
+) -> Where | None:
+    """The best node takes as many as it can, then the next; equally good ones so that members are near each
+    other."""
     left = members
     where: list[tuple[str, int]] = []
     scored = [(-judge(one, min(one.room, members)), one.first(1), one) for one in candidates if one.room]
-    for _, _, candidate in sorted(scored, key=lambda scored: scored[:2]):
+    scored.sort(key=lambda scored: scored[:2])
+    for candidate in near_first([(score, one) for score, _, one in scored], members, near):
         for name in candidate.first(-(-left // candidate.room)):
             where.append((name, min(left, candidate.room)))
             left -= where[-1][1]
