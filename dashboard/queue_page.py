@@ -16,11 +16,13 @@ from djinn_lab.dashboard.panes import heading, html_pane, notice, show_html, sho
 from djinn_lab.dashboard.queue_records import Queue
 from djinn_lab.dashboard.queue_tables import (
     ACCOUNT_COLUMNS,
+    RESERVATION_COLUMNS,
     RUNNING_COLUMNS,
     WAITING_COLUMNS,
     account_rows,
     fairness_sentence,
     queue_sentence,
+    reservation_rows,
     running_rows,
     waiting_rows,
 )
@@ -53,6 +55,12 @@ class QueuePage:
         self.running = LiveTable(
             columns=RUNNING_COLUMNS, label="Cells that run", empty="No cell runs", sizing_mode="stretch_width"
         )
+        self.reserved = LiveTable(
+            columns=RESERVATION_COLUMNS,
+            label="Reserved devices",
+            empty="No device is reserved",
+            sizing_mode="stretch_width",
+        )
         self.priority = select("Priority", [SAME, *RANKS], width=150)
         self.gang = select("Devices", [SAME, "1"], width=110)
         self.anywhere = select("Where", {SAME: False, "on any device": True}, width=140)
@@ -68,6 +76,7 @@ class QueuePage:
         self._heading = html_pane(margin=(0, 0, 8, 0))
         self._fairness = html_pane(margin=(18, 0, 6, 0))
         self._running_heading = html_pane(heading("Running now"), margin=(16, 0, 6, 0))
+        self._reserved_heading = html_pane(heading("Reserved devices"), margin=(16, 0, 6, 0))
         self._what_if = pn.Row(
             self.priority, self.gang, self.anywhere, self.ask, visible=False, margin=(4, 0, 0, 0)
         )
@@ -79,6 +88,8 @@ class QueuePage:
             self.answer,
             self._running_heading,
             self.running,
+            self._reserved_heading,
+            self.reserved,
             self._fairness,
             self.accounts,
             self.chart.view,
@@ -107,6 +118,9 @@ class QueuePage:
         note = f"The first {len(rows)} of {queue.waiting_count}" if queue.waiting_count > len(rows) else ""
         self.waiting.show(rows, note)
         self.running.show(running_rows(queue, names))
+        reserved = reservation_rows(queue)
+        self._reserved_heading.visible = self.reserved.visible = bool(reserved)
+        self.reserved.show(reserved)
         self.accounts.show(account_rows(queue))
         show_html(self._fairness, heading("Fairness", fairness_sentence(queue)))
         recent = self._board.hub.queue_history.recent()

@@ -70,6 +70,16 @@ class Account(msgspec.Struct, frozen=True):
         return self.rank is not None
 
 
+class Reservation(msgspec.Struct, frozen=True):
+    """From ``begins_s`` to ``ends_s`` these devices are for these accounts and all below them."""
+
+    name: str
+    nodes: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    begins_s: float = 0.0
+    ends_s: float = 0.0
+
+
 class Times(msgspec.Struct, frozen=True):
     count: int
     p50_s: float
@@ -95,6 +105,7 @@ class Queue(msgspec.Struct, frozen=True):
     waiting: tuple[WaitingCell, ...] = ()
     running: tuple[RunningCell, ...] = ()
     accounts: tuple[Account, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
     jain: float | None = None
     estimate_error: EstimateError | None = None
 

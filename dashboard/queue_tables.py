@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from djinn_lab.dashboard.queue_records import Account, Queue, RunningCell, WaitingCell
+from djinn_lab.dashboard.queue_records import Account, Queue, Reservation, RunningCell, WaitingCell
 from djinn_lab.dashboard.theme import STATE_COLOURS
 from djinn_lab.jobs import RANKS
 from djinn_lab.units import format_seconds
@@ -42,6 +42,13 @@ RUNNING_COLUMNS = [
     {"key": "aside", "label": "Moved aside", "kind": "number"},
     {"key": "job", "label": "Job", "kind": "mono"},
     {"key": "note", "label": "Note", "kind": "text"},
+]
+RESERVATION_COLUMNS = [
+    {"key": "name", "label": "Reservation", "kind": "mono"},
+    {"key": "devices", "label": "Devices", "kind": "short"},
+    {"key": "accounts", "label": "For", "kind": "text"},
+    {"key": "begins", "label": "Begins in", "kind": "number"},
+    {"key": "ends", "label": "Ends in", "kind": "number"},
 ]
 
 
@@ -134,6 +141,24 @@ def _running_row(cell: RunningCell, now: float, name: str | None) -> dict[str, A
         "aside": cell.preemptions or None,
         "job": cell.job[:8],
         "note": " ".join((*(["Moving aside."] if cell.preempting else ()), cell.unusual)).strip(),
+    }
+
+
+def reservation_rows(queue: Queue) -> list[dict[str, Any]]:
+    """What ends first comes first."""
+    entries = sorted(queue.reservations, key=lambda one: (one.ends_s, one.name))
+    return [_reservation_row(entry, queue.now) for entry in entries if entry.ends_s > queue.now]
+
+
+def _reservation_row(entry: Reservation, now: float) -> dict[str, Any]:
+    waits_s, left_s = max(0.0, entry.begins_s - now), entry.ends_s - now
+    return {
+        "id": entry.name,
+        "name": entry.name,
+        "devices": ", ".join(sorted(entry.nodes)),
+        "accounts": ", ".join(sorted(entry.accounts)),
+        "begins": {"text": _coarse(waits_s) if waits_s else "has begun", "sort": waits_s},
+        "ends": {"text": _coarse(left_s), "sort": left_s},
     }
 
 

@@ -26,8 +26,7 @@ def show_queue(as_json: AsJson = False) -> None:
     """Show who waits and why, who runs, and what every account has had of the pool."""
     from djinn_lab.client.rest import PoolClient
 
-    client = PoolClient.find()
-    found = client.queue()
+    found = PoolClient.find().queue()
     if as_json:
         print_json(found)
         return
@@ -41,8 +40,9 @@ def show_queue(as_json: AsJson = False) -> None:
     if found["running"]:
         headings = ("job", "user", "priority", "device", "since", "moved aside")
         print_table("Running", headings, [_running_row(job, now) for job in found["running"]])
-    if kept := client.reservations():
-        print_table("Reservations", RESERVATION_HEADINGS, [reservation_row(one) for one in kept])
+    if found["reservations"]:
+        rows = [reservation_row(one) for one in found["reservations"]]
+        print_table("Reservations", RESERVATION_HEADINGS, rows)
     if found["accounts"]:
         titles = ("account", "share", "used", "rank", "limits")
         print_table("Accounts", titles, [_account_row(account) for account in found["accounts"]])

@@ -198,7 +198,7 @@ def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.get("/v1/reservations", responses=documented(list[Calendar]), summary="Devices kept for somebody")
     async def reservations(_user: Annotated[User, Depends(reader)]) -> Response:
-        return answer(driver.ledger.queue.reservations)
+        return answer(queue_view.lasting(driver.ledger.queue.reservations, clock.now_s()))
 
     @app.put("/v1/reservations/{name}", status_code=204, summary="Keep devices for accounts (operators)")
     async def reserve(name: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from djinn_lab.jobs import IN_LINE, Job, JobQueue, JobState
 from djinn_lab.jobs.decision import (
+    Calendar,
     Change,
     Cluster,
     Explanation,
@@ -85,6 +86,7 @@ class QueueReport(msgspec.Struct, frozen=True):
     waiting: list[WaitingJob]
     running: list[RunningJob]
     accounts: list[AccountView]
+    reservations: list[Calendar]
     jain: float | None
     estimate_error: EstimateError | None
 
@@ -149,9 +151,15 @@ def report(
             if job.state is JobState.RUNNING
         ],
         accounts=list(views),
+        reservations=lasting(cluster.calendar.values(), snapshot.now_s),
         jain=jain(levels) if any(levels) else None,
         estimate_error=error,
     )
+
+
+def lasting(entries: Iterable[Calendar], now_s: float) -> list[Calendar]:
+    """Those that are not over."""
+    return sorted((one for one in entries if one.ends_s > now_s), key=lambda one: one.name)
 
 
 def why(

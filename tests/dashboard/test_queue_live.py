@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -106,6 +107,22 @@ def test_an_idle_pool_has_an_empty_queue_and_says_so(dashboard_url: str, visitor
     page = visitor.open(f"{dashboard_url}?page=queue")
     page.get_by_text("No cell waits: whoever runs one now starts at once").wait_for()
     page.get_by_role("heading", name="Fairness").wait_for()
+
+
+def test_what_is_reserved_is_shown_while_it_lasts(
+    pool: PoolUnderTest, dashboard_url: str, visitor: Any
+) -> None:
+    page = visitor.open(f"{dashboard_url}?page=queue")
+    page.get_by_role("heading", name="Fairness").wait_for()
+    reserved = page.get_by_role("grid", name="Reserved devices")
+    assert reserved.count() == 0
+    pool.rest.reserve("course", ["cpu:0"], ["teaching"], ends_at=time.time() + 600)
+    row = reserved.get_by_role("row").filter(has_text="course")
+    row.wait_for()
+    assert "teaching" in row.inner_text()
+    assert "has begun" in row.inner_text()
+    pool.rest.end_reservation("course")
+    row.wait_for(state="hidden")
 
 
 def test_the_jobs_page_has_the_history_and_every_decision(

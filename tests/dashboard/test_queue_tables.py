@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from djinn_lab.dashboard.queue_records import Account, Limits, Queue, RunningCell, WaitingCell
-from djinn_lab.dashboard.queue_tables import account_rows, running_rows, waiting_rows
+from djinn_lab.dashboard.queue_records import Account, Limits, Queue, Reservation, RunningCell, WaitingCell
+from djinn_lab.dashboard.queue_tables import account_rows, reservation_rows, running_rows, waiting_rows
 
 TOO_MANY = "Accounts of the pool are guaranteed 5 devices together, and the pool has 4: not all can."
 
@@ -34,3 +34,19 @@ def test_device_time_counts_what_runs_now() -> None:
     accounts = (Account("ann", rank=1, used=(3.0, 0.0, 0.0)), Account("bob", rank=2, used=(2.0, 0.0, 0.0)))
     queue = Queue(now=10.0, policy="ours", accounts=accounts, running=(gang, RunningCell("2", account="bob")))
     assert [row["used"]["sort"] for row in account_rows(queue)] == [15.0, 2.0]
+
+
+def test_reservations_that_come_and_that_have_begun_are_told_until_they_are_over() -> None:
+    made = (
+        Reservation("later", ("cpu:1", "cpu:0"), ("vision", "speech"), begins_s=130.0, ends_s=7300.0),
+        Reservation("now", ("cpu:0",), ("teaching",), begins_s=0.0, ends_s=160.0),
+        Reservation("over", ("cpu:0",), ("teaching",), begins_s=0.0, ends_s=100.0),
+    )
+    first, second = reservation_rows(Queue(now=100.0, reservations=made))
+    assert (first["name"], first["begins"]["text"], first["ends"]["text"]) == (
+        "now",
+        "has begun",
+        "1 min 0 s",
+    )
+    assert (second["devices"], second["accounts"]) == ("cpu:0, cpu:1", "speech, vision")
+    assert (second["begins"]["text"], second["ends"]["text"]) == ("30.0 s", "2 h 0 min")
