@@ -12,7 +12,7 @@ SAMPLES_MAX = 900
 RECENT_S = 60.0
 """Use is looked at over so long; a shorter time says more about cells than about people."""
 RECENT_S_MIN = 5.0
-"""At least over so long: charges run a moment ahead of use, as if there were more devices."""
+"""At least over so long: in less, one cell is all that there is to see."""
 
 
 class QueueSample(NamedTuple):
@@ -46,8 +46,7 @@ class QueueHistory:
             self._samples.clear()
         if self._samples and queue.now <= self._samples[-1].at:
             return
-        used = {account.account: account.used[0] for account in queue.accounts if account.pays}
-        self._samples.append(QueueSample(queue.now, queue.waiting_count, used))
+        self._samples.append(QueueSample(queue.now, queue.waiting_count, queue.device_s()))
 
     def recent(self) -> list[RecentUse]:
         """For every sample, what was used in the time before it."""

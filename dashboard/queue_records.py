@@ -109,6 +109,15 @@ class Queue(msgspec.Struct, frozen=True):
     jain: float | None = None
     estimate_error: EstimateError | None = None
 
+    def device_s(self) -> dict[str, float]:
+        """Device-seconds that everybody who pays has had, with what runs now, on all devices of a gang. What
+        a running cell had before it last started is its account's already."""
+        had = {account.account: account.used[0] for account in self.accounts if account.pays}
+        for cell in self.running:
+            if cell.account in had and cell.since is not None:
+                had[cell.account] += max(0.0, self.now - cell.since) * (1 + len(cell.members))
+        return had
+
     def find(self, job: str) -> WaitingCell | None:
         return next((cell for cell in self.waiting if cell.job == job), None)
 

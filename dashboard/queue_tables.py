@@ -56,13 +56,15 @@ def account_rows(queue: Queue) -> list[dict[str, Any]]:
     """Those who pay, who is next first."""
     leaves = [account for account in queue.accounts if account.pays]
     total = sum(account.dominant for account in leaves)
-    return [_account_row(account, queue, total) for account in sorted(leaves, key=lambda one: one.rank or 0)]
+    had = queue.device_s()
+    return [
+        _account_row(account, queue, total, had[account.account])
+        for account in sorted(leaves, key=lambda one: one.rank or 0)
+    ]
 
 
-def _account_row(account: Account, queue: Queue, total: float) -> dict[str, Any]:
+def _account_row(account: Account, queue: Queue, total: float, had_s: float) -> dict[str, Any]:
     part = account.dominant / total if total else 0.0
-    running = [cell for cell in queue.running if cell.account == account.account]
-    had_s = account.used[0] + sum(_device_s(cell, queue.now) for cell in running)
     return {
         "id": account.account,
         "account": account.account,
@@ -72,14 +74,9 @@ def _account_row(account: Account, queue: Queue, total: float) -> dict[str, Any]
         "used": {"text": format_seconds(had_s), "sort": had_s},
         "turn": account.rank,
         "waiting": sum(cell.account == account.account for cell in queue.waiting),
-        "running": len(running),
+        "running": sum(cell.account == account.account for cell in queue.running),
         "limits": limits_text(account),
     }
-
-
-def _device_s(cell: RunningCell, now: float) -> float:
-    """That a running cell has had since it started; what was before that is the account's already."""
-    return 0.0 if cell.since is None else max(0.0, now - cell.since) * (1 + len(cell.members))
 
 
 def limits_text(account: Account) -> str:
