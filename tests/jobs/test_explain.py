@@ -189,10 +189,17 @@ def test_home_is_named() -> None:
 def test_calendar_is_named() -> None:
     pool = DrivenPool(device_nodes(1), OURS)
     pool.cluster.set_calendar(Calendar("demo", frozenset({"gpu:0"}), 5.0, 50.0))
+    pool.cluster.set_calendar(Calendar("over", frozenset({"gpu:0"}), -9.0, -5.0))
+    pool.cluster.set_calendar(Calendar("course", frozenset({"gpu:0"}), 60.0, 90.0, frozenset({"vision"})))
     pool.arrive(request("mine", 0, seconds=10))
     pool.run(until_s=0)
     assert why(pool, "mine") is Reason.CALENDAR
+    assert "reserved for others before it would be done: gpu:0 for nobody (demo, begins in 5 s)." in told(
+        pool, "mine"
+    )
     assert "It is expected to start in 50 s" in told(pool, "mine")
+    pool.run(until_s=6)
+    assert "gpu:0 for nobody (demo, ends in 44 s)." in told(pool, "mine")
     pool.run()
     assert pool.first_start_s["mine"] == 50.0
 

@@ -46,6 +46,11 @@ class Calendar(msgspec.Struct, frozen=True):
     def admits(self, account: str) -> bool:
         return any(account == name or account.startswith(f"{name}/") for name in self.accounts)
 
+    def shuts_out(self, request: Request, now_s: float) -> bool:
+        """It is for others, now or before the request would be done."""
+        seconds = math.inf if request.estimate_s is None else request.estimate_s
+        return self.begins_s - seconds < now_s < self.ends_s and not self.admits(request.account)
+
 
 class ClusterState(msgspec.Struct, frozen=True):
     """Everything: for snapshots, their digests, and copies to try things on. ``leaving``: victims and for

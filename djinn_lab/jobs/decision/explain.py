@@ -8,7 +8,7 @@ from collections import Counter
 
 import msgspec
 
-from djinn_lab.jobs.decision.cluster import Cluster
+from djinn_lab.jobs.decision.cluster import Calendar, Cluster
 from djinn_lab.jobs.decision.decide import decide
 from djinn_lab.jobs.decision.forecast import (
     STARTS_MAX,
@@ -61,7 +61,7 @@ class Explanation(msgspec.Struct, frozen=True):
     start. ``ahead``: by account, most first. ``until_s``: when the reason ends by itself, where that is
     known. ``expected_s``: when it starts if everybody ends when he is expected to and nobody else comes;
     ``later_than_s``: the forecast went so far without its starting. ``scores``: of the node it would
-    get. ``needs``: members at once, at least."""
+    get. ``needs``: members at once, at least. ``calendar``: others' reservations that are in its way."""
 
     job: str
     account: str
@@ -82,6 +82,7 @@ class Explanation(msgspec.Struct, frozen=True):
     would: tuple[Counterfactual, ...] = ()
     decided_s: float | None = None
     needs: int = 1
+    calendar: tuple[Calendar, ...] = ()
 
 
 class Outlook:
@@ -136,7 +137,12 @@ class Outlook:
             self._advice(request, reason) if advise else (),
             self.cluster.decided_s,
             request.demand.members_min,
+            self._calendar(request) if reason is Reason.CALENDAR else (),
         )
+
+    def _calendar(self, request: Request) -> tuple[Calendar, ...]:
+        found = [one for one in self.cluster.calendar.values() if one.shuts_out(request, self.now_s)]
+        return tuple(sorted(found, key=lambda one: (one.ends_s, one.name)))
 
     def _note(self, request: Request) -> Note | None:
         rank = self.cluster.index(self.policy, self.now_s).rank(request.job)

@@ -81,7 +81,10 @@ def _why(explanation: Explanation, say: Clock) -> str:
         case Reason.UNAVAILABLE:
             return "every node that could hold it is cordoned or away" + _nodes(explanation.nodes)
         case Reason.CALENDAR:
-            return "the free nodes that could hold it are reserved for others before it would be done"
+            kept = _reserved(explanation, say)
+            return (
+                f"the free nodes that could hold it are reserved for others before it would be done: {kept}"
+            )
         case Reason.HOME:
             held = _jobs(explanation.blockers, say)
             return f"its state lies where {held} runs, and waiting there costs less than moving"
@@ -94,6 +97,17 @@ def _why(explanation: Explanation, say: Clock) -> str:
             return first + _held(explanation, say)
         case Reason.BUSY:
             return f"it is next, and {_wanted(explanation)}" + _held(explanation, say)
+
+
+def _reserved(explanation: Explanation, say: Clock) -> str:
+    """Such as ``gpu:0 for vision (course, ends in 9 min)``."""
+    told = [
+        f"{_names(sorted(one.nodes))} for {_names(sorted(one.accounts)) or 'nobody'} ({one.name}, "
+        + (f"begins {say(one.begins_s)})" if explanation.now_s < one.begins_s else f"ends {say(one.ends_s)})")
+        for one in explanation.calendar[:NAMED_MAX]
+    ]
+    more = len(explanation.calendar) - NAMED_MAX
+    return listed([*told, f"{more} more"] if more > 0 else told)
 
 
 def _wanted(explanation: Explanation) -> str:

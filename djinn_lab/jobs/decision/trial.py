@@ -116,13 +116,11 @@ class Trial:
 
     def _kept(self, request: Request) -> set[str]:
         """Nodes that the calendar has for others before it would be done."""
-        seconds = math.inf if request.estimate_s is None else request.estimate_s
         kept: set[str] = set()
         for entry in self.cluster.calendar.values():
             for edge_s in (entry.begins_s, entry.ends_s):
                 self.wake_by(edge_s)
-            open_until_s = entry.begins_s - seconds
-            if open_until_s < self.now_s < entry.ends_s and not entry.admits(request.account):
+            if entry.shuts_out(request, self.now_s):
                 kept |= entry.nodes
         return kept
 
