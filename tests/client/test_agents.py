@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from real_pool import PoolUnderTest
 
+from djinn_lab.client import agents
 from djinn_lab.client.agents import DjinnCallbackHandler, ToolWaits, waiting, wrap_tools
 from djinn_lab.errors import PoolLost
 
@@ -46,9 +46,9 @@ def session() -> Any:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Seconds that pass when the test says so."""
+    """Seconds that pass when the test says so, for the tools alone: other threads live on real time."""
     now = types.SimpleNamespace(s=100.0)
-    monkeypatch.setattr(time, "monotonic", lambda: now.s)
+    monkeypatch.setattr(agents, "time", types.SimpleNamespace(monotonic=lambda: now.s))
     return now
 
 
