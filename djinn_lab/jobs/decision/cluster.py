@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from djinn_lab.jobs.decision.held import Held
 from djinn_lab.jobs.decision.keys import devices_of
 from djinn_lab.jobs.decision.plan import Reserved
 from djinn_lab.jobs.decision.policy import QueuePolicy
@@ -90,6 +91,7 @@ class Cluster:
         self._lines: dict[str, tuple[str, ...]] = {}
         self._index: WaitingIndex | None = None
         self._runners: RunnerIndex | None = None
+        self._held: Held | None = None
         for node in nodes:
             self.set_node(node)
 
@@ -148,26 +150,33 @@ class Cluster:
 
     def withdraw(self, job: str) -> Request:
         """It does not wait any more."""
+        self.unpin(job)
         request = self.waiting.pop(job)
         self._count_queued(request.account, -1)
         self.sharing -= _shares_devices(request)
         if self._index is not None:
             self._index.discard(request)
         self.promises.pop(job, None)
-        self.unpin(job)
         return request
 
     def change(self, request: Request, now_s: float) -> None:
         """What a waiting job wants is another now; a place that was kept for it stays."""
-        pin = self.pins.pop(request.job, None)
+        pin = self.pins.get(request.job)
         self.withdraw(request.job)
         self.submit(request, now_s)
         if pin is not None:
-            self.pins[request.job] = pin
+            self._pin(pin)
 
     def unpin(self, job: str) -> None:
         """Its place is not kept any longer, if one was; who was leaving for it leaves nevertheless."""
-        self.pins.pop(job, None)
+        pin = self.pins.pop(job, None)
+        if pin is not None:
+            self._count_held(self.waiting[job], -members_in(pin.where))
+
+    def _pin(self, pin: Pin) -> None:
+        self.unpin(pin.job)
+        self.pins[pin.job] = pin
+        self._count_held(self.waiting[pin.job], members_in(pin.where))
 
     # -- those who run ---------------------------------------------------------------------------------------
 
@@ -197,14 +206,18 @@ class Cluster:
 
     def preempt(self, by: str, victims: tuple[str, ...], where: Where, now_s: float) -> None:
         """These are asked to leave; the place is kept for ``by``."""
-        self.pins[by] = Pin(by, where, now_s, victims)
+        self._pin(Pin(by, where, now_s, victims))
         for victim in victims:
+            if victim not in self.leaving:
+                holding = self.holdings[victim]
+                self._count_held(holding.request, -members_in(holding.where))
             self.leaving[victim] = by
 
     def finish(self, job: str) -> Holding:
         """It does not run any more: done, failed, or parked."""
         holding = self.holdings.pop(job)
-        self.leaving.pop(job, None)
+        if self.leaving.pop(job, None) is None:
+            self._count_held(holding.request, -members_in(holding.where))
         demand, where = holding.request.demand, holding.where
         self.room.give(demand, where)
         for node, _ in where:
@@ -227,6 +240,8 @@ class Cluster:
         for node, _ in gone:
             del self.on_node[node][job]
         self._count_devices(holding.request.account, -devices_of(demand, members_in(gone)))
+        if job not in self.leaving:
+            self._count_held(holding.request, -members_in(gone))
         self._hold(replace(holding, where=where))
 
     def parked(self, job: str, now_s: float, estimate_s: float | None) -> Request:
@@ -248,6 +263,7 @@ class Cluster:
         request, where = holding.request, holding.where
         self.room.take(request.demand, where)
         self._hold(holding)
+        self._count_held(request, members_in(where))
         self._count_devices(request.account, devices_of(request.demand, members_in(where)))
         _count(self._ranks, request.rank, 1)
         _count(self._running_by_account, request.account, 1)
@@ -269,6 +285,10 @@ class Cluster:
     def _count_devices(self, account: str, change: float) -> None:
         for name in self.above(account):
             self.devices_held[name] = self.devices_held.get(name, 0.0) + change
+
+    def _count_held(self, request: Request, members: int) -> None:
+        if self._held is not None:
+            self._held.count(self.above(request.account), request, members)
 
     def above(self, account: str) -> tuple[str, ...]:
         """The pool, every account above this one, and this one."""
@@ -301,16 +321,28 @@ class Cluster:
         found.advance(now_s)
         return found
 
+    def held(self) -> Held:
+        """What accounts hold against guarantees. Counted when it is first asked for, kept from then on."""
+        if self._held is None:
+            self._held = self.held_anew()
+        return self._held
+
+    def held_anew(self) -> Held:
+        """Counted now: those who run and do not leave, and those whom a place is kept for."""
+        found = Held()
+        for job, holding in self.holdings.items():
+            if job not in self.leaving:
+                found.count(self.above(holding.request.account), holding.request, members_in(holding.where))
+        for pin in self.pins.values():
+            request = self.waiting[pin.job]
+            found.count(self.above(request.account), request, members_in(pin.where))
+        return found
+
     @property
     def contended(self) -> bool:
         """Does somebody wait while another account runs?"""
         waiting, running = self._waiting_by_account, self._running_by_account
         return bool(waiting and running) and (len(waiting) > 1 or waiting.keys() != running.keys())
-
-    @property
-    def waiting_accounts(self) -> KeysView[str]:
-        """Of those who wait."""
-        return self._waiting_by_account.keys()
 
     @property
     def running_accounts(self) -> KeysView[str]:

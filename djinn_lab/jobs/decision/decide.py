@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import preempting
 from djinn_lab.jobs.decision.cluster import Cluster
+from djinn_lab.jobs.decision.guarantees import Standing
 from djinn_lab.jobs.decision.keys import estimate_s, steps
 from djinn_lab.jobs.decision.limiting import members_allowed, soft_limit, start_limit
 from djinn_lab.jobs.decision.plan import Plan, Preemption
@@ -40,10 +41,15 @@ def decide(
     """What is to be done now. ``trace`` is told the verdict on every class that was looked at."""
     index = cluster.index(policy, now_s)
     shares.advance(now_s)
+    counts = shares.guarantees and policy.preempts and cluster.waiting
+    standing = Standing.kept(cluster, shares) if counts else None
     room_mark, shares_mark = cluster.room.checkpoint(), shares.checkpoint()
+    standing_mark = 0 if standing is None else standing.checkpoint()
     try:
-        return _Decision(Trial(cluster, shares, policy, now_s), trace).run(index)
+        return _Decision(Trial(cluster, shares, policy, now_s, standing), trace).run(index)
     finally:
+        if standing is not None:
+            standing.rollback(standing_mark)
         shares.rollback(shares_mark)
         cluster.room.rollback(room_mark)
 
@@ -60,7 +66,7 @@ class _Decision:
         self.looks = self.tries * LOOKS_PER_TRY
         self.failed: dict[tuple[str, Demand, bool], float] = {}
         standing = trial.standing
-        self.owing = standing if standing and standing.owes(trial.cluster.waiting_accounts) else None
+        self.owing = standing if standing is not None and standing.owes else None
         self.rank = 0
         self.stopped = False
         self.why = Reason.BUSY

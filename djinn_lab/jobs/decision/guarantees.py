@@ -7,18 +7,15 @@ use it up: they run on what others leave."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
 
 from djinn_lab.jobs.decision.cluster import Cluster
+from djinn_lab.jobs.decision.held import Held, best_effort
 from djinn_lab.jobs.fairness import ShareTree
 from djinn_lab.jobs.fairness.account import Account
 from djinn_lab.jobs.request import Demand, Holding, Request, members_in
-from djinn_lab.jobs.states import RANKS
-
-BEST_EFFORT_RANK = RANKS["SCAVENGER"]
 
 
 class QosClass(StrEnum):
@@ -45,31 +42,36 @@ class Standard(msgspec.Struct, frozen=True):
 
 class Standing:
     """Thousandths of devices that accounts hold, by account and everybody above: of those who run and do not
-    leave, and of those whom a place is kept for."""
+    leave, and of those whom a place is kept for. Counted anew, and one's own to change; :meth:`kept` is the
+    cluster's, to be changed on trial only."""
 
-    def __init__(self, cluster: Cluster, shares: ShareTree) -> None:
+    def __init__(self, cluster: Cluster, shares: ShareTree, held: Held | None = None) -> None:
         self._cluster, self._shares = cluster, shares
-        self._held: dict[str, int] = {}
-        for job, holding in cluster.holdings.items():
-            if job not in cluster.leaving:
-                self.add(holding.request, members_in(holding.where))
-        for pin in cluster.pins.values():
-            self.add(cluster.waiting[pin.job], members_in(pin.where))
+        self._held = cluster.held_anew() if held is None else held
+        self._held.follow(shares.guaranteed_milli)
+
+    @classmethod
+    def kept(cls, cluster: Cluster, shares: ShareTree) -> Standing:
+        """What the cluster keeps from event to event."""
+        return cls(cluster, shares, cluster.held())
+
+    def checkpoint(self) -> int:
+        """A mark to come back to."""
+        return self._held.checkpoint()
+
+    def rollback(self, mark: int) -> None:
+        self._held.rollback(mark)
 
     def add(self, request: Request, members: int) -> None:
         """It has so many members from now on; so many fewer when they are below 0."""
-        if best_effort(request):
-            return
-        milli = members * request.demand.device_milli
-        for name in self._cluster.above(request.account):
-            self._held[name] = self._held.get(name, 0) + milli
+        self._held.count(self._cluster.above(request.account), request, members)
 
     def remove(self, holding: Holding) -> None:
         """It is asked to leave."""
         self.add(holding.request, -members_in(holding.where))
 
     def held(self, account: Account) -> int:
-        return self._held.get(account.account, 0)
+        return self._held.milli.get(account.account, 0)
 
     def left(self, account: Account) -> float:
         """What the account is guaranteed and does not hold; below 0: it holds more, or has no guarantee."""
@@ -87,6 +89,8 @@ class Standing:
 
     def claims_anywhere(self, request: Request) -> bool:
         """Is there somebody against whom it is within a guarantee?"""
+        if not self.short(request.account):
+            return False
         return any(self.claims(account, request) for account in self._shares.lineage(request.account))
 
     def members_within(self, account: Account, demand: Demand) -> int:
@@ -98,9 +102,14 @@ class Standing:
         milli = members_in(holding.where) * holding.request.demand.device_milli
         return not best_effort(holding.request) and self.left(account) + milli > 0
 
-    def owes(self, accounts: Iterable[str]) -> bool:
-        """Does one of these hold less than it is guaranteed?"""
-        return any(self.left(one) > 0 for account in accounts for one in self._shares.lineage(account))
+    def short(self, account: str) -> bool:
+        """Does it, or one above it, hold less than it is guaranteed?"""
+        return not self._held.short.isdisjoint(self._cluster.above(account))
+
+    @property
+    def owes(self) -> bool:
+        """Is there such an account, of those that wait or have somebody below them who does?"""
+        return any(self._cluster.queued.get(name) for name in self._held.short)
 
     def of(self, request: Request) -> Standard:
         """Of one that waits or runs."""
@@ -152,10 +161,6 @@ class Leaving:
         held = self._standing.held(account)
         left = held - self._gone.get(account, 0) - milli + (self._comes if account in self._its else 0)
         return left < held and left < held + self._standing.left(account)
-
-
-def best_effort(request: Request) -> bool:
-    return request.rank >= BEST_EFFORT_RANK
 
 
 def guaranteed_milli(account: Account) -> float | None:

@@ -32,7 +32,15 @@ class Trial:
     how long the others want their room. ``more``: devices given out or kept, by account and everybody
     above. ``wake_s``: the earliest moment at which a clock alone changes something."""
 
-    def __init__(self, cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        shares: ShareTree,
+        policy: QueuePolicy,
+        now_s: float,
+        standing: Standing | None = None,
+    ) -> None:
+        """``standing``: None where nobody is guaranteed devices, or nobody may be made to move aside."""
         self.cluster, self.shares, self.policy, self.now_s = cluster, shares, policy, now_s
         self.room = cluster.room
         self.scoring = SCORINGS[policy.scoring]
@@ -56,10 +64,7 @@ class Trial:
         self._profile: Profile | None = None
         self._promised = 0
         self._begun: list[tuple[Request, Where, float]] = []
-        self.standing = (
-            Standing(cluster, shares) if shares.guarantees and policy.preempts and cluster.waiting else None
-        )
-        """None where nobody is guaranteed devices, or nobody may be made to move aside."""
+        self.standing = standing
         self.overstaying = Overstaying(cluster, now_s) if cluster.calendar else None
         for entry in cluster.calendar.values():
             self.wake_by(entry.begins_s)

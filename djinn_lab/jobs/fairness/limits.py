@@ -25,6 +25,11 @@ class Limits(msgspec.Struct, frozen=True):
     rank_min: int = 0
     devices_guaranteed: float | None = None
 
+    @property
+    def limiting(self) -> bool:
+        """Is there more than a guarantee?"""
+        return self != NO_LIMITS and self != Limits(devices_guaranteed=self.devices_guaranteed)
+
 
 NO_LIMITS = Limits()
 

@@ -10,14 +10,14 @@ to be sampled is not either."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, KeysView
+from collections.abc import Collection, Iterator, KeysView, Mapping
 
 from djinn_lab.jobs.fairness.account import OWN, Account, sides
 from djinn_lab.jobs.fairness.amounts import Amounts, Capacity
 from djinn_lab.jobs.fairness.claim import Claim
 from djinn_lab.jobs.fairness.decay import Decay
 from djinn_lab.jobs.fairness.fair_tree import fair_order, ranks
-from djinn_lab.jobs.fairness.limits import NO_LIMITS, Limits, check_limits
+from djinn_lab.jobs.fairness.limits import Limits, check_limits
 from djinn_lab.jobs.fairness.overcommitted import overcommitted
 from djinn_lab.jobs.fairness.state import AccountState, AccountView, Charge, ShareSettings, ShareState
 
@@ -37,8 +37,9 @@ class ShareTree:
         state = state or ShareState()
         self.settings: ShareSettings = state.settings
         self.capacity: Capacity = state.capacity
-        self.limited = False
-        self.guarantees = False
+        self.limited = self.guarantees = False
+        self.guaranteed_milli: Mapping[str, float] = {}
+        """By account, thousandths of devices; another mapping after every change."""
         self._decay = Decay(state.settings.half_life_s, state.landmark_s)
         self._root = Account("", None)
         self._nodes: dict[str, Account] = {}
@@ -49,6 +50,7 @@ class ShareTree:
         self._factors = (0.0, 0.0, 0.0)
         for known in state.accounts:
             self._restore(known)
+        self._look_at_limits()
         self.set_capacity(state.capacity)
 
     # -- accounts and targets --------------------------------------------------------------------------------
@@ -102,9 +104,7 @@ class ShareTree:
         """``""`` is the whole pool. Raises ValueError, with nothing changed."""
         check_limits(account, limits)
         self._node(account).limits = limits
-        everybody = (self._root, *self._nodes.values())
-        self.limited = any(node.limits != NO_LIMITS for node in everybody)
-        self.guarantees = any(node.limits.devices_guaranteed for node in everybody)
+        self._look_at_limits()
 
     def set_min_runtime(self, account: str, seconds: float | None) -> None:
         """How long a job below this account runs before outsiders may preempt it; None: as its parent."""
@@ -311,6 +311,16 @@ class ShareTree:
             self._level(own)
         return own
 
+    def _look_at_limits(self) -> None:
+        everybody = (self._root, *self._nodes.values())
+        self.limited = any(node.limits.limiting for node in everybody)
+        self.guaranteed_milli = {
+            node.account: node.limits.devices_guaranteed * 1000
+            for node in everybody
+            if node.limits.devices_guaranteed is not None
+        }
+        self.guarantees = any(self.guaranteed_milli.values())
+
     def _put(self, job: str, charge: Charge | None, amounts: Amounts) -> None:
         old = self._charges.get(job)
         known = charge or old
@@ -374,8 +384,6 @@ class ShareTree:
         node.weight, node.limits, node.min_runtime_s = known.weight, known.limits, known.min_runtime_s
         node.device_s, node.memory_byte_s, node.transfer_bytes = known.usage
         node.used, node.leaf = known.used, known.leaf
-        self.limited = self.limited or node.limits != NO_LIMITS
-        self.guarantees = self.guarantees or bool(node.limits.devices_guaranteed)
         if known.leaf:
             self._leaves[node.account] = node
 
