@@ -10,7 +10,7 @@ from typing import Any
 
 from djinn_lab.dashboard.panes import notice
 from djinn_lab.dashboard.records import Job
-from djinn_lab.jobs.resources import told
+from djinn_lab.jobs.resources import told, used_energy
 from djinn_lab.units import format_bytes, format_seconds
 
 EVENTS_MAX = 8
@@ -52,11 +52,12 @@ def _stages(job: Job) -> str:
 
 def _predicted(job: Job) -> str:
     if job.foretold is not None and not job.finished:
-        return escape(told(job.foretold))
+        return escape(told(job.foretold, job.watts))
+    energy = "" if job.used_j is None else f". {escape(used_energy(job.used_j))}"
     if job.predicted_s is None:
-        return "–"
+        return f"–{energy}"
     measured = f", measured {format_seconds(job.measured_s)}" if job.measured_s is not None else ""
-    return f"{format_seconds(job.predicted_s)}{measured}"
+    return f"{format_seconds(job.predicted_s)}{measured}{energy}"
 
 
 def _cuts(job: Job) -> str:

@@ -104,6 +104,8 @@ class Job(msgspec.Struct, frozen=True):
     predicted_s: float | None = None
     measured_s: float | None = None
     foretold: Foretold | None = None
+    watts: float | None = None
+    used_j: float | None = None
 
     @property
     def finished(self) -> bool:

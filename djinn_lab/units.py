@@ -1,4 +1,4 @@
-"""Bytes, seconds and lists for people."""
+"""Bytes, seconds, energy and lists for people."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ def format_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def format_joules(joules: float) -> str:
+    """``8400`` -> ``"8.4 kJ"``; from a kilowatt-hour on ``"2.5 kWh"``."""
+    if joules >= 3.6e6:
+        return f"{joules / 3.6e6:.1f} kWh"
+    if joules >= 1000:
+        return f"{joules / 1000:.1f} kJ"
+    return f"{joules:.1f} J"
 
 
 def parse_bytes(text: str) -> int:

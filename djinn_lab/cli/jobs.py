@@ -8,7 +8,8 @@ import typer
 
 from djinn_lab.cli.options import AsJson, JobId
 from djinn_lab.cli.output import Record, print_found, print_line
-from djinn_lab.units import format_bytes, format_seconds
+from djinn_lab.jobs.resources import foretold_energy
+from djinn_lab.units import format_bytes, format_joules, format_seconds
 
 _SHORT_ID_CHARS = 8
 
@@ -47,15 +48,22 @@ def _row(job: Record) -> tuple[str, ...]:
         job["device"] or "",
         f"{job['ops_done']}/{job['ops_total']}",
         "" if started is None else format_seconds(max(0.0, started - job["submitted_at"])),
-        "" if started is None or finished is None else format_seconds(max(0.0, finished - started)),
-        _foretold(job.get("foretold")),
+        "" if started is None or finished is None else _ran(max(0.0, finished - started), job.get("used_j")),
+        _foretold(job.get("foretold"), job.get("watts")),
         f"{error['type_name']}: {error['message']}" if error else job["reason"],
     )
 
 
-def _foretold(found: dict[str, Any] | None) -> str:
-    """Seconds on devices, and bytes."""
+def _ran(seconds: float, joules: float | None) -> str:
+    """With the energy, where that can be estimated."""
+    return format_seconds(seconds) + ("" if joules is None else f", ~{format_joules(joules)}")
+
+
+def _foretold(found: dict[str, Any] | None, watts: float | None) -> str:
+    """Seconds on devices, energy where that can be foretold, and bytes."""
     if found is None:
         return ""
-    seconds = "" if found["device_s"] is None else f"{format_seconds(found['device_s'])}, "
-    return f"{seconds}{format_bytes(found['peak_bytes'])}"
+    seconds = None if found["device_s"] is None else format_seconds(found["device_s"])
+    energy = foretold_energy(found["device_s"], watts)
+    told = (seconds, None if energy is None else f"~{energy}", format_bytes(found["peak_bytes"]))
+    return ", ".join(filter(None, told))

@@ -150,24 +150,32 @@ def describe_device(
     price: Annotated[
         float | None, typer.Option(min=0, help="Of a device-hour; the cheaper device is taken first.")
     ] = None,
+    watts: Annotated[float | None, typer.Option(min=0, help="What it draws when it is busy.")] = None,
     clear: Annotated[bool, typer.Option(help="Forget what was said before.")] = False,
 ) -> None:
-    """Show or say what is to be known of a device: labels, taints, a price (operators)."""
+    """Show or say what is to be known of a device: labels, taints, a price, watts (operators)."""
     from djinn_lab.client.rest import PoolClient
 
     client = PoolClient.find()
     known = _device(client.status()["devices"], device)
-    if label or taint or price is not None or clear:
+    if label or taint or price is not None or watts is not None or clear:
         before = [] if clear else [one for one in known["labels"] if one not in known["own_labels"]]
         given = {one.partition("=")[0] for one in label or ()}
         labels = [*(one for one in before if one.partition("=")[0] not in given), *(label or ())]
         taints = dict.fromkeys((*(() if clear else known["taints"]), *(taint or ())))
-        kept_price = 0.0 if clear else known["price"]
-        client.describe_device(device, labels, list(taints), kept_price if price is None else price)
+        kept_price, kept_watts = (0.0, None) if clear else (known["price"], known["watts"])
+        client.describe_device(
+            device,
+            labels,
+            list(taints),
+            kept_price if price is None else price,
+            kept_watts if watts is None else watts,
+        )
         known = _device(client.status()["devices"], device)
     kept = f"; kept for {', '.join(known['taints'])}" if known["taints"] else ""
     costs = f"; {known['price']:g} an hour" if known["price"] else ""
-    print_line(f"{device}: {', '.join(known['labels'])}{kept}{costs}.")
+    draws = f"; draws {known['watts']:g} W when busy" if known["watts"] is not None else ""
+    print_line(f"{device}: {', '.join(known['labels'])}{kept}{costs}{draws}.")
 
 
 def _device(devices: list[dict[str, Any]], name: str) -> dict[str, Any]:

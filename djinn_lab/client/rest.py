@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -222,10 +223,19 @@ class PoolClient:
         self._request("POST", f"/v1/devices/{_part(device)}/uncordon")
 
     def describe_device(
-        self, device: str, labels: Sequence[str] = (), taints: Sequence[str] = (), price: float = 0.0
+        self,
+        device: str,
+        labels: Sequence[str] = (),
+        taints: Sequence[str] = (),
+        price: float = 0.0,
+        watts: float | None = None,
     ) -> None:
-        """In place of what was said about it before: ``key=value`` labels, taints, the price of an hour."""
-        body = {"labels": list(labels), "taints": list(taints), "price": price}
+        """In place of what was said about it before: ``key=value`` labels, taints, the price of an hour, the
+        watts that it draws when busy (None: unknown)."""
+        if not math.isfinite(price) or not math.isfinite(watts or 0.0):
+            what = f"a price of {price} and a draw of {watts} watts"
+            raise OptionError(f"Device {device} would have {what}.", "Give finite numbers.")
+        body = {"labels": list(labels), "taints": list(taints), "price": price, "watts": watts}
         self._check(self._send("PUT", f"/v1/devices/{_part(device)}/description", body=body))
 
     def reserve(

@@ -116,7 +116,7 @@ class Contest:
                 taints=device.taints,
                 cordoned=device.cordoned,
                 ready=device.alive,
-                price=device.price,
+                price=device.hour_price(self.policy.energy_price_per_kwh),
             )
             known = self.cluster.nodes.get(name)
             if known == node:
@@ -313,7 +313,8 @@ class Contest:
         near = company(job.gang, [tables.devices[name] for name in load])
 
         def rank(name: str) -> tuple[int, float, int, str]:
-            return load[name], tables.devices[name].price, -near.get(name, 0), name
+            price = tables.devices[name].hour_price(self.policy.energy_price_per_kwh)
+            return load[name], price, -near.get(name, 0), name
 
         return min(load, key=rank, default=None)
 

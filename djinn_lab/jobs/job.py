@@ -122,6 +122,7 @@ class DeviceView(msgspec.Struct, frozen=True):
     taints: tuple[str, ...] = ()
     price: float = 0.0
     own_labels: tuple[str, ...] = ()
+    watts: float | None = None
 
 
 class Closed(msgspec.Struct, frozen=True):

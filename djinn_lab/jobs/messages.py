@@ -212,13 +212,14 @@ class DeviceCordoned(msgspec.Struct, frozen=True, tag=True):
 class DeviceDescribed(msgspec.Struct, frozen=True, tag=True):
     """What operators say about a device, in place of what they said before. ``labels``: ``key=value``, for
     cells that ask for them; ``taints``: only cells that tolerate all of them start there; ``price``: of a
-    device-hour, in any currency."""
+    device-hour, in any currency; ``watts``: what it draws when busy, None for unknown."""
 
     at_s: float
     device: str
     labels: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
     price: float = 0.0
+    watts: float | None = None
 
 
 class QueueOpened(msgspec.Struct, frozen=True, tag=True):

@@ -111,6 +111,10 @@ class JobQueue:
         known = self._tables.jobs.get(job) or self._tables.finished[job]
         return self._teller.explain(known, self._teller.place(known))
 
+    def watts(self, device: str) -> float | None:
+        """What operators say that it draws when busy, None where they say nothing."""
+        return self._tables.devices[device].watts
+
     def place(self, job: str) -> Place | None:
         """Where in its device's line a job stands, None for one that stands in none."""
         known = self._tables.jobs.get(job)
@@ -189,6 +193,7 @@ class JobQueue:
                 own_labels=tuple(sorted(device.own_labels)),
                 taints=tuple(sorted(device.taints)),
                 price=device.price,
+                watts=device.watts,
             )
             for name, device in sorted(tables.devices.items())
         )
@@ -325,11 +330,13 @@ class JobQueue:
         if known is None:
             raise IllegalEvent(f"there is no device {event.device!r}", "client")
         marks = (*event.labels, *event.taints)
-        if len(marks) > targets.MARKS_MAX or not 0 <= event.price < math.inf:
-            what = f"{len(marks)} labels and taints, at most {targets.MARKS_MAX}"
-            what = what if len(marks) > targets.MARKS_MAX else f"a price of {event.price} (0 or more)"
-            raise IllegalEvent(f"device {event.device} would have {what}", "client")
         try:
+            if len(marks) > targets.MARKS_MAX:
+                raise ValueError(f"{len(marks)} labels and taints, at most {targets.MARKS_MAX}")
+            if not 0 <= event.price < math.inf:
+                raise ValueError(f"a price of {event.price} (0 or more)")
+            if event.watts is not None and not 0 <= event.watts < math.inf:
+                raise ValueError(f"a draw of {event.watts} watts (0 or more)")
             for label in event.labels:
                 targets.check_label(label)
             for taint in event.taints:
@@ -337,7 +344,7 @@ class JobQueue:
         except ValueError as error:
             raise IllegalEvent(f"device {event.device} would have {error}", "client") from None
         known.given_labels, known.taints = frozenset(event.labels), frozenset(event.taints)
-        known.price = event.price
+        known.price, known.watts = event.price, event.watts
         lifecycle.loosen(self._tables, event.device)
 
     def _cordon(self, event: DeviceCordoned) -> None:

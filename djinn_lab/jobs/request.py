@@ -27,7 +27,7 @@ def members_in(where: Where) -> int:
 class Node(msgspec.Struct, frozen=True):
     """A machine, or one device of the live pool. ``devices``: how many it has. ``labels``: ``key=value``.
     ``taints``: only requests that tolerate all of them come here. ``cordoned``: nothing new starts.
-    ``price``: of a device-hour, in any currency; only a cost score looks at it."""
+    ``price``: of a device-hour, energy included, in any currency; only a cost score looks at it."""
 
     node: str
     devices: int = 1

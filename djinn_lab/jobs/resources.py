@@ -13,7 +13,7 @@ from statistics import median
 
 import msgspec
 
-from djinn_lab.units import format_bytes, format_seconds
+from djinn_lab.units import format_bytes, format_joules, format_seconds
 
 RUNS_MAX = 5
 """Of one program; older ones say less."""
@@ -145,14 +145,30 @@ class ResourceHistory:
         return self._compared["graphs"].error
 
 
-def told(foretold: Foretold) -> str:
-    """A sentence."""
+def told(foretold: Foretold, watts: float | None = None) -> str:
+    """A sentence. ``watts``: of its device, as operators say; None: then it says nothing of energy."""
     runs = f"{foretold.runs} earlier run{'s' if foretold.runs > 1 else ''}"
     source = runs if foretold.runs else "its graph so far"
-    seconds = "" if foretold.device_s is None else f"{format_seconds(foretold.device_s)} on devices and "
+    seconds = "" if foretold.device_s is None else f"{format_seconds(foretold.device_s)} on devices"
+    if energy := foretold_energy(foretold.device_s, watts):
+        seconds += f" (about {energy}, at the {watts:g} W that operators say its device draws)"
+    seconds += " and " if seconds else ""
     where = f" (in {foretold.where})" if foretold.where else ""
     takes = f"{seconds}at most {format_bytes(foretold.peak_bytes)} at once{where}"
     return f"Foretold from {source}: {takes}. {how_far_off(foretold.error)}"
+
+
+def foretold_energy(device_s: float | None, watts: float | None) -> str | None:
+    """None where either is unknown."""
+    return None if device_s is None or watts is None else format_joules(device_s * watts)
+
+
+def used_energy(joules: float) -> str:
+    """A sentence."""
+    return (
+        f"It used about {format_joules(joules)} (not measured: the seconds that it held devices, times what "
+        "operators say that these draw)."
+    )
 
 
 def how_far_off(error: ForecastError | None) -> str:

@@ -23,7 +23,8 @@ OUTCOME_MOVES = {"done": Move.FINISH, "failed": Move.FAIL, "cancelled": Move.CAN
 class Device:
     """``alive``: its worker is up. ``cordoned``: nothing new starts. ``running``: the job that it runs.
     ``numa_node``: where it is, None where nobody knows. ``taints``: only for those that tolerate all of them.
-    ``price``: of a device-hour, in any currency."""
+    ``price``: of a device-hour, in any currency; ``watts``: what it draws when busy, as operators say, None
+    where nobody said."""
 
     device: str
     alive: bool = True
@@ -35,6 +36,11 @@ class Device:
     given_labels: frozenset[str] = frozenset()
     taints: frozenset[str] = frozenset()
     price: float = 0.0
+    watts: float | None = None
+
+    def hour_price(self, energy_price_per_kwh: float) -> float:
+        """Of a device-hour, its energy included where that is known."""
+        return self.price + (self.watts or 0.0) / 1000 * energy_price_per_kwh
 
     @property
     def labels(self) -> frozenset[str]:

@@ -155,6 +155,9 @@ class Bookkeeper:
     def charge(self, charge: jobs.ChargeAccount) -> None:
         """A line of the usage ledger."""
         self._store.put(usage_row(charge))
+        watts = self.ledger.queue.watts(charge.device)
+        self.records[charge.job].add_energy(watts, charge.ended_at_s - charge.started_at_s)
+        self._changed.add(charge.job)
 
     def keep_program(self, submit: SubmitSegment) -> None:
         """For the graph and schedule pages; those above PROGRAM_BYTES_MAX are not kept."""
@@ -170,6 +173,7 @@ class Bookkeeper:
         elif notice.state in jobs.FINISHED:
             self.estimates.left(notice.job)
         record.note(notice, job)
+        record.watts = None if record.device is None else self.ledger.queue.watts(record.device)
         self._compare(record)
         if notice.state in jobs.IN_LINE:
             record.estimate_s = self.estimates.wait_s(notice.job, self.ledger.clock.now_s())

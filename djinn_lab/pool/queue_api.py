@@ -19,6 +19,7 @@ from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database import usage_history
 from djinn_lab.pool.database.shares import write_targets
 from djinn_lab.pool.job_api import find_job
+from djinn_lab.pool.records import JobView
 from djinn_lab.pool.steering import Said, remember
 from djinn_lab.pool.web import admin, answer, documented, operator, reader
 
@@ -42,11 +43,13 @@ class Cordon(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """In place of what was said about the device before. ``price``: of a device-hour."""
+    """In place of what was said about the device before. ``price``: of a device-hour. ``watts``: that it
+    draws when busy, None for unknown."""
 
     labels: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
     price: float = 0.0
+    watts: float | None = None
 
 
 class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,15 +111,12 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
         view, _ = await find_job(context, job)
         known = queue.job(view.job)
         if known is None:
-            return answer(queue_view.Why(view.job, view.state, view.reason, None, None))
+            return answer(queue_view.Why(view.job, view.state, _with_use(view.reason, view), None, None))
         snapshot, plain = queue.decision(clock.now_s()), queue.explain(known.job)
         plain = " ".join((plain, *driver.books.unusual([known]).values()))
         error = driver.books.estimates.error
         found = await asyncio.to_thread(queue_view.why, known, plain, snapshot, queue.decided_s, error)
-        if view.foretold is not None and not known.finished:
-            likely = f"{found.sentence} {resources.told(view.foretold)}"
-            found = msgspec.structs.replace(found, sentence=likely)
-        return answer(found)
+        return answer(msgspec.structs.replace(found, sentence=_with_use(found.sentence, view)))
 
     @app.get(
         "/v1/jobs/{job}/what-if",
@@ -180,11 +180,11 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
     @app.put(
         "/v1/devices/{device}/description",
         status_code=204,
-        summary="Labels that cells can ask for, taints that they have to tolerate, and a price (operators)",
+        summary="Labels to ask for, taints to tolerate, the price of an hour and the watts drawn (operators)",
     )
     async def describe(device: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
         said = await _body(request, Description)
-        event = jobs.DeviceDescribed(clock.now_s(), device, said.labels, said.taints, said.price)
+        event = jobs.DeviceDescribed(clock.now_s(), device, said.labels, said.taints, said.price, said.watts)
         await _steer_and_keep(context, event)
 
     @app.put("/v1/queue/policy", status_code=204, summary="Decide by another policy from now on (admins)")
@@ -216,6 +216,15 @@ def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
     @app.delete("/v1/reservations/{name}", status_code=204, summary="Give them back (operators)")
     async def end_reservation(name: str, _user: Annotated[User, Depends(operator)]) -> None:
         await _steer_and_keep(context, jobs.ReservationEnded(clock.now_s(), name))
+
+
+def _with_use(sentence: str, view: JobView) -> str:
+    """And what it is likely to take, or once it has ended, the energy that it took."""
+    if view.state in jobs.FINISHED:
+        return sentence if view.used_j is None else f"{sentence} {resources.used_energy(view.used_j)}"
+    if view.foretold is None:
+        return sentence
+    return f"{sentence} {resources.told(view.foretold, view.watts)}"
 
 
 async def _steer_and_keep(context: PoolContext, event: Said) -> None:

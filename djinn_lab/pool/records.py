@@ -28,7 +28,9 @@ class Cut(msgspec.Struct, frozen=True):
 class JobView(msgspec.Struct, frozen=True):
     """A job in the API. Times are seconds since the epoch; ``stages`` sums over all segments.
     ``checkpoints``: that it announced, in this order. ``foretold``: what it was likely to take, as its first
-    segment came."""
+    segment came. ``watts``: what operators say that its device draws, None where they say nothing;
+    ``used_j``: by that, and the seconds that it held devices, what it used so far; None where that is
+    unknown of one of them."""
 
     job: str
     session: str
@@ -55,6 +57,8 @@ class JobView(msgspec.Struct, frozen=True):
     gang: str = ""
     checkpoints: tuple[str, ...] = ()
     foretold: Foretold | None = None
+    watts: float | None = None
+    used_j: float | None = None
 
 
 @dataclass(slots=True)
@@ -115,6 +119,9 @@ class JobRecord:
     program: str | None = None
     """What equal cells have in common, None once that was learnt from."""
     foretold: Foretold | None = None
+    watts: float | None = None
+    used_j: float | None = 0.0
+    """None once it ran where nobody said how much is drawn."""
     use: Use = field(default_factory=Use)
     flight: RunningSegment | None = None
 
@@ -133,6 +140,11 @@ class JobRecord:
             self.submitted_at = job.submitted_at_s
             self.started_at = job.started_at_s
             self.finished_at = job.ended_at_s
+
+    def add_energy(self, watts: float | None, seconds: float) -> None:
+        """Of a device that it held."""
+        known = watts is not None and self.used_j is not None
+        self.used_j = (self.used_j or 0.0) + (watts or 0.0) * seconds if known else None
 
     def add_stages(self, stages: dict[str, float]) -> None:
         for name, seconds in stages.items():
@@ -172,6 +184,8 @@ class JobRecord:
             gang=self.gang,
             checkpoints=self.checkpoints,
             foretold=self.foretold,
+            watts=self.watts,
+            used_j=self.used_j or None,
         )
 
     def row(self, pool: str) -> dict[str, object]:

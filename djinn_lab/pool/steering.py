@@ -34,7 +34,7 @@ def remember(event: Said) -> Work:
             kind, name, over = "cordon", event.device, not event.cordoned
         case DeviceDescribed():
             kind, name = "description", event.device
-            over = not (event.labels or event.taints or event.price)
+            over = not (event.labels or event.taints or event.price) and event.watts is None
         case ReservationMade() | ReservationEnded():
             kind, name, over = "reservation", event.name, isinstance(event, ReservationEnded)
     row = {"kind": kind, "name": name, "event": msgspec.json.encode(event).decode()}

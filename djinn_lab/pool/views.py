@@ -16,7 +16,8 @@ from djinn_lab.protocol.version import VERSION
 
 class DeviceReport(msgspec.Struct, frozen=True):
     """A device in the API. ``state``: ``starting``, ``idle``, ``busy`` or ``lost``. ``labels``, ``taints``,
-    ``price``: what operators said about it; ``own_labels``: those of the labels that it has by itself."""
+    ``price``, ``watts``: what operators said about it; ``own_labels``: those of the labels that it has by
+    itself."""
 
     device: str
     kind: str
@@ -41,6 +42,7 @@ class DeviceReport(msgspec.Struct, frozen=True):
     taints: tuple[str, ...] = ()
     price: float = 0.0
     own_labels: tuple[str, ...] = ()
+    watts: float | None = None
 
 
 class BlobsReport(msgspec.Struct, frozen=True):
@@ -128,6 +130,7 @@ def device_reports(driver: Driver) -> list[DeviceReport]:
                 labels=view.labels if view else (),
                 taints=view.taints if view else (),
                 price=view.price if view else 0.0,
+                watts=view.watts if view else None,
                 own_labels=view.own_labels if view else (),
             )
         )

@@ -8,6 +8,7 @@ Fair Tree: Cox and Morrison, Slurm 14.11. Minimum run time below the lowest comm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -46,7 +47,8 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     nobody is preempted, where accounts set nothing else; ``preemptions_max``: so often a job is (rank 0 may
     nevertheless). ``preempt_depth``: how many kinds of waiting jobs are tried as preemptors in one
     decision; ``victims_max``: how many jobs one may displace. ``hold_home``: wait for the home device while
-    that costs less than moving."""
+    that costs less than moving. ``energy_price_per_kwh``: in the currency of devices' prices, added to
+    those by what operators say that devices draw."""
 
     name: str
     version: int = 1
@@ -71,6 +73,7 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     unknown_s: float = 300.0
     hold_home: bool = True
     scoring: str = "default"
+    energy_price_per_kwh: float = 0.0
 
     def __post_init__(self) -> None:
         if self.shorter_factor < 1:
@@ -81,6 +84,8 @@ class QueuePolicy(msgspec.Struct, frozen=True):
             raise ValueError(f"{self.passing} needs at least one reservation; passing='always' is without")
         if self.age_step_s is not None and not self.age_step_s > 0:
             raise ValueError(f"age_step_s {self.age_step_s} is not above 0; None is without ageing")
+        if not 0 <= self.energy_price_per_kwh < math.inf:
+            raise ValueError(f"energy_price_per_kwh {self.energy_price_per_kwh} is not a price (0 or more)")
 
 
 OURS = QueuePolicy(

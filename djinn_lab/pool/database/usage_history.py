@@ -12,7 +12,8 @@ _FINISHED = ("DONE", "FAILED", "CANCELLED")
 
 class UsedJob(msgspec.Struct, frozen=True):
     """``run_s``: on devices, over all its stretches there. ``stretches``: more than its segments when it had
-    to move aside. Times of day in seconds since the epoch."""
+    to move aside. Times of day in seconds since the epoch. ``used_j``: energy, estimated from what operators
+    say that devices draw; None where they say nothing."""
 
     job: str
     user: str
@@ -24,6 +25,7 @@ class UsedJob(msgspec.Struct, frozen=True):
     memory_byte_s: float
     transfer_bytes: float
     predicted_s: float | None
+    used_j: float | None = None
 
 
 class _Told(msgspec.Struct, frozen=True):
@@ -31,6 +33,7 @@ class _Told(msgspec.Struct, frozen=True):
 
     priority: str = "NORMAL"
     predicted_s: float | None = None
+    used_j: float | None = None
 
 
 def read_used(
@@ -78,4 +81,5 @@ def _used(row: sa.Row[tuple[object, ...]]) -> UsedJob:
         memory_byte_s=row.memory_byte_s,
         transfer_bytes=row.transfer_bytes,
         predicted_s=told.predicted_s,
+        used_j=told.used_j,
     )
