@@ -31,7 +31,8 @@ def _set(tensor: torch.Tensor, new: torch.Tensor) -> None:
         return
     for recorder in capturing_recorders:
         if recorder.capturing:
-            recorder.host.write_back("a tensor's data was replaced")  # it leaves its memory to others
+            with recorder.lock:
+                recorder.host.write_back("a tensor's data was replaced")  # it leaves its memory to others
     set_data_of_torch(tensor, new)
 
 

@@ -22,11 +22,12 @@ class SettledGenerator:
     """Answers as the default generator does once every recorded draw has happened."""
 
     def __init__(self, recorder: Recorder, generator: torch.Generator) -> None:
-        self._segment = recorder.segment
+        self._recorder = recorder
         self._generator = generator
 
     def _settle(self, cause: str) -> torch.Generator:
-        self._segment.finish_draws(cause)
+        with self._recorder.lock:
+            self._recorder.segment.finish_draws(cause)
         return self._generator
 
     def get_state(self) -> torch.Tensor:

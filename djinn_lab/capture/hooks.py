@@ -53,14 +53,14 @@ def module_hooks(recorder: Recorder) -> Iterator[None]:
     scopes = recorder.scopes
 
     def enter(module: torch.nn.Module, inputs: Any) -> None:
-        if not recorder.capturing:
+        if not recorder.captures_here:
             return
         scopes.push_module(paths.path(module, scopes.depth == 0))
         if torch._C._functorch.peek_interpreter_stack() is None:  # vmap and grad wrap tensors of their own
             make_module_lazy(recorder, module)
 
     def leave(module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        if recorder.capturing:
+        if recorder.captures_here:
             scopes.pop_module()
 
     handles = [
@@ -86,7 +86,7 @@ def make_module_lazy(recorder: Recorder, module: torch.nn.Module) -> None:
 def _make_lazy(recorder: Recorder, tensor: torch.Tensor, residency: Any) -> None:
     plain = type(tensor) in (torch.nn.Parameter, torch.Tensor, torch.nn.Buffer)
     if plain and tensor.layout is torch.strided and tensor.device.type == "cpu":
-        with torch._C.DisableTorchFunction():
+        with recorder.lock, torch._C.DisableTorchFunction():
             recorder.host.make_lazy_in_place(tensor, residency)
 
 
@@ -95,10 +95,12 @@ def optimizer_hooks(recorder: Recorder) -> Iterator[None]:
     scopes = recorder.scopes
 
     def begin(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        scopes.begin_optimizer()
+        if recorder.captures_here:
+            scopes.begin_optimizer()
 
     def end(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        scopes.end_optimizer()
+        if recorder.captures_here:
+            scopes.end_optimizer()
 
     handles = [register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)]
     try:
@@ -117,6 +119,8 @@ def loader_on_host(recorder: Recorder) -> Iterator[None]:
 
     def on_host(function: Any) -> Any:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not recorder.captures_here:
+                return function(*args, **kwargs)
             outer, placement.host_only = placement.host_only, True
             try:
                 return function(*args, **kwargs)

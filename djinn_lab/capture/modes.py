@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,8 +75,9 @@ def _on_pool(recorder: Recorder, tensor: torch.Tensor) -> torch.Tensor:
     differentiable copy."""
     if type(tensor) is LazyTensor:
         return tensor
-    if isinstance(tensor, torch.nn.Parameter) and recorder.host.make_lazy_in_place(tensor, "weight"):
-        return tensor
+    with recorder.lock:
+        if isinstance(tensor, torch.nn.Parameter) and recorder.host.make_lazy_in_place(tensor, "weight"):
+            return tensor
     return ToPool.apply(tensor, recorder)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -169,7 +171,8 @@ def capturing(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
         return
     recorder.scopes.enter_cell(cell, file)
     recorder.begin_cell()
-    recorder.capturing = True
+    with recorder.lock:
+        recorder.capturing, recorder.thread = True, get_ident()
     capturing_recorders.append(recorder)
     try:
         with ExitStack() as stack:
@@ -182,6 +185,7 @@ def capturing(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
             stack.enter_context(RecordingMode(recorder))
             yield
     finally:
-        recorder.capturing = False
-        capturing_recorders.remove(recorder)
-        recorder.host.end_cell()
+        with recorder.lock:
+            recorder.capturing = False
+            capturing_recorders.remove(recorder)
+            recorder.host.end_cell()

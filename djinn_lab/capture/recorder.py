@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import RLock, get_ident
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from djinn_lab.capture.resizing import Resizing
 from djinn_lab.capture.segment import Segment, paused
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.tensor import LazyTensor, become, wrap
+from djinn_lab.capture.turns import one_thread
 from djinn_lab.capture.values import Layout, Storage, Value
 from djinn_lab.errors import CaptureError
 
@@ -59,6 +61,8 @@ def _elements(tensor: torch.Tensor) -> int:
 
 
 class Recorder:
+    """``lock``: of the thread that uses it now. ``capturing``: a cell runs, in ``thread``."""
+
     def __init__(self, backend: Backend, stream_nodes: int | None = None) -> None:
         self.dead: list[int] = []
         self.segment = Segment(backend, self.dead, stream_nodes)
@@ -69,14 +73,22 @@ class Recorder:
         self.host = HostTensors(self, self.copies, self.ledger)
         self.placement = Placement(self.host, self.segment)
         self.resizing = Resizing(self._record, self.host)
+        self.lock = RLock()
         self.capturing = False
+        self.thread = 0
         self.ops_recorded = 0
         self.owner: object = None
         guard_data_attribute()
         self.may_display: Callable[[], bool] = lambda: True
 
+    @property
+    def captures_here(self) -> bool:
+        """Is a cell captured, in this very thread?"""
+        return self.capturing and self.thread == get_ident()
+
     # ---------------------------------------------------------------- recording
 
+    @one_thread
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One op inside a captured cell."""
         signature = signature_of(func)
@@ -262,16 +274,19 @@ class Recorder:
             self.copies.ready(value)
         return value
 
+    @one_thread
     def clone(self, tensor: LazyTensor) -> torch.Tensor:
         """An independent lazy copy; nothing is fetched."""
         copied = self._record(signature_of(_CLONE), (tensor,), {})
         assert isinstance(copied, torch.Tensor)
         return copied
 
+    @one_thread
     def adopt_copy(self, tensor: torch.Tensor) -> LazyTensor:
         """A lazy tensor with a copy of a plain tensor's present contents."""
         return self.copies.adopt_copy(tensor)
 
+    @one_thread
     def make_plain_share(self, tensor: torch.Tensor, lazy: LazyTensor) -> None:
         """``tensor.data = lazy``: the plain tensor becomes lazy, or (where torch refuses to exchange the two)
         looks at the host's copy of the same memory."""
@@ -282,24 +297,29 @@ class Recorder:
             if not (ordinary and self.host.become(tensor, wrap(lazy._value))):
                 set_data_of_torch(tensor, self.copies.window(lazy._value, "data"))
 
+    @one_thread
     def make_lazy_share(self, lazy: LazyTensor, plain: torch.Tensor) -> None:
         """``lazy.data = plain``."""
         with paused():
             self.host.write_back("a tensor's memory was shared with a lazy one")
             become(lazy, self.copies.shared(plain))
 
+    @one_thread
     def fetch(self, values: Sequence[Value], cause: str) -> list[torch.Tensor]:
         """Plain tensors over the host's copy of each value, brought over where it is not current."""
         return self.copies.fetch(values, cause)
 
+    @one_thread
     def array(self, value: Value, cause: str) -> Any:
         """A numpy array that shares memory with ``value``, as long as it lives."""
         return self.copies.array(value, cause)
 
+    @one_thread
     def window(self, value: Value, cause: str) -> torch.Tensor:
         """A plain tensor that shares memory with ``value``, as long as it lives."""
         return self.copies.window(value, cause)
 
+    @one_thread
     def finish(self, cause: str) -> None:
         """Run what is pending and bring plain tensors that were written up to date."""
         self.host.write_back(cause)
@@ -307,6 +327,7 @@ class Recorder:
 
     # ---------------------------------------------------------------- outside cells
 
+    @one_thread
     def run_outside(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One op on lazy tensors outside a captured cell. Views stay lazy (they must share memory); the
         rest runs here."""
@@ -336,6 +357,7 @@ class Recorder:
             return views[0]
         return tuple(views) if issubclass(plan.container, tuple) else views
 
+    @one_thread
     def begin_cell(self) -> None:
         """Before the first op of a cell."""
         with paused():
@@ -344,9 +366,9 @@ class Recorder:
     @contextmanager
     def paused_recording(self) -> Iterator[None]:
         """Ops inside run here, on fetched values where tensors are lazy, even while a cell is captured."""
-        capturing, self.capturing = self.capturing, False
-        try:
-            with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with self.lock, _disable_current_modes(), torch._C.DisableTorchFunction():
+            capturing, self.capturing = self.capturing, False
+            try:
                 yield
-        finally:
-            self.capturing = capturing
+            finally:
+                self.capturing = capturing

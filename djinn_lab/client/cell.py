@@ -10,6 +10,7 @@ from types import TracebackType
 
 from djinn_lab.capture.modes import capturing
 from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.turns import only_cell
 from djinn_lab.client.executor import CellJob, PoolExecutor
 from djinn_lab.client.report import CellReport
 from djinn_lab.errors import UserError
@@ -78,20 +79,25 @@ class Cell:
         self._job.largest = tuple(programs)
 
     def __enter__(self) -> Cell:
-        executor, recorder = self._executor, self._recorder
-        self._nested = recorder.capturing
-        if self._nested:
-            return self
         file = self._file or sys._getframe(1).f_code.co_filename
-        job = self._job
+        with ExitStack() as stack:
+            stack.enter_context(only_cell(self._job.cell))
+            self._nested = self._recorder.capturing
+            if not self._nested:
+                with self._recorder.lock:
+                    self._begin(file, stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def _begin(self, file: str, stack: ExitStack) -> None:
+        executor, recorder, job = self._executor, self._recorder, self._job
         job.started = job.outside_since = perf_counter()
         executor.cell = job
         recorder.segment.gather(job.terms.gang > 1)
         self._ops = recorder.ops_recorded
         self._plans = recorder.segment.plans_made
         self._moved = executor.bytes_moved()
-        self._stack.enter_context(capturing(recorder, job.cell, file))
-        return self
+        stack.enter_context(capturing(recorder, job.cell, file))
 
     def __exit__(
         self,
@@ -99,11 +105,13 @@ class Cell:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._nested:
-            return
-        executor = self._executor
-        self._stack.__exit__(None, None, None)
-        job = self._job
+        with self._recorder.lock:  # or what another thread fetches would be of a cell that has ended
+            self._stack.close()
+            if not self._nested:
+                self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        executor, job = self._executor, self._job
         outcome, message = "done", ""
         try:
             if error is None or isinstance(error, Exception):

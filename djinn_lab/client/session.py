@@ -27,7 +27,8 @@ EXPECTED_S_MAX = 30 * 86400.0
 
 
 class Session:
-    """Made by :func:`djinn_lab.connect`. Not for several threads at once."""
+    """Made by :func:`djinn_lab.connect`. Its tensors may be used by several threads, which wait for each
+    other; cells are recorded one at a time in a process (:mod:`djinn_lab.capture.turns`)."""
 
     def __init__(self, url: str, token: str, profile: Profile, name: str) -> None:
         self._url, self._token, self._name = url, token, name
@@ -145,9 +146,10 @@ class Session:
             raise UserError(
                 f"expected_s={expected_s} is not a duration.", "Give seconds from now, 0 to 30 days."
             )
-        connection = self.executor.connection
-        connection.send(SignalPhase(phase, expected_s))
-        return connection.receive_phase()
+        with self.recorder.lock:
+            connection = self.executor.connection
+            connection.send(SignalPhase(phase, expected_s))
+            return connection.receive_phase()
 
     def device_profiles(self, device: str | None) -> list[DeviceProfile]:
         """What the scheduler knows of the pool's devices, or of ``device`` alone."""
