@@ -41,8 +41,10 @@ class FailingStore(Store):
         await super().commit(work)
 
 
-def served(directory: Path, test: Callable[[NotebookService, FailingStore], Awaitable[None]]) -> None:
-    """The parts of a pool without devices and without a server."""
+def served(
+    directory: Path, test: Callable[[NotebookService, FailingStore], Awaitable[None]], failing: int = 0
+) -> None:
+    """The parts of a pool without devices and without a server. ``failing``: so many writes at its start."""
 
     async def run() -> None:
         store = FailingStore(sqlite_url(directory / "pool.sqlite3"))
@@ -50,6 +52,7 @@ def served(directory: Path, test: Callable[[NotebookService, FailingStore], Awai
             launcher = LocalLauncher((), directory)
             blobs = BlobStore(directory / "blobs", 2**20)
             service = assemble("pool", "token", launcher, blobs, store, lambda: None).notebooks
+            store.failing = failing
             await service.start("http://127.0.0.1:9", directory / "notebooks")
             await service.started.wait()
             try:
@@ -59,7 +62,7 @@ def served(directory: Path, test: Callable[[NotebookService, FailingStore], Awai
         finally:
             await asyncio.to_thread(store.close)
 
-    (directory / "blobs").mkdir()
+    (directory / "blobs").mkdir(exist_ok=True)
     asyncio.run(run())
 
 

@@ -1,7 +1,8 @@
 """Runs batch notebooks: gives the core its events, commits what it decides, starts and stops runners.
 
-Everything that the core decides is committed before it is done, in order: no runner starts before the
-database says that it runs, and nobody is told that a notebook was accepted before it is stored.
+Everything that the core decides is committed before it is done, in order (:mod:`.decisions`): no runner
+starts before the database says that it runs, and nobody is told that a notebook was accepted before it is
+stored.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -46,6 +47,7 @@ from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.notebooks import store as notebook_store
 from djinn_lab.pool.notebooks.awaited import AwaitedNotebooks, as_awaited
+from djinn_lab.pool.notebooks.decisions import Decisions, until_stored
 from djinn_lab.pool.notebooks.environment import kernel_environment
 from djinn_lab.pool.notebooks.left_behind import executed_left, outcome_left, remove, session_left, until_gone
 from djinn_lab.pool.notebooks.messages import AttemptEnded, CellBegins, FromRunner, Task
@@ -56,13 +58,6 @@ from djinn_lab.pool.notebooks.store import Accepted
 WATCH_EVERY_S = 0.25
 
 log = logging.getLogger(__name__)
-
-
-class Decision(NamedTuple):
-    """``stored``: done when ``commands`` are in the database."""
-
-    commands: list[Command]
-    stored: asyncio.Future[None] | None = None
 
 
 class NotebookRules(msgspec.Struct, frozen=True):
@@ -98,7 +93,7 @@ class NotebookService:
         self._accepting: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._runs: dict[str, NotebookRun] = {}
         self._executed: dict[str, bytes] = {}
-        self._decided: asyncio.Queue[Decision] = asyncio.Queue()
+        self._decided = Decisions(self._now_s, self._commit, self._carry_out, self._attempt_ended)
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm = Alarm(self._now_s, self._due)
         self._changed = asyncio.Event()
@@ -123,13 +118,13 @@ class NotebookService:
 
     async def _take_up(self) -> None:
         try:
-            rows = await self._store.read(notebook_store.read_all)
+            rows = await until_stored(lambda: self._store.read(notebook_store.read_all))
             await self._begin(rows)
         except sa.exc.SQLAlchemyError:
             log.exception("batch notebooks are not served: the database cannot be used")
             return
         self.started.set()
-        self._spawn(self._perform_all())
+        self._spawn(self._decided.perform())
         self._spawn(self._watch_cells())
 
     async def _begin(self, rows: Sequence[tuple[Accepted, Notebook]]) -> None:
@@ -142,9 +137,9 @@ class NotebookService:
         for accepted, _ in rows:
             self._know(accepted)
         commands = self.core.handle(ServerStarted(self._now_s(), tuple(notebooks), tuple(ended)))
-        await self._commit(commands)
+        await until_stored(lambda: self._commit(commands))
         await asyncio.to_thread(remove, self._directory)  # the database has what was in it
-        self._decided.put_nowait(Decision([one for one in commands if isinstance(one, StartNotebook)]))
+        self._decided.put([one for one in commands if isinstance(one, StartNotebook)])
         for one in list(self.core):
             account = one.account or one.user
             for text in self._driver.books.published.met(account, one.waits_for):
@@ -239,34 +234,20 @@ class NotebookService:
         return self._driver.ledger.clock.now_s()
 
     def _handle(self, event: Event, stored: asyncio.Future[None] | None = None) -> None:
-        self._decided.put_nowait(Decision(self.core.handle(event), stored))
+        self._decided.put(self.core.handle(event), stored)
         self._alarm.set(self.core.wake_at_s())
         self._changed.set()
 
     def _due(self) -> None:
         self._handle(TimePassed(self._now_s()))
 
-    async def _perform_all(self) -> None:
-        """One decision after the other, each committed before it is carried out."""
-        while True:
-            commands, stored = await self._decided.get()
-            try:
-                await self._commit(commands)
-            except sa.exc.SQLAlchemyError as error:
-                log.exception("what was decided about notebooks could not be stored")
-                if stored is not None and not stored.done():
-                    stored.set_exception(error)
-                self._do_without_storing(commands, error)
-                continue
-            if stored is not None and not stored.done():  # else nobody waits for it any more
-                stored.set_result(None)
-            for command in commands:
-                if isinstance(command, SaveNotebook):
-                    self._driver.notebook_changed(as_awaited(command.notebook))
-                elif isinstance(command, StartNotebook):
-                    self._start_run(command)
-                elif isinstance(command, StopNotebook):
-                    self._stop_run(command)
+    def _carry_out(self, command: Command) -> None:
+        if isinstance(command, SaveNotebook):
+            self._driver.notebook_changed(as_awaited(command.notebook))
+        elif isinstance(command, StartNotebook):
+            self._start_run(command)
+        elif isinstance(command, StopNotebook):
+            self._stop_run(command)
 
     async def _commit(self, commands: Sequence[Command]) -> None:
         latest = {one.notebook.job: one.notebook for one in commands if isinstance(one, SaveNotebook)}
@@ -290,16 +271,6 @@ class NotebookService:
         for job in forgotten:
             accepted = self._accepted.pop(job)
             self._by_key.pop((accepted.user, accepted.key), None)
-
-    def _do_without_storing(self, commands: Sequence[Command], error: sa.exc.SQLAlchemyError) -> None:
-        """What is to start does not; what is to stop stops anyway."""
-        for command in commands:
-            if isinstance(command, StopNotebook):
-                self._stop_run(command)
-            elif isinstance(command, StartNotebook):
-                told = f"its start could not be stored: {str(error).splitlines()[0]}"
-                ended = AttemptEnded(command.attempt, Outcome.LOST, told)
-                self._handle(self._event(command.job, ended))
 
     def _know(self, accepted: Accepted) -> None:
         self._accepted[accepted.job] = accepted
@@ -348,6 +319,9 @@ class NotebookService:
         if executed is not None:
             self._executed[job] = executed
         del self._runs[job]
+        self._attempt_ended(job, ended)
+
+    def _attempt_ended(self, job: str, ended: AttemptEnded) -> None:
         self._handle(self._event(job, ended))
 
     async def _source(self, job: str) -> bytes | None:
