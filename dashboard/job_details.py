@@ -25,6 +25,7 @@ def job_details_html(job: Job, more: Mapping[str, Any]) -> str:
         ("Job", f"<code>{escape(job.job)}</code>"),
         ("Time", _stages(job)),
         ("Predicted", _predicted(job)),
+        *([("Energy", escape(used_energy(job.used_j)))] if job.finished and job.used_j is not None else ()),
         ("Peak memory", format_bytes(job.peak_bytes) if job.peak_bytes else "–"),
         ("Sent in parts", _cuts(job)),
         ("Events", _events(more.get("events") or [])),
@@ -53,11 +54,10 @@ def _stages(job: Job) -> str:
 def _predicted(job: Job) -> str:
     if job.foretold is not None and not job.finished:
         return escape(told(job.foretold, job.watts))
-    energy = "" if job.used_j is None else f". {escape(used_energy(job.used_j))}"
     if job.predicted_s is None:
-        return f"–{energy}"
+        return "–"
     measured = f", measured {format_seconds(job.measured_s)}" if job.measured_s is not None else ""
-    return f"{format_seconds(job.predicted_s)}{measured}{energy}"
+    return f"{format_seconds(job.predicted_s)}{measured}"
 
 
 def _cuts(job: Job) -> str:

@@ -16,6 +16,7 @@ from pool_kit import Client, act, rest, running_pool
 
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import OptionError
+from djinn_lab.pool.records import JobRecord
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 pytestmark = pytest.mark.processes
@@ -128,3 +129,13 @@ def test_energy_has_a_price_in_a_policy_over_the_wire(pool: RuntimeInfo) -> None
             chief.close_session(session)
         with pytest.raises(OptionError, match="energy_price_per_kwh"):
             chief.set_policy({"name": "green", "energy_price_per_kwh": -1.0})
+
+
+def test_a_gang_uses_what_all_its_devices_draw_and_nothing_is_told_where_one_is_unknown() -> None:
+    both, one = (JobRecord("job", "session", "ann", "In [1]", "NORMAL", 0.0) for _ in range(2))
+    both.add_energy(700, 2.0)
+    both.add_energy(300, 1.0)
+    assert both.view().used_j == 1700
+    for watts in (700, None, 300):
+        one.add_energy(watts, 2.0)
+    assert one.view().used_j is None
