@@ -18,10 +18,13 @@ CUTS_MAX = 5
 CODE_CHARS_MAX = 4000
 
 
-def job_details_html(job: Job, more: Mapping[str, Any]) -> str:
-    """``more``: the pool's answer to ``GET /v1/jobs/<job>``, with ``code`` and ``events``."""
+def job_details_html(job: Job, more: Mapping[str, Any], quality: str = "") -> str:
+    """``more``: the pool's answer to ``GET /v1/jobs/<job>``, with ``code`` and ``events``. ``quality``: its
+    class, where it has one."""
+    by_class = f", class {quality.lower().replace('_', ' ')}" if quality else ""
+    priority = escape(f"{job.priority.lower()} priority{by_class}")
     rows = [
-        ("Cell", f"{escape(job.cell or '–')} of {escape(job.user)}, {escape(job.priority.lower())} priority"),
+        ("Cell", f"{escape(job.cell or '–')} of {escape(job.user)}, {priority}"),
         ("Job", f"<code>{escape(job.job)}</code>"),
         ("Time", _stages(job)),
         ("Predicted", _predicted(job)),

@@ -167,7 +167,7 @@ class JobsPage:
             more, why = answers
             title = f"Why is {job.short_id} {job.state.lower()}?"
             show_html(self.why, f"<h2>{escape(title)}</h2><p>{escape(str(why['sentence']))}</p>")
-            show_html(self.details, job_details_html(job, {**more, "events": []}))
+            show_html(self.details, job_details_html(job, {**more, "events": []}, _quality(why)))
             rows = trace_rows(more.get("events") or [])
             self.trace.visible = bool(rows)
             text = "Every event that the queue handled for this cell." if rows else ""
@@ -178,6 +178,12 @@ class JobsPage:
             show_html(self.why, notice(f"No details: {error.message}", error.advice))
 
         self._board.background.run("job", read, done, failed)
+
+
+def _quality(why: Mapping[str, Any]) -> str:
+    """The class of a cell that waits or runs, where somebody is guaranteed devices."""
+    standard = why.get("quality")
+    return str(standard["quality"]) if isinstance(standard, Mapping) else ""
 
 
 def _changed(before: Job, now: Job) -> bool:

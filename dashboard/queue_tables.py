@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from djinn_lab.dashboard.queue_records import Account, Queue, Reservation, RunningCell, WaitingCell
@@ -53,28 +53,45 @@ RESERVATION_COLUMNS = [
 
 
 def account_rows(queue: Queue) -> list[dict[str, Any]]:
-    """Those who pay, who is next first."""
-    leaves = [account for account in queue.accounts if account.pays]
-    total = sum(account.dominant for account in leaves)
+    """Those who pay, who is next first; above the first of those below it, each account that has limits for
+    all of them together, such as a project's guaranteed devices."""
     had = queue.device_s()
-    return [
-        _account_row(account, queue, total, had[account.account])
-        for account in sorted(leaves, key=lambda one: one.rank or 0)
-    ]
+    leaves = sorted((one for one in queue.accounts if one.pays), key=lambda one: one.rank or 0)
+    shared = {one.account: one for one in queue.accounts if not one.pays and limits_text(one)}
+    ordered: dict[str, Account] = {}
+    for leaf in leaves:
+        above = (one for name, one in sorted(shared.items()) if _is_below(leaf.account, name))
+        ordered.update((one.account, one) for one in (*above, leaf) if one.account not in ordered)
+    ordered.update((name, one) for name, one in sorted(shared.items()) if name not in ordered)
+    return [_account_row(account, queue, leaves, had) for account in ordered.values()]
 
 
-def _account_row(account: Account, queue: Queue, total: float, had_s: float) -> dict[str, Any]:
-    part = account.dominant / total if total else 0.0
+def _is_below(account: str, above: str) -> bool:
+    return account.startswith(f"{above}/")
+
+
+def _account_row(
+    account: Account, queue: Queue, leaves: Sequence[Account], had: Mapping[str, float]
+) -> dict[str, Any]:
+    """Of one that does not pay itself: what all below it have together."""
+    own = {
+        leaf.account
+        for leaf in leaves
+        if leaf.account == account.account or _is_below(leaf.account, account.account)
+    }
+    total = sum(leaf.dominant for leaf in leaves)
+    part = sum(leaf.dominant for leaf in leaves if leaf.account in own) / total if total else 0.0
+    had_s = sum(had[leaf] for leaf in own)
     return {
         "id": account.account,
-        "account": account.account,
+        "account": account.account if account.pays else f"{account.account}/…",
         "weight": {"text": f"{account.weight:g}", "sort": account.weight},
         "share": {"done": account.share, "total": 1, "text": f"{account.share:.0%}"},
         "part": {"done": part, "total": 1, "text": f"{part:.0%}"},
         "used": {"text": format_seconds(had_s), "sort": had_s},
         "turn": account.rank,
-        "waiting": sum(cell.account == account.account for cell in queue.waiting),
-        "running": sum(cell.account == account.account for cell in queue.running),
+        "waiting": sum(cell.account in own for cell in queue.waiting),
+        "running": sum(cell.account in own for cell in queue.running),
         "limits": limits_text(account),
     }
 

@@ -125,6 +125,25 @@ def test_what_is_reserved_is_shown_while_it_lasts(
     row.wait_for(state="hidden")
 
 
+def test_a_projects_guarantee_and_the_classes_by_it_are_shown(
+    pool: PoolUnderTest, crowd: Crowd, dashboard_url: str, visitor: Any
+) -> None:
+    pool.rest.create_user("dora", account="vision")
+    pool.rest.set_targets("vision", limits={"devices_guaranteed": 1})
+    try:
+        ann = crowd.run("ann", "RUNNING")
+        page = visitor.open(f"{dashboard_url}?page=queue")
+        accounts = page.get_by_role("grid", name="Accounts")
+        row = accounts.get_by_role("row").filter(has_text="vision/…")
+        row.filter(has_text="guaranteed devices: 1").wait_for()
+        running = page.get_by_role("grid", name="Cells that run")
+        running.get_by_role("row").filter(has_text="normal, burstable").wait_for()
+        page = visitor.open(f"{dashboard_url}?page=jobs&job={ann}")
+        page.get_by_text("normal priority, class burstable").wait_for()
+    finally:
+        pool.rest.set_targets("vision", limits={"devices_guaranteed": None})
+
+
 def test_the_jobs_page_has_the_history_and_every_decision(
     pool: PoolUnderTest, crowd: Crowd, dashboard_url: str, visitor: Any
 ) -> None:

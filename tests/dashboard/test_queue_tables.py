@@ -28,6 +28,36 @@ def test_guarantees_and_classes_are_shown_where_there_are_any() -> None:
     assert [row["priority"] for row in running_rows(queue, {})] == ["scavenger, best effort"]
 
 
+def test_an_account_with_others_below_it_is_shown_where_it_has_limits_with_what_all_of_them_have() -> None:
+    accounts = (
+        Account("speech", limits=Limits(devices_guaranteed=1)),
+        Account("vision", share=0.5, dominant=0.3, limits=Limits(devices_guaranteed=2)),
+        Account("vision/ann", rank=3, dominant=0.2, used=(20.0, 0.0, 0.0)),
+        Account("vision/train"),
+        Account("vision/train/bob", rank=2, dominant=0.1, used=(10.0, 0.0, 0.0)),
+        Account("visions", rank=1, dominant=0.1, used=(5.0, 0.0, 0.0)),
+    )
+    waiting = (WaitingCell("1", account="vision/ann"), WaitingCell("2", account="visions"))
+    running = (RunningCell("3", account="vision/train/bob"),)
+    rows = account_rows(Queue(now=10.0, accounts=accounts, waiting=waiting, running=running))
+    assert [row["account"] for row in rows] == [
+        "visions",
+        "vision/…",
+        "vision/train/bob",
+        "vision/ann",
+        "speech/…",
+    ]
+    vision = rows[1]
+    assert (vision["limits"], vision["turn"], vision["share"]["text"]) == (
+        "guaranteed devices: 2",
+        None,
+        "50%",
+    )
+    assert (vision["used"]["sort"], vision["part"]["text"]) == (30.0, "75%")
+    assert (vision["waiting"], vision["running"]) == (1, 1)
+    assert (rows[4]["used"]["sort"], rows[4]["waiting"], rows[4]["limits"]) == (0, 0, "guaranteed devices: 1")
+
+
 def test_device_time_counts_what_runs_now() -> None:
     """A gang's on all its devices."""
     gang = RunningCell("1", account="ann", since=6.0, members=("cpu:1", "cpu:2"))
