@@ -156,8 +156,9 @@ class JobQueue:
         return self._contest.shares.view(at_s)
 
     def account(self, account: str) -> AccountState:
-        """Raises KeyError for one that was never named."""
-        return {known.account: known for known in self._contest.shares.state().accounts}[account]
+        """Of one that nothing is known about but its name: as it began."""
+        known = {known.account: known for known in self._contest.shares.state().accounts}
+        return known.get(account) or AccountState(account)
 
     def awaits(self, job: str) -> bool:
         """Does a job come after this one, which is no job of the queue?"""

@@ -287,6 +287,18 @@ def test_what_was_used_is_in_the_ledger_and_survives_the_pool(tmp_path: Path) ->
     assert weights["vision"] == 2
 
 
+def test_limits_that_were_taken_away_do_not_come_back(tmp_path: Path) -> None:
+    """Of an account that nobody has used, too."""
+    with running_pool(tmp_path, "cpu:1") as info, closing(rest(info)) as chief:
+        chief.set_targets("vision", limits={"devices_guaranteed": 1})
+        chief.set_targets("speech", limits={"devices_guaranteed": 1}, weight=3)
+        assert chief.set_targets("vision", limits={})["limits"]["devices_guaranteed"] is None
+    with running_pool(tmp_path, "cpu:1") as info, closing(rest(info)) as chief:
+        limits = {account["account"]: account["limits"] for account in chief.queue()["accounts"]}
+        assert limits.get("vision", {}).get("devices_guaranteed") is None
+        assert limits["speech"]["devices_guaranteed"] == 1
+
+
 def test_cordons_and_reservations_outlive_the_pool(tmp_path: Path) -> None:
     until = time.time() + 3600
     with running_pool(tmp_path, "cpu:2") as info, closing(rest(info)) as chief:
