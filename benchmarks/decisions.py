@@ -19,7 +19,7 @@ from benchmarks.figures import OURS, Figure, Goal, figure
 from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start, decide, enact, end, park
 from djinn_lab.jobs.decision.keys import effective_rank, estimate_s, within_key
 from djinn_lab.jobs.decision.trial import charge_for
-from djinn_lab.jobs.fairness import Capacity, ShareTree
+from djinn_lab.jobs.fairness import Capacity, Limits, ShareTree
 from djinn_lab.jobs.request import Demand, Node, Request
 
 NAME = "decisions"
@@ -29,6 +29,7 @@ EVENTS, EVENTS_QUICK = 2_000, 20
 BLOCK = 20
 """So many events of one side at a time, so that neither measures the other's traces in the caches."""
 US = 1e6
+WITH, WITHOUT = "with_guarantees", "without_guarantees"
 RANK_WEIGHTS = (0.2, 4, 80, 10, 5.8)
 """Percent of the cells that are CRITICAL, HIGH, NORMAL, LOW and SCAVENGER."""
 
@@ -47,12 +48,15 @@ class Queue:
     decisions: int = 0
     decided_s: float = 0.0
     preemptions: int = 0
+    guarantees: bool = False
 
     def __post_init__(self) -> None:
         self.draw = random.Random(SEED)
         self.cluster = Cluster(Node(f"cuda:{number}") for number in range(DEVICES))
         self.shares = ShareTree()
         self.shares.set_capacity(Capacity(devices=DEVICES))
+        for account, devices in GUARANTEED.items() if self.guarantees else ():
+            self.shares.set_limits(account, Limits(devices_guaranteed=devices))
         self.numbers = count()
         self.endings: list[tuple[float, int, str, float]] = []
         for _ in range(self.waiting):
@@ -65,7 +69,7 @@ class Queue:
         session = draw.randrange(SESSIONS)
         return Request(
             job=f"job{number}",
-            account=f"organisation{session % 5}/project{session % 10}/user{session % ACCOUNTS}",
+            account=account_of(session),
             rank=draw.choices(range(5), RANK_WEIGHTS)[0],
             number=number,
             arrived_s=self.now_s,
@@ -116,6 +120,19 @@ class Queue:
         return event_us, (self.decided_s - decided_s) / (self.decisions - decisions) * US
 
 
+def account_of(session: int) -> str:
+    """Its user, 50 of them, in ten projects of five organisations."""
+    return f"organisation{session % 5}/project{session % 10}/user{session % ACCOUNTS}"
+
+
+GUARANTEED = {
+    **{account_of(user): 1.0 for user in range(ACCOUNTS)},
+    **{account_of(project).rpartition("/")[0]: 5.0 for project in range(10)},
+    **{account_of(organisation).partition("/")[0]: 10.0 for organisation in range(5)},
+}
+"""Every account, of every level: 50 of the 64 devices."""
+
+
 def indexed(queue: Queue) -> Plan:
     return decide(queue.cluster, queue.shares, queue.policy, queue.now_s)
 
@@ -150,7 +167,11 @@ def measure(bench: Bench) -> list[Figure]:
     events = bench.rounds(EVENTS, EVENTS_QUICK)
     waiting = bench.rounds(WAITING, WAITING // 20)
     policy = POLICIES["ours"]
-    queues = {OURS: Queue(policy, indexed, waiting), "full_scan": Queue(policy, full_scan, waiting)}
+    queues = {
+        OURS: Queue(policy, indexed, waiting),
+        "full_scan": Queue(policy, full_scan, waiting),
+        WITH: Queue(policy, indexed, waiting, guarantees=True),
+    }
     taken: dict[str, list[float]] = {name: [] for name in queues}
     alone: dict[str, list[float]] = {name: [] for name in queues}
     ours = queues[OURS]
@@ -178,6 +199,25 @@ def measure(bench: Bench) -> list[Figure]:
     by_itself = "of these, a decision alone (mean of an event's)"
     per_s = round(decisions / (ours.decided_s - before_s))
     return [
-        figure(NAME, title, "us", taken, goals, **facts),
-        figure(NAME, by_itself, "us", alone, [Goal(250.0, "median")], decisions_per_s=per_s),
+        figure(NAME, title, "us", _beside(taken, "full_scan"), goals, **facts),
+        figure(
+            NAME, by_itself, "us", _beside(alone, "full_scan"), [Goal(250.0, "median")], decisions_per_s=per_s
+        ),
+        *_with_guarantees(queues[WITH], taken, alone),
+    ]
+
+
+def _beside(taken: dict[str, list[float]], other: str, ours: str = OURS) -> dict[str, list[float]]:
+    return {OURS: taken[ours], WITHOUT if other == OURS else other: taken[other]}
+
+
+def _with_guarantees(
+    queue: Queue, taken: dict[str, list[float]], alone: dict[str, list[float]]
+) -> list[Figure]:
+    """The same events where every account is guaranteed devices, beside those without."""
+    preemptions = queue.preemptions
+    title = f"one event where {len(GUARANTEED)} accounts are guaranteed devices"
+    return [
+        figure(NAME, title, "us", _beside(taken, OURS, WITH), preemptions=preemptions),
+        figure(NAME, f"{title}: a decision alone", "us", _beside(alone, OURS, WITH)),
     ]

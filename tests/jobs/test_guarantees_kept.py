@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from djinn_lab.jobs.decision import POLICIES, Cluster, Snapshot, Standing, decide, enact, end, park
+from djinn_lab.jobs.decision import POLICIES, Cluster, Snapshot, Standing, Trace, decide, enact, end, park
 from djinn_lab.jobs.fairness import Capacity, Limits, ShareTree
 from djinn_lab.jobs.request import Demand
 
@@ -25,7 +25,7 @@ class Program:
     """A full pool to which things happen, with victims that take their time to leave."""
 
     def __init__(self, policy: str, guarantees: Sequence[float]) -> None:
-        self.policy = replace(POLICIES[policy], min_runtime_s=0.0)
+        self.policy = replace(POLICIES[policy], min_runtime_s=0.0, preempt_depth=1)
         self.cluster, self.shares = Cluster(device_nodes(DEVICES)), ShareTree()
         self.shares.set_capacity(Capacity(devices=DEVICES))
         self.now_s = 0.0
@@ -105,6 +105,8 @@ class Program:
             snapshot = Snapshot.taken(self.cluster, self.shares, self.policy, self.now_s)
             plan = decide(self.cluster, self.shares, self.policy, self.now_s)
             assert plan == snapshot.decide()
+            traced = decide(self.cluster, self.shares, self.policy, self.now_s, Trace())
+            assert (plan.starts, plan.preemptions) == (traced.starts, traced.preemptions), "all are looked at"
             self.compare()
             if not plan:
                 return

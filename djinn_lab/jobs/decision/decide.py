@@ -19,8 +19,10 @@ from msgspec.structs import replace
 from djinn_lab.jobs.decision import preempting
 from djinn_lab.jobs.decision.cluster import Cluster
 from djinn_lab.jobs.decision.guarantees import Standing
+from djinn_lab.jobs.decision.held import best_effort
 from djinn_lab.jobs.decision.keys import estimate_s, steps
 from djinn_lab.jobs.decision.limiting import members_allowed, soft_limit, start_limit
+from djinn_lab.jobs.decision.narrowing import Narrowing
 from djinn_lab.jobs.decision.plan import Plan, Preemption
 from djinn_lab.jobs.decision.policy import PROMISING, QueuePolicy
 from djinn_lab.jobs.decision.reasons import Reason
@@ -46,7 +48,7 @@ def decide(
     room_mark, shares_mark = cluster.room.checkpoint(), shares.checkpoint()
     standing_mark = 0 if standing is None else standing.checkpoint()
     try:
-        return _Decision(Trial(cluster, shares, policy, now_s, standing), trace).run(index)
+        return _Decision(Trial(cluster, shares, policy, now_s, standing), trace, index).run(index)
     finally:
         if standing is not None:
             standing.rollback(standing_mark)
@@ -56,9 +58,9 @@ def decide(
 
 class _Decision:
     """``why``: what kept the last candidate from being placed. ``owing``: where somebody who waits is owed
-    guaranteed devices, who holds what."""
+    guaranteed devices, who holds what. ``spent``: nobody starts or is tried any more, but for a guarantee."""
 
-    def __init__(self, trial: Trial, trace: Trace | None) -> None:
+    def __init__(self, trial: Trial, trace: Trace | None, index: WaitingIndex) -> None:
         self.trial = trial
         self.trace = trace
         self.policy = trial.policy
@@ -67,6 +69,8 @@ class _Decision:
         self.failed: dict[tuple[str, Demand, bool], float] = {}
         standing = trial.standing
         self.owing = standing if standing is not None and standing.owes else None
+        self.narrowing = None if self.owing is None else Narrowing(trial, self.owing, index)
+        self.spent = False
         self.rank = 0
         self.stopped = False
         self.why = Reason.BUSY
@@ -135,7 +139,10 @@ class _Decision:
             return self._alone(buckets, cursors)
         for group in self.trial.shares.order(cursors.keys()):
             here = []
+            due = self._due if len(group) == 1 else None
             for leaf in group:
+                if due is not None and leaf.account not in due:
+                    cursors.pop(leaf.account, None)
                 if leaf.account in cursors:
                     cursor = cursors[leaf.account] or Cursor(buckets[leaf.account])
                     cursors[leaf.account] = cursor
@@ -155,6 +162,9 @@ class _Decision:
     def _alone(self, buckets: dict[str, Bucket], cursors: dict[str, Cursor | None]) -> bool:
         """One account is left: it is its turn, whatever the shares are."""
         [(account, cursor)] = cursors.items()
+        due = self._due
+        if due is not None and account not in due:
+            return True
         cursor = cursors[account] = cursor or Cursor(buckets[account])
         return not self._take_turns([cursor])
 
@@ -176,15 +186,21 @@ class _Decision:
         """Nobody else can start or preempt, so there is nobody to look at."""
         if self.stopped:
             return True
-        return (
-            self.tries <= 0
-            and self.owing is None
-            and not self.trial.overstaying
-            and self.trace is None
-            and not self.trial.keeps
-            and not self.trial.cluster.sharing
-            and not self.trial.room.devices_free
-        )
+        if not self.spent:
+            self.spent = (
+                self.tries <= 0
+                and not self.trial.overstaying
+                and self.trace is None
+                and not self.trial.keeps
+                and not self.trial.cluster.sharing
+                and not self.trial.room.devices_free
+            )
+        return self.spent and (self.narrowing is None or self._due == set())
+
+    @property
+    def _due(self) -> set[str] | None:
+        """Accounts whose candidates are worth a look; None: all."""
+        return self.narrowing.due() if self.spent and self.narrowing is not None else None
 
     def _look(self, cursor: Cursor) -> None:
         """Decide on the candidate that the cursor stands at, and move the cursor on."""
@@ -192,6 +208,10 @@ class _Decision:
         request = trial.cluster.waiting[cursor.job]
         if request.job in trial.cluster.pins:
             cursor.next_of_class()
+            return
+        due = self._due
+        if due is not None and (request.account not in due or self._hopeless(request)):
+            cursor.drop_class()
             return
         if not request.startable:
             self._note(request, Reason.NOT_READY)
@@ -210,6 +230,11 @@ class _Decision:
             cursor.drop_class()
             return
         self._attempt(request, cursor)
+
+    def _hopeless(self, request: Request) -> bool:
+        """It has no guarantee, or asks for what an equal one was not given for less time."""
+        failed_s = self.failed.get((request.account, request.demand, True), math.inf)
+        return best_effort(request) or estimate_s(request, self.policy) >= failed_s
 
     def _above_soft_limits(self) -> None:
         """Those may have what is left when everybody else has been asked."""

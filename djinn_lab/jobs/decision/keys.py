@@ -54,6 +54,14 @@ def steps(request: Request, policy: QueuePolicy, now_s: float) -> int:
     return min(policy.age_ranks_max, aged + urgent)
 
 
+def raised_from_s(request: Request, policy: QueuePolicy) -> float:
+    """When :func:`steps` is above 0 at the earliest, up to rounding; infinite when never."""
+    if policy.age_step_s is None:
+        return math.inf
+    aged_s = request.arrived_s + _age_step_s(request, policy)
+    return aged_s if request.deadline_s is None else min(aged_s, _urgent_from(request, policy))
+
+
 def effective_rank(request: Request, policy: QueuePolicy, now_s: float) -> int:
     """Never 0 unless it is 0 by itself."""
     if not policy.by_rank:

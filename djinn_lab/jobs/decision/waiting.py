@@ -13,9 +13,12 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from itertools import count
 
-from djinn_lab.jobs.decision.keys import Key, effective_rank, next_rank_change_s, within_key
+from djinn_lab.jobs.decision.keys import Key, effective_rank, next_rank_change_s, raised_from_s, within_key
 from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.request import Demand, Request
+
+ROUNDING_S = 1e-6
+"""By less than this a moment may be off that was added up."""
 
 Entry = tuple[Key, str]
 Shape = tuple[str, Demand, str | None, int, bool]
@@ -141,6 +144,7 @@ class WaitingIndex:
         self._places: dict[str, tuple[int, Shape, Entry]] = {}
         self._changes: list[tuple[float, str]] = []
         self._change_s: dict[str, float] = {}
+        self._raises: list[tuple[float, str]] | None = None
         self._numbers = count()
 
     def __len__(self) -> int:
@@ -161,6 +165,8 @@ class WaitingIndex:
         if change_s < math.inf:
             self._change_s[request.job] = change_s
             heapq.heappush(self._changes, (change_s, request.job))
+        if self._raises is not None:
+            heapq.heappush(self._raises, (raised_from_s(request, self.policy), request.job))
 
     def discard(self, request: Request) -> None:
         rank, shape, entry = self._places.pop(request.job)
@@ -176,6 +182,18 @@ class WaitingIndex:
 
     def rank(self, job: str) -> int:
         return self._places[job][0]
+
+    def somebody_raised(self, waiting: Mapping[str, Request], now_s: float) -> bool:
+        """Has age or a deadline raised somebody, or is about to? ``waiting``: all of them, by job."""
+        if self._raises is None:
+            self._raises = [(raised_from_s(waiting[job], self.policy), job) for job in self._places]
+            heapq.heapify(self._raises)
+        while self._raises and self._raises[0][0] <= now_s + ROUNDING_S:
+            raised_s, job = self._raises[0]
+            if job in self._places and raised_from_s(waiting[job], self.policy) == raised_s:
+                return True
+            heapq.heappop(self._raises)
+        return False
 
     def next_change_s(self) -> float:
         """When the first waiting request comes to another rank by itself."""

@@ -37,7 +37,7 @@ class ShareTree:
         state = state or ShareState()
         self.settings: ShareSettings = state.settings
         self.capacity: Capacity = state.capacity
-        self.limited = self.guarantees = False
+        self.limited = self.limited_by_use = self.guarantees = False
         self.guaranteed_milli: Mapping[str, float] = {}
         """By account, thousandths of devices; another mapping after every change."""
         self._decay = Decay(state.settings.half_life_s, state.landmark_s)
@@ -314,11 +314,9 @@ class ShareTree:
     def _look_at_limits(self) -> None:
         everybody = (self._root, *self._nodes.values())
         self.limited = any(node.limits.limiting for node in everybody)
-        self.guaranteed_milli = {
-            node.account: node.limits.devices_guaranteed * 1000
-            for node in everybody
-            if node.limits.devices_guaranteed is not None
-        }
+        self.limited_by_use = any(node.limits.device_s_max is not None for node in everybody)
+        told = ((node.account, node.limits.devices_guaranteed) for node in everybody)
+        self.guaranteed_milli = {account: devices * 1000 for account, devices in told if devices is not None}
         self.guarantees = any(self.guaranteed_milli.values())
 
     def _put(self, job: str, charge: Charge | None, amounts: Amounts) -> None:
