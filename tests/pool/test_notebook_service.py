@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -109,6 +110,23 @@ def test_a_cancelled_notebook_is_stopped_although_that_cannot_be_stored(tmp_path
         assert service.core.get("nb1").state == "CANCELLED"  # type: ignore[union-attr]
         with pytest.raises(IllegalEvent, match="already CANCELLED"):
             service.cancel("nb1", "by a test")
+
+    served(tmp_path, test)
+
+
+@pytest.mark.processes
+def test_a_cell_may_print_a_long_line(tmp_path: Path) -> None:
+    """And what a carriage return takes back is not in the executed notebook."""
+    code = r"print('x' * 2_000_000)\nprint('1 %\\r2 %\\r100 %')\nprint('whole', end='\\r\\n')"
+    source = ENDLESS.replace(b"while True: pass", code.encode())
+
+    async def test(service: NotebookService, _store: FailingStore) -> None:
+        submission, accepted, _ = asked("nb1")
+        await service.submit(submission, accepted, source)
+        await service.until_over("nb1", SOON_S)
+        assert service.core.get("nb1").state == "DONE"  # type: ignore[union-attr]
+        (output,) = json.loads(await service.executed("nb1") or b"")["cells"][0]["outputs"]
+        assert "".join(output["text"]) == "x" * 2_000_000 + "\n100 %\nwhole\r\n"
 
     served(tmp_path, test)
 
