@@ -76,7 +76,7 @@ class RunningSegment:
     footprint: Footprint
     started_s: float | None = None
     restoring_s: float = 0.0
-    told_progress_s: float = 0.0
+    progress_due_s: float = 0.0
     key: bytes | None = None
     plan_cached: bool = False
     stops: Stops | None = None

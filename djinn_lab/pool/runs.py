@@ -21,8 +21,9 @@ from djinn_lab.worker.messages import (
     WorkerMemory,
 )
 
-PROGRESS_INTERVAL_S = 0.1
-"""Half of what a worker waits between two reports: of one worker none is skipped, of a gang most are."""
+PROGRESS_INTERVAL_S = 0.2
+EARLY_S = 0.05
+"""By so much a report may come early: a worker sends one in each interval, and none of these is skipped."""
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +41,10 @@ class Runs:
         now_s = self._ledger.clock.now_s()
         if record is None or record.flight is None or record.flight.segment != message.segment:
             return
-        if now_s - record.flight.told_progress_s < PROGRESS_INTERVAL_S:
+        due_s = record.flight.progress_due_s
+        if now_s < due_s - EARLY_S:
             return
-        record.flight.told_progress_s = now_s
+        record.flight.progress_due_s = max(due_s, now_s) + PROGRESS_INTERVAL_S
         try:
             self._tell(jobs.SegmentProgressed(now_s, message.job, message.segment, message.ops_done))
         except jobs.IllegalEvent as error:
