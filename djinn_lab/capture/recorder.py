@@ -88,15 +88,15 @@ class Recorder:
 
     # ---------------------------------------------------------------- recording
 
-    @one_thread
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One op inside a captured cell."""
         signature = signature_of(func)
-        if signature.ordinary and args and type(args[0]) is LazyTensor:
-            if signature.written and self._writes_shown(signature, args, kwargs):
-                return self._run_here(func, args, kwargs)
-            return self._record(signature, args, kwargs)
-        return self._dispatch_special(func, args, kwargs)
+        with self.lock:
+            if signature.ordinary and args and type(args[0]) is LazyTensor:
+                if signature.written and self._writes_shown(signature, args, kwargs):
+                    return self._run_here(func, args, kwargs)
+                return self._record(signature, args, kwargs)
+            return self._dispatch_special(func, args, kwargs)
 
     def _dispatch_special(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Whatever may stay on the host, change a layout, or need no node at all."""
