@@ -18,7 +18,7 @@ MIB = 2**20
 def test_a_cell_moves_aside_for_a_reservation_and_goes_on_after_it_as_if_nothing_had_been(
     tmp_path: Path,
 ) -> None:
-    long, _ = training(600, size=128, ballast_bytes=16 * MIB)
+    long, _ = training(1500, size=128, ballast_bytes=16 * MIB)  # still there when the lesson has come
     short, _ = training(20, seed=1)
     with PoolUnderTest(tmp_path, "cpu:1", 256 * MIB) as pool:
         chief, info = pool.rest, pool.info
