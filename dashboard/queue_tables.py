@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,25 +64,37 @@ def account_rows(queue: Queue) -> list[dict[str, Any]]:
         above = (one for name, one in sorted(shared.items()) if _is_below(leaf.account, name))
         ordered.update((one.account, one) for one in (*above, leaf) if one.account not in ordered)
     ordered.update((name, one) for name, one in sorted(shared.items()) if name not in ordered)
-    return [_account_row(account, queue, leaves, had) for account in ordered.values()]
+    total = sum(leaf.dominant for leaf in leaves)
+    waiting = Counter(cell.account for cell in queue.waiting)
+    running = Counter(cell.account for cell in queue.running)
+    return [
+        _account_row(account, _those_below(account, leaves), total, had, waiting, running)
+        for account in ordered.values()
+    ]
 
 
 def _is_below(account: str, above: str) -> bool:
     return account.startswith(f"{above}/")
 
 
+def _those_below(account: Account, leaves: Sequence[Account]) -> list[Account]:
+    """Those who pay for it: itself, or all below it."""
+    if account.pays:
+        return [account]
+    return [leaf for leaf in leaves if _is_below(leaf.account, account.account)]
+
+
 def _account_row(
-    account: Account, queue: Queue, leaves: Sequence[Account], had: Mapping[str, float]
+    account: Account,
+    own: Sequence[Account],
+    total: float,
+    had: Mapping[str, float],
+    waiting: Mapping[str, int],
+    running: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Of one that does not pay itself: what all below it have together."""
-    own = {
-        leaf.account
-        for leaf in leaves
-        if leaf.account == account.account or _is_below(leaf.account, account.account)
-    }
-    total = sum(leaf.dominant for leaf in leaves)
-    part = sum(leaf.dominant for leaf in leaves if leaf.account in own) / total if total else 0.0
-    had_s = sum(had[leaf] for leaf in own)
+    """``own``: those who pay for it, that have all this together; ``total``: dominant shares of everybody."""
+    part = sum(leaf.dominant for leaf in own) / total if total else 0.0
+    had_s = sum(had[leaf.account] for leaf in own)
     return {
         "id": account.account,
         "account": account.account if account.pays else f"{account.account}/…",
@@ -90,8 +103,8 @@ def _account_row(
         "part": {"done": part, "total": 1, "text": f"{part:.0%}"},
         "used": {"text": format_seconds(had_s), "sort": had_s},
         "turn": account.rank,
-        "waiting": sum(cell.account in own for cell in queue.waiting),
-        "running": sum(cell.account in own for cell in queue.running),
+        "waiting": sum(waiting[leaf.account] for leaf in own),
+        "running": sum(running[leaf.account] for leaf in own),
         "limits": limits_text(account),
     }
 

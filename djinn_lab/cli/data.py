@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from djinn_lab.cli.groups import listing_group
 from djinn_lab.cli.moments import shown_moment
 from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import Record, print_found, print_line
@@ -14,18 +15,10 @@ Name = Annotated[str, typer.Argument(help="What it is called.")]
 
 
 def build_group() -> typer.Typer:
-    group = typer.Typer(help="Data that jobs wait for with --after data:NAME.", invoke_without_command=True)
-    group.callback()(_show_when_alone)
-    group.command("list")(show_data)
+    group = listing_group("Data that jobs wait for with --after data:NAME.", show_data)
     group.command("publish")(publish_data)
     group.command("forget")(forget_data)
     return group
-
-
-def _show_when_alone(context: typer.Context, as_json: AsJson = False) -> None:
-    """Data that jobs wait for with --after data:NAME."""
-    if context.invoked_subcommand is None:
-        show_data(as_json)
 
 
 def show_data(as_json: AsJson = False) -> None:

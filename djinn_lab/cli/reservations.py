@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from djinn_lab.cli.groups import listing_group
 from djinn_lab.cli.moments import read_moment, shown_moment
 from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import Record, print_found, print_line
 from djinn_lab.errors import OptionError
 from djinn_lab.units import listed
-
-if TYPE_CHECKING:
-    from djinn_lab.client.rest import PoolClient
 
 HEADINGS = ("name", "devices", "for", "from", "until")
 
@@ -22,20 +20,10 @@ Name = Annotated[str, typer.Argument(help="What it is called, e.g. course.")]
 
 
 def build_group() -> typer.Typer:
-    group = typer.Typer(
-        help="Devices that are kept for somebody from a moment on.", invoke_without_command=True
-    )
-    group.callback()(_show_when_alone)
-    group.command("list")(show_reservations)
+    group = listing_group("Devices that are kept for somebody from a moment on.", show_reservations)
     group.command("make")(make_reservation)
     group.command("end")(end_reservation)
     return group
-
-
-def _show_when_alone(context: typer.Context, as_json: AsJson = False) -> None:
-    """Devices that are kept for somebody from a moment on."""
-    if context.invoked_subcommand is None:
-        show_reservations(as_json)
 
 
 def show_reservations(as_json: AsJson = False) -> None:
@@ -70,7 +58,8 @@ def make_reservation(
         f"Reservation {name}: {listed(device)} for {listed(account)} "
         f"from {shown_moment(begins_s)} until {shown_moment(ends_s)}."
     )
-    unknown = [one for one in account if not _has_anybody(client, one)]
+    known = [f"{one['account']}/" for one in client.queue()["accounts"]]
+    unknown = [one for one in account if not any(other.startswith(f"{one}/") for other in known)]
     if unknown:
         print_line(f"Nobody has run anything as {listed(unknown)} yet; djinn-lab queue lists the accounts.")
 
@@ -91,8 +80,3 @@ def reservation_row(one: Record) -> tuple[str, ...]:
         shown_moment(one["begins_s"]),
         shown_moment(one["ends_s"]),
     )
-
-
-def _has_anybody(client: PoolClient, account: str) -> bool:
-    known = (one["account"] for one in client.queue()["accounts"])
-    return any(one == account or one.startswith(f"{account}/") for one in known)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from djinn_lab.cli.groups import listing_group
 from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import Record, print_found, print_json, print_line
 
@@ -13,18 +14,10 @@ Name = Annotated[str, typer.Argument(help="The user's name.")]
 
 
 def build_group() -> typer.Typer:
-    group = typer.Typer(help="Who may use the pool (admins).", invoke_without_command=True)
-    group.callback()(_show_when_alone)
-    group.command("list")(show_users)
+    group = listing_group("Who may use the pool (admins).", show_users)
     group.command("add")(add_user)
     group.command("remove")(remove_user)
     return group
-
-
-def _show_when_alone(context: typer.Context, as_json: AsJson = False) -> None:
-    """Who may use the pool (admins)."""
-    if context.invoked_subcommand is None:
-        show_users(as_json)
 
 
 def show_users(as_json: AsJson = False) -> None:

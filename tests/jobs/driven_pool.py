@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Iterable
 
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import Cluster, Plan, QueuePolicy, decide, enact, end, park
@@ -136,6 +137,21 @@ def request(
 ) -> Request:
     demand = more.pop("demand", None) or Demand(members=members, members_min=members)
     return Request(job, account, rank, number, at_s, demand, seconds, **more)  # type: ignore[arg-type]
+
+
+def loads(
+    accounts: list[str], *, at_s: int, seconds: int, members: int, size: int
+) -> st.SearchStrategy[list[tuple[str, int, int, int, int]]]:
+    """Up to ``size`` requests as :func:`drawn_request` takes them: account, rank, and up to so many seconds
+    until they come, seconds that they need, members."""
+    drawn = st.tuples(
+        st.sampled_from(accounts),
+        st.integers(0, 4),
+        st.integers(0, at_s),
+        st.integers(1, seconds),
+        st.integers(1, members),
+    )
+    return st.lists(drawn, min_size=1, max_size=size)
 
 
 def drawn_request(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from driven_pool import DrivenPool, device_nodes, drawn_request, request
+from driven_pool import DrivenPool, device_nodes, drawn_request, loads, request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -57,17 +57,7 @@ def test_a_gang_that_overstays_leaves_as_a_whole() -> None:
     assert pool.ended_s == {"lesson": 70.0, "gang": ENDS_S + 40.0}
 
 
-LOADS = st.lists(
-    st.tuples(
-        st.sampled_from(["teaching/ann", "org/bob", "org/carl"]),
-        st.integers(0, 4),
-        st.integers(0, 120),
-        st.integers(1, 80),
-        st.integers(1, 2),
-    ),
-    min_size=1,
-    max_size=16,
-)
+LOADS = loads(["teaching/ann", "org/bob", "org/carl"], at_s=120, seconds=80, members=2, size=16)
 
 
 @given(LOADS, st.sampled_from(sorted(POLICIES)), st.sampled_from([1.0, 3.0]))

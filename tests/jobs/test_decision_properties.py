@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 
 import pytest
-from driven_pool import DrivenPool, device_nodes, drawn_request, request
+from driven_pool import DrivenPool, device_nodes, drawn_request, loads, request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -17,17 +17,7 @@ from djinn_lab.jobs.request import Node
 
 SLOW = [HealthCheck.too_slow]
 PREEMPTING = sorted(name for name, policy in POLICIES.items() if policy.preempts)
-LOADS = st.lists(
-    st.tuples(
-        st.sampled_from(["org/ann", "org/bob", "other/carl"]),
-        st.integers(0, 4),
-        st.integers(0, 200),
-        st.integers(1, 150),
-        st.integers(1, 4),
-    ),
-    min_size=1,
-    max_size=20,
-)
+LOADS = loads(["org/ann", "org/bob", "other/carl"], at_s=200, seconds=150, members=4, size=20)
 Load = list[tuple[str, int, int, int, int]]
 
 

@@ -145,13 +145,14 @@ class Leaving:
         self._its = frozenset(standing.guaranteed(preemptor))
         self._gone: dict[Account, int] = {}
 
-    def admits(self, holding: Holding, *, by_rank: bool) -> bool:
-        """May this one leave, too? Then it does. ``by_rank``: it is of a worse rank, which asks nobody."""
+    def admits(self, holding: Holding, *, anyhow: bool) -> bool:
+        """May this one leave, too? Then it does. ``anyhow``: for a rank or a
+        reservation, which ask nobody."""
         if best_effort(holding.request):
             return True
         milli = members_in(holding.where) * holding.request.demand.device_milli
         above = self._standing.guaranteed(holding.request)
-        if not by_rank and any(self._loses(account, milli) for account in above):
+        if not anyhow and any(self._loses(account, milli) for account in above):
             return False
         for account in above:
             self._gone[account] = self._gone.get(account, 0) + milli

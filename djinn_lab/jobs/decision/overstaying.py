@@ -14,8 +14,8 @@ class Overstaying:
         self._kept: list[tuple[Calendar, list[Holding]]] = []
         for _, entry in sorted(cluster.calendar.items()):
             if entry.begins_s <= now_s < entry.ends_s:
-                there = [one for node in sorted(entry.nodes) for one in _running(cluster, node)]
-                others = [one for one in there if not entry.admits(one.request.account)]
+                there = (cluster.on_node.get(node, {}).values() for node in sorted(entry.nodes))
+                others = [one for held in there for one in held if not entry.admits(one.request.account)]
                 if others:
                     self._kept.append((entry, others))
 
@@ -32,7 +32,3 @@ class Overstaying:
             if node is None or any(node == here for here, _ in holding.where)
         }
         return list(found.values())
-
-
-def _running(cluster: Cluster, node: str) -> list[Holding]:
-    return list(cluster.on_node.get(node, {}).values())

@@ -349,7 +349,7 @@ def _attempt(contest: _Contest, victims: Sequence[Victim], only: frozenset[str] 
             if len(gone) == trial.policy.victims_max:
                 return None
             anyhow = victim.cause in ("rank", "reservation")
-            if leaving is not None and not leaving.admits(victim.holding, by_rank=anyhow):
+            if leaving is not None and not leaving.admits(victim.holding, anyhow=anyhow):
                 continue
             room.give(victim.holding.request.demand, victim.holding.where)
             gone.append(victim)

@@ -123,8 +123,7 @@ class Trial:
         """Nodes that the calendar has for others before it would be done."""
         kept: set[str] = set()
         for entry in self.cluster.calendar.values():
-            for edge_s in (entry.begins_s, entry.ends_s):
-                self.wake_by(edge_s)
+            self.wake_by(entry.ends_s)
             if entry.shuts_out(request, self.now_s):
                 kept |= entry.nodes
         return kept
