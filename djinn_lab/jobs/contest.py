@@ -15,11 +15,13 @@ moved aside for it the device stays its own meanwhile.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from djinn_lab.jobs import lifecycle
+from djinn_lab.jobs.asking import request_of
 from djinn_lab.jobs.commands import ChargeAccount, PlaceSegment, StartSegment
 from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start, decide, submit_limit
@@ -27,22 +29,21 @@ from djinn_lab.jobs.displacement import for_whom
 from djinn_lab.jobs.fairness import Amounts, Capacity, ShareTree
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.messages import MemoryNeed, SegmentSubmitted
+from djinn_lab.jobs.next_up import NextUp
 from djinn_lab.jobs.placement.nearness import company
-from djinn_lab.jobs.request import Demand, Node, Request
+from djinn_lab.jobs.request import Node, Request
 from djinn_lab.jobs.states import IN_LINE, RANKS, IllegalEvent, JobState, Move
 from djinn_lab.jobs.tables import Tables, moved
-from djinn_lab.jobs.targets import parsed, suits
+from djinn_lab.jobs.targets import suits
 
 CONTENDING = frozenset({*IN_LINE, JobState.RESTORING})
 ROUNDS_MAX = 1000
-_ANYWHERE = Demand()
 
 
 @dataclass(slots=True)
 class Contest:
     """``contender``: by session. ``passed_over``: memory has not granted what a decision wanted to start.
-    ``taken_back``: who had to ask memory again, and for whom. ``given_back_s``: device-seconds of running
-    gangs on devices that have left them."""
+    ``given_back_s``: device-seconds of running gangs on devices that have left them."""
 
     tables: Tables
     policy: QueuePolicy = POLICIES["ours"]
@@ -50,10 +51,13 @@ class Contest:
     cluster: Cluster = field(default_factory=Cluster)
     contender: dict[str, str] = field(default_factory=dict)
     passed_over: set[str] = field(default_factory=set)
-    taken_back: set[tuple[str, str]] = field(default_factory=set)
+    next_up: NextUp = field(init=False)
     given_back_s: dict[str, float] = field(default_factory=dict)
     wake_at_s: float | None = None
     decided_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.next_up = NextUp(self.tables, self.cluster)
 
     def settle(self, at_s: float) -> None:
         """Decide until nothing is left to do."""
@@ -131,23 +135,19 @@ class Contest:
         return list(others)
 
     def _take_back(self) -> None:
-        """Room that memory has granted where a place is kept for somebody who lacks it: who has it cannot
-        start there, so it asks again, behind."""
-        tables, cluster = self.tables, self.cluster
-        self.taken_back = {one for one in self.taken_back if one[1] in cluster.pins}
-        for pin in cluster.pins.values():
-            lacks = tables.jobs[pin.job]
-            leaves = any(cluster.leaving.get(victim) == pin.job for victim in pin.victims)
-            if leaves or not lacks.memory_room or lacks.held_on not in dict(pin.where):
-                continue
-            assert lacks.held_on is not None
-            for job in tables.of_device(lacks.held_on):
-                if job.memory == "granted" and (job.job, pin.job) not in self.taken_back:
-                    self.taken_back.add((job.job, pin.job))
-                    held = moved(job, Move.HOLD) if job.state is JobState.QUEUED else job
-                    tables.put(replace(held, memory="ask"))
-                    tables.out.append(PlaceSegment(job.job, job.segment, job.session, lacks.held_on))
-                    self._follow_session(job.session, tables.now_s)
+        """Who has room that somebody lacks who is to start before asks for it again, behind."""
+        tables, now_s = self.tables, self.tables.now_s
+        in_the_way, again_s = self.next_up.take_back(now_s)
+        if again_s < math.inf:
+            self.wake_at_s = min(again_s, self.wake_at_s or again_s)
+        for one in in_the_way:
+            job = tables.jobs[one.job]
+            if job.held_on == one.held_on:  # else it has moved, with a mate
+                assert job.held_on is not None
+                held = moved(job, Move.HOLD) if job.state is JobState.QUEUED else job
+                tables.put(replace(held, memory="ask"))
+                tables.out.append(PlaceSegment(job.job, job.segment, job.session, job.held_on))
+                self._follow_session(job.session, now_s)
 
     def _keep_nothing_on(self, device: str) -> None:
         """Nobody can start there: who waits for his place there looks for another."""
@@ -171,8 +171,14 @@ class Contest:
         self.shares.settle(job.job, Amounts(device_s, *used))
         for number, (device, _) in enumerate(held.where):
             self._charge(job, device, held.started_s, ended_at_s, *(used if number == 0 else (0.0, 0.0)))
-            for other in self.tables.of_device(device):
+            self._look_again(device, at_s)
+
+    def _look_again(self, device: str, at_s: float) -> None:
+        """At those there whom memory was not ready for: where they may start is another question now."""
+        for other in self.tables.of_device(device):
+            if other.job in self.passed_over:
                 self.passed_over.discard(other.job)
+                self._follow_session(other.session, at_s)
 
     def _charge(
         self,
@@ -227,7 +233,7 @@ class Contest:
         if device is not None:
             self._move(first, device, at_s)
             return
-        request = self._request(first)
+        request = request_of(self.tables, first, passed_over=first.job in self.passed_over)
         known = self.cluster.waiting.get(first.job)
         if known is None:
             self.cluster.submit(request, at_s)
@@ -245,37 +251,6 @@ class Contest:
         if job.settled or job.move_s is None or suits(job.wish, job.terms.tolerates, here):
             return None
         return self._least_loaded(job)
-
-    def _request(self, job: Job) -> Request:
-        ready = job.memory in ("free", "granted", "line") or (job.memory == "held" and job.memory_room)
-        only = job.held_on if job.settled or job.move_s is None else None
-        return Request(
-            job=job.job,
-            account=job.account,
-            rank=self._inherited_rank(job),
-            number=job.turn,
-            arrived_s=job.submitted_at_s,
-            demand=_demand(job, only),
-            estimate_s=job.remaining_s,
-            attained_s=job.ran_s,
-            deadline_s=job.deadline_at_s,
-            home=job.held_on,
-            move_s=job.move_s or 0.0,
-            preempted=job.preemptions,
-            preempted_at_s=job.preempted_at_s,
-            startable=ready and job.job not in self.passed_over,
-        )
-
-    def _inherited_rank(self, job: Job) -> int:
-        """Its own, or the best of those that cannot run before it: what stands behind it in its session, and
-        what comes after it by its own wish (priority inheritance: Sha, Rajkumar, Lehoczky, IEEE TC 39(9),
-        1990)."""
-        tables = self.tables
-        behind = [tables.jobs[name] for name in tables.of_session[job.session]]
-        submitted = tables.in_state(JobState.SUBMITTED)
-        after = [other for other in submitted if other.waits_for and job.job in jobs_in(other.waits_for)]
-        waiting = (other for other in (*behind, *after) if other.state is not JobState.WAITING)
-        return min((RANKS[other.priority] for other in waiting), default=RANKS[job.priority])
 
     # -- sessions without a device -------------------------------------------------------------------------
 
@@ -342,6 +317,7 @@ class Contest:
             elif job.memory in ("free", "granted"):
                 self._start(job, start, at_s)
             else:
+                self.next_up.want(job)
                 self.passed_over.add(job.job)
                 self._follow_session(job.session, at_s)
 
@@ -364,6 +340,9 @@ class Contest:
         )
         self.shares.admit(job.job, job.account, at_s, start.charge)
         self.contender.pop(job.session, None)
+        for device in (job.held_on, *members):
+            self.next_up.begun(device)
+            self._look_again(device, at_s)
 
     def _move(self, job: Job, device: str, at_s: float) -> None:
         """Its session goes to another device, with all that it has in line."""
@@ -375,18 +354,3 @@ class Contest:
             loose = replace(moved(mate, Move.UNBIND), held_on=None, memory=memory, memory_reason="")
             self._bind(replace(loose, settled=True), device)
         self._follow_session(job.session, at_s)
-
-
-def _demand(job: Job, only: str | None) -> Demand:
-    """``only``: the device that it has to run on; a gang has others besides."""
-    if job.gang == 1 and job.wish is None and not job.terms.tolerates:
-        return _ANYWHERE if only is None else Demand(nodes=frozenset({only}))
-    target, alone = parsed(job.wish), job.gang == 1 and only is not None
-    return Demand(
-        members=job.gang,
-        members_min=job.gang_min,
-        selector=target.labels,
-        tolerates=frozenset(job.terms.tolerates),
-        nodes=frozenset({only}) if alone and only is not None else target.devices,
-        anchor=None if alone else only,
-    )

@@ -4,22 +4,31 @@ and reservations, too, and every start changes whose turn it is."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from itertools import groupby, islice
 
 from djinn_lab.jobs.commands import LINE_TOLD_MAX
 from djinn_lab.jobs.contest import Contest
+from djinn_lab.jobs.decision import start_limit
 from djinn_lab.jobs.decision.waiting import Bucket, Entry
 from djinn_lab.jobs.job import Job
+from djinn_lab.jobs.request import Demand
 from djinn_lab.jobs.states import IN_LINE
 from djinn_lab.jobs.tables import Tables
+from djinn_lab.jobs.targets import suits
 
 LOOKED_AT_MAX = 256
 
 
+CHOSEN, IN_TURN, SHUT_OUT = range(3)
+"""Where somebody stands, before the order counts: next up (:mod:`.next_up`); like most; behind, since his own
+wish, a reservation of others or a limit of his account keeps him from starting there as things are."""
+
+
 class Lines:
     """The line of every device: those who contend from it in the order of decisions, then what stands behind
-    them in their own sessions."""
+    them in their own sessions. Room is kept for the first few of each, so those come first whom a decision
+    can start."""
 
     def __init__(self, tables: Tables, contest: Contest) -> None:
         self._tables = tables
@@ -38,7 +47,8 @@ class Lines:
 
     def of_device(self, device: str) -> list[Job]:
         """All of one device's line."""
-        first = [job for job in self.order() if job.held_on == device]
+        here = [job for job in self.order() if job.held_on == device]
+        first = self._by_standing(here, self._chosen())
         ahead = {job.job for job in first}
         behind = [job for job in self._tables.of_device(device) if job.job not in ahead]
         whole = [*first, *sorted(behind, key=lambda job: job.arrival)]
@@ -47,7 +57,7 @@ class Lines:
     def all(self) -> dict[str, list[Job]]:
         """The lines of all devices."""
         lines: dict[str, list[Job]] = {name: [] for name in self._tables.devices}
-        contending = list(self.order())
+        contending = self._by_standing(self.order(), self._chosen())
         ahead = {job.job for job in contending}
         behind = (job for job in self._tables.in_state(*IN_LINE) if job.job not in ahead)
         for job in (*contending, *sorted(behind, key=lambda job: job.arrival)):
@@ -56,12 +66,53 @@ class Lines:
         return lines
 
     def next_of_each(self) -> dict[str, tuple[str, ...]]:
-        """Of every device the first few whose turn is near, in line or waiting for memory."""
+        """Of every device the first few whose turn is near, in line or waiting for memory; nobody where one
+        stands alone who has what he needs."""
         found: dict[str, list[str]] = {name: [] for name in self._tables.devices}
-        for job in islice(self.order(), LOOKED_AT_MAX):
+        near = {job.job: job for job in islice(self.order(), LOOKED_AT_MAX)}
+        chosen = self._chosen()
+        for name in chosen:
+            near.setdefault(name, self._tables.jobs[name])
+        for job in self._by_standing(near.values(), chosen):
             if job.held_on is not None and len(found[job.held_on]) < LINE_TOLD_MAX:
                 found[job.held_on].append(job.job)
-        return {name: tuple(jobs) for name, jobs in found.items()}
+        return {name: tuple(jobs) for name, jobs in found.items() if len(jobs) > 1 or self._lack(jobs)}
+
+    def _lack(self, jobs: Iterable[str]) -> bool:
+        """Memory is still to say more about one of them."""
+        return any(self._tables.jobs[name].memory in ("line", "held") for name in jobs)
+
+    def _chosen(self) -> Set[str]:
+        return self._contest.next_up.jobs().keys()
+
+    def _by_standing(self, contending: Iterable[Job], chosen: Set[str]) -> list[Job]:
+        """Those of equal standing stay in order."""
+        limited: dict[tuple[str, Demand], bool] = {}
+
+        def standing(job: Job) -> int:
+            if job.job in chosen:
+                return CHOSEN
+            return SHUT_OUT if self._shut_out(job, limited) else IN_TURN
+
+        return sorted(contending, key=standing)
+
+    def _shut_out(self, job: Job, limited: dict[tuple[str, Demand], bool]) -> bool:
+        """``limited``: what is known already of accounts."""
+        cluster, shares, now_s = self._contest.cluster, self._contest.shares, self._tables.now_s
+        assert job.held_on is not None
+        here = self._tables.devices[job.held_on]
+        if (job.wish is not None or here.taints) and not suits(job.wish, job.terms.tolerates, here):
+            return True
+        if not (cluster.calendar or shares.limited):
+            return False
+        request = cluster.waiting[job.job]
+        kept = (entry for entry in cluster.calendar.values() if job.held_on in entry.nodes)
+        if any(entry.shuts_out(request, now_s) for entry in kept):
+            return True
+        asks = (request.account, request.demand)
+        if asks not in limited:
+            limited[asks] = start_limit(cluster, shares, request, now_s, {}) is not None
+        return limited[asks]
 
 
 def _entries(bucket: Bucket) -> Iterator[list[Entry]]:

@@ -51,10 +51,11 @@ class Teller:
 
     def line_news(self) -> Iterator[LineOrdered]:
         """Whose turn is near, for session memory, where that changed."""
-        for device, line in sorted(self._lines.next_of_each().items()):
-            if len(line) > 1 and self._lines_told.get(device) != line:
+        lines = self._lines.next_of_each()
+        for device, line in sorted(lines.items()):
+            if self._lines_told.get(device) != line:
                 yield LineOrdered(device, line)
-            self._lines_told[device] = line
+        self._lines_told = lines
 
     def notices(self) -> Iterator[Notify]:
         """One for every job whose state, device or place in line changed. Of a long line only those that the

@@ -28,13 +28,14 @@ FAILURES_MAX = 3
 class _Room:
     """``free_bytes``: now, less what those before have claimed; ``coming_bytes``: with what is leaving, too.
     ``host``: room for stores. ``taken``: victims of those before. ``exhausted``: somebody before found too
-    little, so that nobody later need look; ``full``: until somebody closes."""
+    little, so that nobody later need look; ``running``: until cells end; ``full``: until somebody closes."""
 
     free_bytes: int
     coming_bytes: int
     host: HostRoom | None = None
     taken: set[str] = field(default_factory=set)
     exhausted: bool = False
+    running: bool = False
     full: bool = False
 
     def claim(self, nbytes: int) -> None:
@@ -86,11 +87,15 @@ def wishes(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
 
 
 def has_turn(segment: Segment, device: Device, policy: MemoryPolicy) -> bool:
-    """Is room kept for it, too? Granted segments that stand behind it in the device's line do not count. What
-    runs already waits for no turn."""
+    """Is room kept for it, too? Granted segments that stand behind it in the device's line do not count. Of
+    those that stand in none, no more run than there are slots; the others come after all that stand in it."""
     if segment.turn == FIRST:
         return True
-    before = sum(not segment.turn < other.turn < LAST for other in device.granted.values())
+    turns = [other.turn for other in device.granted.values()]
+    if segment.turn == LAST:
+        before = len(turns)
+    else:
+        before = sum(turn <= segment.turn for turn in turns) + min(turns.count(LAST), device.slots)
     return before < device.slots + policy.ready_ahead
 
 
@@ -137,9 +142,9 @@ def _serve_one(
     if room.full:
         room.claim(-needed)
     if segment.job:
-        told = "behind, full" if room.full else "behind"
+        told = "behind, full" if room.full else "behind, running" if room.running else "behind"
         reason = _short_of(device, needed, room, "others wait before it")
-        yield Hold(segment, told, reason, admission=room.full)
+        yield Hold(segment, told, reason, admission=room.full, room=room.running)
 
 
 def _proceed(
@@ -256,7 +261,7 @@ def _stuck(
 ) -> Iterator[Suggestion]:
     """Nobody can leave. Somebody will end or arrive, or else it runs with what there is."""
     if device.granted:
-        running = len(device.granted)
+        room.running, running = True, len(device.granted)
         what = f"it waits for {running} running {'cell' if running == 1 else 'cells'} to end"
         if segment.job:
             yield Hold(segment, "running", _short_of(device, needed, room, what), room=True)

@@ -93,6 +93,7 @@ class Intake:
             return
         placement = _placement(session, submit, inspected)
         verdict, others = self._ask_memory(placement, later=bool(event.terms.after))
+        self._residence.put(others)
         need_bytes = self._ledger.accounts.session_bytes(session.session) + inspected.footprint.peak_bytes
         if isinstance(verdict, memory.RefuseSegment):
             self._refuse(session, submit, inspected.ops, answers.never_fits(verdict))
@@ -113,7 +114,7 @@ class Intake:
                 need_bytes=need_bytes,
             )
             self._enqueue(session, submit, event, flight, verdict)
-        self._residence.perform(others)
+        self._residence.perform()
 
     async def _judge(self, submit: SubmitSegment, inspected: Inspected, known: jobs.Job | None) -> Judgement:
         """Of a cell that asked for several devices."""

@@ -64,9 +64,26 @@ def test_children_of_accounts_that_tie_are_merged() -> None:
     assert order(shares) == [["a/abe"], ["b/bea", "b/bob"], ["a/ann"]]
 
 
-def test_a_user_that_ties_with_an_account_shares_the_rank_of_its_best_user() -> None:
+def test_a_user_that_ties_with_an_account_comes_before_all_below_it() -> None:
     shares = tree(("team/ann", 0, 10), ("team/abe", 0, 20), ("carl", 0, 30))
-    assert order(shares) == [["carl", "team/ann"], ["team/abe"]]
+    assert order(shares) == [["carl"], ["team/ann"], ["team/abe"]]
+
+
+EQUAL_USES = st.lists(st.tuples(st.sampled_from(ACCOUNTS), st.just(0.0), st.just(5.0)), max_size=8)
+
+
+@given(EQUAL_USES, st.sets(st.sampled_from([*ACCOUNTS, "a", "a/x", "a/w", "d/w"])))
+def test_accounts_that_ask_for_nothing_have_no_part_in_the_order_of_others(
+    uses: list[tuple[str, float, float]], idle: set[str]
+) -> None:
+    asking = {account for account, *_ in uses}
+    found = []
+    for names in (asking, asking | idle):
+        shares = tree(*uses)
+        shares.know(dict.fromkeys(names).keys())
+        groups = [[name for name in group if name in asking] for group in order(shares)]
+        found.append([group for group in groups if group])
+    assert found[0] == found[1]
 
 
 def test_usage_halves_in_a_half_life() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,23 @@ def test_a_cell_moves_aside_for_a_reservation_and_goes_on_after_it_as_if_nothing
     assert found.outcome == "done", found.error
     assert [one.data for one in found.fetched] == [one.data for one in expected.fetched]
     assert found.rng_state == expected.rng_state
+
+
+def test_those_in_line_for_a_reserved_device_do_not_keep_it_from_those_it_is_for(tmp_path: Path) -> None:
+    """Room is kept for the first in line; they may not start there, so others come first."""
+    long, _ = training(100, size=1024)
+    short, _ = training(20, seed=1)
+    with ExitStack() as opened:
+        pool = opened.enter_context(PoolUnderTest(tmp_path, "cpu:1", 256 * MIB))
+        chief, info = pool.rest, pool.info
+        ann = chief.create_user("ann", account="research")["token"]
+        bob = chief.create_user("bob", account="teaching")["token"]
+        researchers = [opened.enter_context(Client(info, ann)) for _ in range(4)]
+        teacher = opened.enter_context(Client(info, bob))
+        cells = [researcher.submit(long) for researcher in researchers]
+        wait_for(lambda: [chief.job(cell)["state"] for cell in cells].count("QUEUED") == 3)
+        chief.reserve("course", ["cpu:0"], ["teaching"], ends_at=time.time() + 600)
+        lesson = teacher.submit(short, priority="SCAVENGER")
+        assert teacher.result(lesson).outcome == "done"
+        waiting = [cell for cell in cells if chief.job(cell)["state"] in ("QUEUED", "PREEMPTED")]
+        assert len(waiting) >= 2, "so many have room kept for them"

@@ -6,7 +6,7 @@ from djinn_lab.jobs.decision.enact import enact, end, park
 from djinn_lab.jobs.decision.explain import Ahead, Blocker, Counterfactual, Explanation, Outlook, explain
 from djinn_lab.jobs.decision.forecast import Change, Expected, Forecast, WhatIf, forecast, what_if
 from djinn_lab.jobs.decision.guarantees import QosClass, Standard, Standing
-from djinn_lab.jobs.decision.limiting import submit_limit
+from djinn_lab.jobs.decision.limiting import start_limit, submit_limit
 from djinn_lab.jobs.decision.plan import Plan, Preemption, Reserved, Start, TopUp
 from djinn_lab.jobs.decision.policy import OURS, POLICIES, Cause, QueuePolicy
 from djinn_lab.jobs.decision.reasons import Reason
@@ -54,6 +54,7 @@ __all__ = [
     "park",
     "record",
     "sentence",
+    "start_limit",
     "submit_limit",
     "what_if",
 ]

@@ -6,7 +6,8 @@ precision of a product, and it can be explained: find the lowest common ancestor
 below it. We hold usage over weight, which is the inverse up to a factor common to siblings: the lowest first.
 
 Ties, as documented: users that tie share a rank; the children of accounts that tie are merged and compared as
-if they were siblings; a user that ties with accounts shares the rank of the best user below them."""
+if they were siblings. A user that ties with accounts comes before all below them; at Slurm he shares the rank
+of the best of those, which may be an account that asks for nothing, and then decides between others."""
 
 from __future__ import annotations
 
@@ -47,11 +48,9 @@ def _tied(accounts: list[Account]) -> Iterator[list[Account]]:
     users = [account for account in accounts if account.leaf]
     merged = [child for account in accounts for child in account.children.values()]
     merged.sort(key=lambda account: (account.level, account.path))
-    below = _walk(merged, None)
-    first = users + next(below, [])
-    if first:
-        yield first
-    yield from below
+    if users:
+        yield users
+    yield from _walk(merged, None)
 
 
 def ranks(groups: Iterable[list[Account]]) -> dict[str, int]:

@@ -1,0 +1,158 @@
+"""Queue and session memory together: nobody waits at an idle device for room that others hold who may not
+start there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from queue_with_memory import QueueWithMemory
+
+from djinn_lab.jobs import DeviceCordoned, Priority, ReservationEnded, ReservationMade, SharesChanged
+from djinn_lab.jobs.fairness import Limits
+
+LATER_S = 1000.0
+SOON_S = 2.0
+"""Copies take a hundredth of a second here; a request for room that failed is made again in a quarter."""
+
+
+def crowded(memory_mib: int) -> QueueWithMemory:
+    """Two devices; ann has eight long cells, each of a session of its own."""
+    pool = QueueWithMemory(2, memory_mib)
+    for number in range(8):
+        pool.open(f"ann{number}")
+    pool.open("bob")
+    return pool
+
+
+def hand_in(pool: QueueWithMemory) -> None:
+    for number in range(8):
+        pool.submit(f"a{number}", f"ann{number}", account="ann", seconds=50.0, mib=40)
+
+
+@pytest.mark.parametrize("memory_mib", [1000, 100])
+def test_a_reserved_device_serves_those_it_is_kept_for_past_others_in_its_line(memory_mib: int) -> None:
+    pool = crowded(memory_mib)
+    pool.tell(ReservationMade(0.0, "course", frozenset({"cpu:0"}), 0.0, LATER_S, frozenset({"bob"})))
+    hand_in(pool)
+    pool.run(1.0)
+    pool.submit("lesson", "bob", priority=Priority.SCAVENGER, mib=40)
+    pool.run(1.0 + SOON_S)
+    assert pool.started_s["lesson"] < 1.0 + SOON_S
+    pool.run(LATER_S)
+    assert len(pool.ended_s) == 9
+
+
+@pytest.mark.parametrize("memory_mib", [1000, 100])
+def test_those_who_moved_aside_for_a_reservation_do_not_keep_it_from_its_owners(memory_mib: int) -> None:
+    pool = crowded(memory_mib)
+    hand_in(pool)
+    pool.run(1.0)
+    pool.tell(ReservationMade(1.0, "course", frozenset({"cpu:0"}), 1.0, LATER_S, frozenset({"bob"})))
+    pool.submit("lesson", "bob", priority=Priority.SCAVENGER, mib=40)
+    pool.run(1.0 + SOON_S)
+    assert pool.started_s["lesson"] < 1.0 + SOON_S
+
+
+@pytest.mark.parametrize("memory_mib", [1000, 100])
+def test_those_at_their_limit_do_not_keep_an_idle_device_from_others(memory_mib: int) -> None:
+    pool = crowded(memory_mib)
+    pool.tell(SharesChanged(0.0, "ann", limits=Limits(devices_max=1)))
+    hand_in(pool)
+    pool.run(1.0)
+    pool.submit("late", "bob", priority=Priority.SCAVENGER, mib=40)
+    pool.run(1.0 + SOON_S)
+    assert pool.started_s["late"] < 1.0 + SOON_S
+    pool.run(LATER_S)
+    assert len(pool.ended_s) == 9
+
+
+USERS = ("ann", "bob", "carl")
+DEVICES = ("cpu:0", "cpu:1")
+SUBMITS = st.tuples(
+    st.just("submit"),
+    st.integers(0, 11),
+    st.sampled_from(list(Priority)),
+    st.sampled_from([0.3, 2.0, 10.0]),
+    st.sampled_from([1, 20, 60]),
+    st.sampled_from([None, None, None, *DEVICES]),
+)
+STEPS = st.lists(
+    st.one_of(
+        SUBMITS,
+        SUBMITS,
+        st.tuples(st.just("wait"), st.sampled_from([0.1, 1.0, 5.0])),
+        st.tuples(st.just("limit"), st.sampled_from(USERS), st.sampled_from([None, 1.0])),
+        st.tuples(st.just("reserve"), st.sampled_from(USERS), st.sampled_from(DEVICES)),
+        st.tuples(st.just("end reservation")),
+        st.tuples(st.just("cordon"), st.sampled_from(DEVICES), st.booleans()),
+    ),
+    min_size=10,
+    max_size=60,
+)
+
+
+class Watched:
+    """Steps on a pool that is looked at twice a second."""
+
+    def __init__(self, memory_mib: int) -> None:
+        self.pool = QueueWithMemory(2, memory_mib)
+        self.sessions = {f"{user}{number}": user for user in USERS for number in range(4)}
+        for session in self.sessions:
+            self.pool.open(session)
+        self.idle_since_s: dict[str, float] = {}
+        self.cells = 0
+
+    def run(self, seconds: float) -> None:
+        pool, until_s = self.pool, self.pool.now_s + seconds
+        while pool.now_s < until_s:
+            pool.run(min(until_s, pool.now_s + 0.5))
+            since = self.idle_since_s
+            self.idle_since_s = {job: since.get(job, pool.now_s) for job in pool.idle_in_vain}
+            assert all(pool.now_s - since_s <= SOON_S for since_s in self.idle_since_s.values())
+
+    def step(self, kind: str, *what: Any) -> None:
+        pool, now_s = self.pool, self.pool.now_s
+        match kind:
+            case "submit":
+                which, priority, seconds, mib, target = what
+                session = list(self.sessions)[which]
+                self.cells += 1
+                pool.submit(
+                    f"job{self.cells}",
+                    session,
+                    account=self.sessions[session],
+                    priority=priority,
+                    seconds=seconds,
+                    mib=mib,
+                    target=target,
+                )
+            case "wait":
+                self.run(what[0])
+            case "limit":
+                pool.tell(SharesChanged(now_s, what[0], limits=Limits(devices_max=what[1])))
+            case "reserve" if not pool.queue.reservations:
+                kept = frozenset({what[1]})
+                pool.tell(ReservationMade(now_s, "course", kept, now_s, now_s + 30.0, frozenset({what[0]})))
+            case "end reservation" if pool.queue.reservations:
+                pool.tell(ReservationEnded(now_s, "course"))
+            case "cordon":
+                pool.tell(DeviceCordoned(now_s, *what))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([100, 200, 1000]), STEPS)
+def test_no_device_idles_for_long_while_somebody_may_start(
+    memory_mib: int, steps: list[tuple[Any, ...]]
+) -> None:
+    watched = Watched(memory_mib)
+    for step in steps:
+        watched.step(*step)
+    for device in DEVICES:
+        watched.step("cordon", device, False)
+    while watched.pool.queue.contending or watched.pool.runs:
+        watched.run(5.0)
+        assert watched.pool.now_s < LATER_S * 2, "it does not come to an end"
+    assert len(watched.pool.ended_s) == watched.cells
