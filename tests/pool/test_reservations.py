@@ -59,7 +59,7 @@ def test_those_in_line_for_a_reserved_device_do_not_keep_it_from_those_it_is_for
         researchers = [opened.enter_context(Client(info, ann)) for _ in range(4)]
         teacher = opened.enter_context(Client(info, bob))
         cells = [researcher.submit(long) for researcher in researchers]
-        wait_for(lambda: [chief.job(cell)["state"] for cell in cells].count("QUEUED") == 3)
+        wait_for(lambda: [one["state"] for one in chief.jobs(limit=9)].count("QUEUED") == 3)
         chief.reserve("course", ["cpu:0"], ["teaching"], ends_at=time.time() + 600)
         lesson = teacher.submit(short, priority="SCAVENGER")
         assert teacher.result(lesson).outcome == "done"
