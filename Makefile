@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 MEMORY_TOPICS := memory-live memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test lint unit bench bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-kills install browser postgresql clean help
+.PHONY: demo test lint unit bench bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-kills sweep-examples install browser postgresql clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -37,10 +37,10 @@ lint: install ## style, types, layers
 	@$(BIN)/lint-imports
 
 unit: install ## the tests that need neither browser nor pool processes
-	@$(BIN)/pytest -q -m "not browser and not processes"
+	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not browser and not processes"
 
-test: lint browser postgresql ## everything
-	@$(BIN)/pytest -q
+test: lint browser postgresql ## everything; the tests that start processes one by one, the others beside them
+	@$(BIN)/pytest -q -n 2 --dist loadgroup
 
 bench: install ## figures, each beside its baseline, into benchmarks/results
 	@$(BIN)/python -m benchmarks
@@ -59,6 +59,9 @@ sweep-tutorials: install ## public scripts and notebooks below DJINN_TUTORIALS, 
 
 sweep-kills: install postgresql ## pools killed at 200 random moments under load: what they told is in the database (a quarter of an hour)
 	@PYTHONPATH=.:tests:tests/pool $(BIN)/python -m sweeps.kills --out benchmarks/results
+
+sweep-examples: install ## the property tests with other examples than those of make test, ROUNDS times (10)
+	@for round in $$(seq $${ROUNDS:-10}); do $(BIN)/pytest -q -n 2 --dist loadgroup -m "hypothesis and not processes" --hypothesis-profile=search || exit 1; done
 
 sweep: sweep-ops sweep-models ## both of them; sweep-tutorials needs the tutorials
 

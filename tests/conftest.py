@@ -3,6 +3,9 @@ module leaves threads behind.
 
 One that goes on disturbs the tests after it: a connection's keep-alive, for instance, draws from ``random``
 in the middle of what hypothesis makes of it.
+
+Property tests have the same examples every time; ``make sweep-examples`` looks for others. Where tests run
+side by side, those that start processes are one group, and each other module is one.
 """
 
 from __future__ import annotations
@@ -12,11 +15,24 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True)
+settings.register_profile("search", derandomize=False)
+settings.load_profile("same")
 
 SERVE_ALL = ("in-process worker", "asyncio_", "ThreadPoolExecutor-", "QueueFeederThread", "asyncio-waitpid-")
 """Names of threads that outlive a module on purpose: of executors that are used again, and of torch's data
 loaders, asyncio and playwright."""
 ENDS_WITHIN_S = 20.0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        heavy = item.get_closest_marker("processes") or item.get_closest_marker("browser")
+        item.add_marker(pytest.mark.xdist_group("processes" if heavy else item.nodeid.partition("::")[0]))
 
 
 @pytest.fixture(scope="module", autouse=True)
