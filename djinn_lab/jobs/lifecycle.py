@@ -61,9 +61,9 @@ def refuse_memory(tables: Tables, event: MemoryRefused) -> None:
 
 
 def _is_late(tables: Tables, event: MemoryGranted | MemoryHeld) -> bool:
-    """Is it about a device that the job's session has left?"""
+    """Is it about a device that the job's session has left, or a job that is over?"""
     known = tables.jobs.get(event.job)
-    return event.device is not None and known is not None and known.held_on != event.device
+    return event.device is not None and (known is None or known.held_on != event.device)
 
 
 def _in_line(job: Job, memory: MemoryNeed) -> Job:

@@ -101,7 +101,8 @@ class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
 
 class MemoryGranted(msgspec.Struct, frozen=True, tag=True):
     """The session's state is on its device, with room for the job's segment. ``device``: for which memory was
-    asked; what it says of one that the session has left since counts for nothing. None: the present one."""
+    asked; what it says of one that the session has left since, or of a job that is over, counts for nothing.
+    None: the present one."""
 
     at_s: float
     job: str

@@ -232,13 +232,13 @@ class Driver:
 
     def _perform(self, commands: list[jobs.Command]) -> None:
         """In the order in which the queue gave them, even where performing one leads to more; but memory
-        hears of an order before it is asked for who is in it, and of who moves aside after whom it does so
-        for."""
-        lines = [command for command in commands if isinstance(command, jobs.LineOrdered)]
-        self._commands.extend(lines)
+        hears first who wants nothing any more, of an order before it is asked for who is in it, and of who
+        moves aside after whom it does so for."""
+        self._commands.extend(command for command in commands if isinstance(command, jobs.EndSegment))
+        self._commands.extend(command for command in commands if isinstance(command, jobs.LineOrdered))
         places = iter(sorted((c for c in commands if isinstance(c, jobs.PlaceSegment)), key=self._rank))
         for command in commands:
-            if not isinstance(command, jobs.LineOrdered):
+            if not isinstance(command, jobs.EndSegment | jobs.LineOrdered):
                 self._commands.append(next(places) if isinstance(command, jobs.PlaceSegment) else command)
         if self._performing:
             return

@@ -39,10 +39,12 @@ class QueueWithMemory:
         self._performing = self._obeying = False
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
+        self._size = memory_mib * MIB
+        self._gone: set[str] = set()
+        self._lives = dict.fromkeys(self.devices, 0)
+        self._aside_lost: set[str] = set()
         for device in self.devices:
-            size = memory_mib * MIB
-            self.remember(memory.DeviceAdded(0.0, device, size, 100 * size, 0, 1e9))
-            self.tell(jobs.DeviceAdded(0.0, device, size, 1e9))
+            self._add(device)
 
     # -- people --------------------------------------------------------------------------------------------
 
@@ -114,8 +116,10 @@ class QueueWithMemory:
 
     def tell(self, event: jobs.Event) -> None:
         commands = self.queue.handle(event)
-        self._commands.extend(c for c in commands if isinstance(c, jobs.LineOrdered))
-        self._commands.extend(c for c in commands if not isinstance(c, jobs.LineOrdered))
+        first = (jobs.EndSegment, jobs.LineOrdered)
+        for kind in first:
+            self._commands.extend(command for command in commands if isinstance(command, kind))
+        self._commands.extend(command for command in commands if not isinstance(command, first))
         if self._performing:
             return
         self._performing = True
@@ -133,6 +137,11 @@ class QueueWithMemory:
                 self._start(command)
             case jobs.PreemptSegment():
                 self._after(0.0, lambda: self._move_aside(command.job, command.device))
+            case jobs.CancelSegment():
+                self._after(0.0, lambda: self._cancelled(command.job, command.device))
+            case jobs.EndSegment():
+                self.remember(memory.SegmentWithdrawn(self.now_s, command.job))
+                self._over(command.job)
             case jobs.Notify():
                 self.told.append(command)
             case _:
@@ -143,6 +152,9 @@ class QueueWithMemory:
         assert job is not None
         waits = job.state in (jobs.JobState.PREEMPTED, jobs.JobState.QUEUED) and job.memory in ("ask", "line")
         if job.held_on is None or not (waits or job.state is jobs.JobState.RESTORING):
+            return
+        if job.job in self._aside_lost:
+            self.tell(jobs.MemoryRefused(self.now_s, job.job, "what it had made is lost"))
             return
         self.remember(memory.SegmentWithdrawn(self.now_s, job.job))
         account = self.accounts.session(job.session)
@@ -168,11 +180,38 @@ class QueueWithMemory:
     def _finish(self, job: str, device: str, ends_s: float) -> None:
         if self.runs.get(device) == (job, ends_s):
             self._stop(job, device)
-            self.ended_s[job] = self.now_s
             self.tell(jobs.SegmentFinished(self.now_s, job, 0, "done", OPS))
-            session = self._asked[job].session
-            if not self.queue.has_unfinished(session):
-                self.remember(memory.CellEnded(self.now_s, session))
+            self._over(job)
+
+    def _cancelled(self, job: str, device: str) -> None:
+        if self.runs.get(device, ("",))[0] == job:
+            self._stop(job, device)
+            self.tell(jobs.SegmentFinished(self.now_s, job, 0, "cancelled", 0))
+            self._over(job)
+
+    def _over(self, job: str) -> None:
+        self.ended_s[job] = self.now_s
+        session = self._asked[job].session
+        if not self.queue.has_unfinished(session):
+            self.remember(memory.CellEnded(self.now_s, session))
+
+    def lose(self, device: str, back_after_s: float) -> None:
+        """Its process dies; another one takes its place. What was parked outlives it."""
+        if device in self._gone:
+            return
+        self._gone.add(device)
+        self.runs.pop(device, None)
+        self._held[device].clear()
+        self._lives[device] += 1
+        self.remember(memory.DeviceLost(self.now_s, device))
+        self.tell(jobs.DeviceLost(self.now_s, device, "it was killed"))
+        self._after(back_after_s, lambda: self._add(device))
+
+    def _add(self, device: str) -> None:
+        self._gone.discard(device)
+        size = self._size
+        self.remember(memory.DeviceAdded(self.now_s, device, size, 100 * size, 0, 1e9))
+        self.tell(jobs.DeviceAdded(self.now_s, device, size, 1e9))
 
     def _move_aside(self, job: str, device: str) -> None:
         running, ends_s = self.runs.get(device, ("", 0.0))
@@ -225,6 +264,8 @@ class QueueWithMemory:
 
     def _obey(self, command: memory.Command) -> None:
         match command:
+            case memory.GrantSegment() if command.job in self._aside_lost:
+                self.tell(jobs.MemoryRefused(self.now_s, command.job, "what it had made is lost"))
             case memory.GrantSegment():
                 self.tell(jobs.MemoryGranted(self.now_s, command.job, self._target(command.job)))
             case memory.HoldSegment():
@@ -252,7 +293,12 @@ class QueueWithMemory:
                 | memory.DemoteSession()
                 | memory.ForgetStored()
             ):
-                self._after(0.01, lambda: self._copied(command))
+                life = self._lives[command.device]
+                self._after(0.01, lambda: self._copied(command, life))
+            case memory.ValuesLost():
+                mates = (self.queue.job(name) for name in self.queue.jobs_of(command.session))
+                aside = [job.job for job in mates if job and job.state is jobs.JobState.PREEMPTED]
+                self._aside_lost.update(aside)
             case _:
                 pass
 
@@ -267,8 +313,11 @@ class QueueWithMemory:
         | memory.RestoreSession
         | memory.DemoteSession
         | memory.ForgetStored,
+        life: int,
     ) -> None:
         device, session = command.device, command.session
+        if life != self._lives[device]:
+            return
         here, parked = self._held[device], self._parked[device]
         kind: memory.TransferKind
         match command:

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from queue_with_memory import QueueWithMemory
 
-from djinn_lab.jobs import DeviceCordoned, Priority, ReservationEnded, ReservationMade, SharesChanged
+from djinn_lab.jobs import (
+    CancelRequested,
+    DeviceCordoned,
+    Priority,
+    ReservationEnded,
+    ReservationMade,
+    SharesChanged,
+)
 from djinn_lab.jobs.fairness import Limits
 
 LATER_S = 1000.0
@@ -88,6 +95,8 @@ STEPS = st.lists(
         st.tuples(st.just("reserve"), st.sampled_from(USERS), st.sampled_from(DEVICES)),
         st.tuples(st.just("end reservation")),
         st.tuples(st.just("cordon"), st.sampled_from(DEVICES), st.booleans()),
+        st.tuples(st.just("lose"), st.sampled_from(DEVICES)),
+        st.tuples(st.just("cancel"), st.integers(0, 30)),
     ),
     min_size=10,
     max_size=60,
@@ -140,6 +149,12 @@ class Watched:
                 pool.tell(ReservationEnded(now_s, "course"))
             case "cordon":
                 pool.tell(DeviceCordoned(now_s, *what))
+            case "lose":
+                pool.lose(what[0], back_after_s=0.5)
+            case "cancel":
+                job = pool.queue.job(f"job{what[0]}")
+                if job is not None and not job.finished:
+                    pool.tell(CancelRequested(now_s, job.job, "its owner"))
 
 
 @settings(max_examples=60, deadline=None)
@@ -152,7 +167,6 @@ def test_no_device_idles_for_long_while_somebody_may_start(
         watched.step(*step)
     for device in DEVICES:
         watched.step("cordon", device, False)
-    while watched.pool.queue.contending or watched.pool.runs:
+    while len(watched.pool.ended_s) < watched.cells:
         watched.run(5.0)
         assert watched.pool.now_s < LATER_S * 2, "it does not come to an end"
-    assert len(watched.pool.ended_s) == watched.cells
