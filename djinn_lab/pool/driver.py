@@ -7,8 +7,6 @@ workers, messages to clients, writes queued at the store.
 
 from __future__ import annotations
 
-from collections import deque
-
 from djinn_lab import jobs, memory
 from djinn_lab.pool import answers
 from djinn_lab.pool.alarm import Alarm
@@ -16,6 +14,7 @@ from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
 from djinn_lab.pool.gangs.runs import GangRuns
+from djinn_lab.pool.in_turn import InTurn, of_queue
 from djinn_lab.pool.intake import Intake
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
@@ -86,8 +85,7 @@ class Driver:
         self.residence = Residence(ledger, launcher, self.registry, self.gangs.rooms)
         self.gangs.rooms.residence = self.residence
         self.intake = Intake(ledger, blobs, books, self.residence, fleet, self._perform)
-        self._commands: deque[jobs.Command] = deque()
-        self._performing = False
+        self._commands = InTurn(self._perform_one)
         self._alarm = Alarm(self.ledger.clock.now_s, self._due)
 
     # -- from sessions -------------------------------------------------------------------------------------
@@ -231,24 +229,9 @@ class Driver:
         self._jobs(jobs.ClockTicked(self.ledger.clock.now_s()))
 
     def _perform(self, commands: list[jobs.Command]) -> None:
-        """In the order in which the queue gave them, even where performing one leads to more; but memory
-        hears first who wants nothing any more, of an order before it is asked for who is in it, and of who
-        moves aside after whom it does so for."""
-        self._commands.extend(command for command in commands if isinstance(command, jobs.EndSegment))
-        self._commands.extend(command for command in commands if isinstance(command, jobs.LineOrdered))
-        places = iter(sorted((c for c in commands if isinstance(c, jobs.PlaceSegment)), key=self._rank))
-        for command in commands:
-            if not isinstance(command, jobs.EndSegment | jobs.LineOrdered):
-                self._commands.append(next(places) if isinstance(command, jobs.PlaceSegment) else command)
-        if self._performing:
-            return
-        self._performing = True
-        try:
-            while self._commands:
-                self._perform_one(self._commands.popleft())
-        finally:
-            self._performing = False
-        self._alarm.set(self.ledger.queue.due_s())
+        self._commands.put(of_queue(commands, self._rank))
+        if self._commands.run():
+            self._alarm.set(self.ledger.queue.due_s())
 
     def _rank(self, command: jobs.PlaceSegment) -> int:
         job = self.ledger.queue.job(command.job)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from djinn_lab import memory
 from djinn_lab.pool.alarm import Alarm
+from djinn_lab.pool.in_turn import InTurn, about
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.leftovers import Leftovers
@@ -26,7 +27,6 @@ RELEASE_JOB = "release"
 """Job name of segments that only drop values; the queue does not know them."""
 
 _NOTHING = worker.WorkerMemory(0, 0, {})
-_OF_SEGMENTS = (memory.GrantSegment, memory.HoldSegment, memory.RefuseSegment, memory.MoveRefused)
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +95,7 @@ class Residence:
         self._reported: dict[str, worker.WorkerMemory] = {}
         self._releases: defaultdict[str, Releases] = defaultdict(Releases)
         self._leftovers = Leftovers(launcher.parked_directories)
-        self._commands: deque[memory.Command] = deque()
-        self._performing = False
+        self._commands = InTurn(self._perform)
 
     def place(self, placement: Placement) -> list[memory.Command]:
         """Ask for a segment of a session that is bound. The commands are for :meth:`perform`, but for the
@@ -129,31 +128,22 @@ class Residence:
             self.handle(memory.LineOrdered(self._now_s(), device, line))
 
     def handle(self, event: memory.Event) -> None:
-        """Feed the core and do what it says; what it said before of a segment that is withdrawn counts for
-        nothing."""
+        """Feed the core and do what it says."""
         if isinstance(event, memory.SegmentWithdrawn):
-            about = [c for c in self._commands if isinstance(c, _OF_SEGMENTS) and c.job == event.job]
-            for command in about:
-                self._commands.remove(command)
+            withdrawn = event.job
+            self._commands.drop(lambda command: about(command, withdrawn))
         self.perform(self._ledger.memory(event))
 
     def perform(self, commands: Sequence[memory.Command] = ()) -> None:
-        """In the order in which memory gave them, even where performing one leads to more."""
-        self.put(commands)
-        if self._performing:
-            return
-        self._performing = True
-        try:
-            while self._commands:
-                self._perform(self._commands.popleft())
-        finally:
-            self._performing = False
-        # somebody may wait for a moment, such as the end of a lease, that comes before the next tick
-        self._alarm.set(self._ledger.accounts.next_timeout_s())
+        """And those that were put in before."""
+        self._commands.put(commands)
+        if self._commands.run():
+            # somebody may wait for a moment, such as the end of a lease, that comes before the next tick
+            self._alarm.set(self._ledger.accounts.next_timeout_s())
 
     def put(self, commands: Sequence[memory.Command]) -> None:
         """For the next :meth:`perform`."""
-        self._commands.extend(commands)
+        self._commands.put(commands)
 
     def _timeout(self) -> None:
         self.handle(memory.ClockTicked(self._now_s()))

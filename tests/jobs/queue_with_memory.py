@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
 from collections.abc import Callable
 from itertools import count
 
 from msgspec.structs import replace
 
 from djinn_lab import jobs, memory
+from djinn_lab.pool.in_turn import InTurn, about, of_queue
 
 MIB = 1 << 20
 OPS = 10
@@ -34,9 +34,8 @@ class QueueWithMemory:
         self._seconds: dict[str, float] = {}
         self._held: dict[str, dict[str, int]] = {device: {} for device in self.devices}
         self._parked: dict[str, dict[str, int]] = {device: {} for device in self.devices}
-        self._commands: deque[jobs.Command] = deque()
-        self._answers: deque[memory.Command] = deque()
-        self._performing = self._obeying = False
+        self._commands = InTurn(self._perform)
+        self._answers = InTurn(self._obey)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._size = memory_mib * MIB
@@ -116,16 +115,13 @@ class QueueWithMemory:
 
     def tell(self, event: jobs.Event) -> None:
         commands = self.queue.handle(event)
-        first = (jobs.EndSegment, jobs.LineOrdered)
-        for kind in first:
-            self._commands.extend(command for command in commands if isinstance(command, kind))
-        self._commands.extend(command for command in commands if not isinstance(command, first))
-        if self._performing:
-            return
-        self._performing = True
-        while self._commands:
-            self._perform(self._commands.popleft())
-        self._performing = False
+        self._commands.put(of_queue(commands, self._rank))
+        self._commands.run()
+
+    def _rank(self, command: jobs.PlaceSegment) -> int:
+        job = self.queue.job(command.job)
+        assert job is not None
+        return jobs.RANKS[job.priority]
 
     def _perform(self, command: jobs.Command) -> None:
         match command:
@@ -252,15 +248,10 @@ class QueueWithMemory:
 
     def remember(self, event: memory.Event) -> None:
         if isinstance(event, memory.SegmentWithdrawn):
-            kept = [c for c in self._answers if getattr(c, "job", None) != event.job]
-            self._answers = deque(kept)
-        self._answers.extend(self.accounts.handle(event))
-        if self._obeying:
-            return
-        self._obeying = True
-        while self._answers:
-            self._obey(self._answers.popleft())
-        self._obeying = False
+            withdrawn = event.job
+            self._answers.drop(lambda command: about(command, withdrawn))
+        self._answers.put(self.accounts.handle(event))
+        self._answers.run()
 
     def _obey(self, command: memory.Command) -> None:
         match command:
