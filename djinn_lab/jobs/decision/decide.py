@@ -17,9 +17,9 @@ import math
 from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import preempting
+from djinn_lab.jobs.decision.attempts import Attempts
 from djinn_lab.jobs.decision.cluster import Cluster
 from djinn_lab.jobs.decision.guarantees import Standing
-from djinn_lab.jobs.decision.held import best_effort
 from djinn_lab.jobs.decision.keys import estimate_s, steps
 from djinn_lab.jobs.decision.limiting import members_allowed, soft_limit, start_limit
 from djinn_lab.jobs.decision.narrowing import Narrowing
@@ -32,9 +32,6 @@ from djinn_lab.jobs.decision.waiting import Bucket, Cursor, WaitingIndex
 from djinn_lab.jobs.fairness import LimitHit, ShareTree
 from djinn_lab.jobs.placement import Placed
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Request, members_in
-
-LOOKS_PER_TRY = 2
-"""So many candidates that cannot start are looked at for each that is tried as a preemptor."""
 
 
 def decide(
@@ -64,9 +61,7 @@ class _Decision:
         self.trial = trial
         self.trace = trace
         self.policy = trial.policy
-        self.tries = self.policy.preempt_depth if self.policy.preempts else 0
-        self.looks = self.tries * LOOKS_PER_TRY
-        self.failed: dict[tuple[str, Demand, bool], float] = {}
+        self.attempts = Attempts(self.policy)
         standing = trial.standing
         self.owing = standing if standing is not None and standing.owes else None
         self.narrowing = None if self.owing is None else Narrowing(trial, self.owing, index)
@@ -188,7 +183,7 @@ class _Decision:
             return True
         if not self.spent:
             self.spent = (
-                self.tries <= 0
+                self.attempts.left <= 0
                 and not self.trial.overstaying
                 and self.trace is None
                 and not self.trial.keeps
@@ -210,8 +205,8 @@ class _Decision:
             cursor.next_of_class()
             return
         due = self._due
-        if due is not None and (request.account not in due or self._hopeless(request)):
-            cursor.drop_class()
+        if due is not None and (request.account not in due or self.attempts.hopeless(request)):
+            self._drop_hopeless(cursor)
             return
         if not request.startable:
             self._note(request, Reason.NOT_READY)
@@ -231,10 +226,15 @@ class _Decision:
             return
         self._attempt(request, cursor)
 
-    def _hopeless(self, request: Request) -> bool:
-        """It has no guarantee, or asks for what an equal one was not given for less time."""
-        failed_s = self.failed.get((request.account, request.demand, True), math.inf)
-        return best_effort(request) or estimate_s(request, self.policy) >= failed_s
+    def _drop_hopeless(self, cursor: Cursor) -> None:
+        """The class that the cursor stands at, and those after it that cannot be had either."""
+        cluster, attempts = self.trial.cluster, self.attempts
+        cursor.drop_class()
+        while cursor.head is not None:
+            request = cluster.waiting[cursor.job]
+            if request.job in cluster.pins or not attempts.hopeless(request):
+                return
+            cursor.drop_class()
 
     def _above_soft_limits(self) -> None:
         """Those may have what is left when everybody else has been asked."""
@@ -307,31 +307,15 @@ class _Decision:
         cursor.drop_class()
 
     def _find_victims(self, request: Request) -> Preemption | None:
-        """Who is within a guarantee is tried however many were before."""
         if self.trial.overstaying:
             home = request.home if self.why is Reason.HOME else None
             found = preempting.reclaim(self.trial, request, home)
             if found is not None:
                 return found
         claims = self.owing is not None and self.owing.claims_anywhere(request)
-        if self.why is Reason.BUSY and (self.tries > 0 or claims):
-            return self._try_victims(request, claims)
+        if self.why is Reason.BUSY and (self.attempts.left > 0 or claims):
+            return self.attempts.find(self.trial, request, claims)
         return None
-
-    def _try_victims(self, request: Request, claims: bool) -> Preemption | None:
-        """Not tried for who asks for the same as somebody of the same account that could not, for longer."""
-        asked = (request.account, request.demand, claims)
-        needed_s = estimate_s(request, self.policy)
-        found = None
-        if needed_s < self.failed.get(asked, math.inf):
-            found = preempting.find(self.trial, request)
-            if found is None:
-                self.failed[asked] = needed_s
-                self.tries -= 1
-        self.looks -= found is None
-        if not self.looks:
-            self.tries = 0
-        return found
 
     def _preempt(self, request: Request, found: Preemption) -> None:
         """Until they have left, nobody else is put on those nodes."""
