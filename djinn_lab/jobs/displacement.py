@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from djinn_lab.jobs.decision import Calendar, Cause
 from djinn_lab.jobs.fairness import ShareTree
 from djinn_lab.jobs.job import Job
-from djinn_lab.units import listed
+from djinn_lab.jobs.kept_back import kept_for
 
 
 def for_whom(by: Job, victim: Job, cause: Cause, shares: ShareTree, calendar: Mapping[str, Calendar]) -> str:
@@ -29,9 +29,8 @@ def _guarantee(by: Job, victim: Job, shares: ShareTree) -> str | None:
 
 
 def _reservation(by: Job, victim: Job, calendar: Mapping[str, Calendar]) -> str | None:
-    for name, entry in sorted(calendar.items()):
+    for _, entry in sorted(calendar.items()):
         there = sorted(entry.nodes.intersection(victim.holds))
         if there and entry.admits(by.account) and not entry.admits(victim.account):
-            kept = "is" if len(there) == 1 else "are"
-            return f"{listed(there)} {kept} kept for {listed(sorted(entry.accounts))} ({name})"
+            return kept_for(entry, tuple(there))
     return None

@@ -9,13 +9,11 @@ from itertools import groupby, islice
 
 from djinn_lab.jobs.commands import LINE_TOLD_MAX
 from djinn_lab.jobs.contest import Contest
-from djinn_lab.jobs.decision import start_limit
 from djinn_lab.jobs.decision.waiting import Bucket, Entry
 from djinn_lab.jobs.job import Job
-from djinn_lab.jobs.request import Demand
+from djinn_lab.jobs.kept_back import KeptBack
 from djinn_lab.jobs.states import IN_LINE
 from djinn_lab.jobs.tables import Tables
-from djinn_lab.jobs.targets import suits
 
 LOOKED_AT_MAX = 256
 
@@ -87,32 +85,17 @@ class Lines:
 
     def _by_standing(self, contending: Iterable[Job], chosen: Set[str]) -> list[Job]:
         """Those of equal standing stay in order."""
-        limited: dict[tuple[str, Demand], bool] = {}
+        kept_back = self.kept_back()
 
         def standing(job: Job) -> int:
             if job.job in chosen:
                 return CHOSEN
-            return SHUT_OUT if self._shut_out(job, limited) else IN_TURN
+            return SHUT_OUT if kept_back.why(job) else IN_TURN
 
         return sorted(contending, key=standing)
 
-    def _shut_out(self, job: Job, limited: dict[tuple[str, Demand], bool]) -> bool:
-        """``limited``: what is known already of accounts."""
-        cluster, shares, now_s = self._contest.cluster, self._contest.shares, self._tables.now_s
-        assert job.held_on is not None
-        here = self._tables.devices[job.held_on]
-        if (job.wish is not None or here.taints) and not suits(job.wish, job.terms.tolerates, here):
-            return True
-        if not (cluster.calendar or shares.limited):
-            return False
-        request = cluster.waiting[job.job]
-        kept = (entry for entry in cluster.calendar.values() if job.held_on in entry.nodes)
-        if any(entry.shuts_out(request, now_s) for entry in kept):
-            return True
-        asks = (request.account, request.demand)
-        if asks not in limited:
-            limited[asks] = start_limit(cluster, shares, request, now_s, {}) is not None
-        return limited[asks]
+    def kept_back(self) -> KeptBack:
+        return KeptBack(self._tables, self._contest.cluster, self._contest.shares)
 
 
 def _entries(bucket: Bucket) -> Iterator[list[Entry]]:

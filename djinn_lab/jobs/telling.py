@@ -43,7 +43,8 @@ class Teller:
     def explain(self, job: Job, place: Place | None) -> str:
         if job.waits_for and not job.finished:
             return dependencies.told(self._tables, job)
-        return explain(job, place, self._tables.closed_devices())
+        kept_back = self._lines.kept_back().why(job) if job.state in IN_LINE else ""
+        return explain(job, place, self._tables.closed_devices(), kept_back)
 
     def story(self, job: str) -> tuple[Event, ...]:
         """Every event that touched a remembered job, oldest first."""
@@ -64,7 +65,7 @@ class Teller:
         short = len(tables.of_state[JobState.QUEUED]) <= POSITIONS_TOLD_MAX
         touched = [job for name in tables.touched if (job := tables.jobs.get(name))]
         asked = short or any(job.state in IN_LINE for job in touched)
-        places = self.places() if asked else {}
+        places, kept_back = self.places() if asked else {}, self._lines.kept_back()
         for name in dict.fromkeys([*tables.touched, *(places if short else ())]):
             job = tables.find(name)
             if job is None or (job.state is JobState.RESTORING and job.memory == "ask"):
@@ -74,7 +75,7 @@ class Teller:
             stopping = job.cancelling or job.preempting
             told = (
                 *(job.state, job.held_on, job.members, job.segment, position, stopping),
-                *(job.memory_reason, job.waits_for),
+                *(job.memory_reason, job.waits_for, kept_back.why(job) if place else ""),
             )
             if self._told.get(name) == told:
                 continue

@@ -45,6 +45,11 @@ def test_a_reserved_device_serves_those_it_is_kept_for_past_others_in_its_line(m
     pool.tell(ReservationMade(0.0, "course", frozenset({"cpu:0"}), 0.0, LATER_S, frozenset({"bob"})))
     hand_in(pool)
     pool.run(1.0)
+    kept_back = [
+        job.job for job, _, reason in pool.queue.waiting() if "cpu:0 is kept for bob (course)" in reason
+    ]
+    assert kept_back
+    assert all(pool.queue.job(job).held_on == "cpu:0" for job in kept_back)
     pool.submit("lesson", "bob", priority=Priority.SCAVENGER, mib=40)
     pool.run(1.0 + SOON_S)
     assert pool.started_s["lesson"] < 1.0 + SOON_S
@@ -69,6 +74,9 @@ def test_those_at_their_limit_do_not_keep_an_idle_device_from_others(memory_mib:
     pool.tell(SharesChanged(0.0, "ann", limits=Limits(devices_max=1)))
     hand_in(pool)
     pool.run(1.0)
+    in_line = [reason for job, place, reason in pool.queue.waiting() if place is not None]
+    assert in_line
+    assert all(reason.endswith("; account ann may have 1 device at once.") for reason in in_line)
     pool.submit("late", "bob", priority=Priority.SCAVENGER, mib=40)
     pool.run(1.0 + SOON_S)
     assert pool.started_s["late"] < 1.0 + SOON_S
