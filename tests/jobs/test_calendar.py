@@ -7,7 +7,8 @@ from driven_pool import DrivenPool, device_nodes, drawn_request, loads, request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from djinn_lab.jobs.decision import POLICIES, Calendar
+from djinn_lab.jobs.decision import POLICIES, Calendar, Cluster, decide, enact, park
+from djinn_lab.jobs.fairness import Capacity, ShareTree
 
 BEGINS_S, ENDS_S = 50.0, 80.0
 KEPT = frozenset({"gpu:0"})
@@ -55,6 +56,24 @@ def test_a_gang_that_overstays_leaves_as_a_whole() -> None:
     pool.run()
     assert pool.preemptions == [(60.0, "gang", "lesson")]
     assert pool.ended_s == {"lesson": 70.0, "gang": ENDS_S + 40.0}
+
+
+def test_a_place_that_was_kept_before_is_given_up_once_others_have_it_reserved() -> None:
+    cluster, shares, policy = Cluster(device_nodes(1)), ShareTree(), POLICIES["ours"]
+    shares.set_capacity(Capacity(devices=1))
+    cluster.submit(request("long", 0, seconds=600, rank=3), 0.0)
+    enact(cluster, shares, decide(cluster, shares, policy, 0.0))
+    cluster.submit(request("urgent", 1, seconds=5, at_s=40, rank=0), 40.0)
+    enact(cluster, shares, decide(cluster, shares, policy, 40.0))
+    assert list(cluster.pins) == ["urgent"]
+    cluster.set_calendar(Calendar("course", KEPT, BEGINS_S, ENDS_S, frozenset({"teaching"})))
+    park(cluster, shares, "long", BEGINS_S, 560.0)
+    plan = decide(cluster, shares, policy, BEGINS_S)
+    assert (plan.given_up, plan.starts, plan.wake_at_s) == (("urgent",), (), ENDS_S)
+    enact(cluster, shares, plan)
+    cluster.submit(request("lesson", 2, at_s=BEGINS_S, account="teaching/ann", rank=4), BEGINS_S)
+    [start] = decide(cluster, shares, policy, BEGINS_S).starts
+    assert start.job == "lesson"
 
 
 LOADS = loads(["teaching/ann", "org/bob", "org/carl"], at_s=120, seconds=80, members=2, size=16)

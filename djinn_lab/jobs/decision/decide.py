@@ -96,7 +96,7 @@ class _Decision:
 
     def _pins(self) -> None:
         """Places that were kept: taken where everybody has left, else closed to others. Given up where its
-        account may not have it any more."""
+        account may not have it any more, or others have it reserved."""
         trial, cluster = self.trial, self.trial.cluster
         for pin in cluster.pins.values():
             request, members = cluster.waiting[pin.job], members_in(pin.where)
@@ -106,6 +106,9 @@ class _Decision:
                 trial.wake_by(hit.until_s or 0.0)
                 trial.give_up(pin)
                 self._note(request, Reason.ACCOUNT_LIMIT, hit)
+            elif left and not trial.kept_from(request).isdisjoint(node for node, _ in pin.where):
+                trial.give_up(pin)
+                self._note(request, Reason.CALENDAR)
             elif left and request.startable and fits_at(trial.room, request.demand, pin.where):
                 trial.start(request, Placed(pin.where, {}), pinned=True)
                 self._note(request, Reason.STARTS_NOW)

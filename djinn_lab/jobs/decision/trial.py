@@ -109,7 +109,7 @@ class Trial:
         """Nodes that no promise keeps it from; None: all of them."""
         shut = self.closed
         if self.cluster.calendar:
-            shut = shut | self._kept(request)
+            shut = shut | self.kept_from(request)
         if not shut:
             return None
         return frozenset(self.cluster.nodes) - shut
@@ -119,8 +119,8 @@ class Trial:
         """Nodes where nobody is moving aside."""
         return frozenset(self.cluster.nodes) - self.closed
 
-    def _kept(self, request: Request) -> set[str]:
-        """Nodes that the calendar has for others before it would be done."""
+    def kept_from(self, request: Request) -> set[str]:
+        """Nodes that the calendar has for others before this one would be done."""
         kept: set[str] = set()
         for entry in self.cluster.calendar.values():
             self.wake_by(entry.ends_s)
@@ -239,7 +239,7 @@ class Trial:
         """Its demand, on nodes only that are not promised to others for ever by the calendar."""
         if not self.cluster.calendar:
             return request.demand
-        kept = self._kept(request)
+        kept = self.kept_from(request)
         if not kept:
             return request.demand
         names = frozenset(self.cluster.nodes) if request.demand.nodes is None else request.demand.nodes
