@@ -175,10 +175,10 @@ class Contest:
 
     def _look_again(self, device: str, at_s: float) -> None:
         """At those there whom memory was not ready for: where they may start is another question now."""
-        for other in self.tables.of_device(device):
-            if other.job in self.passed_over:
-                self.passed_over.discard(other.job)
-                self._follow_session(other.session, at_s)
+        jobs = self.tables.jobs
+        for name in [one for one in sorted(self.passed_over) if one in jobs and jobs[one].held_on == device]:
+            self.passed_over.discard(name)
+            self._follow_session(jobs[name].session, at_s)
 
     def _charge(
         self,

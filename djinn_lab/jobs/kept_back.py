@@ -17,21 +17,23 @@ class KeptBack:
     def __init__(self, tables: Tables, cluster: Cluster, shares: ShareTree) -> None:
         self._tables, self._cluster, self._shares = tables, cluster, shares
         self._limited: dict[tuple[str, Demand], str] = {}
+        tainted = any(device.taints for device in tables.devices.values())
+        self._by_the_pool = bool(tainted or cluster.calendar or shares.limited)
 
     def why(self, job: Job) -> str:
         """In words for people; empty where nothing does."""
-        if job.held_on is None:
+        if job.held_on is None or not (self._by_the_pool or job.wish is not None):
             return ""
         here = self._tables.devices[job.held_on]
         if (job.wish is not None or here.taints) and not suits(job.wish, job.terms.tolerates, here):
             return f"it may not run on {here.device}" if job.wish is None else f"it is to run on {job.wish}"
         request = self._cluster.waiting.get(job.job)
-        if request is None or not (self._cluster.calendar or self._shares.limited):
+        if request is None:
             return ""
         for entry in self._cluster.calendar.values():
             if job.held_on in entry.nodes and entry.shuts_out(request, self._tables.now_s):
                 return kept_for(entry, (job.held_on,))
-        return self._limit(request)
+        return self._limit(request) if self._shares.limited else ""
 
     def _limit(self, request: Request) -> str:
         asked = (request.account, request.demand)

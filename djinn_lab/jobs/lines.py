@@ -86,13 +86,11 @@ class Lines:
     def _by_standing(self, contending: Iterable[Job], chosen: Set[str]) -> list[Job]:
         """Those of equal standing stay in order."""
         kept_back = self.kept_back()
-
-        def standing(job: Job) -> int:
-            if job.job in chosen:
-                return CHOSEN
-            return SHUT_OUT if kept_back.why(job) else IN_TURN
-
-        return sorted(contending, key=standing)
+        lines: tuple[list[Job], ...] = ([], [], [])
+        for job in contending:
+            standing = CHOSEN if job.job in chosen else SHUT_OUT if kept_back.why(job) else IN_TURN
+            lines[standing].append(job)
+        return [*lines[CHOSEN], *lines[IN_TURN], *lines[SHUT_OUT]]
 
     def kept_back(self) -> KeptBack:
         return KeptBack(self._tables, self._contest.cluster, self._contest.shares)

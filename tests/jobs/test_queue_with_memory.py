@@ -115,7 +115,7 @@ class Watched:
     """Steps on a pool that is looked at twice a second."""
 
     def __init__(self, memory_mib: int) -> None:
-        self.pool = QueueWithMemory(2, memory_mib)
+        self.pool = QueueWithMemory(len(DEVICES), memory_mib)
         self.sessions = {f"{user}{number}": user for user in USERS for number in range(4)}
         for session in self.sessions:
             self.pool.open(session)
