@@ -12,6 +12,9 @@ from djinn_lab.dashboard.queue_history import RecentUse
 from djinn_lab.dashboard.theme import DEVICE_COLOURS, Look, new_figure
 
 LINES_MAX = len(DEVICE_COLOURS)
+SHOWN_S_MIN = 60.0
+"""The chart spans no less, however little is known yet."""
+TIMES = {"milliseconds": "%H:%M:%S", "seconds": "%H:%M:%S", "minutes": "%H:%M"}
 
 
 class FairnessChart:
@@ -34,11 +37,12 @@ class FairnessChart:
             look,
             height=190,
             x_axis_type="datetime",
+            x_range=Range1d(0, SHOWN_S_MIN * 1e3),
             y_range=Range1d(0, 1),
             tools="save",
             y_axis_label="devices, last minute",
         )
-        plot.xaxis.formatter = DatetimeTickFormatter(seconds="%H:%M:%S", minutes="%H:%M")
+        plot.xaxis.formatter = DatetimeTickFormatter(**TIMES)
         self._legend = Legend(orientation="horizontal", border_line_color=None, background_fill_alpha=0)
         self._legend.label_text_color = look.text
         plot.add_layout(self._legend, "above")
@@ -60,7 +64,7 @@ class FairnessChart:
             x_range=self.use_figure.x_range,
             y_axis_label="Jain’s index",
         )
-        plot.xaxis.formatter = DatetimeTickFormatter(seconds="%H:%M:%S", minutes="%H:%M")
+        plot.xaxis.formatter = DatetimeTickFormatter(**TIMES)
         line = plot.line("at", "jain", source=self.jain, line_width=2, line_color="#0072B2")
         plot.add_tools(HoverTool(renderers=[line], tooltips=[("Jain’s index", "@jain{0.000}")]))
         return plot
@@ -90,3 +94,7 @@ class FairnessChart:
         self.jain.data = {"at": [s.at * 1e3 for s in known], "jain": [s.jain for s in known]}
         highest = max((max(sample.devices.values(), default=0.0) for sample in recent), default=0.0)
         self.use_figure.y_range.end = max(1.0, 1.1 * highest)
+        ends_at = recent[-1].at
+        self.use_figure.x_range.update(
+            start=min(recent[0].at, ends_at - SHOWN_S_MIN) * 1e3, end=ends_at * 1e3
+        )

@@ -211,15 +211,25 @@ def history_row(job: Job, now: float) -> dict[str, Any]:
     """A job as a row of its history."""
     row = job_row(job, now)
     submitted = job.submitted_at or 0.0
-    waited_s = sum(job.stages.get(name, 0.0) for name in ("queued", "restoring"))
     aside_s = job.stages.get("preempted", 0.0)
     clock = time.strftime("%H:%M:%S", time.localtime(submitted)) if submitted else ""
     return {
         **row,
         "submitted": {"text": clock, "sort": submitted},
-        "waited": {"text": format_seconds(waited_s), "sort": waited_s} if job.stages else None,
+        "waited": _waited(job, submitted, now),
         "aside": {"text": format_seconds(aside_s), "sort": aside_s} if aside_s else None,
     }
+
+
+def _waited(job: Job, submitted: float, now: float) -> dict[str, Any] | None:
+    """Of one that has not started, so far."""
+    if job.stages:
+        waited_s = sum(job.stages.get(name, 0.0) for name in ("queued", "restoring"))
+        return {"text": format_seconds(waited_s), "sort": waited_s}
+    if job.finished or job.started_at is not None or not submitted:
+        return None
+    so_far_s = float(max(0, int(now - submitted)))
+    return {"text": format_seconds(so_far_s) if so_far_s else "< 1 s", "sort": so_far_s}
 
 
 def trace_rows(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
