@@ -14,7 +14,9 @@ from djinn_lab.dashboard.theme import DEVICE_COLOURS, Look, new_figure
 LINES_MAX = len(DEVICE_COLOURS)
 SHOWN_S_MIN = 60.0
 """The chart spans no less, however little is known yet."""
-TIMES = {"milliseconds": "%H:%M:%S", "seconds": "%H:%M:%S", "minutes": "%H:%M"}
+TIMES = dict.fromkeys(("milliseconds", "seconds", "minsec"), "%H:%M:%S") | dict.fromkeys(
+    ("minutes", "hourmin"), "%H:%M"
+)
 
 
 class FairnessChart:
