@@ -9,8 +9,8 @@ A gang holds several devices, its session's among them, all of them from its sta
 early. Asked to move aside, it leaves all of them at once.
 
 Session memory has the last word on whether a segment can start (:mod:`djinn_lab.memory`). A decision to start
-one that memory has not granted yet passes over it until memory says something new about it; where others
-moved aside for it the device stays its own meanwhile.
+one that memory has not granted yet passes over it until memory says something new about it, and has memory
+serve it first (:mod:`.next_up`); where others moved aside for it the device stays its own meanwhile.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from djinn_lab.jobs.tables import Tables
 
 LOOKED_AT_MAX = 256
 
-
 CHOSEN, IN_TURN, SHUT_OUT = range(3)
 """Where somebody stands, before the order counts: next up (:mod:`.next_up`); like most; behind, since his own
 wish, a reservation of others or a limit of his account keeps him from starting there as things are."""

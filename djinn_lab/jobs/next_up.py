@@ -53,14 +53,14 @@ class NextUp:
         done after a while."""
         tables, waiting = self.tables, self.cluster.waiting
         self.taken_back = {one: at_s for one, at_s in self.taken_back.items() if one[1] in waiting}
-        found, again_s = {}, math.inf
-        for name, open_to_it in self.jobs().items():
+        found, again_s, next_up = {}, math.inf, self.jobs()
+        for name, open_to_it in next_up.items():
             lacks = tables.jobs[name]
             if not (open_to_it and lacks.memory == "held" and lacks.memory_room):
                 continue
             assert lacks.held_on is not None
             for job in tables.of_device(lacks.held_on):
-                if job.memory != "granted" or job.job in found:
+                if job.memory != "granted" or job.job in found or job.job in next_up:
                     continue
                 due_s = self.taken_back.get((job.job, name), -math.inf) + TAKE_BACK_AGAIN_S
                 if now_s < due_s:
