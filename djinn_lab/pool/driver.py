@@ -269,6 +269,8 @@ class Driver:
         if job is None or flight is None or not _asks(job) or self.news.refuses_lost(command.job):
             return
         assert job.held_on is not None
+        if self.ledger.accounts.device(job.held_on) is None:
+            return  # it has just died; the queue hears of it next, and asks again for another one
         self.residence.handle(memory.SegmentWithdrawn(self.ledger.clock.now_s(), command.job))
         self.residence.bind(command.session, job.held_on)  # no other one: a mate's move may have been refused
         self.residence.perform(self.residence.place(flight.placement))

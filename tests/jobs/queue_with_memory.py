@@ -125,7 +125,7 @@ class QueueWithMemory:
 
     def _perform(self, command: jobs.Command) -> None:
         match command:
-            case jobs.LineOrdered():
+            case jobs.LineOrdered() if self.accounts.device(command.device) is not None:
                 self.remember(memory.LineOrdered(self.now_s, command.device, command.jobs))
             case jobs.PlaceSegment():
                 self._place(command)
@@ -148,6 +148,8 @@ class QueueWithMemory:
         assert job is not None
         waits = job.state in (jobs.JobState.PREEMPTED, jobs.JobState.QUEUED) and job.memory in ("ask", "line")
         if job.held_on is None or not (waits or job.state is jobs.JobState.RESTORING):
+            return
+        if self.accounts.device(job.held_on) is None:
             return
         if job.job in self._aside_lost:
             self.tell(jobs.MemoryRefused(self.now_s, job.job, "what it had made is lost"))
