@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import panel as pn
-from bokeh.models import ColumnDataSource, DatetimeTickFormatter, HoverTool, Legend, LegendItem, Range1d
+from bokeh.models import ColumnDataSource, HoverTool, Legend, LegendItem, Range1d
 
 from djinn_lab.dashboard.queue_history import RecentUse
 from djinn_lab.dashboard.theme import DEVICE_COLOURS, Look, new_figure
@@ -14,9 +14,6 @@ from djinn_lab.dashboard.theme import DEVICE_COLOURS, Look, new_figure
 LINES_MAX = len(DEVICE_COLOURS)
 SHOWN_S_MIN = 60.0
 """The chart spans no less, however little is known yet."""
-TIMES = dict.fromkeys(("milliseconds", "seconds", "minsec"), "%H:%M:%S") | dict.fromkeys(
-    ("minutes", "hourmin"), "%H:%M"
-)
 
 
 class FairnessChart:
@@ -44,7 +41,6 @@ class FairnessChart:
             tools="save",
             y_axis_label="devices, last minute",
         )
-        plot.xaxis.formatter = DatetimeTickFormatter(**TIMES)
         self._legend = Legend(orientation="horizontal", border_line_color=None, background_fill_alpha=0)
         self._legend.label_text_color = look.text
         plot.add_layout(self._legend, "above")
@@ -66,7 +62,6 @@ class FairnessChart:
             x_range=self.use_figure.x_range,
             y_axis_label="Jain’s index",
         )
-        plot.xaxis.formatter = DatetimeTickFormatter(**TIMES)
         line = plot.line("at", "jain", source=self.jain, line_width=2, line_color="#0072B2")
         plot.add_tools(HoverTool(renderers=[line], tooltips=[("Jain’s index", "@jain{0.000}")]))
         return plot

@@ -52,10 +52,13 @@ def job_row(job: Job, now: float) -> dict[str, Any]:
         }
         if job.ops_total
         else None,
-        "took": {"text": format_seconds(took) if took else "< 1 s", "sort": took}
-        if took is not None
-        else None,
+        "took": so_far(took) if took is not None else None,
     }
+
+
+def so_far(seconds: float) -> dict[str, Any]:
+    """Whole seconds of something that goes on."""
+    return {"text": format_seconds(seconds) if seconds else "< 1 s", "sort": seconds}
 
 
 def _elapsed(job: Job, now: float) -> float | None:

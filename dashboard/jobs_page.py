@@ -14,7 +14,7 @@ from djinn_lab.dashboard.components import LiveTable
 from djinn_lab.dashboard.controls import choice_bar, text_input
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.job_details import job_details_html
-from djinn_lab.dashboard.job_table import job_columns, job_row
+from djinn_lab.dashboard.job_table import job_columns, job_row, so_far
 from djinn_lab.dashboard.notebook_table import COLUMNS as NOTEBOOK_COLUMNS
 from djinn_lab.dashboard.notebook_table import listed, notebook_row
 from djinn_lab.dashboard.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
@@ -228,8 +228,7 @@ def _waited(job: Job, submitted: float, now: float) -> dict[str, Any] | None:
         return {"text": format_seconds(waited_s), "sort": waited_s}
     if job.finished or job.started_at is not None or not submitted:
         return None
-    so_far_s = float(max(0, int(now - submitted)))
-    return {"text": format_seconds(so_far_s) if so_far_s else "< 1 s", "sort": so_far_s}
+    return so_far(float(max(0, int(now - submitted))))
 
 
 def trace_rows(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

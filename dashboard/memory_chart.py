@@ -10,7 +10,6 @@ from bokeh.models import (
     AdaptiveTicker,
     ColumnDataSource,
     CustomJSTickFormatter,
-    DatetimeTickFormatter,
     HoverTool,
     Range1d,
 )
@@ -68,9 +67,6 @@ class MemoryChart:
             tools="xpan,xwheel_zoom,reset,save",
             x_axis_type="datetime",
             y_axis_label="used",
-        )
-        plot.xaxis.formatter = DatetimeTickFormatter(
-            seconds="%H:%M:%S", minsec="%H:%M:%S", minutes="%H:%M", hourmin="%H:%M"
         )
         plot.yaxis.formatter = CustomJSTickFormatter(code=_BYTES_JS)
         plot.yaxis.ticker = AdaptiveTicker(base=2, mantissas=[1], desired_num_ticks=4)

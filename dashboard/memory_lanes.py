@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import panel as pn
-from bokeh.models import ColumnDataSource, DatetimeTickFormatter, FactorRange, HoverTool, Range1d
+from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Range1d
 
 from djinn_lab.client.session_memory import STATES, Memory, MemorySession
 from djinn_lab.dashboard.bars import bars_in, make_lane
@@ -140,9 +140,6 @@ class MemoryLanes:
             y_range=FactorRange(),
             tools="save",
             x_axis_type="datetime",
-        )
-        plot.xaxis.formatter = DatetimeTickFormatter(
-            seconds="%H:%M:%S", minsec="%H:%M:%S", minutes="%H:%M", hourmin="%H:%M"
         )
         plot.ygrid.visible = False
         plot.yaxis.major_tick_line_color = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import panel as pn
+from bokeh.models import DatetimeTickFormatter
 from bokeh.plotting import figure
 
 PHASE_COLOURS: dict[str, str] = {
@@ -83,8 +84,13 @@ def legend_html(extra: tuple[tuple[str, str], ...] = ()) -> str:
     return f'<div class="legend" aria-label="Colours of the phases">{items}</div>'
 
 
+MOMENTS = dict.fromkeys(("milliseconds", "seconds", "minsec"), "%H:%M:%S") | dict.fromkeys(
+    ("minutes", "hourmin"), "%H:%M"
+)
+
+
 def new_figure(look: Look, **options: Any) -> Any:
-    """A figure in the page's colours."""
+    """A figure in the page's colours; moments below it are written in full."""
     plot = figure(
         sizing_mode="stretch_width",
         background_fill_color=look.surface,
@@ -103,6 +109,8 @@ def new_figure(look: Look, **options: Any) -> Any:
         axis.axis_label_text_font_style = "normal"
         axis.major_label_text_font_size = "11px"
         axis.axis_label_text_font_size = "11px"
+    if options.get("x_axis_type") == "datetime":
+        plot.xaxis.formatter = DatetimeTickFormatter(**MOMENTS)
     plot.grid.grid_line_color = look.grid
     plot.title.text_color = look.muted
     plot.title.text_font_size = "11px"

@@ -122,10 +122,8 @@ class JobQueue:
 
     def waiting(self) -> Iterator[tuple[Job, Place | None, str]]:
         """Every job that waits for anything but its client, with its place and reason."""
-        places = self._teller.places()
-        for job in self._tables.in_state(JobState.SUBMITTED, JobState.RESTORING, *IN_LINE):
-            place = places.get(job.job)
-            yield job, place, self._teller.explain(job, place)
+        waiting = self._tables.in_state(JobState.SUBMITTED, JobState.RESTORING, *IN_LINE)
+        yield from self._teller.explain_all(waiting)
 
     def decision(self, at_s: float) -> Snapshot:
         """All that a decision reads, frozen: to explain, forecast and replay from."""

@@ -9,6 +9,7 @@ from djinn_lab.jobs import dependencies
 from djinn_lab.jobs.commands import LineOrdered, Notify
 from djinn_lab.jobs.explain import Place, explain, places_in
 from djinn_lab.jobs.job import Job
+from djinn_lab.jobs.kept_back import KeptBack
 from djinn_lab.jobs.lines import Lines
 from djinn_lab.jobs.messages import Event, SegmentProgressed
 from djinn_lab.jobs.states import IN_LINE, JobState
@@ -40,11 +41,19 @@ class Teller:
         lines = self._lines.all().items()
         return {job.job: place for device, line in lines for job, place in self._places(device, line)}
 
-    def explain(self, job: Job, place: Place | None) -> str:
+    def explain(self, job: Job, place: Place | None, kept_back: KeptBack | None = None) -> str:
+        """``kept_back``: of this moment, of who asks about many."""
         if job.waits_for and not job.finished:
             return dependencies.told(self._tables, job)
-        kept_back = self._lines.kept_back().why(job) if job.state in IN_LINE else ""
-        return explain(job, place, self._tables.closed_devices(), kept_back)
+        why = (kept_back or self._lines.kept_back()).why(job) if job.state in IN_LINE else ""
+        return explain(job, place, self._tables.closed_devices(), why)
+
+    def explain_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Place | None, str]]:
+        """With their places."""
+        places, kept_back = self.places(), self._lines.kept_back()
+        for job in jobs:
+            place = places.get(job.job)
+            yield job, place, self.explain(job, place, kept_back)
 
     def story(self, job: str) -> tuple[Event, ...]:
         """Every event that touched a remembered job, oldest first."""
@@ -83,7 +92,7 @@ class Teller:
             if job.finished:
                 del self._told[name]
             wait_s = job.memory_wait_s if job.state is JobState.RESTORING else None
-            yield Notify(name, job.state, self.explain(job, place), position, job.held_on, wait_s)
+            yield Notify(name, job.state, self.explain(job, place, kept_back), position, job.held_on, wait_s)
 
     def remember(self, event: Event) -> None:
         """Add the event to the stories of the jobs that it touched."""

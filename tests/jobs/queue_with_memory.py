@@ -29,7 +29,6 @@ class QueueWithMemory:
         self.started_s: dict[str, float] = {}
         self.ended_s: dict[str, float] = {}
         self.runs: dict[str, tuple[str, float]] = {}
-        self.told: list[jobs.Notify] = []
         self._asked: dict[str, memory.SegmentPlaced] = {}
         self._seconds: dict[str, float] = {}
         self._held: dict[str, dict[str, int]] = {device: {} for device in self.devices}
@@ -138,8 +137,6 @@ class QueueWithMemory:
             case jobs.EndSegment():
                 self.remember(memory.SegmentWithdrawn(self.now_s, command.job))
                 self._over(command.job)
-            case jobs.Notify():
-                self.told.append(command)
             case _:
                 pass
 
