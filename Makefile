@@ -4,15 +4,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NATIVE_STAMP := $(VENV)/.native
+NATIVE_SOURCES := $(wildcard djinn_lab/native/*.py $(foreach end,cpp h hpp,djinn_lab/*/native/*.$(end)))
 MEMORY_TOPICS := memory-live memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test lint unit bench bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-kills sweep-examples install browser postgresql clean help
+.PHONY: demo test lint unit bench bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-kills sweep-examples install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-install: $(STAMP) ## a virtual environment with everything
+install: $(STAMP) $(NATIVE_STAMP) ## a virtual environment with everything
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Djinn Lab needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
@@ -20,6 +22,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing packages into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
+
+$(NATIVE_STAMP): $(STAMP) $(NATIVE_SOURCES) | compiler
+	@$(BIN)/python -m djinn_lab.native build --optional
+	@touch $@
+
+compiler: ## Debian's g++, for the C++ extensions, when there is no compiler; without one Python does their work
+	@command -v "$${CXX:-g++}" >/dev/null || command -v c++ >/dev/null || { echo "Installing g++"; $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq g++ >/dev/null; } || echo "g++ could not be installed: the C++ extensions are left out"
 
 browser: ## Debian's Chromium, for the browser tests, when there is none
 	@command -v chromium >/dev/null || { echo "Installing Chromium"; $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq chromium >/dev/null; }
@@ -66,4 +75,4 @@ sweep-examples: install ## the property tests with other examples than those of 
 sweep: sweep-ops sweep-models ## both of them; sweep-tutorials needs the tutorials
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build djinn_lab/native/built *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,6 +16,7 @@ from djinn_lab.cli.dashboard import dashboard_folder
 from djinn_lab.cli.version import installed_version
 from djinn_lab.config import list_profiles, profiles_path
 from djinn_lab.errors import DjinnError, PoolNotFound
+from djinn_lab.native import find
 from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME
 from djinn_lab.protocol.runtime_file import runtime_directory
 from djinn_lab.units import format_bytes
@@ -52,6 +53,14 @@ def check_torch() -> Check:
     if TORCH_MIN <= numbers < TORCH_BELOW:
         return Check("torch", "ok", found)
     return Check("torch", "fail", found, 'pip install "torch>=2.9,<3"')
+
+
+def check_extension(name: str) -> Check:
+    """Find a C++ extension's file for this Python and torch. Without it the Python implementation is used."""
+    title, finding = f"{name} in C++", find(name)
+    if finding.file is not None:
+        return Check(title, "ok", str(finding.file))
+    return Check(title, "warn", f"{finding.problem}; the Python implementation is used", finding.cure)
 
 
 def check_profiles() -> Check:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import typer
 from rich.console import Console
@@ -13,11 +14,13 @@ from djinn_lab.cli import checks
 from djinn_lab.cli.checks import Check
 from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import print_json
+from djinn_lab.native import EXTENSIONS
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 EXAMINATIONS: tuple[Callable[[], Check], ...] = (
     checks.check_python,
     checks.check_torch,
+    *(partial(checks.check_extension, name) for name in EXTENSIONS),
     checks.check_profiles,
     checks.check_runtime_directory,
     checks.check_shared_memory,

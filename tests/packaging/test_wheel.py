@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("djinn_lab", "dashboard", "magics", "kernels", "pyproject.toml", "README.md")
+PARTS = ("djinn_lab", "dashboard", "magics", "kernels", "pyproject.toml", "setup.py", "README.md")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,61 @@
+"""The compiler and its command lines."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from djinn_lab.native.extensions import Extension
+from djinn_lab.native.sources import TORCH_LIBRARIES, flags
+from djinn_lab.native.target import Target
+
+CANDIDATES = ("g++", "c++", "clang++")
+
+
+class CompilationFailed(Exception):
+    """Holds the compiler's output."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    command: tuple[str, ...]
+
+    def compile(
+        self, extension: Extension, variant: str, target: Target, package: Path, unit: Path, result: Path
+    ) -> None:
+        """Compile one source to an object file. Raises CompilationFailed."""
+        includes = [target.include]
+        if extension.needs_torch:
+            assert target.torch is not None
+            torch = target.torch.directory
+            includes += [torch / "include", torch / "include" / "torch" / "csrc" / "api" / "include"]
+        system = [part for path in includes for part in ("-isystem", str(path))]
+        arguments = [*flags(extension, variant), f"-I{package}", *system, "-c", str(unit)]
+        self._run(*arguments, "-o", str(result))
+
+    def link(self, extension: Extension, target: Target, objects: list[Path], result: Path) -> None:
+        """Link object files to an extension module. Raises CompilationFailed."""
+        libraries: tuple[str, ...] = ()
+        if extension.needs_torch:
+            assert target.torch is not None
+            folder = target.torch.directory / "lib"
+            libraries = (f"-L{folder}", f"-Wl,-rpath,{folder}", *TORCH_LIBRARIES)
+        self._run("-shared", *map(str, objects), *libraries, "-o", str(result))
+
+    def _run(self, *arguments: str) -> None:
+        command = [*self.command, *arguments]
+        ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if ran.returncode:
+            raise CompilationFailed(f"{shlex.join(command)}\n{ran.stderr}{ran.stdout}")
+
+
+def find_compiler() -> Compiler | None:
+    """Return what ``CXX`` names, else the first C++ compiler on the path."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    if chosen:
+        return Compiler(tuple(chosen)) if shutil.which(chosen[0]) else None
+    return next((Compiler((name,)) for name in CANDIDATES if shutil.which(name)), None)

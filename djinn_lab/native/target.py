@@ -1,0 +1,66 @@
+"""The Python and the torch that an extension is built for. Torch is looked at on disk and never imported."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Torch:
+    """``version`` is the full one (``2.13.0+cpu``): builds for CPU and CUDA differ in what they contain."""
+
+    directory: Path
+    version: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """``tag`` names interpreter and platform, as in ``cpython-311-x86_64-linux-gnu``."""
+
+    tag: str
+    include: Path
+    torch: Torch | None
+
+    @property
+    def has_python_headers(self) -> bool:
+        return (self.include / "Python.h").is_file()
+
+
+def this_target() -> Target:
+    """Return the target of the running interpreter, with the torch that it would import."""
+    spec = find_spec("torch")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return _target(Path(places[0]) if places else None)
+
+
+def environment_target() -> Target:
+    """Return the target of the environment that a package is being installed into.
+
+    pip builds in an isolated environment that does not import what the real one has, yet with the real one's
+    interpreter: ``sysconfig`` still names the real site-packages.
+    """
+    for kind in ("platlib", "purelib"):
+        directory = Path(sysconfig.get_paths()[kind]) / "torch"
+        if directory.is_dir():
+            return _target(directory)
+    return this_target()
+
+
+def _target(torch_directory: Path | None) -> Target:
+    paths = sysconfig.get_paths()
+    tag = str(sysconfig.get_config_var("SOABI"))
+    return Target(tag, Path(paths["include"]), _torch_in(torch_directory) if torch_directory else None)
+
+
+def _torch_in(directory: Path) -> Torch | None:
+    """Read the version from torch's own file; None when this is not a torch to compile against."""
+    try:
+        text = (directory / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"^__version__ = ['\"]([^'\"]+)['\"]", text, re.MULTILINE)
+    return Torch(directory, found.group(1)) if found else None
