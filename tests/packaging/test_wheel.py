@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,28 +11,47 @@ from pathlib import Path
 
 import pytest
 
+from djinn_lab.native import EXTENSIONS
+
 ROOT = Path(__file__).parents[2]
 PARTS = ("djinn_lab", "dashboard", "magics", "kernels", "pyproject.toml", "setup.py", "README.md")
 
 
+TRIVIAL = """
+#include <Python.h>
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "djinn_wire", nullptr, -1, nullptr};
+PyMODINIT_FUNC PyInit_djinn_wire() { return PyModule_Create(&definition); }
+"""
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Built from a copy of the sources, so that the checkout stays clean."""
-    place = tmp_path_factory.mktemp("wheel")
+    """Built from a copy of the sources, so that the checkout stays clean, and without the C++ extensions."""
+    source = copy_sources(tmp_path_factory.mktemp("wheel"))
+    return build_wheel(source, {"DJINN_LAB_NATIVE": "off"})
+
+
+def copy_sources(place: Path) -> Path:
     source = place / "source"
     source.mkdir()
     for name in PARTS:
         origin = ROOT / name
         if origin.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
+            ignored = shutil.ignore_patterns("__pycache__", "built")
             shutil.copytree(origin, source / name, symlinks=True, ignore=ignored)
         else:
             shutil.copy(origin, source / name)
+    return source
+
+
+def build_wheel(source: Path, environment: dict[str, str]) -> zipfile.ZipFile:
+    place = source.parent
     done = subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(place), str(source)],
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return zipfile.ZipFile(next(place.glob("*.whl")))
@@ -88,3 +108,42 @@ def test_the_kernel_is_installed_with_the_wheel(wheel: zipfile.ZipFile) -> None:
 def test_the_command_is_declared(wheel: zipfile.ZipFile) -> None:
     entry_points = next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     assert "djinn-lab = djinn_lab.cli:main" in wheel.read(entry_points).decode()
+
+
+def test_wheel_holds_the_extensions_sources_and_is_for_every_platform(wheel: zipfile.ZipFile) -> None:
+    sources = {
+        str(file.relative_to(ROOT))
+        for extension in EXTENSIONS.values()
+        for file in (ROOT / "djinn_lab" / extension.folder).rglob("*")
+        if file.suffix in (".cpp", ".h", ".hpp")
+    }
+    assert sources - set(wheel.namelist()) == set()
+    assert not [name for name in wheel.namelist() if name.endswith((".so", ".o"))]
+    assert str(wheel.filename).endswith("-py3-none-any.whl")
+
+
+@pytest.fixture(scope="module")
+def binary_wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """Built with one extension only, a trivial one, as the real ones take minutes."""
+    source = copy_sources(tmp_path_factory.mktemp("binary-wheel"))
+    for extension in EXTENSIONS.values():
+        shutil.rmtree(source / "djinn_lab" / extension.folder, ignore_errors=True)
+    folder = source / "djinn_lab" / EXTENSIONS["wire"].folder
+    folder.mkdir()
+    (folder / "module.cpp").write_text(TRIVIAL)
+    return build_wheel(source, {"DJINN_LAB_NATIVE": ""})
+
+
+def test_wheel_built_with_a_compiler_is_for_this_platform(binary_wheel: zipfile.ZipFile) -> None:
+    assert not str(binary_wheel.filename).endswith("-any.whl")
+    assert f"-cp{sys.version_info.major}{sys.version_info.minor}-" in str(binary_wheel.filename)
+
+
+def test_extension_of_an_installed_wheel_loads(binary_wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    binary_wheel.extractall(tmp_path)
+    [file] = tmp_path.glob("djinn_lab/native/built/djinn_wire-*.so")
+    code = "from djinn_lab.native import load; print(load('wire').__file__)"
+    environment = {**os.environ, "DJINN_LAB_NATIVE": ""}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert (done.stdout.strip(), done.stderr) == (str(file), "")
