@@ -52,7 +52,7 @@ class Connection:
         self.bytes_sent = 0
         self.bytes_received = 0
         refusals = []
-        for version in reversed(messages.PROTOCOL_VERSIONS):
+        for version in reversed(messages.CLIENT_VERSIONS):
             self._websocket = self._stack.enter_context(_open(url, token))
             self.send(messages.Hello(version, VERSION, torch_version, host_id(), name, session))
             answer = self.receive(CONNECT_TIMEOUT_S)
@@ -68,8 +68,8 @@ class Connection:
 
     @property
     def knows_deltas(self) -> bool:
-        """Does the pool understand programs sent as differences?"""
-        return self.welcome.protocol_version >= 2
+        """Does the pool read the stream of programs?"""
+        return self.welcome.protocol_version >= 6
 
     @property
     def answers_signals(self) -> bool:

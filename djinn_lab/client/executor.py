@@ -35,7 +35,7 @@ from djinn_lab.protocol.messages import (
     SubmitSegment,
 )
 from djinn_lab.srg.merging import STREAMED
-from djinn_lab.srg.program import Program
+from djinn_lab.srg.program import Program, encode_program
 
 CANCEL_TIMEOUT_S = 10.0
 TICK_S = 0.25
@@ -195,7 +195,7 @@ class PoolExecutor:
         try:
             connection = self.connection  # a new one has been sent nothing
             connection.refuse_unknown(message.terms or NO_TERMS)
-            data, delta, whole_bytes = self._sent.program(program)
+            data, delta, whole_bytes = self._sent.program(encode_program(program))
             job.report.graph_bytes += whole_bytes
             job.report.graph_bytes_sent += len(data)
             code, number = self._sent.code(job.code if job.segments == 0 else "")

@@ -12,14 +12,13 @@ import msgspec
 from djinn_lab.errors import Refused
 from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.memory.footprint import Footprint
-from djinn_lab.srg.plan_key import plan_key
+from djinn_lab.srg.plan_key import decode_contents, plan_key
 from djinn_lab.srg.program import Program, decode_program
 from djinn_lab.srg.validation import validate_content, validate_program
+from djinn_lab.srg.wire import PROGRAM_BYTES_MAX
 from djinn_lab.srg.work import Work, work_of
 from djinn_lab.units import format_bytes
 
-PROGRAM_BYTES_MAX = 64 * 2**20
-"""About a million ops."""
 PLANS_MAX = 10_000
 INLINE_BYTES_MAX = 64 * 2**10
 """Programs above this are inspected in a thread."""
@@ -28,16 +27,17 @@ INLINE_BYTES_MAX = 64 * 2**10
 class Measured(NamedTuple):
     """What programs with equal keys have in common."""
 
+    ops: int
     footprint: Footprint
     work: Work
+    peak_op: str | None
 
 
 class Inspected(msgspec.Struct, frozen=True):
     """``blobs``: digests that must be present."""
 
-    program: Program
-    ops: int
     blobs: list[str]
+    ops: int
     footprint: Footprint
     work: Work
     peak_op: str | None
@@ -94,20 +94,25 @@ async def inspect_program(encoded: bytes, plans: PlanCache) -> Inspected:
 
 
 def _inspect(encoded: bytes, plans: PlanCache) -> Inspected:
-    try:
-        program = decode_program(encoded)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Refused(f"The submitted graph cannot be read: {error}.") from None
-    key = plan_key(program)
+    key = plan_key(encoded)
     measured = plans.find(key)
     cached = measured is not None
-    if measured is None:
+    try:
+        program = decode_contents(encoded) if cached else decode_program(encoded)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Refused(f"The submitted graph cannot be read: {error}.") from None
+    if isinstance(program, Program):
         validate_program(program)
-        measured = Measured(predict_peak_bytes(program), work_of(program))
+        measured = _measure(program)
         plans.keep(key, measured)
     else:
         validate_content(program)
-    footprint = measured.footprint
-    peak_op = None if footprint.node is None else program.templates[program.nodes[footprint.node].template].op
+    assert measured is not None
     blobs = list(dict.fromkeys(source.blob for source in program.sources if source.blob is not None))
-    return Inspected(program, len(program.nodes), blobs, *measured, peak_op, key, cached)
+    return Inspected(blobs, *measured, key, cached)
+
+
+def _measure(program: Program) -> Measured:
+    footprint = predict_peak_bytes(program)
+    peak_op = None if footprint.node is None else program.templates[program.nodes[footprint.node].template].op
+    return Measured(len(program.nodes), footprint, work_of(program), peak_op)

@@ -27,6 +27,7 @@ from djinn_lab.pool.registry import Session
 from djinn_lab.pool.residence import RELEASE_JOB, Residence
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
 from djinn_lab.protocol.notebooks import ID_PREFIX
+from djinn_lab.srg.program import decode_program
 
 _JOB = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _BAD_NAME = "{!r} is no name of a job: 1 to 64 letters, digits, _ or -, and not a word that the pool uses."
@@ -124,10 +125,12 @@ class Intake:
             return Judgement(None)
         if pool < 2:
             return Judgement(None, "It runs on one device: this pool has no other.")
-        program, key, rates = inspected.program, inspected.key, self._fleet.rates()
-        if len(submit.program) <= INLINE_BYTES_MAX:
-            return judge(program, asked, pool, rates, self._branches, key)
-        return await asyncio.to_thread(judge, program, asked, pool, rates, self._branches, key)
+        rates = self._fleet.rates()
+
+        def judged() -> Judgement:
+            return judge(decode_program(submit.program), asked, pool, rates, self._branches, inspected.key)
+
+        return judged() if len(submit.program) <= INLINE_BYTES_MAX else await asyncio.to_thread(judged)
 
     def _ask_memory(self, placement: Placement, later: bool) -> tuple[memory.Command, list[memory.Command]]:
         """The answer for this segment, and what else follows. ``later``: only whether it can ever run; the

@@ -1,4 +1,4 @@
-"""What a client sent on this connection and need not send again: programs' structures, cells' sources."""
+"""What a client sent on this connection and need not send again: programs, cells' sources."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import msgspec
 
 from djinn_lab.errors import Refused
 from djinn_lab.protocol.messages import CODES_MAX, SubmitSegment
-from djinn_lab.srg.delta import DeltaDecoder
-from djinn_lab.srg.remembered import DeltaError
+from djinn_lab.srg.wire import ProgramReceiver, WireError
 
-NUMBERS_INLINE_MAX = 20_000
-"""Programs with more are put together in a thread."""
+INLINE_BYTES_MAX = 256 * 2**10
+"""Programs with more bytes are read in a thread."""
 
 
 class Received:
     """Of one connection. Every submit must pass through :meth:`complete`, in the order they came."""
 
     def __init__(self) -> None:
-        self._programs = DeltaDecoder()
+        self._programs = ProgramReceiver()
         self._codes: dict[int, str] = {}
 
     def saw_state(self, state: bytes) -> None:
@@ -31,14 +30,14 @@ class Received:
         code = self._code(submit)
         if not submit.delta:
             return msgspec.structs.replace(submit, code=code)
-        large = self._programs.weight(submit.program) > NUMBERS_INLINE_MAX
+        large = self._programs.weight(submit.program) > INLINE_BYTES_MAX
         whole = await asyncio.to_thread(self._whole, submit) if large else self._whole(submit)
         return msgspec.structs.replace(submit, program=whole, delta=False, code=code)
 
     def _whole(self, submit: SubmitSegment) -> bytes:
         try:
             return self._programs.decode(submit.program)
-        except DeltaError as error:
+        except WireError as error:
             raise Refused(
                 f"The submitted graph cannot be put together: {error}.",
                 "Run the cell again; it is then sent whole.",

@@ -225,8 +225,7 @@ class SessionEndpoint:
 
 
 def _spoken() -> str:
-    oldest, newest = protocol.PROTOCOL_VERSIONS[0], protocol.PROTOCOL_VERSIONS[-1]
-    return str(newest) if oldest == newest else f"{oldest} to {newest}"
+    return " and ".join(map(str, protocol.POOL_VERSIONS))
 
 
 def _read_hello(data: bytes) -> protocol.Hello:
@@ -241,7 +240,7 @@ def _read_hello(data: bytes) -> protocol.Hello:
         raise RefusedByPool("message", f"The first message is no Hello: {error}") from None
     if greeting.type != "hello":
         raise RefusedByPool("message", f"The first message must be a Hello, not {greeting.type[:40]!r}.")
-    if greeting.protocol_version not in protocol.PROTOCOL_VERSIONS:
+    if greeting.protocol_version not in protocol.POOL_VERSIONS:
         raise RefusedByPool(
             "version",
             f"The client speaks protocol {greeting.protocol_version}, the pool (djinn-lab {VERSION}) speaks "

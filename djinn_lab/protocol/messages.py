@@ -14,11 +14,14 @@ import msgspec
 from djinn_lab.jobs import Terms
 from djinn_lab.srg.program import TensorMeta
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """2 added :attr:`SubmitSegment.delta` and :attr:`SubmitSegment.code_number`, 3 :class:`PhaseAnswered`, 4
-:attr:`SubmitSegment.terms`, 5 more of them (:mod:`djinn_lab.protocol.understood` says which)."""
-PROTOCOL_VERSIONS = (1, 2, 3, 4, 5)
-"""What a pool understands, and what a client tries, newest first."""
+:attr:`SubmitSegment.terms`, 5 more of them (:mod:`djinn_lab.protocol.understood` says which), 6 another form
+of :attr:`SubmitSegment.delta`."""
+POOL_VERSIONS = (1, 6)
+"""What a pool understands. A client of 2 to 5 sends deltas that no pool reads any more; it goes on with 1."""
+CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6)
+"""What a client tries, newest first. Below 6 it sends every program whole."""
 MESSAGE_BYTES_MAX = 256 * 2**20
 """A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""
 CODES_MAX = 256
@@ -108,7 +111,7 @@ class SubmitSegment(msgspec.Struct, frozen=True, tag="submit", omit_defaults=Tru
     code: str = ""
     """The cell's source, shown on the dashboard (first segment only)."""
     delta: bool = False
-    """``program`` is what a :class:`djinn_lab.srg.delta.DeltaEncoder` made of it."""
+    """``program`` is what a :class:`djinn_lab.srg.wire.ProgramSender` made of it."""
     code_number: int | None = None
     """With ``code``: remember it under this number, 0 to :data:`CODES_MAX` less one. Without: it is the code
     of that number."""

@@ -8,66 +8,90 @@ structural hash, which names a graph for people, also covers scalars and takes m
 from __future__ import annotations
 
 import hashlib
-from itertools import chain
+from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
-from djinn_lab.srg.program import Program
+from djinn_lab.native import load
+from djinn_lab.srg.program import Scope, Source, TensorMeta, decode_program, encode_program
+from djinn_lab.srg.relative import NUMBER_MAX
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def plan_key(program: Program) -> bytes | None:
-    """None for a program with ids that cannot be right, which is better looked at closely."""
-    nodes, sources = program.nodes, program.sources
-    rows = (
-        [node.inputs for node in nodes],
-        [node.outputs for node in nodes],
-        [node.storages for node in nodes],
-        [node.output_metas for node in nodes],
-        [node.scalars for node in nodes],
-    )
-    named = [
-        *(source.value for source in sources),
-        *(source.storage for source in sources),
-        *program.keep,
-        *program.fetch,
-        *chain.from_iterable(rows[0]),
-        *chain.from_iterable(rows[1]),
-        *chain.from_iterable(rows[2]),
-    ]
-    if -1 in named:
-        return None
+def plan_key(encoded: bytes) -> bytes | None:
+    """Return the key of an encoded program.
+
+    None for bytes that are no program as :func:`~djinn_lab.srg.program.encode_program` writes it, and for ids
+    that cannot be right: they are better looked at closely. Bytes with the key of a program that was decoded
+    are a program too, if :func:`decode_contents` reads them: the rest was compared with it or looked at.
+    """
+    native = load("wire")
     try:
-        ids = np.array([-1 if number is None else number for number in named], dtype=np.int64)
-    except OverflowError:
+        material = _material(encoded) if native is None else native.plan_material(encoded)
+    except ValueError:
         return None
-    if named and int(ids.min()) < -1:
-        return None
-    plain = [
-        *(source.meta for source in sources),
-        *(node.template for node in nodes),
-        *(node.scope for node in nodes),
-        *(-1 if meta is None else meta for meta in chain.from_iterable(rows[3])),
-        *chain.from_iterable([map(len, row) for row in rows]),
+    return hashlib.blake2b(material, digest_size=16).digest()
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """What the key of a program does not cover, without its nodes; ``metas`` are what sources refer to."""
+
+    metas: Sequence[TensorMeta]
+    scopes: Sequence[Scope]
+    sources: Sequence[Source]
+    rng_state: bytes | None = None
+
+
+_decode_contents = msgspec.msgpack.Decoder(Contents).decode
+
+
+def decode_contents(encoded: bytes) -> Contents:
+    """Read an encoded program without its nodes. Raises ``msgspec.DecodeError``."""
+    try:
+        return _decode_contents(encoded)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(f"not a program: {error}") from None
+
+
+def _material(encoded: bytes) -> bytes:
+    """What the key is made of; ids are numbered in the order in which they are met."""
+    program = decode_program(encoded)
+    if encode_program(program) != encoded:
+        raise ValueError("another way of writing")
+    numbers: dict[int, int] = {}
+
+    def numbered(ids: Sequence[int | None]) -> list[int | None]:
+        return [None if number is None else _number(number, numbers) for number in ids]
+
+    sources = [
+        (
+            *numbered((source.value, source.storage)),
+            source.meta,
+            source.residency,
+            source.blob is None,
+            None if source.inline is None else len(source.inline),
+        )
+        for source in program.sources
     ]
-    places = np.unique(ids, return_inverse=True)[1]
-    head = (
-        len(nodes),
-        len(program.scopes),
-        len(program.keep),
-        len(program.fetch),
-        None in named,
-        program.metas,
-        program.templates,
-        [
-            (source.residency, source.blob is None, None if source.inline is None else len(source.inline))
-            for source in sources
-        ],
-        bytes([node.dynamic for node in nodes]),
-    )
-    digest = hashlib.blake2b(_encode(head), digest_size=16)
-    digest.update(np.array(plain, dtype=np.int64).tobytes())
-    digest.update(places.astype(np.int64).tobytes())
-    return digest.digest()
+    nodes = [
+        (
+            node.template,
+            numbered(node.inputs),
+            numbered(node.outputs),
+            node.output_metas,
+            numbered(node.storages),
+            node.scope,
+            len(node.scalars),
+            node.dynamic,
+        )
+        for node in program.nodes
+    ]
+    keep, fetch = numbered(program.keep), numbered(program.fetch)
+    return _encode((program.metas, program.templates, len(program.scopes), sources, nodes, keep, fetch))
+
+
+def _number(value: int, numbers: dict[int, int]) -> int:
+    if not 0 <= value < NUMBER_MAX:
+        raise ValueError("an impossible id")
+    return numbers.setdefault(value, len(numbers))

@@ -15,6 +15,7 @@ import msgspec
 
 from djinn_lab.errors import Refused
 from djinn_lab.srg.ops import allowed_ops, leaves_of
+from djinn_lab.srg.plan_key import Contents
 from djinn_lab.srg.program import (
     DTYPE_BYTES,
     Atom,
@@ -66,7 +67,7 @@ def validate_program(program: Program, limits: ProgramLimits | None = None) -> N
     _check_references(program, known)
 
 
-def validate_content(program: Program, limits: ProgramLimits | None = None) -> set[int | None]:
+def validate_content(program: Program | Contents, limits: ProgramLimits | None = None) -> set[int | None]:
     """The part that :func:`~djinn_lab.srg.plan_key.plan_key` does not cover; the values that exist before
     the first node."""
     limits = limits or ProgramLimits()

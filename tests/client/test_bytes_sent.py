@@ -67,7 +67,7 @@ def test_a_new_batch_costs_the_batch_alone(session: Session) -> None:
         training.inputs = torch.randn(64, 64)
         reports += run(session, training, 1)
     for report in reports[-2:]:
-        assert training.inputs.nbytes < report.bytes_up < training.inputs.nbytes + 500
+        assert 0.9 * training.inputs.nbytes < report.bytes_up < training.inputs.nbytes + 500
 
 
 def test_growing_shapes_cost_next_to_nothing(session: Session) -> None:
@@ -109,7 +109,7 @@ def test_dropout_does_not_send_the_random_state_again(session: Session) -> None:
             y = layer(x) * 1 + 0 - 0 + 0 - 0
         reports.append(cell.report)
         assert torch.equal(y.cpu(), plain[index])
-    assert reports[0].bytes_up > 5000 > 1000 > max(report.bytes_up for report in reports[1:])
+    assert reports[0].bytes_up > 2500 > 1000 > max(report.bytes_up for report in reports[1:])
 
 
 def test_equal_programs_are_checked_and_measured_once(pool: PoolUnderTest, session: Session) -> None:
@@ -124,16 +124,17 @@ def test_equal_programs_are_checked_and_measured_once(pool: PoolUnderTest, sessi
     assert repeated[1].program_hits == 1
 
 
-@pytest.mark.parametrize("version", messages.PROTOCOL_VERSIONS[:-1])
-def test_an_older_client_talks_with_this_pool(
-    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, version: int
+@pytest.mark.parametrize("newest", [1, 5])
+def test_an_older_client_talks_with_this_pool_in_whole_programs(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, newest: int
 ) -> None:
-    monkeypatch.setattr(messages, "PROTOCOL_VERSIONS", (version,))
+    """Its deltas of protocols 2 to 5 are read no more, so that it must arrive at protocol 1."""
+    monkeypatch.setattr(messages, "CLIENT_VERSIONS", tuple(range(1, newest + 1)))
     with pool.session() as session:
-        assert session.welcome.protocol_version == version
+        assert session.welcome.protocol_version == 1
         ours, eager = Training(torch.optim.SGD), copy.deepcopy(Training(torch.optim.SGD))
         reports = run(session, ours, 3)
         for _ in range(3):
             eager.step()
         assert ours.loss.item() == eager.loss.item()
-        assert (reports[2].bytes_up > 2000) is (version == 1), "it knew no differences"
+        assert reports[2].bytes_up > 2000

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from msgspec.structs import replace
 from real_pool import PoolUnderTest
 
+from djinn_lab.client.connection import Connection
 from djinn_lab.client.session import Session
 from djinn_lab.errors import VersionMismatch
 from djinn_lab.jobs import Terms
@@ -35,7 +39,14 @@ def total(session: Session, terms: Terms) -> float:
 def test_what_an_older_pool_would_ignore_is_refused_with_both_versions(
     pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, version: int, asked: Terms, told: str
 ) -> None:
-    monkeypatch.setattr(messages, "PROTOCOL_VERSIONS", tuple(range(1, version + 1)))
+    open_newest = Connection.__init__
+
+    def open_older(connection: Connection, *arguments: Any, **options: Any) -> None:
+        """To a pool that welcomes as one of ``version`` does."""
+        open_newest(connection, *arguments, **options)
+        connection.welcome = replace(connection.welcome, protocol_version=version)
+
+    monkeypatch.setattr(Connection, "__init__", open_older)
     with pool.session() as session:
         assert session.welcome.protocol_version == version
         with pytest.raises(VersionMismatch) as refused:

@@ -9,7 +9,7 @@ from programs import Script
 from djinn_lab.pool.gangs import plans as gang_plans
 from djinn_lab.pool.gangs.plans import Judgement, KnownBranches, judge
 from djinn_lab.srg.plan_key import plan_key
-from djinn_lab.srg.program import Program
+from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker.messages import DeviceMeasured
 
 FLOPS_PER_S = 1e9
@@ -31,7 +31,7 @@ def search(branches: int, steps: int) -> Program:
 
 
 def judged(program: Program, asked: int = 2, pool: int = 2, known: KnownBranches | None = None) -> Judgement:
-    return judge(program, asked, pool, RATES, known or KnownBranches(), plan_key(program))
+    return judge(program, asked, pool, RATES, known or KnownBranches(), plan_key(encode_program(program)))
 
 
 def test_a_search_is_worth_as_many_devices_as_were_asked_for() -> None:
@@ -75,7 +75,7 @@ def test_very_long_programs_are_not_looked_into(monkeypatch: pytest.MonkeyPatch)
 def test_a_device_that_turns_out_to_be_faster_does_not_change_what_is_worth_it() -> None:
     """The branches found with what was guessed before are those of the device as it was measured."""
     known, program = KnownBranches(), search(4, 50)
-    key = plan_key(program)
+    key = plan_key(encode_program(program))
     guessed = judge(program, 2, 2, RATES, known, key)
     faster = DeviceMeasured(flops_per_s=3 * FLOPS_PER_S, memory_bytes_per_s=1e10, op_overhead_s=1e-6)
     measured = judge(program, 2, 2, faster, known, key)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from djinn_lab.jobs import NO_TERMS, Terms
-from djinn_lab.protocol.messages import PROTOCOL_VERSION, PROTOCOL_VERSIONS
+from djinn_lab.protocol.messages import CLIENT_VERSIONS, PROTOCOL_VERSION
 from djinn_lab.protocol.understood import not_understood
 
 ASKED = {
@@ -26,7 +26,7 @@ ASKED = {
 @pytest.mark.parametrize("field", Terms.__struct_fields__)
 def test_every_term_is_understood_since_some_version_and_from_then_on(field: str) -> None:
     assert field in ASKED, "a new term: say which protocol has it, and try it here"
-    understood = [not not_understood(ASKED[field], version) for version in PROTOCOL_VERSIONS]
+    understood = [not not_understood(ASKED[field], version) for version in CLIENT_VERSIONS]
     assert understood == sorted(understood)
     assert understood[0] is False, "protocol 1 had no terms"
     assert understood[-1] is True
