@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE_STAMP := $(VENV)/.native
 NATIVE_SOURCES := $(wildcard djinn_lab/native/*.py $(foreach end,cpp h hpp,djinn_lab/*/native/*.$(end)))
+LIBRARIES := $(VENV)/libraries
 MEMORY_TOPICS := memory-live memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test lint unit bench bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-kills sweep-examples install browser postgresql compiler clean help
+.PHONY: demo test lint unit bench bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-examples install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -65,6 +66,19 @@ sweep-models: install ## every architecture of transformers, tiny, captured besi
 
 sweep-tutorials: install ## public scripts and notebooks below DJINN_TUTORIALS, plain beside %%djinn
 	@PYTHONPATH=.:tests/capture OMP_NUM_THREADS=1 $(BIN)/python tests/sweeps/tutorials
+
+$(LIBRARIES)/.installed: $(STAMP) tests/sweeps/libraries/requirements.txt
+	@echo "Installing libraries into $(LIBRARIES), an environment on top of $(VENV)"
+	@$(BIN)/python -m venv --without-pip $(LIBRARIES)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_paths()["purelib"])' > $$($(LIBRARIES)/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/base.pth
+	@$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r tests/sweeps/libraries/requirements.txt
+	@touch $@
+
+sweep-libraries: install $(LIBRARIES)/.installed ## programs of libraries from PyPI, plain beside one %%djinn cell on a pool (half an hour)
+	@PYTHONPATH=.:tests:tests/capture:tests/sweeps/tutorials OMP_NUM_THREADS=1 $(LIBRARIES)/bin/python tests/sweeps/libraries $(if $(ONLY),--only $(ONLY))
+
+sweep-fuzz: install ## COUNT (100000) random sequences of ops with odd dtypes, sizes and aliases, captured beside eager
+	@PYTHONPATH=.:tests/capture OMP_NUM_THREADS=1 $(BIN)/python tests/sweeps/fuzz --count $${COUNT:-100000} --out benchmarks/results
 
 sweep-kills: install postgresql ## pools killed at 200 random moments under load: what they told is in the database (a quarter of an hour)
 	@PYTHONPATH=.:tests:tests/pool $(BIN)/python -m sweeps.kills --out benchmarks/results

@@ -7,11 +7,8 @@ under ``%%djinn``, compared in what it prints and leaves behind.
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import tomllib
 from collections import Counter
@@ -20,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from comparison import compare, run_child
 from repositories import MissingRepository, copy_repository, revision
 
 from benchmarks.machine import now, this_machine
@@ -48,7 +46,7 @@ def main() -> None:
         answer = {
             "repository": item["repository"],
             "path": item["path"],
-            **compare(root, item, options.budget),
+            **compare_item(root, item, options.budget),
         }
         found.append(answer)
         print(f"{answer['outcome']:14} {name}  {answer.get('reason', '')[:1500]}", flush=True)
@@ -65,37 +63,26 @@ def main() -> None:
     print(report["counts"], out)
 
 
-def compare(root: Path, item: dict[str, Any], budget_s: int) -> dict[str, Any]:
-    """``equal``, ``not in eager``, ``refused``, ``wrong``, ``raised``, ``out of time`` or ``missing``."""
+def compare_item(root: Path, item: dict[str, Any], budget_s: int) -> dict[str, Any]:
+    """As :func:`compare` says, or ``missing``."""
     changes = {key: item[key] for key in ("replace", "arguments", "cells") if key in item}
-    answers = []
-    for captured in (False, True):
-        try:
-            answers.append(run(root, item, captured, budget_s))
-        except MissingRepository as error:
-            return {"outcome": "missing", "reason": str(error)}
-        except subprocess.TimeoutExpired:
-            outcome = "out of time" if captured else "not in eager"
-            return {"outcome": outcome, "reason": f"more than {budget_s} s", "changes": changes}
-        failure = answers[-1]["failure"]
-        if failure is not None and not captured:
-            return {"outcome": "not in eager", "reason": _failure(failure), "changes": changes}
-        if failure is not None:
-            outcome = "refused" if failure["refused"] else "raised"
-            return {"outcome": outcome, "reason": _failure(failure), "changes": changes}
-    plain, captured_ = answers
-    problem = difference(captured_, plain)
+    try:
+        found = compare(lambda captured: run(root, item, captured, budget_s), budget_s)
+    except MissingRepository as error:
+        return {"outcome": "missing", "reason": str(error)}
+    plain, captured = found.pop("plain", None), found.pop("captured", None)
+    if plain is None or captured is None:
+        return {**found, "changes": changes}
     return {
-        "outcome": "equal" if problem is None else "wrong",
-        **({} if problem is None else {"reason": problem}),
+        **found,
         "revision": revision(root, item["repository"]),
         "changes": changes,
         "cells": plain["cells"],
         "values": len(plain["values"]),
         "lines": len(plain["printed"].splitlines()),
-        "ops": captured_["ops"],
+        "ops": captured["ops"],
         "plain_s": round(plain["seconds"], 2),
-        "captured_s": round(captured_["seconds"], 2),
+        "captured_s": round(captured["seconds"], 2),
     }
 
 
@@ -117,43 +104,7 @@ def run(root: Path, item: dict[str, Any], captured: bool, budget_s: int) -> dict
             "cells": item.get("cells"),
             "captured": captured,
         }
-        (folder / "request.json").write_text(json.dumps(request))
-        command = [sys.executable, str(HERE / "child.py"), "request.json", "answer.json"]
-        with (folder / "errors").open("w+") as errors:
-            ran = subprocess.run(
-                command, cwd=folder, stdout=errors, stderr=errors, timeout=budget_s, check=False,
-                env={**os.environ, "MPLBACKEND": "Agg", "PYTHONHASHSEED": "0", **item.get("environment", {})},
-            )  # fmt: skip
-        answer = folder / "answer.json"
-        if not answer.exists():
-            tail = (folder / "errors").read_text()[-500:]
-            text = f"the process ended with code {ran.returncode}: {tail}"
-            return {"failure": {"cell": 0, "refused": False, "text": text}}
-        loaded: dict[str, Any] = json.loads(answer.read_text().replace(str(folder), "<folder>"))
-        return loaded
-
-
-def difference(captured: dict[str, Any], plain: dict[str, Any]) -> str | None:
-    if captured["printed"] != plain["printed"]:
-        lines = difflib.unified_diff(
-            plain["printed"].splitlines(),
-            captured["printed"].splitlines(),
-            "plain",
-            "captured",
-            n=0,
-            lineterm="",
-        )
-        return "printed: " + "\n".join(list(lines)[:12])[:800]
-    left, right = captured["values"], plain["values"]
-    only = sorted(set(left) ^ set(right))
-    if only:
-        return f"on one side only: {only[:6]}"
-    apart = [f"{name}: {left[name]} instead of {right[name]}" for name in right if left[name] != right[name]]
-    return f"{len(apart)} of {len(right)} values: {'; '.join(apart[:3])}"[:800] if apart else None
-
-
-def _failure(failure: dict[str, Any]) -> str:
-    return f"in cell {failure['cell']}: {failure['text']}"
+        return run_child(folder, request, budget_s, item.get("environment", {}))
 
 
 if __name__ == "__main__":

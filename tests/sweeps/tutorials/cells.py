@@ -7,6 +7,7 @@ process.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import traceback
@@ -20,6 +21,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from djinn_lab.capture.modes import capturing
 from djinn_lab.capture.recorder import Recorder
+from djinn_lab.client.session import Session
 from djinn_lab.magics.source import LAST, MARKER, CellSource, CellWrapper
 
 
@@ -39,18 +41,33 @@ def read_cells(path: Path, replacements: list[list[str]]) -> list[str]:
     return cells
 
 
+def without_imports(code: str) -> tuple[str, str]:
+    """The imports at the top of a script, and the rest with its line numbers kept."""
+    statements = ast.parse(code).body
+    first = next(item for item in statements if not _is_import_or_docstring(item))
+    lines = code.splitlines(keepends=True)
+    return "".join(lines[: first.lineno - 1]), "\n" * (first.lineno - 1) + "".join(lines[first.lineno - 1 :])
+
+
+def _is_import_or_docstring(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    return isinstance(statement, (ast.Import, ast.ImportFrom))
+
+
 class NotebookShell(InteractiveShell):
     def enable_gui(self, gui: Any = None) -> None:
         """``%matplotlib inline`` has no window here."""
 
 
 class Runner:
-    """An IPython shell whose cells are captured or not; ``cells`` counts those that captured something."""
+    """An IPython shell whose cells are captured by ``session``, else with a pool in this process, or not."""
 
-    def __init__(self, captured: bool) -> None:
+    def __init__(self, captured: bool, session: Session | None = None) -> None:
         self.shell: Any = NotebookShell.instance()
         self.shell.colors = "NoColor"
-        self.recorder = Recorder(InProcessBackend(2**34))
+        self.session = session
+        self.recorder = session.recorder if session is not None else Recorder(InProcessBackend(2**34))
         self._captured = captured
         if captured:
             source = CellSource(every_cell=False)
@@ -60,13 +77,18 @@ class Runner:
 
     @contextmanager
     def _cell(self, options: str) -> Iterator[None]:
+        if self.session is not None:
+            with self.session.capture():
+                yield
+            return
         with capturing(self.recorder, "cell", ""):
             yield
             self.recorder.finish("cell end")
 
-    def run(self, code: str) -> None:
-        """Raises what the cell raised."""
-        ran = self.shell.run_cell(f"%%djinn\n{code}" if self._captured and _is_code(code) else code)
+    def run(self, code: str, local: bool = False) -> None:
+        """Raises what the cell raised. ``local``: not captured in any case."""
+        captured = self._captured and not local and _is_code(code)
+        ran = self.shell.run_cell(f"%%djinn\n{code}" if captured else code)
         ran.raise_error()
 
 
