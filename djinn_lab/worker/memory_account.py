@@ -6,6 +6,7 @@ import threading
 
 from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.units import format_bytes
+from djinn_lab.worker.executor import Counts, Executor
 
 
 class MemoryAccount:
@@ -13,8 +14,44 @@ class MemoryAccount:
     lock; all other threads use the methods named ``other``. Each side announces what it takes (the others as
     a claim) before it looks at the other's count, so two takers never both get the last room."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, executor: Executor | None = None) -> None:
         self.limit_bytes = limit_bytes
+        self.executor = executor
+        self.counts: Counts = PythonCounts(limit_bytes) if executor is None else executor.Account(limit_bytes)
+        self.start_peak = self.counts.start_peak
+        self.add = self.counts.add
+        self.mark_peak = self.counts.mark_peak
+        self.settle = self.counts.settle
+        self.release = self.counts.release
+        self.reserve_other = self.counts.reserve_other
+        self.release_other = self.counts.release_other
+
+    @property
+    def used_bytes(self) -> int:
+        return self.counts.used_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.counts.peak_bytes
+
+    def reserve(self, nbytes: int, what: str) -> None:
+        """Take ``nbytes``, or raise DeviceMemoryError when they would not fit."""
+        used = self.counts.reserve(nbytes)
+        if used is None:
+            return
+        raise DeviceMemoryError(
+            f"{what} needs {format_bytes(nbytes)}, and {format_bytes(used)} of the device's "
+            f"{format_bytes(self.limit_bytes)} are in use.",
+            "Use a smaller batch, delete tensors you no longer need (del x), or ask for a device "
+            "with more memory.",
+        )
+
+
+class PythonCounts:
+    """The counts of a :class:`MemoryAccount`, where every thread that uses them holds the GIL."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
         self._own_bytes = 0
         self._other_bytes = 0
         self._claimed_bytes = 0
@@ -43,23 +80,18 @@ class MemoryAccount:
         if used > self._own_peak:
             self._own_peak = used
 
-    def reserve(self, nbytes: int, what: str) -> None:
-        """Take ``nbytes``, or raise DeviceMemoryError when they would not fit."""
+    def reserve(self, nbytes: int) -> int | None:
+        """Take ``nbytes`` and return None, or return how much is in use when they would not fit."""
         self._own_bytes += nbytes
         claimed = self._claimed_bytes  # looked at first: a claim is counted among the others before it ends
-        if claimed + self._own_bytes + self._other_bytes <= self.limit_bytes:
-            return
+        if claimed + self._own_bytes + self._other_bytes <= self._limit_bytes:
+            return None
         with self._lock:  # what another thread was about to take it has now, or has not
             used = self._own_bytes + self._other_bytes - nbytes
-            if used + nbytes <= self.limit_bytes:
-                return
+            if used + nbytes <= self._limit_bytes:
+                return None
             self._own_bytes -= nbytes
-        raise DeviceMemoryError(
-            f"{what} needs {format_bytes(nbytes)}, and {format_bytes(used)} of the device's "
-            f"{format_bytes(self.limit_bytes)} are in use.",
-            "Use a smaller batch, delete tensors you no longer need (del x), or ask for a device "
-            "with more memory.",
-        )
+            return used
 
     def settle(self, reserved: int, used: int) -> None:
         """What was reserved is in use now, ``used`` of it or more."""
@@ -75,7 +107,7 @@ class MemoryAccount:
         with self._lock:
             self._claimed_bytes = nbytes
             used = self._own_bytes + self._other_bytes + nbytes
-            fits = used <= self.limit_bytes
+            fits = used <= self._limit_bytes
             if fits:
                 self._other_bytes += nbytes
                 self._other_peak = max(self._other_peak, used)

@@ -163,7 +163,7 @@ def _storage_on(values: SessionValues, handle: torch.UntypedStorage, item: Parke
         else:
             weight = values.tiers.weights.add(item.shared, handle)
         return values.look_at(weight)
-    storage = values.storages[handle._cdata] = Storage(handle, handle._cdata, item.nbytes)
+    storage = values.storages[handle._cdata] = values.new_storage(handle, handle._cdata, item.nbytes)
     storage.session, storage.tracked, storage.cut = values, True, item.cut
     if isinstance(item.cut, KvCut):
         storage.kv_bytes = item.nbytes

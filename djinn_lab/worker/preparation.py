@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
-from djinn_lab.srg.program import Program, TensorMeta
+from djinn_lab.srg.program import NodeRecord, Program, TensorMeta
+from djinn_lab.worker.executor import Executor, Plan
 from djinn_lab.worker.templates import Call
 from djinn_lab.worker.transfer import zeros_strided
 
@@ -41,38 +43,57 @@ class Expected:
         return zeros_strided(self.shape, self.stride, self.dtype, tensor.device).copy_(tensor)
 
 
+Made = tuple[int, Expected, bool]
+"""A place among a node's outputs, what is expected there, and whether it is new memory."""
+
+
 class Products(NamedTuple):
-    """What a node adds to the session's values: ``made`` has place among its outputs, expectation, and
-    whether it is new memory, of which ``nbytes`` are reserved."""
+    """What a node adds to the session's values, and the ``nbytes`` that are reserved for it."""
 
     nbytes: int
-    made: Sequence[tuple[int, Expected, bool]]
+    made: Sequence[Made]
 
 
-class Preparation(NamedTuple):
-    """Per node: what it makes, and the places among its inputs and outputs of values that nobody needs after
-    it (``frees``)."""
+@dataclass(frozen=True)
+class Preparation:
+    """``products``, ``frees``: per node, what it makes, and the places among its inputs and outputs of values
+    that nobody needs after it. With a ``plan``, for the extension, it knows these and they are empty."""
 
     calls: Sequence[Call]
-    products: Sequence[Products]
-    frees: Sequence[Sequence[int]]
+    expected: Sequence[Expected]
+    node_count: int
+    products: Sequence[Products] = ()
+    frees: Sequence[Sequence[int]] = ()
+    plan: Plan | None = None
 
-
-def products_of(program: Program, calls: Sequence[Call], expected: Sequence[Expected]) -> list[Products]:
-    """Of every node, in order; of one whose shapes depend on data, nothing."""
-    found = []
-    for node in program.nodes:
-        fresh = calls[node.template].fresh
-        flags = (
-            fresh if len(fresh) == len(node.outputs) else (fresh[0] if fresh else True,) * len(node.outputs)
+    @classmethod
+    def of(cls, program: Program, calls: Sequence[Call], executor: Executor | None) -> Preparation:
+        expected = [Expected(meta) for meta in program.metas]
+        count = len(program.nodes)
+        if executor is None:
+            products = [products_of_node(node, calls[node.template], expected) for node in program.nodes]
+            return cls(calls, expected, count, products, last_uses(program))
+        plan = executor.Plan(
+            program.nodes,
+            program.sources,
+            program.keep,
+            program.fetch,
+            expected,
+            [call.native for call in calls],
         )
-        made: list[tuple[int, Expected, bool]] = []
-        for place, (value, meta) in enumerate(zip(node.outputs, node.output_metas, strict=False)):
-            if value is not None and value not in node.inputs:
-                assert meta is not None
-                made.append((place, expected[meta], flags[place]))
-        found.append(Products(sum(item.span_bytes for _, item, is_new in made if is_new), made))
-    return found
+        return cls(calls, expected, count, plan=plan)
+
+
+def products_of_node(node: NodeRecord, call: Call, expected: Sequence[Expected]) -> Products:
+    """Nothing for a node whose shapes depend on data."""
+    fresh = call.fresh
+    flags = fresh if len(fresh) == len(node.outputs) else (fresh[0] if fresh else True,) * len(node.outputs)
+    made: list[Made] = []
+    for place, (value, meta) in enumerate(zip(node.outputs, node.output_metas, strict=False)):
+        if value is not None and value not in node.inputs:
+            assert meta is not None
+            made.append((place, expected[meta], flags[place]))
+    return Products(sum(item.span_bytes for _, item, is_new in made if is_new), made)
 
 
 class Preparations:
@@ -93,10 +114,10 @@ class Preparations:
         if key is None:
             return
         self._kept[key] = preparation
-        self._nodes += len(preparation.frees)
+        self._nodes += preparation.node_count
         while self._nodes > self._nodes_max:
             _, gone = self._kept.popitem(last=False)
-            self._nodes -= len(gone.frees)
+            self._nodes -= gone.node_count
 
 
 def last_uses(program: Program) -> list[tuple[int, ...]]:

@@ -8,7 +8,7 @@ import queue
 import resource
 import socket
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
@@ -20,8 +20,9 @@ from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.cuda_link import CudaLink
 from djinn_lab.worker.framing import receive_frame, send_frame
 from djinn_lab.worker.host_arena import HostArena
-from djinn_lab.worker.interpreter import Interpreter, Outcome, Stop
+from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.link import CpuLink
+from djinn_lab.worker.outcome import Outcome, StopSignal
 from djinn_lab.worker.pieces import PieceStore
 from djinn_lab.worker.tier_service import TierService
 from djinn_lab.worker.tiers import TierLimits, Tiers
@@ -35,7 +36,7 @@ class Given:
     """A segment from its arrival to its answer. ``stop``: what the pool has asked of it."""
 
     message: messages.RunSegment
-    stop: Stop | None = None
+    stop: StopSignal = field(default_factory=StopSignal)
 
 
 class WorkerProcess:
@@ -112,9 +113,9 @@ class WorkerProcess:
         if given is None:
             return
         if isinstance(message, messages.CancelSegment):
-            given.stop = "cancelled"
-        elif given.message.segment == message.segment and given.stop is None:
-            given.stop = "preempted"
+            given.stop.ask("cancelled")
+        elif given.message.segment == message.segment:
+            given.stop.ask("preempted")
 
     def _run(self, given: Given) -> None:
         message = given.message
@@ -133,7 +134,7 @@ class WorkerProcess:
             message.session,
             message.program,
             message.blobs,
-            lambda: given.stop,
+            given.stop,
             report,
             message.key,
             message.resume,

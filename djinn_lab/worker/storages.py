@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from djinn_lab.worker.cuts import CUDA_PIECE_BYTES, PIECE_BYTES, Cut, FlatCut
+from djinn_lab.worker.executor import Executor
 from djinn_lab.worker.pieces import Piece, PieceStore
 
 if TYPE_CHECKING:
@@ -61,6 +63,21 @@ class Storage:
             return self.tail
         chain = self.chain
         return None if chain is None or index >= len(chain.pieces) else chain.pieces[index]
+
+
+def storage_class(executor: Executor | None) -> type[Storage]:
+    """:class:`Storage`, with what ops look at before they write (``version``, ``writing``, ``reading``,
+    ``tracked``) where the extension reads it without the GIL."""
+    return Storage if executor is None else _marked_storage(executor.Marks)
+
+
+@cache
+def _marked_storage(marks: type[Any]) -> type[Storage]:
+    def begin(self: Any, handle: torch.UntypedStorage, key: int, nbytes: int) -> None:
+        marks.__init__(self)
+        Storage.__init__(self, handle, key, nbytes)
+
+    return type("MarkedStorage", (marks, Storage), {"__init__": begin, "__doc__": Storage.__doc__})
 
 
 @dataclass(eq=False)

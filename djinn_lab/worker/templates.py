@@ -10,6 +10,7 @@ import torch
 from djinn_lab.errors import Refused
 from djinn_lab.srg.ops import allowed_ops, base_name, written_holes
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Scalar, ScalarHole, Template, TensorHole
+from djinn_lab.worker.executor import Executor, Op
 
 Build = Callable[[Iterator[torch.Tensor | None], Iterator[Scalar]], Any]
 
@@ -23,7 +24,8 @@ _UNINITIALISED = ("aten.empty", "aten.new_empty", "aten.resize_")
 class Call:
     """A template made ready for one device. ``fresh[i]``: is the i-th return new memory? ``writes``: the
     inputs that it writes, by place; ``resizes``: it may change their size or layout, too. ``appends``: it
-    may be a key-value cache's growth, two tensors put together along the last but one of four dimensions."""
+    may be a key-value cache's growth, two tensors put together along the last but one of four dimensions.
+    ``native``: the same for the extension, None where only Python can call it."""
 
     __slots__ = (
         "_args",
@@ -33,12 +35,13 @@ class Call:
         "appends",
         "fresh",
         "func",
+        "native",
         "op",
         "resizes",
         "writes",
     )
 
-    def __init__(self, template: Template, device: torch.device) -> None:
+    def __init__(self, template: Template, device: torch.device, executor: Executor | None = None) -> None:
         self.op = template.op
         self.func = _lookup(template.op)
         self._plain = not template.kwargs and all(isinstance(item, TensorHole) for item in template.args)
@@ -53,6 +56,35 @@ class Call:
         self.appends = template.op == "aten.cat.default" and template.args in _APPENDING
         if template.op == "aten.mkldnn_rnn_layer.default":
             self.func = _in_grad_mode(self.func)
+        self.native = None if executor is None else self._native(executor, template, device)
+
+    def _native(self, executor: Executor, template: Template, device: torch.device) -> Op | None:
+        """The same call without Python; None for one that only Python can make, or that moves tensors to
+        other memory."""
+        _, name, overload = template.op.split(".")
+        if self.resizes and ("resize" in name or name.startswith("set_")):
+            return None
+        try:
+            return executor.Op(
+                name,
+                "" if overload == "default" else overload,
+                [_native_argument(argument, device) for argument in template.args],
+                {key: _native_argument(argument, device) for key, argument in template.kwargs.items()},
+                TensorHole,
+                ScalarHole,
+                self.fresh,
+                self.writes,
+                self.resizes,
+                self.appends,
+                self._zeroed,
+                template.op == "aten.mkldnn_rnn_layer.default",
+            )
+        except (
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ):  # a call from Python says what is wrong with it, if anything
+            return None
 
     def __call__(self, tensors: Sequence[torch.Tensor | None], scalars: Sequence[Scalar]) -> Any:
         returned = self._call(tensors, scalars)
@@ -124,6 +156,15 @@ def _constant(argument: Argument, device: torch.device) -> Any:
         return complex(argument.real, argument.imag)
     assert isinstance(argument, _NUMBER_KINDS)
     return argument
+
+
+def _native_argument(argument: Argument, device: torch.device) -> Any:
+    """A constant, or the class of a hole in its place."""
+    if isinstance(argument, TensorHole | ScalarHole):
+        return type(argument)
+    if isinstance(argument, list):
+        return [_native_argument(item, device) for item in argument]
+    return _constant(argument, device)
 
 
 def _number(scalar: Scalar) -> complex | float:

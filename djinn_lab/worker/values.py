@@ -14,13 +14,14 @@ import torch
 
 from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.worker.cuts import KvCut
+from djinn_lab.worker.executor import Transient
 from djinn_lab.worker.loading import Loading
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.parked import Layout, Parked
 from djinn_lab.worker.parking import lose, stop_loading
 from djinn_lab.worker.pieces import Piece
 from djinn_lab.worker.shared_weights import SharedWeight
-from djinn_lab.worker.storages import Chain, Storage
+from djinn_lab.worker.storages import Chain, Storage, storage_class
 from djinn_lab.worker.tiers import Tiers
 
 State = Literal["resident", "loading", "parked"]
@@ -32,7 +33,8 @@ class SessionValues:
     ``leaving``: storages that are dropped and wait for a copy to let go, counted until then.
     ``sole_bytes``: of shared weights that no other session looks at now. ``running``: a program with nodes
     is under way. ``described``: the pool has a manifest of what is here now. ``lost``: why values that were
-    here are gone. ``recent``: storages, with their versions, that no segment has left alone yet."""
+    here are gone. ``recent``: storages, with their versions, that no segment has left alone yet.
+    ``transient``: has the values of a program under way that are not among these yet."""
 
     def __init__(self, account: MemoryAccount, tiers: Tiers | None = None) -> None:
         self.tensors: dict[int, torch.Tensor | None] = {}
@@ -57,11 +59,13 @@ class SessionValues:
         self.recent: list[tuple[Storage, int]] = []
         self.layouts: dict[int, Layout] = {}
         self.released_unseen: set[int] = set()
+        self.transient: Transient | None = None
+        self.new_storage = storage_class(account.executor)
 
     @property
     def nbytes(self) -> int:
         """On the device, and nobody else's."""
-        return self.own_bytes + self.sole_bytes
+        return self.own_bytes + self.sole_bytes + self._transient_bytes
 
     @property
     def weight_bytes(self) -> int:
@@ -71,7 +75,13 @@ class SessionValues:
     @property
     def unstored_bytes(self) -> int:
         """Without a valid copy on host or disk; of shared weights, too."""
-        return max(0, self.own_bytes + self.looked_at_bytes - self.stored_bytes)
+        here = self.own_bytes + self.looked_at_bytes + self._transient_bytes
+        return max(0, here - self.stored_bytes)
+
+    @property
+    def _transient_bytes(self) -> int:
+        transient = self.transient
+        return 0 if transient is None else transient.live_bytes
 
     def put(self, identifier: int, tensor: torch.Tensor | None) -> None:
         self.account.add(self.place(identifier, tensor))
@@ -87,7 +97,7 @@ class SessionValues:
         added = 0
         if storage is None:
             added = handle.nbytes()
-            storage = self.storages[key] = Storage(handle, key, added)
+            storage = self.storages[key] = self.new_storage(handle, key, added)
             self.own_bytes += added
         storage.references += 1
         self.storage_of[identifier] = storage
@@ -158,7 +168,7 @@ class SessionValues:
             storage.writing = True
             storage.version += 1
             if storage.tracked:
-                self._announce_write(storage)
+                self.announce_write(storage)
             written.append(storage)
         return written
 
@@ -169,9 +179,11 @@ class SessionValues:
                 self.tiers.fences.end_write(storage)
             if resizes and storage.alive:
                 self.layouts.clear()
-                self._resized(storage)
+                self.resized(storage)
 
-    def _announce_write(self, storage: Storage) -> None:
+    def announce_write(self, storage: Storage) -> None:
+        """Wait for the copy that reads it; what was stored of it is out of date. Then nothing looks at it any
+        more, so the next write need not be announced."""
         with self.tiers.fences.lock:
             self.tiers.fences.wait_for_readers(storage)
             self.leave_chain(storage)
@@ -179,8 +191,10 @@ class SessionValues:
                 storage.settled = False
                 self.recent.append((storage, storage.version))
             self.recount(storage)
+            storage.tracked = storage.kv_bytes > 0
 
-    def _resized(self, storage: Storage) -> None:
+    def resized(self, storage: Storage) -> None:
+        """Count it again after an op that may have changed its size."""
         grown = storage.handle.nbytes() - storage.nbytes
         if not grown:
             return
@@ -206,7 +220,7 @@ class SessionValues:
         else:
             self.account.reserve(weight.nbytes, "writing to a weight that other sessions share")
             handle = shared.memory().clone().untyped_storage()
-        storage = Storage(handle, handle._cdata, weight.nbytes)
+        storage = self.new_storage(handle, handle._cdata, weight.nbytes)
         for identifier in [item for item, found in self.storage_of.items() if found is shared]:
             tensor = self.tensors[identifier]
             assert tensor is not None
@@ -321,7 +335,7 @@ class SessionValues:
     def look_at(self, weight: SharedWeight) -> Storage:
         """A storage of this session on a shared weight. With the lock held."""
         handle = weight.alias()
-        storage = self.storages[handle._cdata] = Storage(handle, handle._cdata, weight.nbytes)
+        storage = self.storages[handle._cdata] = self.new_storage(handle, handle._cdata, weight.nbytes)
         storage.session, storage.tracked, storage.shared = self, True, weight
         storage.chain = weight.chain
         weight.chain.storages.append(storage)

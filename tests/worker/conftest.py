@@ -11,6 +11,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from worker_kit import Device, WorkerUnderTest, start_worker
 
+from djinn_lab.native import why_missing
+from djinn_lab.worker.executor import find_executor
+
 settings.register_profile("worker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("worker")
 
@@ -69,11 +72,20 @@ def start(
             idle_workers.append(worker)
 
 
+@pytest.fixture(params=["native", "python"])
+def native(request: pytest.FixtureRequest) -> bool:
+    """Whether the C++ extension runs the programs; skips where it is to and is not built."""
+    if request.param == "native" and find_executor() is None:
+        pytest.skip(why_missing("executor"))
+    return bool(request.param == "native")
+
+
 @pytest.fixture
-def make_device(shared_memory: Path) -> Iterator[Callable[..., Device]]:
+def make_device(shared_memory: Path, native: bool) -> Iterator[Callable[..., Device]]:
     made: list[Device] = []
 
     def make(**options: object) -> Device:
+        options.setdefault("native", native)
         device = Device(shared_memory / str(len(made)), name=f"cpu:{len(made)}", **options)  # type: ignore[arg-type]
         made.append(device)
         return device

@@ -37,7 +37,7 @@ class AnyOrder:
     def __init__(self, device: Device, seed: int) -> None:
         self.random = random.Random(seed)
         self.device = device
-        self.undisturbed = Interpreter(torch.device("cpu"), 2**20, device.directory)
+        self.undisturbed = Interpreter(torch.device("cpu"), 2**20, device.directory, native=False)
         made = torch.Generator().manual_seed(seed)
         self.blobs = [
             device.blob(torch.randn(SIZE, SIZE, generator=made), f"blob{index}") for index in range(2)

@@ -7,7 +7,8 @@ well, and without it, where the hash must tell.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import blake3
@@ -19,7 +20,6 @@ from worker_kit import Device, done, failed
 from djinn_lab.worker import messages
 from djinn_lab.worker.fences import Fences
 from djinn_lab.worker.storages import Storage
-from djinn_lab.worker.templates import Call
 
 WAIT_S = 20.0
 
@@ -46,6 +46,22 @@ class WithoutWriteAfterRead(Fences):
         return
 
 
+Kernel = Callable[[str, Callable[..., Any]], None]
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    """Replaces an op's CPU kernel until the test's end."""
+    library = torch.library.Library("aten", "IMPL")
+
+    def replace(name: str, function: Callable[..., Any]) -> None:
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            library.impl(name, function, "CPU", allow_override=True)
+
+    yield replace
+    library._destroy()
+
+
 def digest_of(device: Device, session: str, script: Script, value: int) -> bytes:
     (found,) = device.fetch(session, script.program(fetch=(value,)))
     return blake3.blake3(found.numpy().tobytes()).digest()
@@ -63,7 +79,7 @@ def settled_value(device: Device, session: str, script: Script, tensor: torch.Te
 
 @pytest.mark.parametrize("fences", [Fences, WithoutReadAfterWrite])
 def test_a_copy_that_begins_while_an_op_writes(
-    make_device: Callable[..., Device], monkeypatch: pytest.MonkeyPatch, fences: type[Fences]
+    make_device: Callable[..., Device], kernel: Kernel, fences: type[Fences]
 ) -> None:
     looked, half_written, answered = threading.Event(), threading.Event(), threading.Event()
 
@@ -79,23 +95,23 @@ def test_a_copy_that_begins_while_an_op_writes(
     device = make_device(fences=Gated())
     script = Script()
     value = settled_value(device, "ann", script, torch.zeros(1000))
-    run = Call.__call__
 
-    def in_two_halves(self: Call, tensors: list[torch.Tensor], scalars: Any) -> Any:
-        if self.op == "aten.neg.default":  # runs before: the copy begins to look for what to do
-            device.send(messages.Store(7, "ann"))
-            wait(looked)
-        if self.op == "aten.add_.Tensor":
-            tensors[0][:500].add_(1)
-            half_written.set()
-            wait(answered)
-            tensors[0][500:].add_(1)
-            return tensors[0]
-        return run(self, tensors, scalars)
+    def begin_the_copy(tensor: torch.Tensor) -> torch.Tensor:
+        device.send(messages.Store(7, "ann"))
+        wait(looked)
+        return tensor.clone()
 
-    monkeypatch.setattr(Call, "__call__", in_two_halves)
-    script.op("aten.neg.default", value)
-    script.write("aten.add_.Tensor", value, scalars=(1,))
+    def add_one_in_two_halves(tensor: torch.Tensor) -> torch.Tensor:
+        tensor[:500].add_(1)
+        half_written.set()
+        wait(answered)
+        tensor[500:].add_(1)
+        return tensor
+
+    kernel("trunc", begin_the_copy)
+    kernel("frac_", add_one_in_two_halves)
+    script.op("aten.trunc.default", value)
+    script.write("aten.frac_.default", value)
     running = threading.Thread(target=device.run, args=("ann", script.program()))
     running.start()
     assert not done(device.answers.get(timeout=WAIT_S)).whole

@@ -17,7 +17,7 @@ from worker_kit import Device, read_fetched
 
 from djinn_lab.srg.program import Program
 from djinn_lab.worker import cuts, messages, storages
-from djinn_lab.worker.interpreter import Outcome, Stop
+from djinn_lab.worker.outcome import Outcome, Stop
 from djinn_lab.worker.parked import Layout
 from djinn_lab.worker.values import SessionValues
 
@@ -93,7 +93,7 @@ class Journey:
                 device.blob(square, f"blob{index}")
         self.programs = RandomPrograms(seed, ["blob0", "blob1"])
         self.others = {device.directory: RandomPrograms(seed + 1, ["blob0", "blob1"]) for device in devices}
-        self.undisturbed = Device(devices[0].directory / "undisturbed", name="cpu:undisturbed")
+        self.undisturbed = Device(devices[0].directory / "undisturbed", name="cpu:undisturbed", native=False)
         for index, square in enumerate(squares):
             self.undisturbed.blob(square, f"blob{index}")
 

@@ -69,6 +69,7 @@ class Device:
         link_bytes_per_second: float = 0.0,
         name: str = "cpu:0",
         fences: Fences | None = None,
+        native: bool = True,
     ) -> None:
         self.directory = directory
         directory.mkdir(exist_ok=True)
@@ -76,7 +77,7 @@ class Device:
         self.store = PieceStore(self.arena, disk_bytes, directory)
         self.tiers = Tiers(self.store, fences or Fences())
         device = torch.device("cpu")
-        self.interpreter = Interpreter(device, memory_bytes, directory, self.tiers)
+        self.interpreter = Interpreter(device, memory_bytes, directory, self.tiers, native)
         self.copies = Copies(
             self.tiers,
             CpuLink(link_bytes_per_second),

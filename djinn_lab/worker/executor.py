@@ -1,0 +1,74 @@
+"""The C++ extension that runs programs, as Python sees it. Without it everything is done in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Protocol, cast
+
+from djinn_lab.native import load
+
+
+class Counts(Protocol):
+    """What a :class:`~djinn_lab.worker.memory_account.MemoryAccount` counts, read and written by threads."""
+
+    @property
+    def used_bytes(self) -> int: ...
+    @property
+    def peak_bytes(self) -> int: ...
+    def start_peak(self) -> None: ...
+    def add(self, nbytes: int, /) -> None: ...
+    def mark_peak(self) -> None: ...
+    def reserve(self, nbytes: int, /) -> int | None: ...
+    def settle(self, reserved: int, used: int, /) -> None: ...
+    def release(self, nbytes: int, /) -> None: ...
+    def reserve_other(self, nbytes: int, /) -> bool: ...
+    def release_other(self, nbytes: int, /) -> None: ...
+
+
+class Op(Protocol):
+    """A template that can be called without Python."""
+
+
+class Plan(Protocol):
+    """A program's nodes with their values numbered; serves all programs with one key."""
+
+    def begin(self, *args: Any) -> NativeRun: ...
+
+
+class NativeRun(Protocol):
+    """One run of a plan (``native/run.h``). ``live_bytes``: of values that no Python object has seen, for any
+    thread to read. ``executed``: nodes; ``in_op``: the last one asked for has not ended."""
+
+    live_bytes: int
+    executed: int
+    in_op: bool
+    starts: list[float]
+    ends: list[float]
+    mismatch: tuple[int, Any]
+
+    def advance(self) -> Any: ...
+    def ran(self, start_s: float, end_s: float, /) -> None: ...
+    def flush(self) -> None: ...
+
+
+class Executor(Protocol):
+    """The extension module."""
+
+    Account: Callable[[int], Counts]
+    Marks: type[Any]
+    Op: Callable[..., Op]
+    Plan: Callable[..., Plan]
+
+
+class Transient(Protocol):
+    """Counts bytes on the device that no :class:`SessionValues` counts yet."""
+
+    @property
+    def live_bytes(self) -> int: ...
+
+
+@cache
+def find_executor() -> Executor | None:
+    """The extension, or None where it is not built or switched off."""
+    return cast("Executor | None", load("executor"))

@@ -1,0 +1,52 @@
+"""What a program's run comes to, and how it is asked to stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from djinn_lab.srg.program import TensorMeta
+from djinn_lab.worker.messages import FetchedTensor, Handed, RemoteFailure
+
+Stop = Literal["cancelled", "preempted"]
+
+
+@dataclass
+class Outcome:
+    """``failure`` and ``stopped`` None: every node ran. ``executed``: of all nodes, also those of earlier
+    runs of a resumed program; the times are of this run's."""
+
+    executed: int = 0
+    ops_total: int = 0
+    failure: RemoteFailure | None = None
+    stopped: Stop | None = None
+    fetched: list[FetchedTensor] = field(default_factory=list)
+    exported: tuple[Handed, ...] = ()
+    dynamic_metas: list[TensorMeta | None] = field(default_factory=list)
+    rng_state: bytes | None = None
+    if_given_up: list[int] = field(default_factory=list)
+    node_start_s: list[float] = field(default_factory=list)
+    node_end_s: list[float] = field(default_factory=list)
+    load_s: float = 0.0
+    run_s: float = 0.0
+    fetch_s: float = 0.0
+
+
+class StopSignal:
+    """Ask a run to stop, from any thread. Called, it returns what was asked. ``raised``: one byte, not 0 once
+    something was asked, for code that looks at it without the GIL."""
+
+    __slots__ = ("_asked", "raised")
+
+    def __init__(self) -> None:
+        self._asked: Stop | None = None
+        self.raised = bytearray(1)
+
+    def __call__(self) -> Stop | None:
+        return self._asked
+
+    def ask(self, stop: Stop) -> None:
+        """A cancel replaces a preemption, not the other way round."""
+        if stop == "cancelled" or self._asked is None:
+            self._asked = stop
+            self.raised[0] = 1

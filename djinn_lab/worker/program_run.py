@@ -1,0 +1,265 @@
+"""One program on its way through: load its sources, run its nodes, free or keep what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from time import perf_counter
+from typing import Any, NoReturn, Protocol
+
+import torch
+
+from djinn_lab.errors import ValueLost
+from djinn_lab.srg.program import NodeRecord, Program, Source, TensorMeta
+from djinn_lab.worker.bridge import Bridge
+from djinn_lab.worker.executor import NativeRun, Plan
+from djinn_lab.worker.memory_account import MemoryAccount
+from djinn_lab.worker.messages import Resume
+from djinn_lab.worker.outcome import Outcome, Stop
+from djinn_lab.worker.preparation import Made, Preparation, products_of_node
+from djinn_lab.worker.templates import Call
+from djinn_lab.worker.values import SessionValues
+
+
+class Owner(Protocol):
+    """The interpreter, as its runs use it."""
+
+    @property
+    def memory(self) -> MemoryAccount: ...
+    def prepare(self, program: Program, key: bytes | None) -> Preparation: ...
+    def load(
+        self, values: SessionValues, source: Source, meta: TensorMeta, blobs: Mapping[str, str]
+    ) -> None: ...
+
+
+class ProgramRun:
+    """The state of one program on its way through."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        program: Program,
+        values: SessionValues,
+        outcome: Outcome,
+        key: bytes | None,
+        should_stop: Callable[[], Stop | None],
+    ) -> None:
+        self._key = key
+        self._should_stop = should_stop
+        self._owner = owner
+        self._program = program
+        self._values = values
+        self._outcome = outcome
+        self._temporary: set[int] = set()
+        self._reserved = 0
+        self.running = False
+
+    def tensor(self, value: int) -> torch.Tensor:
+        found = self._values.tensors.get(value)
+        return found if found is not None else self._raise_lost(value)
+
+    def _raise_lost(self, value: int) -> NoReturn:
+        how = self._values.lost or "its process was restarted"
+        raise ValueLost(
+            f"value {value} is not on this device any more ({how}).",
+            "Run the cell that made it again.",
+        )
+
+    def load(self, blobs: Mapping[str, str], resume: Resume | None) -> None:
+        """What the client sent along, but for what an earlier run has loaded (and used up, perhaps)."""
+        program = self._program
+        rng_state = program.rng_state if resume is None else resume.rng_state
+        if rng_state is not None:
+            torch.default_generator.set_state(torch.frombuffer(bytearray(rng_state), dtype=torch.uint8))
+        for source in program.sources:
+            if source.held:
+                self.tensor(source.value)
+                continue
+            self._temporary.add(source.value)
+            if resume is not None and (resume.executed or source.value in self._values.tensors):
+                continue
+            self._outcome.stopped = self._should_stop()
+            if self._outcome.stopped is not None:
+                return
+            self._owner.load(self._values, source, program.metas[source.meta], blobs)
+
+    def take_up(self, resume: Resume) -> None:
+        """Earlier runs' values are this run's to free; what is still to be read must be here."""
+        nodes, done = self._program.nodes, resume.executed
+        if not 0 <= done < max(1, len(nodes)):
+            raise AssertionError(f"a program of {len(nodes)} ops cannot go on at op {done}.")
+        for node in nodes[:done]:
+            made = (value for value in node.outputs if value is not None and value not in node.inputs)
+            self._temporary.update(made)
+        if not done:
+            return
+        to_come: set[int | None] = set()
+        for node in nodes[done:]:
+            for value in node.inputs:
+                if value is None or value in to_come or value in self._values.tensors:
+                    continue
+                self._raise_lost(value)
+            to_come.update(node.outputs)
+
+    def execute(self, report: Callable[[int, int], None]) -> None:
+        preparation = self._owner.prepare(self._program, self._key)
+        report(0, len(self._program.nodes))
+        origin = perf_counter()
+        if preparation.plan is None:
+            self._execute_in_python(preparation, report, origin)
+        else:
+            self._execute_natively(preparation, preparation.plan, report, origin)
+
+    def _execute_in_python(
+        self, preparation: Preparation, report: Callable[[int, int], None], origin: float
+    ) -> None:
+        program, outcome = self._program, self._outcome
+        total = len(program.nodes)
+        calls, products, frees = preparation.calls, preparation.products, preparation.frees
+        starts, ends = outcome.node_start_s, outcome.node_end_s
+        values, should_stop = self._values, self._should_stop
+        for index, node in islice(enumerate(program.nodes), outcome.executed, None):
+            stop = should_stop()
+            if stop is not None:
+                outcome.stopped = stop
+                return
+            starts.append(perf_counter() - origin)
+            self.running = True
+            self._step(node, calls[node.template], *products[index])
+            if frees[index]:
+                touched = (*node.inputs, *node.outputs)
+                for place in frees[index]:
+                    dead = touched[place]
+                    assert dead is not None
+                    values.drop(dead)
+            self.running = False
+            ends.append(perf_counter() - origin)
+            outcome.executed = index + 1
+            report(index + 1, total)
+
+    def _step(self, node: NodeRecord, call: Call, needed: int, made: Sequence[Made]) -> None:
+        """One node, but for freeing what it was the last to need."""
+        values, memory = self._values, self._owner.memory
+        tensors = values.tensors
+        if needed:
+            memory.reserve(needed, call.op)
+            self._reserved = needed
+        if call.writes:
+            written = values.begin_write(node.inputs, call.writes)
+            try:
+                inputs = [tensors[value] for value in node.inputs if value is not None]
+                returned = call(inputs, node.scalars)
+            finally:
+                values.end_write(written, call.resizes)
+        else:
+            inputs = [tensors[value] for value in node.inputs if value is not None]
+            returned = call(inputs, node.scalars)
+        added = self._store(node, call, returned, made) if made or node.dynamic else 0
+        if needed or added:
+            memory.settle(needed, added)
+            self._reserved = 0
+        if call.appends:
+            values.grow(node.inputs[0], node.outputs[0])
+
+    def _execute_natively(
+        self, preparation: Preparation, plan: Plan, report: Callable[[int, int], None], origin: float
+    ) -> None:
+        """By the extension, but for the nodes that only Python can run."""
+        outcome, values = self._outcome, self._values
+        bridge = Bridge(values, self._temporary.add, self._asked_to_stop, report)
+        counts, stop = self._owner.memory.counts, self._should_stop
+        native = bridge.begin(plan, counts, self._program, outcome.executed, origin, stop)
+        values.transient = native
+        try:
+            going_on = True
+            while going_on:
+                status = native.advance().name
+                outcome.executed = native.executed
+                going_on = self._after(status, native, preparation, origin)
+        finally:
+            outcome.executed = native.executed
+            self.running = self.running or native.in_op
+            native.flush()
+            values.transient = None
+            outcome.node_start_s, outcome.node_end_s = native.starts, native.ends
+
+    def _after(self, status: str, native: NativeRun, preparation: Preparation, origin: float) -> bool:
+        """Do what the extension came back for; False when there is no more to do."""
+        if status == "DONE":
+            return False
+        if status == "STOPPED":
+            self._asked_to_stop()
+            return False
+        node = self._program.nodes[native.executed]
+        call = preparation.calls[node.template]
+        if status == "MISMATCH":
+            expected, returned = native.mismatch
+            preparation.expected[expected].check(returned, False, call.op)
+            raise AssertionError(f"{call.op} returned something else than capture predicted.")
+        needed, made = products_of_node(node, call, preparation.expected)
+        if status == "MEMORY":
+            self.running = True
+            self._owner.memory.reserve(needed, call.op)  # raises, unless another thread has made room
+            self._owner.memory.release(needed)
+            self.running = False
+            return True
+        started = perf_counter() - origin
+        self.running = True
+        self._step(node, call, needed, made)
+        self.running = False
+        native.ran(started, perf_counter() - origin)
+        return True
+
+    def _asked_to_stop(self) -> bool:
+        self._outcome.stopped = self._should_stop()
+        return self._outcome.stopped is not None
+
+    def rng_state(self) -> bytes | None:
+        """As the last op left it, of a program that draws random numbers."""
+        if self._program.rng_state is None:
+            return None
+        return torch.default_generator.get_state().numpy().tobytes()
+
+    def _store(self, node: NodeRecord, call: Call, returned: Any, made: Sequence[Made]) -> int:
+        """Keep what the op returned; the bytes that it takes."""
+        items = returned if isinstance(returned, (list, tuple)) else (returned,)
+        added = 0
+        if node.dynamic:
+            for value, item in zip(node.outputs, items, strict=True):
+                assert value is not None
+                kept = item if item.storage_offset() == 0 else item.clone()
+                self._outcome.dynamic_metas.append(
+                    TensorMeta(str(item.dtype).removeprefix("torch."), tuple(kept.shape), kept.stride())
+                )
+                added += self._keep(value, kept)
+            return added
+        for place, expected, fresh in made:
+            if place >= len(items):
+                break
+            item, value = items[place], node.outputs[place]
+            assert value is not None
+            # some CPU kernels return no workspace where their shape rule says one
+            added += self._keep(value, None if item is None else expected.check(item, fresh, call.op))
+        return added
+
+    def _keep(self, value: int, tensor: torch.Tensor | None) -> int:
+        self._temporary.add(value)
+        return self._values.place(value, tensor)
+
+    def finish(self) -> None:
+        """Free what the client does not hold, unless the program goes on later."""
+        self._owner.memory.release(self._reserved)
+        if not self._values.running:
+            return
+        keep = set(self._program.keep)
+        if self._outcome.stopped == "preempted":
+            here = (value for value in self._temporary if value in self._values.tensors)
+            self._outcome.if_given_up = [value for value in here if value not in keep]
+            self._outcome.if_given_up += self._program.release
+            self._values.stop_running()
+            return
+        for value in self._temporary:
+            if value not in keep:
+                self._values.drop(value)
+        self._values.release(self._program.release)
+        self._values.end_segment(self._program.keep)
