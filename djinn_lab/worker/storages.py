@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from djinn_lab.worker.cuts import CUDA_PIECE_BYTES, PIECE_BYTES, Cut, FlatCut
-from djinn_lab.worker.executor import Executor
+from djinn_lab.worker.executor import Executor, find_executor
 from djinn_lab.worker.pieces import Piece, PieceStore
 
 if TYPE_CHECKING:
@@ -68,11 +68,15 @@ class Storage:
 def storage_class(executor: Executor | None) -> type[Storage]:
     """:class:`Storage`, with what ops look at before they write (``version``, ``writing``, ``reading``,
     ``tracked``) where the extension reads it without the GIL."""
-    return Storage if executor is None else _marked_storage(executor.Marks)
+    return Storage if executor is None else _marked_storage()
 
 
 @cache
-def _marked_storage(marks: type[Any]) -> type[Storage]:
+def _marked_storage() -> type[Storage]:
+    executor = find_executor()
+    assert executor is not None
+    marks = executor.Marks
+
     def begin(self: Any, handle: torch.UntypedStorage, key: int, nbytes: int) -> None:
         marks.__init__(self)
         Storage.__init__(self, handle, key, nbytes)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from replaced_kernels import Kernel, replaced_kernels
 from worker_kit import Device, WorkerUnderTest, start_worker
 
 from djinn_lab.native import why_missing
@@ -78,6 +79,12 @@ def native(request: pytest.FixtureRequest) -> bool:
     if request.param == "native" and find_executor() is None:
         pytest.skip(why_missing("executor"))
     return bool(request.param == "native")
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    with replaced_kernels() as replace:
+        yield replace
 
 
 @pytest.fixture

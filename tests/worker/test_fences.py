@@ -7,14 +7,13 @@ well, and without it, where the hash must tell.
 from __future__ import annotations
 
 import threading
-import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import blake3
 import pytest
 import torch
 from programs import Script
+from replaced_kernels import Kernel
 from worker_kit import Device, done, failed
 
 from djinn_lab.worker import messages
@@ -44,22 +43,6 @@ class WithoutWriteAfterRead(Fences):
 
     def wait_for_readers(self, storage: Storage) -> None:
         return
-
-
-Kernel = Callable[[str, Callable[..., Any]], None]
-
-
-@pytest.fixture
-def kernel() -> Iterator[Kernel]:
-    """Replaces an op's CPU kernel until the test's end."""
-    library = torch.library.Library("aten", "IMPL")
-
-    def replace(name: str, function: Callable[..., Any]) -> None:
-        with warnings.catch_warnings(action="ignore", category=UserWarning):
-            library.impl(name, function, "CPU", allow_override=True)
-
-    yield replace
-    library._destroy()
 
 
 def digest_of(device: Device, session: str, script: Script, value: int) -> bytes:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 import torch
 from audit import audit
+from comparing import Left, summary
 from programs import Script
 from random_programs import SIZE, RandomPrograms
 from worker_kit import Device, read_fetched
@@ -18,8 +18,6 @@ from worker_kit import Device, read_fetched
 from djinn_lab.srg.program import Program
 from djinn_lab.worker import cuts, messages, storages
 from djinn_lab.worker.outcome import Outcome, Stop
-from djinn_lab.worker.parked import Layout
-from djinn_lab.worker.values import SessionValues
 
 MakeDevice = Callable[..., Device]
 PREEMPTIONS = 1000
@@ -35,39 +33,6 @@ def stop_at(calls: int, how: Stop = "preempted") -> Callable[[], Stop | None]:
         return how if left[0] < 0 else None
 
     return should_stop
-
-
-@dataclass(frozen=True)
-class Left:
-    """What a session holds: layouts and bytes by value, and which values lie in one storage."""
-
-    tensors: dict[int, tuple[Layout, bytes]]
-    together: set[frozenset[int]]
-
-    @classmethod
-    def of(cls, values: SessionValues) -> Left:
-        found: dict[int, tuple[Layout, bytes]] = {}
-        together: dict[int, set[int]] = {}
-        for identifier, tensor in values.tensors.items():
-            assert tensor is not None
-            memory = tensor.untyped_storage()
-            content = torch.empty(0, dtype=torch.uint8).set_(memory).numpy().tobytes()
-            found[identifier] = Layout.of(tensor), content
-            together.setdefault(memory.data_ptr(), set()).add(identifier)
-        return cls(found, {frozenset(group) for group in together.values()})
-
-
-def summary(outcome: Outcome) -> dict[str, object]:
-    """All that an answer says, but for times."""
-    failure = outcome.failure
-    return {
-        "executed": outcome.executed,
-        "failure": None if failure is None else (failure.family, failure.type_name, failure.node, failure.op),
-        "stopped": outcome.stopped,
-        "fetched": [(item.value, item.meta, item.data) for item in outcome.fetched],
-        "dynamic": outcome.dynamic_metas,
-        "rng": outcome.rng_state,
-    }
 
 
 def held(device: Device) -> int:

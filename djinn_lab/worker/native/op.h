@@ -16,19 +16,34 @@ using c10::IValue;
 using c10::TypeKind;
 using c10::TypePtr;
 
-// A number that is filled in for every run.
+// An argument with numbers that are filled in for every run: one, or some items of a list.
 struct NumberHole {
+  NumberHole(TypePtr declared, std::optional<int32_t> length, TypeKind kind, bool allow_numbers_as_tensors)
+      : type(std::move(declared)), length(length), kind(kind), allow_numbers_as_tensors(allow_numbers_as_tensors) {}
+
   TypePtr type;
   std::optional<int32_t> length;
-  bool allow_numbers_as_tensors = false;
-  TypeKind kind = type->kind();  // of a number that is given, where it may be left out
+  TypeKind kind;  // of the number, where it may be left out
+  bool allow_numbers_as_tensors;
+  py::object items;  // of a list: constants, and None where a number is filled in; else null
+  int32_t count = 1;
 
-  // As a call from Python would convert it; throws what that would.
-  IValue convert(py::handle number) const {
-    if (PyFloat_CheckExact(number.ptr()) && (kind == TypeKind::NumberType || kind == TypeKind::FloatType))
-      return PyFloat_AS_DOUBLE(number.ptr());
+  // As a call from Python would convert it; throws what that would. `numbers`: as many as `count`.
+  IValue convert(PyObject* const* numbers) const {
+    if (items) {
+      py::list filled;
+      for (const py::handle item : items) filled.append(item.is_none() ? py::handle(*numbers++) : item);
+      return as_python_would(filled);
+    }
+    if (PyFloat_CheckExact(*numbers) && (kind == TypeKind::NumberType || kind == TypeKind::FloatType))
+      return PyFloat_AS_DOUBLE(*numbers);
+    return as_python_would(*numbers);
+  }
+
+ private:
+  IValue as_python_would(py::handle value) const {
     torch::jit::ToIValueAllowNumbersAsTensors guard(allow_numbers_as_tensors);
-    return torch::jit::toIValue(number, type, length);
+    return torch::jit::toIValue(value, type, length);
   }
 };
 
@@ -152,6 +167,7 @@ class Op {
 
   std::vector<NumberHole> numbers;
   int32_t tensor_count = 0;
+  int32_t number_count = 0;  // that a node gives, for all of `numbers`
   const std::vector<bool> fresh;
   const std::vector<int32_t> writes;
   const bool resizes, appends, zeroed, in_grad_mode;
@@ -190,9 +206,15 @@ class Op {
     } else if (given.is(number_hole_)) {
       part.fill = Fill::number;
       part.first = static_cast<int32_t>(numbers.size());
-      numbers.push_back({declared.real_type(), declared.N(), allow_numbers_, type->kind()});
-    } else if (py::isinstance<py::list>(given) && holes(given)) {
-      add_list(part, type, py::reinterpret_borrow<py::list>(given));
+      numbers.emplace_back(declared.real_type(), declared.N(), type->kind(), allow_numbers_);
+      ++number_count;
+    } else if (py::isinstance<py::list>(given) && has(given, tensor_hole_)) {
+      add_tensors(part, type, py::reinterpret_borrow<py::list>(given));
+    } else if (py::isinstance<py::list>(given) && has(given, number_hole_)) {
+      if (type->isSubtypeOf(*c10::ListType::ofTensors())) throw NotNative("numbers in a list of tensors");
+      part.fill = Fill::number;
+      part.first = static_cast<int32_t>(numbers.size());
+      add_numbers(declared, py::reinterpret_borrow<py::list>(given));
     } else {
       torch::jit::ToIValueAllowNumbersAsTensors guard(allow_numbers_);
       part.constant = torch::jit::toIValue(given, declared.real_type(), declared.N());
@@ -202,17 +224,30 @@ class Op {
     }
   }
 
-  bool holes(py::handle list) const {
+  static bool has(py::handle list, const py::object& hole) {
     for (const py::handle item : list)
-      if (item.is(tensor_hole_) || item.is(number_hole_)) return true;
+      if (item.is(hole)) return true;
     return false;
   }
 
-  void add_list(Part& part, const TypePtr& type, const py::list& given) {
+  void add_numbers(const c10::Argument& declared, const py::list& given) {
+    NumberHole& hole = numbers.emplace_back(declared.real_type(), declared.N(), TypeKind::ListType, allow_numbers_);
+    py::list items;
+    hole.count = 0;
+    for (const py::handle item : given) {
+      if (item.is_none()) throw NotNative("a list of numbers and nothing");
+      items.append(item.is(number_hole_) ? py::none() : py::reinterpret_borrow<py::object>(item));
+      hole.count += item.is(number_hole_);
+    }
+    hole.items = items;
+    number_count += hole.count;
+  }
+
+  void add_tensors(Part& part, const TypePtr& type, const py::list& given) {
     if (type->kind() != TypeKind::ListType) throw NotNative("a list where none is declared");
     const TypePtr element = type->expectRef<c10::ListType>().getElementType();
     const bool optional = element->kind() == TypeKind::OptionalType;
-    if (!element->isSubtypeOf(*c10::OptionalType::ofTensor())) throw NotNative("a list with holes for numbers");
+    if (!element->isSubtypeOf(*c10::OptionalType::ofTensor())) throw NotNative("tensors in a list of something else");
     part.fill = optional ? Fill::optional_tensors : Fill::tensors;
     part.first = tensor_count;
     for (const py::handle item : given) {

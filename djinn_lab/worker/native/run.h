@@ -172,13 +172,16 @@ class Run {
       if (node.op == nullptr || node.op->numbers.empty()) continue;
       const py::object scalars = get(record(index), scalars_name);
       const auto& holes = node.op->numbers;
-      if (!PyTuple_Check(scalars.ptr()) || PyTuple_GET_SIZE(scalars.ptr()) != static_cast<Py_ssize_t>(holes.size())) {
+      if (!PyTuple_Check(scalars.ptr()) || PyTuple_GET_SIZE(scalars.ptr()) != node.op->number_count) {
         by_python_[index] = true;
         continue;
       }
       try {
-        for (size_t place = 0; place < holes.size(); ++place)
-          numbers_[node.first_number + place] = holes[place].convert(PyTuple_GET_ITEM(scalars.ptr(), place));
+        PyObject* const* next = PySequence_Fast_ITEMS(scalars.ptr());
+        for (size_t place = 0; place < holes.size(); ++place) {
+          numbers_[node.first_number + place] = holes[place].convert(next);
+          next += holes[place].count;
+        }
       } catch (const std::exception&) {  // a call from Python says what is wrong with it, in its turn
         by_python_[index] = true;
       }
