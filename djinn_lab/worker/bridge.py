@@ -9,6 +9,7 @@ import torch
 from djinn_lab.srg.program import Program
 from djinn_lab.worker.executor import Counts, NativeRun, Plan
 from djinn_lab.worker.outcome import Stop, StopSignal
+from djinn_lab.worker.reading import LazyNodes
 from djinn_lab.worker.storages import Storage
 from djinn_lab.worker.values import SessionValues
 
@@ -46,11 +47,11 @@ class Bridge:
         should_stop: Callable[[], Stop | None],
     ) -> NativeRun:
         """The run of ``program``, before its first node but ``executed``."""
-        values = self._values
+        values, nodes = self._values, program.nodes
         return plan.begin(
             counts,
             self,
-            program.nodes,
+            nodes.records if isinstance(nodes, LazyNodes) else nodes,
             program.sources,
             values.tensors,
             values.storage_of,

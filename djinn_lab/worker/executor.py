@@ -52,10 +52,18 @@ class NativeRun(Protocol):
     def flush(self) -> None: ...
 
 
+class EncodedRecords(Protocol):
+    """The nodes of an encoded program; the ``i``-th is decoded from ``encoded(i)``."""
+
+    def __len__(self) -> int: ...
+    def encoded(self, index: int, /) -> bytes: ...
+
+
 class Executor(Protocol):
     """The extension module."""
 
     Account: Callable[[int], Counts]
+    EncodedRecords: Callable[[bytes], EncodedRecords]
     Marks: type[Any]
     Op: Callable[..., Op]
     Plan: Callable[..., Plan]

@@ -19,6 +19,7 @@ from djinn_lab.worker.outcome import Outcome, Stop
 from djinn_lab.worker.parked import Layout
 from djinn_lab.worker.preparation import Preparation, Preparations
 from djinn_lab.worker.program_run import ProgramRun
+from djinn_lab.worker.reading import read_program
 from djinn_lab.worker.templates import Call
 from djinn_lab.worker.tiers import Tiers
 from djinn_lab.worker.transfer import load_shared, load_source, store_result
@@ -65,7 +66,7 @@ class Interpreter:
         every load and op. (Where ``should_stop`` is a :class:`StopSignal`, it is looked at as often, but not
         called, and ``report`` is called some times a second.) Faults come back in the outcome. ``key`` and
         what follows it: as in :class:`~djinn_lab.worker.messages.RunSegment`."""
-        program = decode_program(encoded)
+        program = self._read(encoded, key, resume)
         outcome = Outcome(resume.executed if resume is not None else 0, len(program.nodes))
         values = self.values_of(session)
         if not (program.nodes or program.sources or program.fetch or program.rng_state or imports):
@@ -99,6 +100,12 @@ class Interpreter:
         finally:
             run.finish()
         return outcome
+
+    def _read(self, encoded: bytes, key: bytes | None, resume: Resume | None) -> Program:
+        """With nodes that stay encoded where the extension has a plan for them."""
+        if self._executor is None or resume is not None or self._prepared.find(key) is None:
+            return decode_program(encoded)
+        return read_program(encoded, self._executor)
 
     def values_of(self, session: str) -> SessionValues:
         with self.tiers.fences.lock:

@@ -18,9 +18,9 @@ SQUARE = (SIZE, SIZE)
 class RandomPrograms:
     """``blobs``: names of files with a square of floats each, to be loaded as weights."""
 
-    def __init__(self, seed: int, blobs: Sequence[str]) -> None:
+    def __init__(self, seed: int, blobs: Sequence[str], first_id: int = 1) -> None:
         self.random = random.Random(seed)
-        self.script = Script()
+        self.script = Script(first_id)
         self._blobs = blobs
         self._alive: list[int] = []
         self._made: list[int] = []

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from itertools import product
 
+import msgspec
 import pytest
 import torch
 from audit import audit
@@ -17,6 +18,7 @@ from random_programs import SIZE, RandomPrograms
 from replaced_kernels import Kernel
 from worker_kit import MIB, Device
 
+from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import Program, ScalarHole, TensorMeta, encode_program
 from djinn_lab.worker.messages import Resume
 from djinn_lab.worker.outcome import Outcome, StopSignal
@@ -116,6 +118,19 @@ def test_numbers_promote_alike_as_constants_and_filled_in(both: tuple[Device, De
 
 
 @compares
+def test_bytes_that_are_no_program_are_refused_with_a_known_key_as_without(
+    both: tuple[Device, Device],
+) -> None:
+    encoded = encode_program(one_op(lambda script, value: script.op("aten.neg.default", value)))
+    interpreter = both[0].interpreter
+    first = interpreter.run("ann", encoded, {}, StopSignal(), lambda done, total: None, b"key")
+    assert first.failure is None
+    for end in range(1, len(encoded)):
+        with pytest.raises(msgspec.DecodeError):
+            interpreter.run("bob", encoded[:end], {}, StopSignal(), lambda done, total: None, b"key")
+
+
+@compares
 def test_lists_with_numbers_and_absent_tensors(both: tuple[Device, Device]) -> None:
     script = Script()
     value = script.load(MATRIX)
@@ -135,13 +150,22 @@ def test_random_programs_leave_and_count_the_same(both: tuple[Device, Device], s
         square = torch.randn(SIZE, SIZE, generator=made)
         for device in both:
             device.blob(square, f"blob{index}")
-    programs = RandomPrograms(7000 + seed, ["blob0", "blob1"])
+    sessions = {"ann": 1, "bob": 5000}
+    programs = {
+        name: RandomPrograms(7000 + seed, ["blob0", "blob1"], first_id) for name, first_id in sessions.items()
+    }
     for _ in range(8):
-        here, there = run_on(both, programs.next())
-        assert summary(here) == summary(there)
-        left = [Left.of(device.interpreter.values_of("ann")) for device in both]
-        assert left[0] == left[1]
-        assert both[0].memory() == both[1].memory()
+        keys = set()
+        for session, made_up in programs.items():
+            program = made_up.next()
+            keys.add(key := plan_key(encode_program(program)))
+            here, there = (device.try_run(session, program, StopSignal(), key=key) for device in both)
+            assert summary(here) == summary(there)
+            left = [Left.of(device.interpreter.values_of(session)) for device in both]
+            assert left[0] == left[1]
+            assert both[0].memory() == both[1].memory()
+            audit(both[0])
+        assert len(keys) == 1  # the second session's programs ran by the plan of the first's
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -112,6 +112,7 @@ class Device:
         program: Program,
         should_stop: Callable[[], Stop | None] = lambda: None,
         resume: messages.Resume | None = None,
+        key: bytes | None = None,
     ) -> Outcome:
         blobs = {
             source.blob: str(self.directory / source.blob)
@@ -120,7 +121,7 @@ class Device:
         }
         encoded = encode_program(program)
         return self.interpreter.run(
-            session, encoded, blobs, should_stop, lambda done, total: None, resume=resume
+            session, encoded, blobs, should_stop, lambda done, total: None, key, resume
         )
 
     def fetch(self, session: str, program: Program) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@
 
 #include "account.h"
 #include "plan.h"
+#include "records.h"
 
 namespace djinn {
 
@@ -42,13 +43,13 @@ class Run {
  public:
   // `bridge`: djinn_lab.worker.native_run.Bridge. `stop`: its first byte becomes non-zero when the run is to stop;
   // None: the bridge is asked, and told, after every node.
-  Run(std::shared_ptr<Plan> plan, std::shared_ptr<Account> account, py::object bridge, const py::object& nodes,
-      const py::object& sources, py::dict tensors, py::dict storage_of, int64_t executed, double origin_s,
+  Run(std::shared_ptr<Plan> plan, std::shared_ptr<Account> account, py::object bridge,
+      std::shared_ptr<Records> records, const py::object& sources, py::dict tensors, py::dict storage_of, int64_t executed, double origin_s,
       py::object stop)
       : plan_(std::move(plan)),
         account_(std::move(account)),
         bridge_(std::move(bridge)),
-        nodes_(fast(nodes)),
+        records_(std::move(records)),
         sources_(fast(sources)),
         tensors_(std::move(tensors)),
         storage_of_(std::move(storage_of)),
@@ -58,7 +59,7 @@ class Run {
         slots_(plan_->origins.size()),
         by_python_(plan_->nodes.size(), false),
         numbers_(plan_->number_count) {
-    if (PySequence_Fast_GET_SIZE(nodes_.ptr()) != static_cast<Py_ssize_t>(plan_->nodes.size()))
+    if (records_->size() != plan_->nodes.size())
       throw py::value_error("the plan is for another number of nodes");
     if (!stop_.is_none()) stop_byte_ = reinterpret_cast<const char*>(PyByteArray_AS_STRING(stop_.ptr()));
     read_numbers();
@@ -143,48 +144,23 @@ class Run {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
 
-  static py::object get(PyObject* object, PyObject* name) {
-    PyObject* found = PyObject_GetAttr(object, name);
+  // --- what the program says, with the GIL
+
+  py::object identifier(int32_t slot) const {
+    static PyObject* const value_name = PyUnicode_InternFromString("value");
+    const Origin& origin = plan_->origins[slot];
+    if (origin.node >= 0) return records_->output(origin.node, origin.place);
+    if (origin.place >= PySequence_Fast_GET_SIZE(sources_.ptr())) throw py::index_error("no such source");
+    PyObject* found = PyObject_GetAttr(PySequence_Fast_GET_ITEM(sources_.ptr(), origin.place), value_name);
     if (found == nullptr) throw py::error_already_set();
     return py::reinterpret_steal<py::object>(found);
   }
 
-  // --- what the program says, with the GIL
-
-  PyObject* record(int64_t node) const { return PySequence_Fast_GET_ITEM(nodes_.ptr(), node); }
-
-  py::object identifier(int32_t slot) const {
-    static PyObject* const outputs_name = PyUnicode_InternFromString("outputs");
-    static PyObject* const value_name = PyUnicode_InternFromString("value");
-    const Origin& origin = plan_->origins[slot];
-    if (origin.node < 0) {
-      if (origin.place >= PySequence_Fast_GET_SIZE(sources_.ptr())) throw py::index_error("no such source");
-      return get(PySequence_Fast_GET_ITEM(sources_.ptr(), origin.place), value_name);
-    }
-    const py::object outputs = get(record(origin.node), outputs_name);
-    return py::reinterpret_borrow<py::tuple>(outputs)[origin.place];
-  }
-
   void read_numbers() {
-    static PyObject* const scalars_name = PyUnicode_InternFromString("scalars");
     for (size_t index = executed_; index < plan_->nodes.size(); ++index) {
       const PlannedNode& node = plan_->nodes[index];
       if (node.op == nullptr || node.op->numbers.empty()) continue;
-      const py::object scalars = get(record(index), scalars_name);
-      const auto& holes = node.op->numbers;
-      if (!PyTuple_Check(scalars.ptr()) || PyTuple_GET_SIZE(scalars.ptr()) != node.op->number_count) {
-        by_python_[index] = true;
-        continue;
-      }
-      try {
-        PyObject* const* next = PySequence_Fast_ITEMS(scalars.ptr());
-        for (size_t place = 0; place < holes.size(); ++place) {
-          numbers_[node.first_number + place] = holes[place].convert(next);
-          next += holes[place].count;
-        }
-      } catch (const std::exception&) {  // a call from Python says what is wrong with it, in its turn
-        by_python_[index] = true;
-      }
+      by_python_[index] = !records_->numbers(index, *node.op, numbers_.data() + node.first_number);
     }
   }
 
@@ -547,7 +523,9 @@ class Run {
   const uint64_t number_ = ++last_number_;
   const std::shared_ptr<Plan> plan_;
   const std::shared_ptr<Account> account_;
-  const py::object bridge_, nodes_, sources_;
+  const py::object bridge_;
+  const std::shared_ptr<Records> records_;
+  const py::object sources_;
   const py::dict tensors_, storage_of_;
   int64_t executed_;
   const double origin_s_;

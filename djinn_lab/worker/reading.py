@@ -1,0 +1,74 @@
+"""Reads a program whose plan is known: its nodes stay encoded, as Python looks at few of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+import msgspec
+
+from djinn_lab.srg.program import NodeRecord, Program, Scope, Source, Template, TensorMeta, decode_program
+from djinn_lab.worker.executor import EncodedRecords, Executor
+
+
+class _Encoded(msgspec.Struct, frozen=True):
+    """A :class:`~djinn_lab.srg.program.Program` with encoded nodes."""
+
+    metas: Sequence[TensorMeta]
+    templates: Sequence[Template]
+    scopes: Sequence[Scope]
+    sources: Sequence[Source]
+    nodes: msgspec.Raw
+    keep: Sequence[int] = ()
+    fetch: Sequence[int] = ()
+    release: Sequence[int] = ()
+    rng_state: bytes | None = None
+
+
+_decoder = msgspec.msgpack.Decoder(_Encoded)
+_decode_node = msgspec.msgpack.Decoder(NodeRecord).decode
+
+
+class LazyNodes(Sequence[NodeRecord]):
+    """Nodes that are decoded when they are asked for. ``records``: the extension reads from them."""
+
+    def __init__(self, records: EncodedRecords) -> None:
+        self.records = records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> NodeRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NodeRecord]: ...
+    def __getitem__(self, index: int | slice) -> NodeRecord | list[NodeRecord]:
+        if isinstance(index, slice):
+            return [self._node(place) for place in range(*index.indices(len(self)))]
+        return self._node(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[NodeRecord]:
+        return map(self._node, range(len(self)))
+
+    def _node(self, index: int) -> NodeRecord:
+        return _decode_node(self.records.encoded(index))
+
+
+def read_program(encoded: bytes, executor: Executor) -> Program:
+    """As :func:`~djinn_lab.srg.program.decode_program`, with :class:`LazyNodes`."""
+    try:
+        found = _decoder.decode(encoded)
+        nodes = LazyNodes(executor.EncodedRecords(bytes(found.nodes)))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+        return decode_program(encoded)  # says what is wrong with it
+    return Program(
+        found.metas,
+        found.templates,
+        found.scopes,
+        found.sources,
+        nodes,
+        found.keep,
+        found.fetch,
+        found.release,
+        found.rng_state,
+    )
