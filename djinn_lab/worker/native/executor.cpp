@@ -77,7 +77,7 @@ PYBIND11_MODULE(djinn_executor, module) {
         auto records = py::isinstance<EncodedRecords>(nodes)
                            ? std::shared_ptr<Records>(py::cast<std::shared_ptr<EncodedRecords>>(nodes))
                            : std::make_shared<DecodedRecords>(nodes);
-        return std::make_unique<Run>(std::move(plan), std::move(account), std::move(bridge), std::move(records), sources,
+        return std::make_unique<Run>(plan, account, std::move(bridge), records, sources,
                                      std::move(tensors), std::move(storage_of), executed, origin_s, std::move(stop));
       });
 }
