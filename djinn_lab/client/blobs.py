@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import uuid
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import blake3
@@ -15,6 +17,8 @@ from djinn_lab.protocol.messages import BlobStored, Fetched, QueryBlobs
 
 CHUNK_BYTES = 8 * 2**20
 TIMEOUT_S = 300.0
+AHEAD_BYTES_MIN = 4 * 2**20
+"""Fewer bytes are written only when the pool said that it lacks them; a thread would gain nothing."""
 
 
 def digest_of(data: memoryview) -> str:
@@ -39,6 +43,8 @@ class BlobTransfer:
     def __init__(self, connection: Connection, token: str) -> None:
         self._connection = connection
         self._known: set[str] = set()
+        self._held_sizes: set[int] = set()
+        self._writer = ThreadPoolExecutor(1, "djinn-upload")
         directory = connection.welcome.blob_directory
         shared = directory is not None and os.access(directory, os.W_OK)  # another user's is not writable
         self._directory = Path(directory) if directory is not None and shared else None
@@ -52,28 +58,58 @@ class BlobTransfer:
         self.downloaded_bytes = 0
 
     def stage(self, data: memoryview) -> str:
-        digest = digest_of(data)
-        if digest in self._known:
-            return digest
-        self._connection.send(QueryBlobs([digest]))
-        answer = self._connection.receive_missing()
-        if digest in answer.digests:
-            self._upload(digest, data)
+        """Upload what the pool lacks; its digest.
+
+        Large data is written while it is hashed, unless the pool had what was staged last of this size: then
+        it probably has this, too.
+        """
+        if self._directory is None or data.nbytes < AHEAD_BYTES_MIN or data.nbytes in self._held_sizes:
+            digest = digest_of(data)
+            if self._lacks(digest, data.nbytes):
+                self._upload(digest, data)
+        else:
+            digest = self._write_ahead(data, self._directory)
         self._known.add(digest)
         return digest
+
+    def _write_ahead(self, data: memoryview, directory: Path) -> str:
+        ahead = directory / uuid.uuid4().hex
+        writing = self._writer.submit(write_blob, ahead, data)
+        try:
+            digest = digest_of(data)
+            if self._lacks(digest, data.nbytes):
+                writing.result()
+                ahead.rename(directory / digest)
+                self._stored(digest, data.nbytes)
+        finally:
+            wait([writing])  # the thread reads the tensor
+            ahead.unlink(missing_ok=True)
+        return digest
+
+    def _lacks(self, digest: str, nbytes: int) -> bool:
+        if digest in self._known:
+            return False
+        self._connection.send(QueryBlobs([digest]))
+        lacks = digest in self._connection.receive_missing().digests
+        (self._held_sizes.discard if lacks else self._held_sizes.add)(nbytes)
+        return lacks
 
     def unpinned(self) -> None:
         """A submit went out: from now on the pool may evict what it was told to keep."""
         self._known.clear()
 
     def _upload(self, digest: str, data: memoryview) -> None:
-        self.uploaded_bytes += data.nbytes
         if self._directory is not None:
             write_blob(self._directory / digest, data)
-            self._connection.send(BlobStored(digest, data.nbytes))
+            self._stored(digest, data.nbytes)
             return
+        self.uploaded_bytes += data.nbytes
         chunks = (bytes(data[start : start + CHUNK_BYTES]) for start in range(0, data.nbytes, CHUNK_BYTES))
         self._check(lambda: self._http.put(f"/v1/blobs/{digest}", content=chunks))
+
+    def _stored(self, digest: str, nbytes: int) -> None:
+        self.uploaded_bytes += nbytes
+        self._connection.send(BlobStored(digest, nbytes))
 
     def read(self, fetched: Fetched) -> torch.Tensor:
         """A fetched value as a contiguous plain tensor."""
@@ -106,4 +142,5 @@ class BlobTransfer:
         return response
 
     def close(self) -> None:
+        self._writer.shutdown()
         self._http.close()
