@@ -51,6 +51,10 @@ class Storage:
         """All its bytes as uint8."""
         return torch.empty(0, dtype=torch.uint8, device=self.handle.device).set_(self.handle)
 
+    def is_filled_by(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor on it is contiguous and takes all its bytes."""
+        return tensor.nbytes == self.nbytes and tensor.is_contiguous()
+
     def pieces(self) -> Cut:
         if self.cut is None:
             size = CUDA_PIECE_BYTES if self.handle.device.type == "cuda" else PIECE_BYTES

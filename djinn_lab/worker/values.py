@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from djinn_lab.errors import DeviceMemoryError
-from djinn_lab.worker.cuts import KvCut
+from djinn_lab.worker.cuts import KvCut, same_but_tokens
 from djinn_lab.worker.executor import Transient
 from djinn_lab.worker.loading import Loading
 from djinn_lab.worker.memory_account import MemoryAccount
@@ -249,7 +249,7 @@ class SessionValues:
         if storage.nbytes != tensor.nbytes or not tensor.is_contiguous() or storage.cut is not None:
             return
         shape = tuple(tensor.shape)
-        if before.numel() and not _same_but_tokens(before, tensor):
+        if before.numel() and not same_but_tokens(before, tensor):
             return
         cut = KvCut.of(shape, tensor.element_size())
         source = self.storage_of.get(past)  # type: ignore[arg-type]
@@ -259,7 +259,7 @@ class SessionValues:
             storage.cut = cut
             storage.kv_bytes = cut.nbytes
             self.kv_bytes += cut.nbytes
-            if source is not None and _is_all_of(before, source) and cut.grows_from(source.cut):
+            if source is not None and source.is_filled_by(before) and cut.grows_from(source.cut):
                 if source.chain is None:
                     source.chain = Chain(source, storages=[source])
                 storage.chain = source.chain.grow(source, storage, self.tiers.store)
@@ -397,13 +397,3 @@ class SessionValues:
         ready = max(0, worth - (storage.stored_bytes - in_tail))
         self.ready_bytes += ready - storage.ready_bytes
         storage.ready_bytes = ready
-
-
-def _is_all_of(tensor: torch.Tensor, storage: Storage) -> bool:
-    return tensor.nbytes == storage.nbytes and tensor.is_contiguous()
-
-
-def _same_but_tokens(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.dim() != other.dim():
-        return False
-    return all(one.shape[place] == other.shape[place] for place in (0, 1, 3))
