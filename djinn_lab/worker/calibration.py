@@ -21,6 +21,7 @@ from djinn_lab.srg.program import (
 )
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.messages import DeviceMeasured
+from djinn_lab.worker.outcome import StopSignal
 
 CHAIN_OPS = 200
 
@@ -37,7 +38,8 @@ def measure(device: torch.device, budget_s: float = 0.5) -> DeviceMeasured:
     matmul_s = _median_s(lambda: torch.mm(left, right), device, share)
     copy_s = _median_s(lambda: target.copy_(big), device, share)
     program = encode_program(_chain())
-    op_s = _median_s(lambda: _run(program, device), device, share) / CHAIN_OPS
+    interpreter = Interpreter(device, 2**20, Path())
+    op_s = _median_s(lambda: _run(program, interpreter), device, share) / CHAIN_OPS
     return DeviceMeasured(2 * size**3 / matmul_s, 2 * big.nbytes / copy_s, op_s)
 
 
@@ -52,9 +54,9 @@ def _chain() -> Program:
     return Program(metas, [add], [Scope("", 0, "calibration", 0, "other")], [source], nodes)
 
 
-def _run(program: bytes, device: torch.device) -> None:
-    interpreter = Interpreter(device, 2**20, Path())
-    outcome = interpreter.run("calibration", program, {}, lambda: None, lambda done, total: None)
+def _run(program: bytes, interpreter: Interpreter) -> None:
+    """As a program runs whose like has run before."""
+    outcome = interpreter.run("calibration", program, {}, StopSignal(), lambda done, total: None, b"chain")
     assert outcome.failure is None, outcome.failure
 
 
