@@ -66,12 +66,15 @@ class Comparisons:
 
     def __init__(self, off: Off = ()) -> None:
         self._parts = deque(off, maxlen=COMPARED_MAX)
+        self._error: ForecastError | None = None
+        self._added = True
 
     def add(self, foretold: Foretold, use: Use) -> bool:
         """Whether they could be compared."""
         comparable = foretold.device_s is not None and use.device_s > 0 and use.peak_bytes > 0
         if foretold.device_s is not None and comparable:
             device = abs(foretold.device_s - use.device_s) / use.device_s
+            self._added = True
             self._parts.append((device, abs(foretold.peak_bytes - use.peak_bytes) / use.peak_bytes))
         return comparable
 
@@ -81,10 +84,11 @@ class Comparisons:
 
     @property
     def error(self) -> ForecastError | None:
-        if len(self._parts) < COMPARED_MIN:
-            return None
-        device, peak = zip(*self._parts, strict=True)
-        return ForecastError(len(device), median(device), median(peak))
+        if self._added and len(self._parts) >= COMPARED_MIN:
+            device, peak = zip(*self._parts, strict=True)
+            self._error = ForecastError(len(device), median(device), median(peak))
+        self._added = False
+        return self._error
 
 
 def from_runs(uses: Sequence[Use], error: ForecastError | None) -> Foretold:

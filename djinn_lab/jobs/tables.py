@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 
 from msgspec.structs import replace
@@ -16,6 +17,8 @@ from djinn_lab.jobs.states import IN_LINE, TRANSITIONS, IllegalEvent, JobState, 
 
 FINISHED_JOBS_MAX = 200
 """How many finished jobs are remembered, with their stories."""
+LABELLED_MAX = 1024
+"""Devices whose labels are remembered: every decision looks at all of them several times."""
 OUTCOME_MOVES = {"done": Move.FINISH, "failed": Move.FAIL, "cancelled": Move.CANCEL}
 
 
@@ -45,15 +48,25 @@ class Device:
     @property
     def labels(self) -> frozenset[str]:
         """What operators gave it, and its own."""
-        return self.given_labels | self.own_labels
+        return _all_labels(self.device, self.numa_node, self.given_labels)
 
     @property
     def own_labels(self) -> frozenset[str]:
         """Its kind, and its NUMA node, unless operators say that it is on another."""
-        own = {f"kind={self.device.partition(':')[0]}"}
-        if self.numa_node is not None and numa_of(self.given_labels) is None:
-            own.add(f"{NUMA}={self.numa_node}")
-        return frozenset(own)
+        return _own_labels(self.device, self.numa_node, self.given_labels)
+
+
+@lru_cache(LABELLED_MAX)
+def _own_labels(device: str, numa_node: int | None, given: frozenset[str]) -> frozenset[str]:
+    own = {f"kind={device.partition(':')[0]}"}
+    if numa_node is not None and numa_of(given) is None:
+        own.add(f"{NUMA}={numa_node}")
+    return frozenset(own)
+
+
+@lru_cache(LABELLED_MAX)
+def _all_labels(device: str, numa_node: int | None, given: frozenset[str]) -> frozenset[str]:
+    return given | _own_labels(device, numa_node, given)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from hashlib import sha256
+from itertools import islice
 
 import msgspec
 
@@ -71,10 +72,8 @@ class Bookkeeper:
             now_s = self.ledger.clock.now_s()
             record = self.records[submit.job] = JobRecord.of(submit, session.session, session.user, now_s)
             session.jobs += 1
-            over = [old for old, other in self.records.items() if other.finished_at is not None]
-            for old in over:
-                if len(self.records) <= RECORDS_MAX:
-                    break
+            over = (old for old, other in self.records.items() if other.finished_at is not None)
+            for old in list(islice(over, max(0, len(self.records) - RECORDS_MAX))):
                 self._save(old)
                 del self.records[old]
                 self.remember([old])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -212,6 +213,7 @@ async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
             context.ready = True
             await context.notebooks.start(info.url, data_directory() / NOTEBOOKS)
             write_runtime(info)
+            gc.freeze()  # what was imported stays; no collection has to look at it again
             log.info("pool %s is ready at %s", info.pool, info.url)
             await _first(stopped.wait(), running.serving, heartbeat, ended)
     except sa.exc.SQLAlchemyError:
