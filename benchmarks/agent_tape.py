@@ -13,8 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from djinn_lab.capture.backend import Cut, RunResult
-from djinn_lab.capture.modes import capturing
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import capturing, make_recorder
 from djinn_lab.srg.program import Program, Source, encode_program
 
 HIDDEN, LAYERS, HEADS, VOCABULARY = 256, 4, 8, 2048
@@ -81,7 +80,7 @@ class _Tape:
 def record_tape(shape: Shape) -> Tape:
     """Random weights, from seed 0."""
     backend = _Tape()
-    recorder = Recorder(backend)
+    recorder = make_recorder(backend)
     model, cache = _model(), None
     token: torch.Tensor | None = None
     turns = []

@@ -12,9 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.capture.dispatch_mode import UnwrappedDispatchMode
-from djinn_lab.capture.modes import capturing
-from djinn_lab.capture.recorder import Recorder
-from djinn_lab.srg.program import Program
+from djinn_lab.capture.recorders import capturing, make_recorder
+from djinn_lab.srg.program import EncodedProgram
 
 
 class Contender(Protocol):
@@ -57,9 +56,8 @@ class NullBackend:
     def release(self, values: Sequence[int]) -> None:
         pass
 
-    def submit(self, program: Program, cut: Cut) -> None:
-        assert not program.fetch
-        self._nodes = len(program.nodes)
+    def submit(self, program: EncodedProgram, cut: Cut) -> None:
+        self._nodes = program.nodes
 
     def is_done(self) -> bool:
         return True
@@ -72,7 +70,7 @@ class Djinn:
     device = "cpu"
 
     def __init__(self) -> None:
-        self.recorder = Recorder(NullBackend())
+        self.recorder = make_recorder(NullBackend())
 
     @contextmanager
     def scope(self) -> Iterator[None]:

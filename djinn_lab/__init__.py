@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from djinn_lab.capture.lazy import is_lazy
     from djinn_lab.client.announcing import checkpoint, publish
     from djinn_lab.client.connect import connect
     from djinn_lab.client.convenience import execute_model, fetch
@@ -19,6 +20,7 @@ __all__ = [
     "connect",
     "execute_model",
     "fetch",
+    "is_lazy",
     "load_ipython_extension",
     "publish",
     "unload_ipython_extension",
@@ -29,6 +31,7 @@ _HOMES = {
     "connect": "djinn_lab.client.connect",
     "execute_model": "djinn_lab.client.convenience",
     "fetch": "djinn_lab.client.convenience",
+    "is_lazy": "djinn_lab.capture.lazy",
     "load_ipython_extension": "djinn_lab.magics.extension",
     "publish": "djinn_lab.client.announcing",
     "unload_ipython_extension": "djinn_lab.magics.extension",

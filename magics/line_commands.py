@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.session import Session
 from djinn_lab.client.session_memory import read_memory
@@ -207,7 +207,7 @@ def list_variables(notebook: Notebook, words: list[str]) -> str:
     found = {
         name: value
         for name, value in notebook.shell.user_ns.items()
-        if type(value) is LazyTensor and not name.startswith("_")
+        if is_lazy(value) and not name.startswith("_")
     }
     if not found:
         return "no variable is a lazy tensor"

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from djinn_lab.srg.program import Program, TensorMeta
+from djinn_lab.srg.program import EncodedProgram, TensorMeta
 
 INLINE_SOURCE_BYTES_MAX = 64 * 2**10
 """Sources up to this size travel in the program; larger ones are staged as blobs."""
@@ -52,7 +52,7 @@ class Backend(Protocol):
         """Nobody holds these values any more."""
         ...
 
-    def submit(self, program: Program, cut: Cut) -> None:
+    def submit(self, program: EncodedProgram, cut: Cut) -> None:
         """Begin to run. The answer to the one before was taken."""
         ...
 

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from djinn_lab.capture.replaced import replaced
+
 _AUTOCAST: Any = torch.amp.autocast_mode.autocast
 _SCALER: Any = torch.amp.GradScaler
 _GENERATOR: Any = torch._C.Generator
@@ -102,18 +104,8 @@ _WITHOUT_CUDA: tuple[tuple[Any, str, Any], ...] = (
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
-    old = getattr(owner, name)
-    setattr(owner, name, new)
-    try:
-        yield
-    finally:
-        setattr(owner, name, old)
-
-
-@contextmanager
 def cuda_answers() -> Iterator[None]:
     with ExitStack() as stack:
         for replacement in (*_ALWAYS, *(() if torch.cuda.is_available() else _WITHOUT_CUDA)):
-            stack.enter_context(_replaced(*replacement))
+            stack.enter_context(replaced(*replacement))
         yield

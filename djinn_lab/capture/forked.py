@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.errors import CaptureError
-
-if TYPE_CHECKING:
-    from djinn_lab.capture.pool_copies import PoolCopies
 
 DEPTH_MAX = 6
 
@@ -56,15 +53,14 @@ def check_process(owner: int) -> None:
         )
 
 
-def fetch_for_workers(copies: PoolCopies, loader: DataLoader[Any]) -> None:
+def fetch_for_workers(recorder: Any, loader: DataLoader[Any]) -> None:
     """Bring the values of the data set here, as its workers will read them."""
     if loader.num_workers > 0:
-        values = [tensor._value for tensor in _lazy_tensors(loader.dataset, DEPTH_MAX)]
-        copies.fetch_whole(values, "a data loader's workers")
+        recorder.fetch_whole(list(_lazy_tensors(loader.dataset, DEPTH_MAX)), "a data loader's workers")
 
 
-def _lazy_tensors(item: object, depth: int) -> Iterator[LazyTensor]:
-    if isinstance(item, LazyTensor):
+def _lazy_tensors(item: object, depth: int) -> Iterator[torch.Tensor]:
+    if isinstance(item, torch.Tensor) and is_lazy(item):
         yield item
     elif depth and not isinstance(item, (str, bytes, torch.Tensor, torch.nn.Module)):
         if isinstance(item, dict):

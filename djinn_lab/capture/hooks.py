@@ -33,11 +33,11 @@ class ModulePaths:
 
     def path(self, module: torch.nn.Module, is_root: bool) -> str:
         if is_root:
-            self._current = self._of_root(module)
+            self._current = self.of_root(module)
         name = self._current.get(id(module))
         return type(module).__name__ if name is None else name
 
-    def _of_root(self, root: torch.nn.Module) -> dict[int, str]:
+    def of_root(self, root: torch.nn.Module) -> dict[int, str]:
         names = self._roots.get(root)
         if names is None:
             top = type(root).__name__
@@ -114,23 +114,22 @@ def optimizer_hooks(recorder: Recorder) -> Iterator[None]:
 @contextmanager
 def loader_on_host(recorder: Recorder) -> Iterator[None]:
     """Fetching and collating batches stays in the notebook process."""
-    placement = recorder.placement
     next_batch, start = _BaseDataLoaderIter.__next__, DataLoader.__iter__
 
     def on_host(function: Any) -> Any:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not recorder.captures_here:
                 return function(*args, **kwargs)
-            outer, placement.host_only = placement.host_only, True
+            outer, recorder.host_only = recorder.host_only, True
             try:
                 return function(*args, **kwargs)
             finally:
-                placement.host_only = outer
+                recorder.host_only = outer
 
         return wrapper
 
     def start_workers(loader: DataLoader[Any]) -> Any:
-        fetch_for_workers(recorder.copies, loader)
+        fetch_for_workers(recorder, loader)
         return start(loader)
 
     _BaseDataLoaderIter.__next__ = on_host(next_batch)  # type: ignore[method-assign]

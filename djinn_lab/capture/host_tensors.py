@@ -21,10 +21,10 @@ from djinn_lab.capture.identity import is_in_a_graph, take_over
 from djinn_lab.capture.ledger import Ledger
 from djinn_lab.capture.memory_bytes import bytes_of, travelling
 from djinn_lab.capture.pool_copies import PoolCopies
+from djinn_lab.capture.refusals import refuse_unsupported
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.tensor import LazyTensor, wrap
 from djinn_lab.capture.values import Layout, Owner, Storage, Value, read_as
-from djinn_lab.errors import CaptureError
 from djinn_lab.srg.program import Residency
 
 
@@ -159,24 +159,6 @@ class HostTensors:
         """Turn a plain tensor into a lazy one, keeping its identity. False when torch refuses."""
         self.forget(tensor)
         return take_over(tensor, lazy)
-
-
-def refuse_unsupported(tensor: torch.Tensor) -> None:
-    if tensor.layout is not torch.strided:
-        raise CaptureError(
-            f"{tensor.layout} tensors cannot be captured.",
-            "Run this cell with %%local, or use .to_dense() first.",
-        )
-    if type(tensor) is not torch.Tensor and not isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)):
-        raise CaptureError(
-            f"tensors of the subclass {type(tensor).__qualname__} cannot be captured.",
-            "Run this cell with %%local, or use .as_subclass(torch.Tensor) first.",
-        )
-    if tensor.device.type != "cpu":
-        raise CaptureError(
-            f"a tensor on {tensor.device} cannot be captured.",
-            "Move it to the host with .cpu() before the cell.",
-        )
 
 
 def _storage_address(tensor: torch.Tensor) -> int:

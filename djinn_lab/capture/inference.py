@@ -84,6 +84,11 @@ class Plan:
             and not dynamic
         )
 
+    @property
+    def packed(self) -> bytes:
+        """The template as it travels."""
+        return _encode_template(self.template)
+
 
 def encode_literal(value: Any) -> Argument:
     """A static argument as wire data. Raises CaptureError on what cannot be data."""

@@ -164,7 +164,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
 
 
 @contextmanager
-def capturing(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
+def captured_cell(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
     """Record everything inside. What is pending at the end stays pending: the caller flushes."""
     if recorder.capturing:
         yield

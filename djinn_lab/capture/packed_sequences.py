@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from djinn_lab.capture.tensor import LazyTensor, plain
+from djinn_lab.capture.lazy import is_lazy
 
 if TYPE_CHECKING:
     from djinn_lab.capture.recorder import Recorder
@@ -22,8 +22,8 @@ PACK = torch.ops.aten._pack_padded_sequence.default
 def pack(recorder: Recorder, padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
     """The rows in the order of time (recorded), and the counts (a plain tensor)."""
     with recorder.paused_recording():
-        if _lazy(lengths):
-            lengths = plain(lengths, "the lengths of packed sequences")
+        if is_lazy(lengths):
+            lengths = recorder.fetch_tensors([lengths], "the lengths of packed sequences")[0]
         outer = tuple(padded.shape[:2])
         numbers = torch.arange(outer[0] * outer[1]).view(*outer, 1)
         order, counts = PACK(numbers, lengths, batch_first)
@@ -40,7 +40,11 @@ def pad(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What torch does in C++: one copy for each run of steps with equally many sequences."""
     with recorder.paused_recording():
-        running = (plain(counts, "the lengths of packed sequences") if _lazy(counts) else counts).tolist()
+        running = (
+            recorder.fetch_tensors([counts], "the lengths of packed sequences")[0]
+            if is_lazy(counts)
+            else counts
+        ).tolist()
     steps, sequences = len(running), running[0]
     if 0 < total_length < steps:
         raise RuntimeError(
@@ -60,7 +64,3 @@ def pad(
     with recorder.paused_recording():
         host_lengths = torch.tensor(lengths)
     return (padded.transpose(0, 1) if batch_first else padded), host_lengths
-
-
-def _lazy(tensor: torch.Tensor) -> bool:
-    return type(tensor) is LazyTensor

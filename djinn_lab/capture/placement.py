@@ -57,7 +57,7 @@ class Placement:
                 )
             return False
         written = list(signature.written_tensors(args, kwargs))
-        stays = self.host_only or _stays(signature, args, kwargs, tensors)
+        stays = self.host_only or stays_on_host(signature, args, kwargs, tensors)
         stays = stays or any(self._host.must_write(tensor) for tensor in written)
         if not stays and not self._host.share_memory(written, tensors):
             return False
@@ -70,7 +70,7 @@ class Placement:
         return True
 
 
-def _stays(
+def stays_on_host(
     signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
 ) -> bool:
     if not signature.on_pool:

@@ -18,6 +18,7 @@ from djinn_lab.capture.assembly import PendingSource
 from djinn_lab.capture.backend import INLINE_SOURCE_BYTES_MAX, Cut
 from djinn_lab.capture.exposure import Exposures, is_shown_to_numpy
 from djinn_lab.capture.memory_bytes import bytes_of_storage
+from djinn_lab.capture.nodes import PythonNodes
 from djinn_lab.capture.segment import Segment, paused
 from djinn_lab.capture.signature import signature_of
 from djinn_lab.capture.tensor import LazyTensor, wrap
@@ -36,10 +37,11 @@ views."""
 
 
 class PoolCopies:
-    def __init__(self, owner: Owner, segment: Segment) -> None:
+    def __init__(self, owner: Owner, segment: Segment, nodes: PythonNodes) -> None:
         self._owner = owner
         self._segment = segment
-        self._ledger = segment.ledger
+        self._nodes = nodes
+        self._ledger = nodes.ledger
         self.exposures = Exposures()
 
     # ---------------------------------------------------------------- to the pool
@@ -122,8 +124,8 @@ class PoolCopies:
         signature = signature_of(func)
         args = (wrap(base), *more)
         call = Arguments(lambda tensor: base, signature, args, {})
-        plan = self._segment.plan(signature, call, args, {})
-        self._segment.push(plan, call, (view.id,), (view.storage.id,), (), False)
+        plan = self._nodes.plan(signature, call, args, {})
+        self._nodes.push(plan, call, (view.id,), (view.storage.id,), (), False)
 
     def add_source(self, value: Value, data: memoryview) -> None:
         """``value`` begins with these bytes."""
@@ -195,12 +197,12 @@ class PoolCopies:
 
     def before_cut(self, cause: str) -> None:
         """Raises when a cut for this cause is forbidden."""
-        self._segment.before_cut(Cut(cause, self._segment.scopes.line()))
+        self._segment.before_cut(Cut(cause, self._nodes.line()))
 
     def _bring(self, targets: Sequence[Value], cause: str) -> list[torch.Tensor]:
         if not targets:
             return []
-        cut = Cut(cause, self._segment.scopes.line())
+        cut = Cut(cause, self._nodes.line())
         return self._segment.flush(cut, [target.id for target in targets])
 
     def _target(self, value: Value, whole: bool) -> Value:

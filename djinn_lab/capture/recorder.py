@@ -12,7 +12,7 @@ The :class:`~djinn_lab.capture.segment.Segment` sends what is still reachable an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from threading import RLock, get_ident
 from typing import Any
 
@@ -28,6 +28,7 @@ from djinn_lab.capture.host_tensors import HostTensors
 from djinn_lab.capture.identity import is_in_a_graph
 from djinn_lab.capture.inference import Output, Plan
 from djinn_lab.capture.local import run_locally
+from djinn_lab.capture.nodes import PythonNodes
 from djinn_lab.capture.on_host import run_on_host
 from djinn_lab.capture.packed_sequences import PACK, pack
 from djinn_lab.capture.placement import Placement, has_generator, tensors_in
@@ -65,10 +66,11 @@ class Recorder:
 
     def __init__(self, backend: Backend, stream_nodes: int | None = None) -> None:
         self.dead: list[int] = []
-        self.segment = Segment(backend, self.dead, stream_nodes)
-        self.ledger = self.segment.ledger
-        self.scopes = self.segment.scopes
-        self.copies = PoolCopies(self, self.segment)
+        self.nodes = PythonNodes(self.dead)
+        self.segment = Segment(backend, self.nodes, stream_nodes)
+        self.ledger = self.nodes.ledger
+        self.scopes = self.nodes.scopes
+        self.copies = PoolCopies(self, self.segment, self.nodes)
         self.exposures = self.copies.exposures
         self.host = HostTensors(self, self.copies, self.ledger)
         self.placement = Placement(self.host, self.segment)
@@ -80,6 +82,23 @@ class Recorder:
         self.owner: object = None
         guard_data_attribute()
         self.may_display: Callable[[], bool] = lambda: True
+
+    @property
+    def host_only(self) -> bool:
+        """Whatever can stay on the host does (set around data loaders)."""
+        return self.placement.host_only
+
+    @host_only.setter
+    def host_only(self, on: bool) -> None:
+        self.placement.host_only = on
+
+    def replace(self, lazy: torch.Tensor, plain: torch.Tensor) -> None:
+        """Make the object ``lazy`` be what ``plain`` is."""
+        torch.utils.swap_tensors(lazy, plain)
+
+    @property
+    def plans_made(self) -> int:
+        return self.nodes.plans_made
 
     @property
     def captures_here(self) -> bool:
@@ -148,12 +167,12 @@ class Recorder:
         return self.host.must_write(tensor)
 
     def _record(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.segment.is_long and self.capturing:
+        if self.nodes.pending >= self.nodes.look_at and self.capturing:
             self.segment.stream()
         if self.host.dirty and signature.written:
             self.host.settle_views(tensors_in(args, kwargs))
         call = Arguments(self.value_of, signature, args, kwargs)
-        plan = self.segment.plan(signature, call, args, kwargs)
+        plan = self.nodes.plan(signature, call, args, kwargs)
         if plan.dynamic:
             return self._record_dynamic(signature, plan, call, args, kwargs)
         if plan.resized:
@@ -164,7 +183,7 @@ class Recorder:
         self.ops_recorded += 1
         if plan.simple:
             value = self._fresh(plan.layouts[0])
-            self.segment.push(plan, call, (value.id,), (value.storage.id,), (), signature.random)
+            self.nodes.push(plan, call, (value.id,), (value.storage.id,), (), signature.random)
             return wrap(value)
         return self._record_aliasing(signature, plan, call, args, kwargs)
 
@@ -188,7 +207,7 @@ class Recorder:
             values.append(value)
         ids = tuple(None if value is None else value.id for value in values)
         storages = tuple(None if value is None else value.storage.id for value in values)
-        self.segment.push(plan, call, ids, storages, written, signature.random)
+        self.nodes.push(plan, call, ids, storages, written, signature.random)
         if plan.container is None:
             return returned[0]
         return tuple(returned) if issubclass(plan.container, tuple) else returned
@@ -244,7 +263,7 @@ class Recorder:
         unknown = Layout.of(torch.uint8, (0,), (1,))
         values = [self._fresh(unknown) for _ in signature.return_aliases]
         ids = tuple(value.id for value in values)
-        self.segment.push(plan, call, ids, tuple(value.storage.id for value in values), (), signature.random)
+        self.nodes.push(plan, call, ids, tuple(value.storage.id for value in values), (), signature.random)
         metas = self.segment.run(cut)[1]
         returned: list[torch.Tensor] = []
         for value, meta in zip(values, metas, strict=True):
@@ -309,6 +328,22 @@ class Recorder:
         """Plain tensors over the host's copy of each value, brought over where it is not current."""
         return self.copies.fetch(values, cause)
 
+    def fetch_tensors(self, tensors: Sequence[Any], cause: str) -> list[torch.Tensor]:
+        """As :meth:`fetch`, for lazy tensors."""
+        return self.fetch([tensor._value for tensor in tensors], cause)
+
+    @one_thread
+    def fetch_whole(self, tensors: Sequence[Any], cause: str) -> None:
+        """Make the host's copy of the memory behind lazy tensors current, but for what is lost."""
+        known = [t._value for t in tensors if t._value.generation == t._value.storage.generation]
+        self.copies.fetch_whole([value for value in known if value.id not in self.ledger.lost], cause)
+
+    def host_bytes(self, tensor: Any) -> torch.UntypedStorage:
+        """The host's copy of the memory behind a lazy tensor, which must be current."""
+        memory = tensor._value.storage.host
+        assert memory is not None
+        return memory
+
     @one_thread
     def array(self, value: Value, cause: str) -> Any:
         """A numpy array that shares memory with ``value``, as long as it lives."""
@@ -344,7 +379,7 @@ class Recorder:
         base = args[0]._value
         if base.generation == base.storage.generation:
             return self._record(signature, args, kwargs)
-        plan = self.segment.plan(
+        plan = self.nodes.plan(
             signature, Arguments(lambda tensor: base, signature, args, kwargs), args, kwargs
         )
         views: list[LazyTensor] = []
@@ -362,6 +397,12 @@ class Recorder:
         """Before the first op of a cell."""
         with paused():
             self.exposures.look_again()
+
+    def captured_cell(self, cell: str, file: str) -> AbstractContextManager[None]:
+        """Record everything inside. What is pending at the end stays pending: the caller flushes."""
+        from djinn_lab.capture.modes import captured_cell  # which knows recorders
+
+        return captured_cell(self, cell, file)
 
     @contextmanager
     def paused_recording(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from djinn_lab.capture.segment import paused
 from djinn_lab.capture.signature import signature_of
 from djinn_lab.capture.tensor import LazyTensor, become, wrap
 from djinn_lab.capture.values import Storage, Value
-from djinn_lab.srg.program import Program
+from djinn_lab.srg.program import EncodedProgram, Program
 
 NOT_COMPUTED = "this value was not computed: dry run (its cell ran under --dry-run)."
 _CELL_END = "cell end"
@@ -54,8 +54,8 @@ class _Collector:
     def release(self, values: Sequence[int]) -> None:
         pass
 
-    def submit(self, program: Program, cut: Cut) -> None:
-        self.programs.append(program)
+    def submit(self, program: EncodedProgram, cut: Cut) -> None:
+        self.programs.append(program.program)
 
     def is_done(self) -> bool:
         return True

@@ -17,13 +17,12 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from djinn_lab.capture.dispatch_mode import UnwrappedDispatchMode
+from djinn_lab.capture.lazy import is_lazy, memory_of
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.signature import Signature, signature_of
-from djinn_lab.capture.tensor import LazyTensor
-from djinn_lab.capture.values import Storage, Value
 
 if TYPE_CHECKING:
-    from djinn_lab.capture.recorder import Recorder
+    from djinn_lab.capture.recorders import Recorder
 
 CAUSE = "verify"
 _UNINITIALISED = ("aten.empty", "aten.new_empty")
@@ -37,10 +36,9 @@ class Shadow(UnwrappedDispatchMode):
         super().__init__()
         self._recorder = recorder
         self._differs = differs
-        self._values: WeakKeyDictionary[Value, torch.Tensor] = WeakKeyDictionary()
-        self._storages: WeakKeyDictionary[Storage, torch.UntypedStorage] = WeakKeyDictionary()
+        self._memories: WeakKeyDictionary[Any, torch.UntypedStorage] = WeakKeyDictionary()
         self._plain: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
-        self._changed: WeakKeyDictionary[Storage, bool] = WeakKeyDictionary()
+        self._changed: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         self._stream = torch.default_generator.get_state()
         self._host_stream = self._stream
         self.failure: tuple[int, Exception] | None = None
@@ -61,7 +59,7 @@ class Shadow(UnwrappedDispatchMode):
         except BaseException as error:  # noqa: BLE001 - re-raised as it is
             raise error.with_traceback(None) from None
         with paused(), torch.no_grad():
-            if call is not None or any(type(leaf) is LazyTensor for leaf in tree_leaves(returned)):
+            if call is not None or any(is_lazy(leaf) for leaf in tree_leaves(returned)):
                 self._follow(signature, call or self._inputs(signature, args, kwargs), returned)
             self._host_stream = torch.default_generator.get_state()
         return returned
@@ -70,14 +68,14 @@ class Shadow(UnwrappedDispatchMode):
 
     def was_changed(self, tensor: torch.Tensor) -> bool:
         """Did the cell make this tensor, or write to it?"""
-        if type(tensor) is LazyTensor:
-            return tensor._value.storage in self._changed
+        if is_lazy(tensor):
+            return memory_of(tensor) in self._changed
         return tensor.layout is torch.strided and tensor.untyped_storage().data_ptr() in self._plain
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """What eager torch has in place of ``tensor``."""
-        if type(tensor) is LazyTensor:
-            return self._of_value(tensor._value)
+        if is_lazy(tensor):
+            return self._of_lazy(tensor)
         entry = self._plain.get(tensor.untyped_storage().data_ptr())
         if entry is None:
             return tensor
@@ -90,13 +88,11 @@ class Shadow(UnwrappedDispatchMode):
         """The shadow call, taken before the op runs (what it writes must be shadowed as it was); None when
         it is only about plain tensors that the pool has nothing to do with."""
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        lazy = any(type(tensor) is LazyTensor for tensor in tensors)
-        shadowed = any(
-            type(tensor) is not LazyTensor and self.was_changed(tensor) for tensor in tensors if self._plain
-        )
-        if signature.written and not self._recorder.placement.host_only:
+        lazy = any(is_lazy(tensor) for tensor in tensors)
+        shadowed = any(not is_lazy(tensor) and self.was_changed(tensor) for tensor in tensors if self._plain)
+        if signature.written and not self._recorder.host_only:
             for tensor in self._written(signature, args, kwargs):
-                if type(tensor) is not LazyTensor and (lazy or tensor.dim()):
+                if not is_lazy(tensor) and (lazy or tensor.dim()):
                     self._shadow_plain(tensor)
                     shadowed = True
         if not (lazy or shadowed or signature.random):
@@ -137,14 +133,14 @@ class Shadow(UnwrappedDispatchMode):
             self._note(signature, ours, theirs)
 
     def _note(self, signature: Signature, ours: Any, theirs: Any) -> None:
-        if type(ours) is LazyTensor:
-            value = ours._value
+        if is_lazy(ours):
             if theirs is None:
                 return  # some CPU kernels return no workspace where their shape rule says one
-            self._values[value] = theirs
-            self._storages.setdefault(value.storage, theirs.untyped_storage())
+            memory = memory_of(ours)
+            if memory not in self._memories:
+                self._memories[memory] = _laid_out_like(ours, theirs).untyped_storage()
             if signature.written or not signature.is_view:
-                self._changed[value.storage] = True
+                self._changed[memory] = True
         elif isinstance(theirs, (bool, int, float, complex)) and ours != theirs and ours == ours:
             self._differs(signature.name, ours, theirs)
 
@@ -154,30 +150,20 @@ class Shadow(UnwrappedDispatchMode):
             argument = signature.argument(name, args, kwargs)
             found.extend(argument if isinstance(argument, (list, tuple)) else [argument])
         for tensor in found:
-            if type(tensor) is LazyTensor:
-                self._changed[tensor._value.storage] = True
+            if is_lazy(tensor):
+                self._changed[memory_of(tensor)] = True
         return [tensor for tensor in found if tensor is not None]
 
     # ---------------------------------------------------------------- shadows
 
-    def _of_value(self, value: Value) -> torch.Tensor:
-        found = self._values.get(value)
+    def _of_lazy(self, tensor: torch.Tensor) -> torch.Tensor:
+        memory = memory_of(tensor)
+        found = self._memories.get(memory)
         if found is None:
-            memory = self._storages.get(value.storage)
-            if memory is None:
-                memory = self._storages[value.storage] = self._bytes_of(value)
-            layout = value.layout
-            found = torch.empty(0, dtype=layout.dtype).set_(memory, value.offset, layout.shape, layout.stride)
-            self._values[value] = found
-        return found
-
-    def _bytes_of(self, value: Value) -> torch.UntypedStorage:
-        storage = value.storage
-        if not storage.host_is_current():
-            self._recorder.copies.fetch_whole([value], CAUSE)
-        assert storage.host is not None
-        copied: torch.UntypedStorage = storage.host.clone()
-        return copied
+            self._recorder.fetch_whole([tensor], CAUSE)
+            found = self._memories[memory] = self._recorder.host_bytes(tensor).clone()
+        view = torch.empty(0, dtype=tensor.dtype)
+        return _with_bits(view.set_(found, tensor.storage_offset(), tensor.size(), tensor.stride()), tensor)
 
     def _shadow_plain(self, tensor: torch.Tensor) -> None:
         memory = tensor.untyped_storage()
@@ -189,3 +175,21 @@ class Shadow(UnwrappedDispatchMode):
         state = torch.default_generator.get_state()
         if not torch.equal(state, self._host_stream):
             self._stream = state
+
+
+def _with_bits(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """With the lazy bits of another."""
+    if like.is_conj():
+        tensor = torch._conj(tensor)
+    return torch._neg_view(tensor) if like.is_neg() else tensor
+
+
+def _laid_out_like(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """``theirs``, in memory as the pool keeps it."""
+    theirs = theirs.detach()
+    bits = (ours.is_conj(), ours.is_neg()) == (theirs.is_conj(), theirs.is_neg())
+    if bits and theirs.stride() == ours.stride() and theirs.storage_offset() == ours.storage_offset():
+        return theirs
+    made = torch.empty_strided(tuple(ours.shape), ours.stride(), dtype=ours.dtype)
+    _with_bits(made, ours).copy_(theirs)
+    return made

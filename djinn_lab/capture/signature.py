@@ -96,9 +96,11 @@ class Signature:
         "names",
         "on_pool",
         "ordinary",
+        "ordinary_native",
         "random",
         "return_aliases",
         "returns_tensors",
+        "sets_storage",
         "writes_first_only",
         "written",
     )
@@ -139,6 +141,8 @@ class Signature:
             "aten::resize_as_",
         )
         self.ordinary = self.on_pool and not (self.mutates_layout or self.generator or self.name in _SPECIAL)
+        self.sets_storage = schema.name == "aten::set_"
+        self.ordinary_native = self.on_pool and not self.mutates_layout and self.name not in _SPECIAL
         self.as_view = _as_view(func) if self.mutates_layout else None
 
     def written_tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:

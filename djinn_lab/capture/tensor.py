@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from djinn_lab.capture.lazy import register
 from djinn_lab.capture.values import Owner, Value
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass
@@ -195,12 +196,8 @@ def find_recorder(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Owner:
     raise AssertionError("dispatched without a lazy tensor")
 
 
-def map_tensors(convert: Callable[[torch.Tensor], Any], tree: Any) -> Any:
-    """Apply to every tensor in nested lists, tuples and dicts."""
-    if isinstance(tree, torch.Tensor):
-        return convert(tree)
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(map_tensors(convert, item) for item in tree)
-    if isinstance(tree, dict):
-        return {key: map_tensors(convert, item) for key, item in tree.items()}
-    return tree
+register(
+    lambda item: type(item) is LazyTensor,
+    lambda tensor: tensor._value.storage.recorder,
+    lambda tensor: tensor._value.storage,
+)

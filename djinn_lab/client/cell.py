@@ -8,8 +8,7 @@ from contextlib import ExitStack
 from time import perf_counter
 from types import TracebackType
 
-from djinn_lab.capture.modes import capturing
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import Recorder, capturing
 from djinn_lab.capture.turns import only_cell
 from djinn_lab.client.executor import CellJob, PoolExecutor
 from djinn_lab.client.report import CellReport
@@ -18,7 +17,7 @@ from djinn_lab.jobs import Terms
 from djinn_lab.scheduler import DeviceProfile, ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.merging import merge_programs
-from djinn_lab.srg.program import Program
+from djinn_lab.srg.program import EncodedProgram, Program
 
 
 class Cell:
@@ -66,7 +65,7 @@ class Cell:
         captured."""
         if not self.worked:
             raise UserError("this cell captured no torch work, so it has no graph.")
-        return SRG.from_program(merge_programs(self._job.largest))
+        return SRG.from_program(merge_programs([part.program for part in self._job.largest]))
 
     @property
     def schedule(self) -> ExecutionSchedule:
@@ -76,7 +75,7 @@ class Cell:
 
     def rehearsed(self, programs: Sequence[Program]) -> None:
         """These are what the cell would have sent, for :attr:`graph` and :attr:`schedule`."""
-        self._job.largest = tuple(programs)
+        self._job.largest = tuple(map(EncodedProgram.of, programs))
 
     def __enter__(self) -> Cell:
         file = self._file or sys._getframe(1).f_code.co_filename
@@ -95,7 +94,7 @@ class Cell:
         executor.cell = job
         recorder.segment.gather(job.terms.gang > 1)
         self._ops = recorder.ops_recorded
-        self._plans = recorder.segment.plans_made
+        self._plans = recorder.plans_made
         self._moved = executor.bytes_moved()
         stack.enter_context(capturing(recorder, job.cell, file))
 
@@ -148,7 +147,7 @@ class Cell:
         report.add("capture", now - job.outside_since)
         report.total_s = now - job.started
         report.ops_recorded = recorder.ops_recorded - self._ops
-        report.plan_misses = recorder.segment.plans_made - self._plans
+        report.plan_misses = recorder.plans_made - self._plans
         up, down = self._executor.bytes_moved()
         report.bytes_up, report.bytes_down = max(0, up - self._moved[0]), max(0, down - self._moved[1])
         report.plan_hits = max(0, report.ops_recorded - report.plan_misses)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.capture.lazy import is_lazy, recorder_of
 from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
 
@@ -33,8 +33,8 @@ def _session_of(tree: Any) -> Session | None:
     """The session that the first lazy tensor belongs to."""
     leaves = [*tree.parameters(), *tree.buffers()] if isinstance(tree, torch.nn.Module) else tree_leaves(tree)
     for leaf in leaves:
-        if type(leaf) is LazyTensor:
-            session = leaf._value.storage.recorder.owner
+        if is_lazy(leaf):
+            session = recorder_of(leaf).owner
             assert isinstance(session, Session)
             return session
     return None

@@ -35,7 +35,7 @@ from djinn_lab.protocol.messages import (
     SubmitSegment,
 )
 from djinn_lab.srg.merging import STREAMED
-from djinn_lab.srg.program import Program, encode_program
+from djinn_lab.srg.program import EncodedProgram
 
 CANCEL_TIMEOUT_S = 10.0
 TICK_S = 0.25
@@ -45,8 +45,8 @@ RESUMED_S = 0.0001
 """Between submit and result, less than this is the way from one to the other, not the cell going on."""
 
 
-def _node_count(programs: Sequence[Program]) -> int:
-    return sum(len(program.nodes) for program in programs)
+def _node_count(programs: Sequence[EncodedProgram]) -> int:
+    return sum(program.nodes for program in programs)
 
 
 def _ignore_update(update: JobUpdate) -> None:
@@ -71,12 +71,12 @@ class CellJob:
         self.final = False
         self.finished = False
         self.report = CellReport(cell)
-        self.largest: Sequence[Program] = ()
-        self._parts: list[Program] = []
+        self.largest: Sequence[EncodedProgram] = ()
+        self._parts: list[EncodedProgram] = []
         self.started = perf_counter()
         self.outside_since = self.started
 
-    def add_program(self, program: Program, ends: bool) -> None:
+    def add_program(self, program: EncodedProgram, ends: bool) -> None:
         """Remember the most that was recorded between two cuts; ``ends``: a cut follows."""
         self._parts.append(program)
         if ends:
@@ -90,7 +90,7 @@ class Flight:
     """A segment under way, sent at ``sent`` (this process's ``perf_counter``)."""
 
     job: CellJob
-    program: Program
+    program: EncodedProgram
     cut: Cut
     message: SubmitSegment
     sent: float
@@ -174,7 +174,7 @@ class PoolExecutor:
         if self._connection is not None:
             self._connection.send(ReleaseValues(list(values)))
 
-    def submit(self, program: Program, cut: Cut) -> None:
+    def submit(self, program: EncodedProgram, cut: Cut) -> None:
         job = self.cell or CellJob("fetch", "", self.priority, self.terms)
         if self.cell is None:
             job.final = True
@@ -195,7 +195,7 @@ class PoolExecutor:
         try:
             connection = self.connection  # a new one has been sent nothing
             connection.refuse_unknown(message.terms or NO_TERMS)
-            data, delta, whole_bytes = self._sent.program(encode_program(program))
+            data, delta, whole_bytes = self._sent.program(program.data)
             job.report.graph_bytes += whole_bytes
             job.report.graph_bytes_sent += len(data)
             code, number = self._sent.code(job.code if job.segments == 0 else "")
@@ -268,22 +268,21 @@ class PoolExecutor:
         report.run_s += run_s
         elapsed = perf_counter() - flight.sent
         cut = flight.cut
-        report.cuts.append(CutRecord(cut.cause, cut.line, len(program.nodes), elapsed, run_s))
+        report.cuts.append(CutRecord(cut.cause, cut.line, program.nodes, elapsed, run_s))
         job.finished = job.finished or flight.message.final or result.outcome == "cancelled"
         return self._conclude(result, program, tensors, interrupted)
 
     def _conclude(
-        self, result: SegmentResult, program: Program, tensors: list[torch.Tensor], interrupted: bool
+        self, result: SegmentResult, program: EncodedProgram, tensors: list[torch.Tensor], interrupted: bool
     ) -> RunResult:
         error: BaseException | None = None
         if result.error is not None:
-            error = to_exception(result.error, program)
+            error = to_exception(result.error, program.program)
         elif result.outcome == "cancelled":
             error = CellCancelled("the cell was cancelled")
         if interrupted:
             error = CellCancelled(
-                f"stopped on {result.device or 'the pool'} after {result.executed} of "
-                f"{len(program.nodes)} ops"
+                f"stopped on {result.device or 'the pool'} after {result.executed} of {program.nodes} ops"
             )
         return RunResult(
             result.executed,

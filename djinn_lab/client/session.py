@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from djinn_lab.capture.recorder import Recorder
-from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.capture.lazy import is_lazy, recorder_of
+from djinn_lab.capture.recorders import make_recorder
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.connection import Connection
 from djinn_lab.client.executor import CellJob, PoolExecutor
@@ -34,7 +34,7 @@ class Session:
         self._url, self._token, self._name = url, token, name
         self.profile = profile
         self.executor = PoolExecutor(self._open, profile.session.priority)
-        self.recorder = Recorder(self.executor)
+        self.recorder = make_recorder(self.executor)
         self.recorder.owner = self
         self.last_cell: Cell | None = None
         self._cells = 0
@@ -113,27 +113,27 @@ class Session:
         with self.recorder.paused_recording():
             if isinstance(tree, torch.nn.Module):
                 return self._fetch_module(tree)
-            self._bring([leaf for leaf in tree_leaves(tree) if type(leaf) is LazyTensor])
-            return tree_map(lambda leaf: _plain(leaf) if type(leaf) is LazyTensor else leaf, tree)
+            self._bring([leaf for leaf in tree_leaves(tree) if is_lazy(leaf)])
+            return tree_map(lambda leaf: _plain(leaf) if is_lazy(leaf) else leaf, tree)
 
     def _fetch_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        lazies = [t for t in (*module.parameters(), *module.buffers()) if type(t) is LazyTensor]
+        lazies = [t for t in (*module.parameters(), *module.buffers()) if is_lazy(t)]
         self._bring(lazies)
         return copy.deepcopy(module, {id(lazy): _plain(lazy) for lazy in lazies})
 
     def pull(self, module: torch.nn.Module) -> None:
         """Make a module's parameters and buffers plain again, in place (optimizers keep working)."""
         with self.recorder.paused_recording():
-            lazies = [t for t in (*module.parameters(), *module.buffers()) if type(t) is LazyTensor]
-            gradients = [t.grad for t in lazies if type(t.grad) is LazyTensor]
+            lazies = [t for t in (*module.parameters(), *module.buffers()) if is_lazy(t)]
+            gradients = [t.grad for t in lazies if is_lazy(t.grad)]
             self._bring([*lazies, *gradients])
             for lazy in lazies:
                 plain = _plain(lazy)
-                plain.grad = _plain(lazy.grad) if type(lazy.grad) is LazyTensor else lazy.grad
-                torch.utils.swap_tensors(lazy, plain)
+                plain.grad = _plain(lazy.grad) if is_lazy(lazy.grad) else lazy.grad
+                self.recorder.replace(lazy, plain)
 
     def _bring(self, lazies: list[Any]) -> None:
-        self.recorder.fetch([lazy._value for lazy in lazies], "fetch")
+        self.recorder.fetch_tensors(lazies, "fetch")
 
     def signal_phase(self, phase: str, expected_s: float | None = None) -> PhaseAnswered:
         """A hint that never changes a result: ``IO_WAIT`` (nothing to compute for about ``expected_s``
@@ -164,9 +164,9 @@ class Session:
 
 def _plain(lazy: Any) -> torch.Tensor:
     """An independent plain tensor with the values of a lazy one, a parameter where that is one."""
-    recorder = lazy._value.storage.recorder
+    recorder = recorder_of(lazy)
     with torch.no_grad():
-        plain: torch.Tensor = recorder.fetch([lazy._value], "fetch")[0].clone()
+        plain: torch.Tensor = recorder.fetch_tensors([lazy], "fetch")[0].clone()
     if getattr(lazy, "_is_param", False):
         return torch.nn.Parameter(plain, lazy.requires_grad)
     return plain.requires_grad_(lazy.requires_grad and lazy.is_leaf)

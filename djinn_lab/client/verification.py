@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.shadow import CAUSE, Shadow
-from djinn_lab.capture.tensor import LazyTensor
 from djinn_lab.client.named_tensors import named_tensors
 from djinn_lab.client.session import Session
 from djinn_lab.errors import VerificationError
@@ -39,10 +39,8 @@ class Verification:
     def __enter__(self) -> Verification:
         torch.set_num_threads(self._session.welcome.devices[0].threads)
         recorder = self._session.recorder
-        values = [t._value for _, t in named_tensors(self._namespace) if type(t) is LazyTensor]
-        lost = recorder.ledger.lost
-        known = [v for v in values if v.generation == v.storage.generation and v.id not in lost]
-        recorder.copies.fetch_whole(known, CAUSE)
+        lazies = [tensor for _, tensor in named_tensors(self._namespace) if is_lazy(tensor)]
+        recorder.fetch_whole(lazies, CAUSE)
         self._shadow.__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -54,9 +52,9 @@ class Verification:
         """After the cell ran: one line for people. Raises VerificationError for what differs."""
         found = dict(named_tensors({**self._namespace, "the displayed value": displayed}))
         changed = {name: tensor for name, tensor in found.items() if self._shadow.was_changed(tensor)}
-        lazies = [tensor for tensor in changed.values() if type(tensor) is LazyTensor]
+        lazies = [tensor for tensor in changed.values() if is_lazy(tensor)]
         with self._session.recorder.paused_recording():
-            self._session.recorder.fetch([lazy._value for lazy in lazies], CAUSE)
+            self._session.recorder.fetch_tensors(lazies, CAUSE)
         self._refuse_failure()
         kind = next((i.kind for i in self._session.welcome.devices if i.device == device), "cpu")
         problems = list(self._numbers)
@@ -80,8 +78,8 @@ class Verification:
         self._numbers.append(f"the number read at line {line} ({op}): {ours!r}, eager torch has {theirs!r}")
 
     def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
-        if type(tensor) is LazyTensor:
-            return self._session.recorder.fetch([tensor._value], CAUSE)[0]
+        if is_lazy(tensor):
+            return self._session.recorder.fetch_tensors([tensor], CAUSE)[0]
         return tensor.detach()
 
     def _refuse_failure(self) -> None:

@@ -216,3 +216,26 @@ def decode_program(data: bytes) -> Program:
         return _decoder.decode(data)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(f"not a program: {error}") from None
+
+
+class EncodedProgram:
+    """A program as it travels. ``nodes``: how many it has. Decoded only when somebody looks inside."""
+
+    __slots__ = ("_decoded", "data", "nodes")
+
+    def __init__(self, data: bytes, nodes: int) -> None:
+        self.data = data
+        self.nodes = nodes
+        self._decoded: Program | None = None
+
+    @classmethod
+    def of(cls, program: Program) -> EncodedProgram:
+        encoded = cls(encode_program(program), len(program.nodes))
+        encoded._decoded = program
+        return encoded
+
+    @property
+    def program(self) -> Program:
+        if self._decoded is None:
+            self._decoded = decode_program(self.data)
+        return self._decoded

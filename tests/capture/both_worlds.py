@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from in_process import InProcessBackend
 
-from djinn_lab.capture.modes import capturing
-from djinn_lab.capture.recorder import Recorder
-from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.capture.lazy import is_lazy
+from djinn_lab.capture.recorders import capturing, make_recorder
 
 
 class World:
@@ -36,7 +35,7 @@ class BothWorlds:
 
     def __init__(self) -> None:
         self.backend = InProcessBackend()
-        self.recorder = Recorder(self.backend)
+        self.recorder = make_recorder(self.backend)
         self.eager, self.ours = World(), World()
         self._eager_stream = torch.default_generator.get_state()
         self._cell: ExitStack | None = None
@@ -99,7 +98,7 @@ class BothWorlds:
             assert (got.shape, got.dtype, got.stride()) == (want.shape, want.dtype, want.stride())
             assert got.requires_grad == want.requires_grad
         seen = got.detach().cpu()
-        if not isinstance(got, LazyTensor) and self.in_cell:
+        if not is_lazy(got) and self.in_cell:
             seen = torch.tensor(got.tolist(), dtype=got.dtype).view(got.shape)  # as a user would look
         with self.recorder.paused_recording():
             torch.testing.assert_close(seen, want.detach(), rtol=0, atol=0, equal_nan=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from in_process import InProcessBackend
 
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import Recorder, make_recorder
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def backend() -> InProcessBackend:
 
 @pytest.fixture
 def recorder(backend: InProcessBackend) -> Recorder:
-    return Recorder(backend)
+    return make_recorder(backend)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from in_process import cell
 
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import Recorder
 
 
 def seed(value: int) -> None:

@@ -14,10 +14,9 @@ import blake3
 import torch
 
 from djinn_lab.capture.backend import Cut, RunResult
-from djinn_lab.capture.modes import capturing
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import Recorder, capturing
 from djinn_lab.errors import RemoteError
-from djinn_lab.srg.program import Program, encode_program
+from djinn_lab.srg.program import EncodedProgram, Program, encode_program
 from djinn_lab.srg.validation import validate_program
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.messages import FetchedTensor
@@ -49,8 +48,8 @@ class InProcessBackend:
         for value in values if session is not None else ():
             session.drop(value)
 
-    def submit(self, program: Program, cut: Cut) -> None:
-        self._submitted = program, cut
+    def submit(self, program: EncodedProgram, cut: Cut) -> None:
+        self._submitted = program.program, cut
 
     def is_done(self) -> bool:
         return True

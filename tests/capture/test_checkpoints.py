@@ -10,7 +10,7 @@ from equality import check_cell, difference
 from in_process import cell
 from torch import nn
 
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import Recorder
 
 
 def _step(loss: torch.Tensor) -> torch.Tensor:

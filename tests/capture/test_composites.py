@@ -9,7 +9,7 @@ import torch
 from in_process import InProcessBackend, cell
 from torch.autograd import forward_ad
 
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import Recorder
 
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "svdvals": torch.linalg.svdvals,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from in_process import cell
 
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import Recorder
 
 WRITES: dict[str, Callable[[torch.Tensor], object]] = {
     "into a conjugate": lambda x: x.conj().copy_(torch.ones(3, 2) * 2j),

@@ -11,7 +11,7 @@ from equality import check_cell
 from torch import nn
 from torch.nn import functional as F
 
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import Recorder
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning"),

@@ -10,7 +10,7 @@ import torch
 from in_process import cell
 from torch.nn import functional as F
 
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import Recorder
 
 _aten = torch.ops.aten
 CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

@@ -8,7 +8,7 @@ from in_process import InProcessBackend, cell
 from torch import nn
 
 from djinn_lab.capture.backend import Cut, RunResult
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import make_recorder
 from djinn_lab.errors import PoolLost, ValueLost
 from djinn_lab.srg.program import Program
 
@@ -30,7 +30,7 @@ class LosesOnce(InProcessBackend):
 
 def test_uploaded_and_fetched_values_survive_a_lost_pool() -> None:
     backend = LosesOnce()
-    recorder = Recorder(backend)
+    recorder = make_recorder(backend)
     network = nn.Linear(4, 2)
     with cell(recorder):
         y = network(torch.ones(1, 4))
@@ -53,7 +53,7 @@ def test_uploaded_and_fetched_values_survive_a_lost_pool() -> None:
 
 def test_training_goes_on_after_a_lost_pool_from_what_was_fetched() -> None:
     backend = LosesOnce()
-    recorder = Recorder(backend)
+    recorder = make_recorder(backend)
     network = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
 

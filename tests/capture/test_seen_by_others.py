@@ -12,7 +12,7 @@ from in_process import InProcessBackend, cell
 from safetensors.torch import load_file, save_file, save_model
 from torch import nn
 
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import Recorder
 
 
 def test_numpy_memory_is_read_as_it_is_at_each_use(recorder: Recorder) -> None:

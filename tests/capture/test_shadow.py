@@ -10,10 +10,9 @@ import torch
 from in_process import InProcessBackend
 from torch import nn
 
-from djinn_lab.capture.modes import capturing
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.lazy import is_lazy
+from djinn_lab.capture.recorders import Recorder, capturing
 from djinn_lab.capture.shadow import Shadow
-from djinn_lab.capture.tensor import LazyTensor
 
 
 def _recurrent() -> list[torch.Tensor]:
@@ -77,6 +76,6 @@ def test_shadows_equal_what_the_pool_computes(
     assert not numbers
     assert torch.equal(torch.get_rng_state(), stream)
     for ours, expected in zip(captured, eager, strict=True):
-        plain = recorder.fetch([ours._value], "verify")[0] if type(ours) is LazyTensor else ours
+        plain = recorder.fetch_tensors([ours], "verify")[0] if is_lazy(ours) else ours
         assert torch.equal(plain.detach(), expected.detach())
         assert torch.equal(shadow.of(ours), expected.detach())

@@ -14,7 +14,7 @@ from in_process import InProcessBackend, cell
 from torch import nn
 from torch.nn import functional as F
 
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import Recorder
 
 STEPS = 100
 PARTS = ((20, True), (5, False), (30, True), (5, False), (40, True))

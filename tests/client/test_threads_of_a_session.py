@@ -14,7 +14,7 @@ from real_pool import PoolUnderTest
 from torch import nn
 
 from djinn_lab.capture import turns
-from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.client.session import Session
 from djinn_lab.errors import UserError
 
@@ -83,7 +83,7 @@ def test_cells_of_threads_take_turns(pool: PoolUnderTest, session: Session, own_
                 assert torch.equal(mine.fetch({"kept": kept})["kept"], 2 * y.detach().cpu())
 
         together(train)
-        assert all(type(network[0].weight) is LazyTensor for network in weights)
+        assert all(is_lazy(network[0].weight) for network in weights)
         with sessions[0].capture("afterwards") as cell:
             y = weights[0](torch.ones(1, 32))
         assert cell.report.ops_run > 0

@@ -13,7 +13,7 @@ from architectures import FAMILIES, build, candidate_inputs
 from equality import difference, seed
 from in_process import InProcessBackend, cell
 
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import make_recorder
 from djinn_lab.errors import CaptureError, Refused
 
 Inputs = dict[str, torch.Tensor]
@@ -89,7 +89,7 @@ def _check_task(name: str, model: Any, inputs: Inputs) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - eager's reason is what is listed
         return {"outcome": NOT_IN_EAGER, "reason": _text(error)}
     backend = InProcessBackend(2**34)
-    recorder = Recorder(backend)
+    recorder = make_recorder(backend)
     try:
         seed(3)
         with cell(recorder):

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.capture.lazy import is_lazy
+from djinn_lab.capture.lazy import memory_of as lazy_memory_of
 from djinn_lab.errors import CaptureError, RemoteError
 
 EQUAL, BOTH_RAISE, REFUSED = "equal", "raises in both alike", "refused with advice"
@@ -84,8 +85,8 @@ def memory_of(leaves: list[Any]) -> list[int]:
     found = []
     for position, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.numel():
-            if isinstance(leaf, LazyTensor):
-                key = "lazy", id(leaf._value.storage)
+            if is_lazy(leaf):
+                key = "lazy", id(lazy_memory_of(leaf))
             else:
                 key = "plain", leaf.untyped_storage()._cdata
             found.append(seen.setdefault(key, position))
@@ -155,7 +156,7 @@ def _same_error(eager: BaseException, error: BaseException) -> bool:
 
 def _told(error: BaseException) -> str:
     text = str(error) if isinstance(error, RemoteError) else f"{type(error).__name__}: {error}"
-    text = text.replace(LazyTensor.__name__, torch.Tensor.__name__)  # torch names the arguments' types
+    text = text.replace("LazyTensor", "Tensor")  # torch names the arguments' types
     return re.sub(r"0x[0-9a-f]+", "0x", text.split("\nException raised from")[0]).split("\n")[0][:300]
 
 

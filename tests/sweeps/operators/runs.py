@@ -28,8 +28,8 @@ from sweeps.operators.samples import SEED, Copy
 from sweeps.operators.variants import Variant
 from torch.utils import _pytree as pytree
 
-from djinn_lab.capture.recorder import Recorder
-from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.capture.lazy import is_lazy
+from djinn_lab.capture.recorders import Recorder, make_recorder
 
 MODES = ("plain", "lazy")
 """Inputs made before the cell, and inputs that a captured cell made."""
@@ -59,7 +59,7 @@ class Bench:
         return verdict
 
     def _captured(self, variant: Variant, mode: str) -> Outcome:
-        recorder = self._recorder or Recorder(InProcessBackend())
+        recorder = self._recorder or make_recorder(InProcessBackend())
         self._recorder = None
         try:
             outcome = _run(recorder, variant, mode)
@@ -124,9 +124,9 @@ def _layouts(leaves: list[Any]) -> list[Layout | None]:
 
 
 def _fetched(recorder: Recorder, leaves: list[Any]) -> list[Any]:
-    lazy = [leaf for leaf in leaves if type(leaf) is LazyTensor]
-    plain = iter(recorder.fetch([leaf._value for leaf in lazy], "compared"))
-    return [next(plain) if type(leaf) is LazyTensor else leaf for leaf in leaves]
+    lazy = [leaf for leaf in leaves if is_lazy(leaf)]
+    plain = iter(recorder.fetch_tensors(lazy, "compared"))
+    return [next(plain) if is_lazy(leaf) else leaf for leaf in leaves]
 
 
 @contextmanager

@@ -19,8 +19,7 @@ from typing import Any
 from in_process import InProcessBackend
 from IPython.core.interactiveshell import InteractiveShell
 
-from djinn_lab.capture.modes import capturing
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.recorders import capturing, make_recorder
 from djinn_lab.client.session import Session
 from djinn_lab.magics.source import LAST, MARKER, CellSource, CellWrapper
 
@@ -67,7 +66,7 @@ class Runner:
         self.shell: Any = NotebookShell.instance()
         self.shell.colors = "NoColor"
         self.session = session
-        self.recorder = session.recorder if session is not None else Recorder(InProcessBackend(2**34))
+        self.recorder = session.recorder if session is not None else make_recorder(InProcessBackend(2**34))
         self._captured = captured
         if captured:
             source = CellSource(every_cell=False)

@@ -1,0 +1,157 @@
+"""What is switched on around a cell that the native recorder captures, and off again afterwards.
+
+``cuda`` means the pool: lazy tensors claim to be on the CPU, so device arguments are mapped before torch sees them. A
+mode for torch functions would do that for every call; replacing the few functions that take a device costs the others
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from djinn_lab.capture.cuda_answers import cuda_answers, is_pool
+from djinn_lab.capture.default_generator import settled_generator
+from djinn_lab.capture.hooks import loader_on_host, optimizer_hooks
+from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.packed_sequences import pad
+from djinn_lab.capture.replaced import replaced
+
+if TYPE_CHECKING:
+    from djinn_lab.capture.native.recorder import NativeRecorder
+
+_CPU = torch.device("cpu")
+_ALSO = (
+    "tensor",
+    "as_tensor",
+    "asarray",
+    "sparse_coo_tensor",
+    "sparse_csr_tensor",
+    "frombuffer",
+    "from_file",
+)
+
+
+class ToPool(torch.autograd.Function):
+    """A copy on the pool; the gradient flows back unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, recorder: NativeRecorder) -> torch.Tensor:
+        return recorder.adopt_copy(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None
+
+
+def _on_pool(recorder: NativeRecorder, tensor: torch.Tensor) -> torch.Tensor:
+    """What ``tensor.cuda()`` returns: itself when lazy, a parameter made lazy in place, else a differentiable copy."""
+    if native.is_lazy(tensor) or tensor.is_meta:
+        return tensor
+    if isinstance(tensor, torch.nn.Parameter) and recorder.put_on_pool(tensor):
+        return tensor
+    recorder.plain.settle(tensor)
+    return ToPool.apply(tensor, recorder)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _cuda(recorder: NativeRecorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def cuda(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return _on_pool(recorder, tensor) if recorder.captures_here else original(tensor, *args, **kwargs)
+
+    return cuda
+
+
+def _to(recorder: NativeRecorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        first = args[0] if args else kwargs.get("device", kwargs.get("other"))
+        lazy_other = isinstance(first, torch.Tensor) and native.is_lazy(first)
+        moves = is_pool(first) or (lazy_other and not native.is_lazy(tensor))
+        if not moves or not recorder.captures_here:
+            returned: torch.Tensor = original(tensor, *args, **kwargs)
+            return returned
+        moved = _on_pool(recorder, tensor)
+        if lazy_other and moved.dtype is not first.dtype:
+            return original(moved, first.dtype)  # type: ignore[no-any-return]
+        kwargs = {
+            name: item for name, item in kwargs.items() if name not in ("device", "other", "non_blocking")
+        }
+        rest = [item for item in args[1:] if isinstance(item, torch.dtype)]
+        copies = any(item is True for item in args[3:4]) or kwargs.pop("copy", False)
+        moved = original(moved, *rest, **kwargs) if rest or kwargs else moved
+        return moved.clone() if copies and moved is tensor else moved
+
+    return to
+
+
+def _mapped(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with a ``device`` argument."""
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is not None and is_pool(kwargs["device"]):
+            kwargs["device"] = _CPU
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _pad_packed(recorder: NativeRecorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def call(data: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if native.is_lazy(data) and recorder.captures_here:
+            return pad(recorder, data, *args, **kwargs)
+        return original(data, *args, **kwargs)
+
+    return call
+
+
+@cache
+def _device_functions() -> list[tuple[Any, str]]:
+    """Functions of torch and methods of tensors that take a device."""
+    names = set(_ALSO)
+    for schema in torch._C._jit_get_all_schemas():
+        if schema.name.startswith("aten::") and any(
+            argument.name == "device" for argument in schema.arguments
+        ):
+            names.add(schema.name.removeprefix("aten::"))
+    named = [(name, getattr(torch, name, None)) for name in sorted(names)]
+    found: list[tuple[Any, str]] = [
+        (torch, name) for name, item in named if callable(item) and not isinstance(item, type)
+    ]
+    return (
+        found
+        + [(torch.Tensor, name) for name in sorted(names) if name.startswith("new_")]
+        + [(torch.Tensor, "new_tensor")]
+    )
+
+
+@contextmanager
+def _module_calls() -> Iterator[None]:
+    with replaced(torch.nn.Module, "__call__", native.module_call(torch.nn.Module)):
+        yield
+
+
+@contextmanager
+def cell_surroundings(recorder: NativeRecorder) -> Iterator[None]:
+    """Everything but recording itself."""
+    with ExitStack() as stack:
+        stack.enter_context(optimizer_hooks(recorder))
+        stack.enter_context(loader_on_host(recorder))
+        stack.enter_context(cuda_answers())
+        stack.enter_context(settled_generator(recorder))
+        stack.enter_context(_module_calls())
+        for owner, name in _device_functions():
+            original = owner.__dict__.get(name) or getattr(owner, name)
+            stack.enter_context(replaced(owner, name, _mapped(original)))
+        stack.enter_context(replaced(torch.Tensor, "cuda", _cuda(recorder, torch.Tensor.cuda)))
+        stack.enter_context(replaced(torch.Tensor, "to", _to(recorder, torch.Tensor.to)))
+        stack.enter_context(
+            replaced(torch._VF, "_pad_packed_sequence", _pad_packed(recorder, torch._VF._pad_packed_sequence))
+        )
+        yield

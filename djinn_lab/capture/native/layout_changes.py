@@ -1,0 +1,127 @@
+"""Tensors that change shape or memory in place: ``t_`` and its kind, ``resize_``, ``set_``, ``out=`` of another shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from djinn_lab.capture.inference import Plan
+from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.segment import paused
+from djinn_lab.capture.signature import Signature, signature_of
+from djinn_lab.capture.trees import map_tensors
+from djinn_lab.capture.values import Layout
+from djinn_lab.errors import CaptureError
+
+if TYPE_CHECKING:
+    from djinn_lab.capture.native.recorder import NativeRecorder
+
+_EMPTY_STRIDED = torch.ops.aten.empty_strided.default
+_RESIZE = ("aten.resize_.default", "aten.resize_as_.default")
+
+
+class LayoutChanges:
+    def __init__(self, recorder: NativeRecorder) -> None:
+        self._recorder = recorder
+
+    def change(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op that changes the layout or the memory of its first argument, and return that."""
+        tensor = args[0]
+        if signature.sets_storage:
+            self._set(signature, args, kwargs)
+        elif not native.is_lazy(tensor):
+            self._change_plain(signature, args, kwargs)
+        elif signature.as_view is not None:
+            made = self._recorder.view(signature_of(signature.as_view), args, kwargs)
+            native.look_at(tensor, native.value_of(made))
+        elif signature.name in _RESIZE:
+            self._resize(tensor, _resized(signature, args, kwargs))
+        else:
+            raise _refusal(signature)
+        return tensor
+
+    def fit(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Give ``out=`` tensors the layout that torch would give them."""
+        signature = signature_of(func)
+        for name, place, layout in plan.resized:
+            argument = signature.argument(name, args, kwargs)
+            tensor = argument[place] if isinstance(argument, (list, tuple)) else argument
+            if native.is_lazy(tensor):
+                self._resize(tensor, layout)
+            else:
+                self._leave_pool(tensor)
+                with paused(), torch.no_grad():
+                    tensor.resize_(layout.shape).as_strided_(layout.shape, layout.stride)
+                self._recorder.bring(tensor, True)
+
+    def _set(self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """``tensor.set_(...)``: other memory behind the same object."""
+        tensor, source = args[0], args[1] if len(args) > 1 else kwargs.get("source")
+        if not native.is_lazy(tensor):
+            self._leave_pool(tensor)
+        if isinstance(source, torch.Tensor) and native.is_lazy(source):
+            value = native.value_of(source)
+            if len(args) > 2:
+                layout = Layout.of(source.dtype, tuple(args[3]), tuple(args[4]) if len(args) > 4 else ())
+                value = native.Value(value.storage, layout, args[2])
+            native.look_at(tensor, value)
+        elif native.is_lazy(tensor):
+            with torch.no_grad():
+                plain = torch.empty(0, dtype=tensor.dtype)
+                signature.func(plain, *args[1:], **kwargs)
+            native.become(tensor, plain)
+        else:
+            signature.func(*args, **kwargs)
+
+    def _change_plain(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if signature.name not in _RESIZE and any(native.is_lazy(item) for item in args):
+            raise _refusal(signature)
+        self._leave_pool(args[0])
+        with paused():
+            signature.func(*map_tensors(_meta_of_lazy, args), **kwargs)
+
+    def _leave_pool(self, tensor: torch.Tensor) -> None:
+        if self._recorder.plain.is_dirty(tensor):
+            self._recorder.plain.write_back("a tensor written in this cell changed its shape")
+        self._recorder.plain.forget(tensor)
+
+    def _resize(self, tensor: torch.Tensor, layout: Layout) -> None:
+        value = native.value_of(tensor)
+        if layout is value.layout:
+            return
+        end = value.offset * layout.dtype.itemsize + layout.span_bytes
+        if end <= value.storage.nbytes:
+            native.look_at(tensor, native.Value(value.storage, layout, value.offset))
+        elif value.storage.nbytes == 0:
+            native.look_at(tensor, native.value_of(self._new(layout)))
+        else:
+            raise CaptureError(
+                f"a resized tensor of {layout.shape} needs more memory than this lazy tensor has.",
+                "Make a new tensor of that shape and copy into it.",
+            )
+
+    def _new(self, layout: Layout) -> torch.Tensor:
+        options = {"dtype": layout.dtype, "device": torch.device("cpu")}
+        made: torch.Tensor = native.record(_EMPTY_STRIDED, (list(layout.shape), list(layout.stride)), options)
+        return made
+
+
+def _meta_of_lazy(tensor: torch.Tensor) -> torch.Tensor:
+    if not native.is_lazy(tensor):
+        return tensor
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _resized(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout:
+    """What ``resize_`` or ``resize_as_`` makes of the layout of its first argument."""
+    with paused():
+        return Layout.of_tensor(signature.func(*map_tensors(_meta_of_lazy, args), **kwargs))
+
+
+def _refusal(signature: Signature) -> CaptureError:
+    return CaptureError(
+        f"{signature.name} changes the shape of a lazy tensor in place.",
+        "Use the variant without the trailing underscore, or fetch the tensor with .cpu() first.",
+    )

@@ -1,0 +1,220 @@
+"""Keeps the pool's copy and the host's copy of each lazy storage in step.
+
+Before a node reads a storage, :meth:`HostMemory.ready` makes sure that the pool has it as it is now; before the
+host reads one, :meth:`HostMemory.fetch` does the same for the host. Each moves bytes only when the other side has
+newer ones. A storage that others look at (numpy arrays, plain tensors) is *exposed*: ops that write it run here,
+and its bytes are compared before each use on the pool.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import blake3
+import torch
+
+from djinn_lab.capture.backend import INLINE_SOURCE_BYTES_MAX, Cut
+from djinn_lab.capture.memory_bytes import bytes_of_storage
+from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.segment import Segment, paused
+from djinn_lab.capture.values import Exposure, Layout, read_as
+from djinn_lab.errors import CaptureError, ValueLost
+
+_EMPTY = torch.ops.aten.empty.memory_format
+_CPU = torch.device("cpu")
+WHOLE_STORAGE_BYTES_MAX = 2**20
+"""A view of a storage up to this size is fetched with the whole storage, which then serves its other views."""
+
+
+def all_of(storage: Any, dtype: torch.dtype) -> Any:
+    """The value that is all of a storage, as elements of ``dtype``."""
+    return native.Value(storage, Layout.of(dtype, (storage.nbytes // dtype.itemsize,), (1,)), 0)
+
+
+def host_view(value: Any) -> torch.Tensor:
+    """A plain tensor over the storage's host bytes, which must be current."""
+    layout = value.layout
+    tensor = torch.empty(0, dtype=layout.dtype)
+    return read_as(tensor.set_(value.storage.host, value.offset, layout.shape, layout.stride), layout)
+
+
+class HostMemory:
+    def __init__(self, core: Any, segment: Segment) -> None:
+        self._core = core
+        self._segment = segment
+        self._exposed: list[weakref.ref[Any]] = []
+
+    # ---------------------------------------------------------------- to the pool
+
+    def ready(self, storage: Any) -> None:
+        """Give the pool a current copy. Raises ValueLost when nobody has the bytes."""
+        if storage.lost is not None:
+            raise ValueLost(storage.lost, "Run the cell that made it again.")
+        if storage.covered != storage.nbytes:
+            self._grow(storage)
+        self.refresh(storage)
+        if storage.base_id is not None:
+            return
+        if not storage.host_is_current():
+            raise ValueLost(
+                "the values of this tensor were on a device whose process died.",
+                "Run the cell that made it again.",
+            )
+        self.stage(storage, self._base_layout(storage), bytes_of_storage(storage.host))
+
+    def _grow(self, storage: Any) -> None:
+        """Torch made the storage larger, as it does with an empty ``out=``."""
+        if storage.covered:
+            raise CaptureError(
+                f"a resized tensor needs {storage.nbytes} bytes, more than this lazy tensor has ({storage.covered}).",
+                "Make a new tensor of that shape and copy into it.",
+            )
+        dtype = storage.layout.dtype
+        made = native.record(_EMPTY, ([storage.nbytes // dtype.itemsize],), {"dtype": dtype, "device": _CPU})
+        storage.take_base(native.storage_of(made))
+
+    def _base_layout(self, storage: Any) -> Layout:
+        known: Layout = storage.layout
+        if known.in_memory is known and known.dense and known.nbytes == storage.nbytes:
+            return known
+        layout: Layout = all_of(storage, known.dtype).layout
+        return layout
+
+    def stage(self, storage: Any, layout: Layout, data: memoryview) -> None:
+        """The pool's copy of ``storage``, laid out like ``layout``, begins with these bytes."""
+        if data.nbytes <= INLINE_SOURCE_BYTES_MAX:
+            storage.send(layout, None, bytes(data))
+        else:
+            storage.send(layout, self._segment.backend.stage(data), None)
+
+    def adopt_copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A lazy tensor with a copy of a plain tensor's present contents (what ``.to("cuda")`` gives)."""
+        with paused(), torch.no_grad():
+            return self.adopt(tensor.detach().clone(), "input")
+
+    def adopt(self, plain: torch.Tensor, residency: str) -> torch.Tensor:
+        """A lazy tensor on a plain one's memory; the pool gets a copy when it needs one."""
+        layout = Layout.of_tensor(plain)
+        memory = plain.untyped_storage()
+        storage = self._core.new_storage(memory.nbytes(), layout, residency)
+        storage.host = memory
+        made: torch.Tensor = native.wrap(native.Value(storage, layout, int(plain.storage_offset())))
+        return made
+
+    # ---------------------------------------------------------------- to the host
+
+    def fetch(self, values: Sequence[Any], cause: str) -> list[torch.Tensor]:
+        """Plain tensors over the host's copy of each value, brought over where it is not current. Not to be
+        written to."""
+        with paused():
+            wanted = {value.key(): value for value in values if not value.storage.host_is_current()}
+            targets = [self._target(value, False) for value in wanted.values()]
+            fetched = self._bring(targets, cause)
+            direct = {
+                key: tensor
+                for key, target, tensor in zip(wanted, targets, fetched, strict=True)
+                if not _keep(target, tensor)
+            }
+            return [direct[value.key()] if value.key() in direct else host_view(value) for value in values]
+
+    def fetch_whole(self, storages: Sequence[Any], cause: str) -> None:
+        """Make the host's copy of these storages current, all of them."""
+        with paused():
+            wanted = {s.serial: s for s in storages if s.nbytes and not s.host_is_current()}
+            targets = [self._target(all_of(s, _dtype_of(s)), True) for s in wanted.values()]
+            for target, tensor in zip(targets, self._bring(targets, cause), strict=True):
+                kept = _keep(target, tensor)
+                assert kept
+            for storage in storages:
+                if not storage.nbytes and not storage.host_is_current():
+                    storage.host = torch.UntypedStorage(0)
+
+    def _target(self, value: Any, whole: bool) -> Any:
+        """``value`` itself, or all of its storage where that is small or mostly wanted anyway."""
+        storage = value.storage
+        self.ready(storage)
+        small = storage.nbytes <= max(WHOLE_STORAGE_BYTES_MAX, 4 * value.layout.nbytes)
+        if value.covers_storage() or not (whole or small) or storage.nbytes % value.layout.dtype.itemsize:
+            return value
+        return all_of(storage, value.layout.dtype)
+
+    def _bring(self, targets: Sequence[Any], cause: str) -> list[torch.Tensor]:
+        if not targets:
+            return []
+        cut = Cut(cause, native.current_line())
+        self._segment.before_cut(cut)
+        return self._segment.flush(cut, self._core.ids(list(targets)))
+
+    # ---------------------------------------------------------------- shared with others
+
+    def window(self, value: Any, cause: str) -> torch.Tensor:
+        """A plain tensor that shares memory with ``value``, as long as it lives."""
+        storage = value.storage
+        self.fetch_whole([storage], cause)
+        if storage.exposure is None:
+            storage.exposure = Exposure(_digest(storage))
+            self._exposed.append(weakref.ref(storage))
+        with paused():
+            return host_view(value)
+
+    def share(self, plain: torch.Tensor) -> torch.Tensor:
+        """A lazy tensor that shares memory with a plain one."""
+        with paused():
+            lazy = self.adopt(plain, "input")
+        storage = native.storage_of(lazy)
+        storage.exposure = Exposure(_digest(storage))
+        storage.exposure.for_good = not plain.untyped_storage().resizable()
+        self._exposed.append(weakref.ref(storage))
+        return lazy
+
+    def refresh(self, storage: Any) -> None:
+        """Notice what others wrote since the last look, and whether they are gone."""
+        exposure = storage.exposure
+        if exposure is None:
+            return
+        digest = _digest(storage)
+        if digest != exposure.digest:
+            exposure.digest = digest
+            storage.written_on_host()
+        if not exposure.for_good and exposure.pinned is None and storage.host_users <= 0:
+            storage.exposure = None
+
+    def look_again(self) -> None:
+        """Once per cell: refresh all, and keep those that are still shared."""
+        known = [storage for reference in self._exposed if (storage := reference()) is not None]
+        for storage in known:
+            if storage.exposure is not None:
+                storage.exposure.pinned = None
+            self.refresh(storage)
+        self._exposed = [weakref.ref(storage) for storage in known if storage.exposure is not None]
+
+    def covers(self, tensor: torch.Tensor) -> bool:
+        """Does a lazy tensor share this plain tensor's memory?"""
+        if not self._exposed:
+            return False
+        address = tensor.untyped_storage().data_ptr()
+        known = (storage for reference in self._exposed if (storage := reference()) is not None)
+        return any(storage.host is not None and storage.host.data_ptr() == address for storage in known)
+
+
+def _dtype_of(storage: Any) -> torch.dtype:
+    dtype: torch.dtype = storage.layout.dtype
+    return dtype if storage.nbytes % dtype.itemsize == 0 else torch.uint8
+
+
+def _digest(storage: Any) -> bytes:
+    return blake3.blake3(bytes_of_storage(storage.host)).digest()
+
+
+def _keep(value: Any, tensor: torch.Tensor) -> bool:
+    """Keep fetched bytes as the storage's host copy, when they are all of it."""
+    if not value.covers_storage():
+        return False
+    layout = value.layout
+    if tensor.stride() != layout.stride:
+        with torch.no_grad():
+            tensor = torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype).copy_(tensor)
+    value.storage.host = tensor.untyped_storage()
+    return True

@@ -1,0 +1,62 @@
+"""The pending nodes of a native recorder, as :class:`~djinn_lab.capture.segment.Segment` sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.segment import Assembled
+from djinn_lab.srg.program import EncodedProgram
+
+
+class NativeNodes:
+    """A :class:`~djinn_lab.capture.segment.Nodes`; where an op comes from is told here, too."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    @property
+    def look_at(self) -> int:
+        return int(self._core.look_at)
+
+    @look_at.setter
+    def look_at(self, count: int) -> None:
+        self._core.look_at = count
+
+    @property
+    def pending(self) -> int:
+        return int(self._core.pending)
+
+    @property
+    def calls(self) -> int:
+        return int(self._core.calls)
+
+    @property
+    def begins_call(self) -> bool:
+        return bool(self._core.begins_call)
+
+    def line(self) -> int:
+        return int(native.current_line())
+
+    def begin_optimizer(self) -> None:
+        self._core.begin_optimizer()
+
+    def end_optimizer(self) -> None:
+        self._core.end_optimizer()
+
+    def assemble(self, fetch: Sequence[int], rng_state: bytes | None) -> Assembled:
+        self._core.draws_open = False
+        data, nodes, release, flight = self._core.assemble(list(fetch), rng_state)
+        return Assembled(None if data is None else EncodedProgram(data, nodes), release, flight)
+
+    def settle(self, flight: Any, executed: int, arrived: bool, reason: str) -> None:
+        self._core.draws_open = False
+        self._core.settle(flight, executed, arrived, reason)
+
+    def lose_pending(self, reason: str) -> None:
+        self._core.draws_open = False
+        self._core.lose_pending(reason)
+
+    def lose_pool(self, flight: Any, reason: str) -> None:
+        self._core.lose_pool(reason)

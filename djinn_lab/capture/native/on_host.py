@@ -1,0 +1,86 @@
+"""Ops on lazy tensors that run here: everything outside a captured cell, and what the pool cannot run inside one.
+
+Inputs are fetched (once: the bytes are kept with the storage), the op runs on plain tensors, and what it writes makes
+the host's bytes the current ones, to be sent again when a captured op next reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.native.memory import HostMemory, host_view
+from djinn_lab.capture.on_host import math_bits
+from djinn_lab.capture.placement import tensors_in
+from djinn_lab.capture.signature import Signature, signature_of
+from djinn_lab.capture.trees import map_tensors
+
+_CAUSES = {"aten._local_scalar_dense.default": "item", "aten.equal.default": "equal"}
+
+
+def _elements(tensor: torch.Tensor) -> int:
+    memory: int = (
+        native.storage_of(tensor).nbytes if native.is_lazy(tensor) else tensor.untyped_storage().nbytes()
+    )
+    return memory // tensor.itemsize
+
+
+QUESTIONS: dict[OpOverload, Callable[[torch.Tensor, torch.Tensor], bool]] = {
+    torch.ops.aten.is_same_size.default: lambda one, other: one.shape == other.shape,
+    torch.ops.aten._has_same_storage_numel.default: lambda one, other: _elements(one) == _elements(other),
+    torch.ops.aten._has_compatible_shallow_copy_type.default: lambda one, other: True,
+}
+"""Torch asks itself these; the answers need no values."""
+
+
+def run(memory: HostMemory, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run one op on the host's copies. Results are plain tensors; a written lazy tensor is returned as itself."""
+    signature = signature_of(func)
+    cause = _CAUSES.get(signature.name, signature.name)
+    written = [t for t in signature.written_tensors(args, kwargs) if native.is_lazy(t)]
+    memory.fetch_whole([native.storage_of(tensor) for tensor in written], cause)
+    lazies = [tensor for tensor in tensors_in(args, kwargs) if native.is_lazy(tensor)]
+    values = [native.value_of(tensor) for tensor in lazies]
+    plains = dict(zip(map(id, lazies), memory.fetch(values, cause), strict=True))
+    for tensor in written:
+        view = host_view(native.value_of(tensor))
+        plains[id(tensor)] = view.clone() if signature.is_out else view  # torch may resize an out=
+
+    def plain(tensor: torch.Tensor) -> torch.Tensor:
+        return plains.get(id(tensor), tensor)
+
+    try:
+        with math_bits():
+            returned = func(*map_tensors(plain, args), **map_tensors(plain, kwargs))
+    finally:
+        for tensor in written:
+            native.storage_of(tensor).written_on_host()
+    for tensor in written if signature.is_out else ():
+        if plain(tensor).shape == tensor.shape:
+            host_view(native.value_of(tensor)).copy_(plain(tensor))
+        else:
+            native.look_at(tensor, native.value_of(memory.adopt_copy(plain(tensor))))
+    inputs = {tensor.untyped_storage().data_ptr() for tensor in plains.values()}
+    return _restore_identity(signature, returned, args, kwargs, inputs)
+
+
+def _restore_identity(
+    signature: Signature, returned: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: set[int]
+) -> Any:
+    """In-place results are the very tensors that were passed; fresh results share no memory with the kept copies."""
+    items = list(returned) if isinstance(returned, (list, tuple)) else [returned]
+    for index, item in enumerate(items):
+        if not isinstance(item, torch.Tensor) or item.layout is not torch.strided:
+            continue
+        alias = signature.return_aliases[index] if index < len(signature.return_aliases) else None
+        if alias is not None and alias[1]:
+            items[index] = signature.argument(alias[0], args, kwargs)
+        elif item.numel() and item.untyped_storage().data_ptr() in inputs:
+            items[index] = item.clone()
+    if isinstance(returned, (list, tuple)):
+        return tuple(items) if isinstance(returned, tuple) else items
+    return items[0]

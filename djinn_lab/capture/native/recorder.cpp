@@ -1,0 +1,339 @@
+// The native recorder: laziness belongs to the storage, tensors are ordinary ones. One boxed fallback below autograd records each op of
+// a captured cell as a node. recorder.py drives it and answers what is rare; see docs/architecture.md.
+#include "modules.h"
+
+namespace djinn {
+#ifdef DJINN_KEY_BACKEND
+// A backend's key: composite kernels would win over a fallback, so every op gets the boxed kernel of its own. Factories are seen at
+// DeferredInit, above BackendSelect, which would drop the key.
+static std::vector<c10::RegistrationHandleRAII> registrations;
+static void register_ops() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  auto kernel = [] { return c10::KernelFunction::makeFromBoxedFunction<&fallback>(); };
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    auto op = dispatcher.findOp(name);
+    if (!op || !op->hasSchema() || name.name.rfind("aten::", 0) != 0) continue;
+    if (op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !op->hasKernelForDispatchKey(DispatchKey::CPU)) continue;
+    registrations.push_back(dispatcher.registerImpl(name, KEY, kernel(), std::nullopt, nullptr, "djinn"));
+    bool tensors = false;
+    for (const auto& argument : op->schema().arguments())
+      if (argument.type()->str().find("Tensor") != std::string::npos) tensors = true;
+    if (!tensors && op->schema().returns().size())
+      registrations.push_back(dispatcher.registerImpl(name, DispatchKey::DeferredInit, kernel(), std::nullopt, nullptr, "djinn"));
+  }
+}
+TORCH_LIBRARY_IMPL(_, DeferredInit, library) { library.fallback(torch::CppFunction::makeFallthrough()); }
+#else
+static void register_ops() {}
+TORCH_LIBRARY_IMPL(_, DJINN_KEY, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+#endif
+
+static void set_capturing(bool on) {
+  c10::impl::tls_set_dispatch_key_included(KEY, on);
+#ifdef DJINN_KEY_BACKEND
+  c10::impl::tls_set_dispatch_key_included(DispatchKey::DeferredInit, on);
+#endif
+}
+
+// Torch computes in between, on what tensors really are.
+class Paused {
+ public:
+  void enter() { guards_.push_back(std::make_unique<Off>()); }
+  void exit(const py::args&) { guards_.pop_back(); }
+
+ private:
+  std::vector<std::unique_ptr<Off>> guards_;
+};
+
+// Ops are recorded in between, although an op is being dispatched or recording is paused.
+class Recording {
+ public:
+  void enter() {
+    auto keys = c10::impl::tls_local_dispatch_key_set();
+    guards_.push_back(std::make_unique<c10::impl::ForceDispatchKeyGuard>(keys.included_ | OURS, keys.excluded_ - OURS));
+  }
+  void exit(const py::args&) { guards_.pop_back(); }
+
+ private:
+  std::vector<std::unique_ptr<c10::impl::ForceDispatchKeyGuard>> guards_;
+};
+
+// Makes `tensor` look at `storage`: same object, same autograd graph, same Python object.
+static void look_at(const Tensor& tensor, c10::intrusive_ptr<LazyStorage> storage, const Layout* layout, int64_t offset) {
+  static const DispatchKeySet bits({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor});
+  auto* impl = tensor.unsafeGetTensorImpl();
+  auto keys = (impl->key_set() - bits) | DispatchKeySet(KEY);
+  auto source = c10::make_intrusive<LazyImpl>(TensorImpl::VIEW, c10::Storage(std::move(storage)), keys, layout->meta);
+  source->set_sizes_and_strides(layout->sizes, layout->strides, offset);
+  if (layout->conjugate) source->_set_conj(true);
+  if (layout->negative) source->_set_neg(true);
+  if (typeid(*impl) == typeid(TensorImpl))  // LazyImpl has no fields of its own: from now on raw reads ask it
+    *reinterpret_cast<const void**>(static_cast<void*>(impl)) = *reinterpret_cast<const void**>(static_cast<void*>(source.get()));
+  impl->shallow_copy_from(source);
+}
+// How many tensors and others hold a memory; its Python object, which torch keeps for as long as the memory lives, is not one of them.
+static int64_t users_of(const c10::StorageImpl* memory) {
+  return int64_t(c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(memory))) - (memory->pyobj_slot()->load_pyobj() ? 1 : 0);
+}
+static py::object python_storage(const at::Storage& storage) {
+  if (!storage) return py::none();
+  return py::reinterpret_steal<py::object>(THPStorage_Wrap(storage));
+}
+static Residency residency_of(const std::string& name) {
+  for (int i = 0; i < 5; i++)
+    if (name == residency_name(Residency(i))) return Residency(i);
+  throw std::invalid_argument("no residency: " + name);
+}
+static Value value_of(const Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  TORCH_CHECK(is_lazy(impl), "not a lazy tensor");
+  std::lock_guard<std::mutex> guard(lock);
+  return {c10::intrusive_ptr<LazyStorage>::reclaim_copy(storage_of(impl)), layout_of(impl), impl->storage_offset()};
+}
+}  // namespace djinn
+
+PYBIND11_MODULE(djinn_recorder, m) {
+  using namespace djinn;
+  using StoragePointer = c10::intrusive_ptr<LazyStorage>;
+  register_ops();
+
+  py::class_<LazyStorage, StoragePointer>(m, "Storage")
+      .def_property_readonly("serial", [](LazyStorage& s) { return s.serial; })
+      .def_property_readonly("nbytes", [](LazyStorage& s) { return int64_t(s.nbytes()); })
+      .def_property_readonly("base_id", [](LazyStorage& s) -> py::object { return s.base ? py::object(py::int_(s.base->id)) : py::none(); })
+      .def_property_readonly("usable", [](LazyStorage& s) { return s.usable(); })
+      .def_property_readonly("layout", [](LazyStorage& s) { return s.layout ? python_layout(s.layout) : py::none(); })
+      .def_property_readonly("owner", [](LazyStorage& s) { return s.recorder->owner; })
+      .def_property_readonly("residency", [](LazyStorage& s) { return residency_name(s.residency); })
+      .def_readwrite("version", &LazyStorage::version)
+      .def_property(
+          "host", [](LazyStorage& s) { return s.rare ? python_storage(s.rare->host) : py::none(); },
+          [](LazyStorage& s, py::object host) { host.is_none() ? s.forget_host() : s.set_host(torch::createStorage(host.ptr())); })
+      .def("host_is_current", [](LazyStorage& s) { return s.host_is_current(); })
+      .def_property_readonly("host_users", [](LazyStorage& s) { return s.rare && s.rare->host ? users_of(s.rare->host.unsafeGetStorageImpl()) - 2 : 0; },
+                             "How many others hold the host's bytes.")
+      .def_property(
+          "lost", [](LazyStorage& s) -> py::object { return s.rare && !s.rare->lost.empty() ? py::object(py::str(s.rare->lost)) : py::none(); },
+          [](LazyStorage& s, py::object reason) { s.more().lost = reason.is_none() ? "" : reason.cast<std::string>(); })
+      .def_property(
+          "exposure",
+          [](LazyStorage& s) { return s.exposed() ? py::reinterpret_borrow<py::object>(s.rare->exposure) : py::none(); },
+          [](LazyStorage& s, py::object exposure) {
+            auto* old = s.more().exposure;
+            s.rare->exposure = exposure.is_none() ? nullptr : exposure.release().ptr();
+            Py_XDECREF(old);
+          })
+      .def_property_readonly("handle", [](LazyStorage& s) {
+        if (!s.more().handle) s.rare->handle = py::module_::import("djinn_lab.capture.lazy").attr("Handle")().release().ptr();
+        return py::reinterpret_borrow<py::object>(s.rare->handle);
+      })
+      .def("written_on_host",
+           [](LazyStorage& s) {  // the host's bytes were changed: the pool's copy is old from now on
+             std::lock_guard<std::mutex> guard(lock);
+             s.version++;
+             if (s.rare) s.rare->host_version = s.version;
+             s.recorder->drop_base(&s);
+           })
+      .def_property_readonly("covered", [](LazyStorage& s) { return int64_t(s.covered); })
+      .def("take_base", [](LazyStorage& s, LazyStorage& other) {
+        std::lock_guard<std::mutex> guard(lock);
+        s.recorder->drop_base(&s);
+        std::lock_guard<std::mutex> deaths(deaths_lock);
+        std::swap(s.base, other.base);
+        s.base->owner = &s;
+        s.layout = other.layout;
+        s.covered = s.nbytes();
+      }, "The pool's copy of another storage, of this one's size, is this one's from now on.")
+      .def("lose", [](LazyStorage& s, const std::string& reason) {
+        std::lock_guard<std::mutex> guard(lock);
+        s.recorder->drop_base(&s);
+        s.more().lost = reason;
+      }, "Nobody has its bytes.")
+      .def("restore_host", [](LazyStorage& s, py::object host, int64_t version) {
+        std::lock_guard<std::mutex> guard(lock);
+        s.version = version;
+        if (host.is_none()) s.forget_host();
+        else s.set_host(torch::createStorage(host.ptr()));
+      })
+      .def("forget_pool_copy",
+           [](LazyStorage& s) {
+             std::lock_guard<std::mutex> guard(lock);
+             s.recorder->drop_base(&s);
+           })
+      .def("send", [](LazyStorage& s, py::object layout, std::optional<std::string> blob, std::optional<py::bytes> inline_bytes) {
+        auto* known = layout_from_python(layout);
+        std::lock_guard<std::mutex> guard(lock);
+        s.recorder->drop_base(&s);
+        s.layout = known;
+        auto* base = s.recorder->new_base(&s, State::source);
+        if (blob) base->blob = *blob;
+        if (inline_bytes) base->inline_bytes = std::string(*inline_bytes), base->has_inline = true;
+      }, "The pool's copy begins with these bytes, which travel with the first program that needs them.");
+
+  py::class_<Value>(m, "Value")
+      .def(py::init([](StoragePointer storage, py::object layout, int64_t offset) {
+        return Value{std::move(storage), layout_from_python(layout), offset};
+      }))
+      .def_property_readonly("storage", [](Value& v) { return v.storage; })
+      .def_property_readonly("layout", [](Value& v) { return python_layout(v.layout); })
+      .def_readonly("offset", &Value::offset)
+      .def("covers_storage",
+           [](Value& v) {
+             return v.offset == 0 && v.layout->span_bytes == v.layout->nbytes && v.layout->nbytes == int64_t(v.storage->nbytes()) &&
+                 !v.layout->conjugate && !v.layout->negative;
+           })
+      .def("key", [](Value& v) { return py::make_tuple(v.storage->serial, reinterpret_cast<uint64_t>(v.layout), v.offset); })
+      .def("__eq__", [](Value& v, Value& w) { return v.storage == w.storage && v.layout == w.layout && v.offset == w.offset; })
+      .def("__hash__", [](Value& v) { return mix(mix(v.storage->serial, reinterpret_cast<uint64_t>(v.layout)), uint64_t(v.offset)); });
+
+  py::class_<Flight>(m, "Flight").def_property_readonly("nodes", [](Flight& f) { return f.nodes; });
+  py::class_<ModuleNames>(m, "ModuleNames");
+  py::class_<Paused>(m, "Paused").def(py::init<>()).def("__enter__", &Paused::enter).def("__exit__", &Paused::exit);
+
+  py::class_<Recording>(m, "Recording").def(py::init<>()).def("__enter__", &Recording::enter).def("__exit__", &Recording::exit);
+
+  py::class_<Recorder, std::unique_ptr<Recorder, py::nodelete>>(m, "Recorder")
+      .def(py::init<py::object>())
+      .def_property_readonly("pending", [](Recorder& r) { return r.pending(); })
+      .def_readonly("ops_recorded", &Recorder::ops_recorded)
+      .def_readonly("plans_made", &Recorder::plans_made)
+      .def_readwrite("look_at", &Recorder::look_at)
+      .def_readwrite("host_only", &Recorder::host_only)
+      .def_readwrite("host_dirty", &Recorder::host_dirty)
+      .def_readwrite("draws_open", &Recorder::draws_open)
+      .def_property_readonly("begins_call", [](Recorder& r) { return r.scopes.begins_call; })
+      .def_property_readonly("calls", [](Recorder& r) { return r.scopes.calls; })
+      .def("new_storage",
+           [](Recorder& r, int64_t nbytes, py::object layout, const std::string& residency) {
+             auto* known = layout_from_python(layout);
+             std::lock_guard<std::mutex> guard(lock);
+             auto storage = c10::make_intrusive<LazyStorage>(&r, r.new_serial(), nbytes, known, residency_of(residency));
+             if (!lazy_storage_table) lazy_storage_table = *reinterpret_cast<const void* const*>(storage.get());
+             return storage;
+           }, "Memory that the pool has no copy of yet.")
+      .def("ids",
+           [](Recorder& r, const std::vector<Value>& values) {
+             std::vector<uint64_t> ids;
+             r.scopes.look();
+             std::lock_guard<std::mutex> guard(lock);
+             for (auto& value : values) ids.push_back(r.id_of(value.storage.get(), value.layout, value.offset));
+             return ids;
+           }, "Names of values for a program's fetch list; their storages must be usable.")
+      .def("assemble",
+           [](Recorder& r, const std::vector<uint64_t>& fetch, std::optional<py::bytes> state) {
+             return r.assemble(fetch, state ? std::optional<std::string>(std::string(*state)) : std::nullopt);
+           }, "(program or None, nodes, ids to release, flight) of what is pending and needed; begins a new segment.",
+           py::arg("fetch"), py::arg("state"))
+      .def("settle", &Recorder::settle)
+      .def("lose_pending", &Recorder::lose_pending)
+      .def("lose_pool", &Recorder::lose_pool)
+      .def("storages",
+           [](Recorder& r) {
+             std::vector<StoragePointer> found;
+             std::lock_guard<std::mutex> guard(lock);
+             std::lock_guard<std::mutex> deaths(deaths_lock);
+             for (auto* base : r.living())
+               if (base->owner && c10::raw::intrusive_ptr::use_count(base->owner) > 0)
+                 found.push_back(StoragePointer::reclaim_copy(base->owner));
+             return found;
+           }, "Every living storage that the pool has a copy of, or will have.")
+      .def("add_twin",
+           [](Recorder& r, const Tensor& tensor, StoragePointer storage, bool once) {
+             auto* impl = tensor.unsafeGetTensorImpl();
+             std::lock_guard<std::mutex> guard(lock);
+             auto& found = r.twins[impl->unsafe_storage().unsafeGetStorageImpl()];
+             for (auto it = found.begin(); it != found.end();) it = it->address == impl || it->tensor.expired() ? found.erase(it) : it + 1;
+             uint32_t version = impl->is_inference() ? 0 : impl->version_counter().current_version();
+             found.push_back({c10::weak_intrusive_ptr<TensorImpl>(tensor.getIntrusivePtr()), impl, version, std::move(storage), 0, once});
+           })
+      .def("has_twin", [](Recorder& r, const Tensor& tensor) {
+        std::lock_guard<std::mutex> guard(lock);
+        return r.find_twin(tensor.unsafeGetTensorImpl()) != nullptr;
+      })
+      .def_property_readonly("last_serial", [](Recorder& r) { return r.last_serial(); })
+      .def("forget_twin",
+           [](Recorder& r, const Tensor& tensor) {
+             std::lock_guard<std::mutex> guard(lock);
+             r.forget_twins(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+           })
+      .def("clear_twins",
+           [](Recorder& r) {
+             decltype(r.twins) gone;
+             std::lock_guard<std::mutex> guard(lock);
+             gone.swap(r.twins);
+           })
+      .def("enter_cell",
+           [](Recorder& r, const std::string& cell, const std::string& file) {
+             std::lock_guard<std::mutex> guard(lock);
+             r.scopes.enter_cell(cell, file);
+             seen_modules.clear();
+           })
+      .def("begin_optimizer", [](Recorder& r) { r.scopes.in_optimizer = true, r.scopes.optimizer_line = current_line(); })
+      .def("end_optimizer", [](Recorder& r) { r.scopes.in_optimizer = false; })
+      .def("module_names", [](Recorder& r, py::dict names) {
+        auto made = std::make_unique<ModuleNames>();
+        for (auto item : names)
+          made->paths[reinterpret_cast<PyObject*>(item.first.cast<uint64_t>())] = r.scopes.path_id(item.second.cast<std::string>());
+        return made;
+      });
+
+  m.def("prepare", [](py::object describe, py::object plan, py::object dispatch, py::object outside, py::object allow_cut, py::object run_dynamic,
+                      py::object draw, py::object stream, py::object resize, py::object materialize, py::object record, py::object root,
+                      py::object module) {
+    ask = new Questions{describe, plan, dispatch, outside, allow_cut, run_dynamic, draw, stream, resize, materialize, record};
+    enter_root = new py::object(root);
+    enter_module = new py::object(module);
+  });
+  m.def("set_capturing", [](Recorder* recorder) {
+    capturing_recorder = recorder;
+    set_capturing(recorder != nullptr);
+  }, py::arg("recorder").none(true), "Record what this thread does from now on; None: no more.");
+  m.def("leave_after_fork", [] {
+    capturing_recorder = nullptr;
+    set_capturing(false);
+  });
+  m.def("is_captured_here", [] {
+    return capturing_recorder && c10::impl::tls_is_dispatch_key_included(KEY) && !c10::impl::tls_is_dispatch_key_excluded(KEY);
+  });
+  m.def("current_line", [] { return current_line(); });
+  m.def("is_lazy", [](py::handle object) {
+    return THPVariable_Check(object.ptr()) && is_lazy(THPVariable_Unpack(object.ptr()).unsafeGetTensorImpl());
+  });
+  m.def("value_of", &value_of);
+  m.def("storage_of", [](const Tensor& tensor) {
+    TORCH_CHECK(is_lazy(tensor.unsafeGetTensorImpl()), "not a lazy tensor");
+    return c10::intrusive_ptr<LazyStorage>::reclaim_copy(storage_of(tensor.unsafeGetTensorImpl()));
+  });
+  m.def("owner_of", [](const Tensor& tensor) {
+    TORCH_CHECK(is_lazy(tensor.unsafeGetTensorImpl()), "not a lazy tensor");
+    return py::reinterpret_borrow<py::object>(storage_of(tensor.unsafeGetTensorImpl())->recorder->owner);
+  });
+  m.def("wrap", [](const Value& value, std::optional<Tensor> base) {
+    return new_tensor(value.layout, value.offset, value.storage, base ? base->unsafeGetTensorImpl() : nullptr);
+  }, py::arg("value"), py::arg("base") = std::nullopt);
+  m.def("look_at", [](const Tensor& tensor, const Value& value) { look_at(tensor, value.storage, value.layout, value.offset); },
+        "Make a tensor name a value, keeping its identity and its autograd graph.");
+  m.def("record", [](py::object function, py::tuple args, py::dict kwargs) {
+    Recording recording;
+    recording.enter();
+    record_now = true;
+    try {
+      py::object returned = function(*args, **kwargs);
+      record_now = false;
+      return returned;
+    } catch (...) {
+      record_now = false;
+      throw;
+    }
+  }, "Record one op as it is; its inputs must be usable.");
+  m.def("become", [](const Tensor& tensor, const Tensor& other) {
+    tensor.unsafeGetTensorImpl()->shallow_copy_from(other.getIntrusivePtr());
+  }, "Make a tensor be what another is, keeping its identity and its autograd graph.");
+  m.def("capturing_owner", [] { return capturing_recorder ? py::reinterpret_borrow<py::object>(capturing_recorder->owner) : py::none(); });
+  m.def("storage_users", [](const Tensor& tensor) { return users_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()); });
+  m.def("module_call", [](py::object module_type) {
+    original_call = py::object(module_type.attr("__call__")).release().ptr();
+    return py::reinterpret_steal<py::object>(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(module_type.ptr()), &call_definition));
+  });
+  m.attr("variant") = py::str(KEY == DispatchKey::Fake ? "fake" : "backend");
+}

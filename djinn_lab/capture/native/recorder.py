@@ -1,0 +1,443 @@
+"""Drives the native recorder: what it asks Python about, and the cell around it.
+
+The path of one op is ``dispatch.h``: its arguments become a key, the key gives a plan, the node is appended. Python is
+asked once for each key what the call returns (:mod:`djinn_lab.capture.inference`), and for each op that may stay on the
+host, changes a layout, or has an input that is not on the pool yet.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from threading import RLock
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from djinn_lab.capture.arguments import Arguments
+from djinn_lab.capture.backend import Backend, Cut
+from djinn_lab.capture.hooks import ModulePaths
+from djinn_lab.capture.inference import Plan, ShapeInference
+from djinn_lab.capture.lazy import register
+from djinn_lab.capture.native import on_host
+from djinn_lab.capture.native.cell import cell_surroundings
+from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.native.layout_changes import LayoutChanges
+from djinn_lab.capture.native.memory import HostMemory
+from djinn_lab.capture.native.nodes import NativeNodes
+from djinn_lab.capture.native.plain_tensors import PlainTensors
+from djinn_lab.capture.native.tensor_methods import install
+from djinn_lab.capture.on_host import run_on_host
+from djinn_lab.capture.packed_sequences import PACK, pack
+from djinn_lab.capture.placement import has_generator, stays_on_host, tensors_in
+from djinn_lab.capture.segment import Segment, paused, pauses
+from djinn_lab.capture.signature import Signature, signature_of
+from djinn_lab.capture.turns import one_thread
+from djinn_lab.capture.values import Layout
+from djinn_lab.errors import CaptureError, UserError
+
+RECORD = object()
+"""Python's answer: the arguments are ready, record the op."""
+_aten = torch.ops.aten
+_ALIASES = {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default}
+_MOVES_DATA = {
+    *(_aten.index.Tensor, _aten.index_select.default, _aten.gather.default, _aten.take.default),
+    *(_aten.stack.default, _aten.cat.default, _aten.lift_fresh.default),
+    *(_aten.as_strided_copy.default, _aten.as_strided_scatter.default),
+}
+_RNN_LAYER = _aten.mkldnn_rnn_layer.default
+"""Computes differently under ``torch.no_grad()``; its last argument, otherwise unused, tells the worker."""
+
+
+def _describe(func: OpOverload) -> dict[str, Any]:
+    """What the native side wants to know of an op once; see ``OpInfo``."""
+    signature = signature_of(func)
+    return {
+        "ordinary": signature.ordinary_native,
+        "stays": signature.is_view or func in _MOVES_DATA,
+        "view": signature.is_view,
+        "random": signature.random,
+        "alias": func in _ALIASES,
+        "scalar_factory": func is _aten.scalar_tensor.default,
+        "written": list(signature.written),
+    }
+
+
+class NativeRecorder:
+    """``lock``: of the thread that uses it now. ``capturing``: a cell runs."""
+
+    def __init__(self, backend: Backend, stream_nodes: int | None = None) -> None:
+        _prepare()
+        self.lock = RLock()
+        self.core = native.Recorder(weakref.ref(self))
+        self.nodes = self.scopes = NativeNodes(self.core)
+        self.segment = Segment(backend, self.nodes, stream_nodes)
+        self.memory = HostMemory(self.core, self.segment)
+        self.plain = PlainTensors(self.core, self.memory)
+        self.layouts = LayoutChanges(self)
+        self.capturing = False
+        self.owner: object = None
+        self.may_display: Callable[[], bool] = lambda: True
+        self._inference = ShapeInference()
+        self._paths = ModulePaths()
+        self._names: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
+
+    @property
+    def ops_recorded(self) -> int:
+        return int(self.core.ops_recorded)
+
+    @property
+    def plans_made(self) -> int:
+        return int(self.core.plans_made)
+
+    @property
+    def captures_here(self) -> bool:
+        """Is a cell captured, in this very thread?"""
+        return self.capturing and bool(native.is_captured_here())
+
+    @property
+    def host_only(self) -> bool:
+        """Whatever can stay on the host does (set around data loaders)."""
+        return bool(self.core.host_only)
+
+    @host_only.setter
+    def host_only(self, on: bool) -> None:
+        self.core.host_only = on
+
+    # ---------------------------------------------------------------- asked by the native side
+
+    def plan(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Any]
+    ) -> Plan:
+        signature = signature_of(func)
+        ready = iter(values)
+        call = Arguments(lambda tensor: next(ready), signature, args, kwargs)
+        return self._inference.plan(signature, args, kwargs, values, call.key)
+
+    @one_thread
+    def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Whatever may stay on the host, change a layout, need no node at all, or read what the pool has not."""
+        if func in on_host.QUESTIONS:
+            return on_host.QUESTIONS[func](*args)
+        if func is PACK:
+            with native.Recording():
+                return pack(self, *args, **kwargs)
+        signature = signature_of(func)
+        tensors = tensors_in(args, kwargs)
+        if signature.sets_storage or signature.mutates_layout:
+            return self.layouts.change(signature, args, kwargs)
+        if self._is_host(signature, args, kwargs, tensors):
+            return run_on_host(func, args, kwargs)
+        if (
+            not signature.on_pool
+            or has_generator(signature, args, kwargs)
+            or self._writes_shown(signature, args, kwargs, tensors)
+        ):
+            return self._run_here(func, args, kwargs)
+        written = {id(tensor) for tensor in signature.written_tensors(args, kwargs)}
+        for tensor in tensors:
+            self.bring(tensor, id(tensor) in written)
+        if func is _RNN_LAYER and args[-1] is not torch.is_grad_enabled():
+            return native.record(func, (*args[:-1], torch.is_grad_enabled()), kwargs)
+        return RECORD
+
+    def bring(self, tensor: torch.Tensor, written: bool) -> None:
+        """Get an input ready for the next node."""
+        if not native.is_lazy(tensor):
+            if written:
+                self.plain.write(tensor)
+            else:
+                self.plain.read(tensor)
+        if native.is_lazy(tensor):
+            if native.owner_of(tensor)() is not self:
+                raise CaptureError(
+                    "this tensor belongs to another pool session.",
+                    "Fetch it with .cpu() before using it here.",
+                )
+            storage = native.storage_of(tensor)
+            if not storage.usable:
+                self.memory.ready(storage)
+
+    def _is_host(
+        self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> bool:
+        """Does the op run on the plain tensors as they are? They are then up to date."""
+        if any(native.is_lazy(tensor) for tensor in tensors):
+            if signature.func in (_aten.as_strided_copy.default, _aten.as_strided_scatter.default):
+                if not native.is_lazy(args[0]):
+                    raise CaptureError(
+                        f"{signature.name} of a plain tensor and a lazy one may look beyond the plain one.",
+                        "Make the first tensor lazy, with .clone() in the cell, or fetch the other with .cpu().",
+                    )
+            return False
+        written = list(signature.written_tensors(args, kwargs))
+        stays = self.host_only or stays_on_host(signature, args, kwargs, tensors)
+        stays = stays or any(self.plain.must_write(tensor) for tensor in written)
+        if not stays and not self.plain.share_memory(written, tensors):
+            return False
+        if any(self.plain.is_dirty(tensor) for tensor in tensors):
+            self.plain.write_back("a tensor written in this cell was read on the host")
+        if signature.random:
+            self.segment.finish_draws("random numbers were drawn on the host")
+        for tensor in written:
+            self.plain.forget(tensor)
+        return True
+
+    def _writes_shown(
+        self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> bool:
+        """Would the op change memory that a numpy array shows? Then it must do so at once, and here."""
+        written = list(signature.written_tensors(args, kwargs))
+        for tensor in written:
+            if native.is_lazy(tensor):
+                storage = native.storage_of(tensor)
+                if storage.exposure is not None:
+                    self.memory.refresh(storage)
+                    if storage.exposure is not None:
+                        return True
+            elif self.plain.must_write(tensor):
+                return True
+        return self.plain.share_memory(written, tensors)
+
+    def _run_here(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One op of a captured cell on the host, on what every tensor is by now."""
+        self.plain.write_back("a tensor written in this cell was read on the host")
+        signature = signature_of(func)
+        if signature.random:
+            self.segment.finish_draws("random numbers were drawn on the host")
+        try:
+            return on_host.run(self.memory, func, args, kwargs)
+        finally:
+            for tensor in signature.written_tensors(args, kwargs):
+                if not native.is_lazy(tensor):
+                    self.plain.forget(tensor)
+
+    @one_thread
+    def outside(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One op on lazy tensors outside a captured cell. Views stay lazy (they must share memory); the rest runs
+        here."""
+        if func in on_host.QUESTIONS:
+            return on_host.QUESTIONS[func](*args)
+        signature = signature_of(func)
+        if signature.sets_storage or (signature.mutates_layout and native.is_lazy(args[0])):
+            return self.layouts.change(signature, args, kwargs)
+        if not signature.is_view or signature.mutates_layout or not native.is_lazy(args[0]):
+            return self._run_here(func, args, kwargs)
+        return self.view(signature, args, kwargs)
+
+    def view(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a view op: tensors that share the memory of its first argument. Nothing is recorded."""
+        base = native.value_of(args[0])
+        values = [native.value_of(tensor) for tensor in tensors_in(args, kwargs)]
+        plan = self.plan(signature.func, args, kwargs, values)
+        views = []
+        for output in plan.outputs:
+            assert output is not None
+            views.append(native.wrap(native.Value(base.storage, output.layout, output.offset), args[0]))
+        if plan.container is None:
+            return views[0]
+        return tuple(views) if issubclass(plan.container, tuple) else views
+
+    def allow_cut(self, name: str) -> None:
+        """An op whose result sizes depend on data is about to be recorded and run."""
+        self.segment.before_cut(Cut(name, self.nodes.line()))
+
+    @one_thread
+    def run_dynamic(self, name: str) -> list[Layout]:
+        """Run what is pending, and say which layouts the last op's results have."""
+        metas = self.segment.run(Cut(name, self.nodes.line()))[1]
+        assert None not in metas
+        return [Layout.of_meta(meta) for meta in metas if meta is not None]
+
+    @one_thread
+    def draw(self) -> None:
+        """The next op draws random numbers."""
+        self.segment.draw()
+        self.core.draws_open = True
+
+    @one_thread
+    def stream(self) -> None:
+        self.segment.stream()
+
+    @one_thread
+    def materialize(self, storage: Any) -> None:
+        """Something is about to read the memory itself."""
+        self.memory.fetch_whole([storage], "memory read")
+
+    def enter_root(self, module: torch.nn.Module) -> Any:
+        """The paths of all modules below one that the cell calls."""
+        names = self._names.get(module)
+        if names is None:
+            names = self._names[module] = self.core.module_names(self._paths.of_root(module))
+        return names
+
+    def enter_module(self, module: torch.nn.Module) -> None:
+        """A module runs for the first time in this cell: its parameters and buffers turn lazy."""
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return  # vmap and grad wrap tensors of their own
+        with self.lock, paused():
+            for parameter in module._parameters.values():
+                if parameter is not None and not native.is_lazy(parameter):
+                    self.plain.make_lazy(parameter, "weight")
+            for buffer in module._buffers.values():
+                if buffer is not None and not native.is_lazy(buffer):
+                    self.plain.make_lazy(buffer, "weight")
+
+    # ---------------------------------------------------------------- asked by others
+
+    @one_thread
+    def fetch_tensors(self, tensors: Sequence[torch.Tensor], cause: str) -> list[torch.Tensor]:
+        """Plain tensors over the host's copy of lazy ones, brought over where it is not current. Not to be written
+        to."""
+        with paused():
+            return self.memory.fetch([native.value_of(tensor) for tensor in tensors], cause)
+
+    @one_thread
+    def fetch_whole(self, tensors: Sequence[torch.Tensor], cause: str) -> None:
+        """Make the host's copy of the memory behind lazy tensors current, but for what is lost."""
+        storages = [native.storage_of(tensor) for tensor in tensors]
+        self.memory.fetch_whole([s for s in storages if s.lost is None and s.base_id is not None], cause)
+
+    def host_bytes(self, tensor: torch.Tensor) -> torch.UntypedStorage:
+        """The host's copy of the memory behind a lazy tensor, which must be current."""
+        memory: torch.UntypedStorage = native.storage_of(tensor).host
+        return memory
+
+    @one_thread
+    def window(self, tensor: torch.Tensor, cause: str) -> torch.Tensor:
+        """A plain tensor that shares memory with a lazy one, as long as it lives."""
+        return self.memory.window(native.value_of(tensor), cause)
+
+    @one_thread
+    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        """An independent lazy copy; nothing is fetched."""
+        with paused():
+            self.bring(tensor, False)
+        if not self.capturing:
+            self.core.look_at = max(self.core.look_at, self.core.pending + 2)
+        copied: torch.Tensor = native.record(_aten.clone.default, (tensor,), {})
+        return copied
+
+    @one_thread
+    def adopt_copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A lazy tensor with a copy of a plain tensor's present contents."""
+        return self.memory.adopt_copy(tensor)
+
+    @one_thread
+    def put_on_pool(self, tensor: torch.Tensor) -> bool:
+        """Turn a plain tensor into a lazy one in place, where that can be."""
+        with paused():
+            self.plain.settle(tensor)
+            return self.plain.make_lazy(tensor, "weight")
+
+    @one_thread
+    def share(self, plain: torch.Tensor) -> torch.Tensor:
+        """A lazy tensor that shares memory with a plain one."""
+        self.plain.write_back("a tensor's memory was shared with a lazy one")
+        return self.memory.share(plain)
+
+    def replace(self, lazy: torch.Tensor, plain: torch.Tensor) -> None:
+        """Make the object ``lazy`` be what ``plain`` is."""
+        with paused():
+            native.become(lazy, plain)
+            lazy.grad = plain.grad
+
+    @one_thread
+    def finish(self, cause: str) -> None:
+        """Run what is pending and bring plain tensors that were written up to date."""
+        self.plain.write_back(cause)
+        self.segment.flush(Cut(cause, 0))
+
+    @contextmanager
+    def captured_cell(self, cell: str, file: str) -> Iterator[None]:
+        """Record everything inside. What is pending at the end stays pending: the caller flushes."""
+        if self.capturing:
+            yield
+            return
+        with self.lock:
+            self.core.enter_cell(cell, file)
+            with paused():
+                self.memory.look_again()
+            self.capturing = True
+        try:
+            with cell_surroundings(self):
+                native.set_capturing(self.core)
+                try:
+                    yield
+                finally:
+                    native.set_capturing(None)
+        finally:
+            with self.lock:
+                self.capturing = False
+                if not self.plain.dirty:
+                    self.plain.end_cell()
+
+    @contextmanager
+    def paused_recording(self) -> Iterator[None]:
+        """Ops inside run here, on fetched values where tensors are lazy, even while a cell is captured."""
+        with self.lock:
+            capturing, self.capturing = self.capturing, False
+            here = native.is_captured_here()
+            if here:
+                native.set_capturing(None)
+            try:
+                with torch._C.DisableTorchFunction():
+                    yield
+            finally:
+                if here:
+                    native.set_capturing(self.core)
+                self.capturing = capturing
+
+
+def _asked(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method as the native side calls it: with a weak reference to the recorder."""
+
+    @wraps(method)
+    def ask(reference: Any, *args: Any) -> Any:
+        __tracebackhide__ = True
+        recorder = reference()
+        if recorder is None:
+            raise UserError("this tensor's session is over.", "Run the cell that made it again.")
+        try:
+            return method(recorder, *args)
+        except BaseException as error:  # noqa: BLE001 - re-raised as it is
+            raise error.with_traceback(None) from None  # the frames above are the user's; ours say nothing
+
+    return ask
+
+
+_prepared: list[bool] = []
+
+
+def _prepare() -> None:
+    """Once in a process: the native side learns whom to ask, torch.Tensor how lazy tensors behave."""
+    if _prepared:
+        return
+    _prepared.append(True)
+    native.prepare(
+        _describe,
+        _asked(NativeRecorder.plan),
+        _asked(NativeRecorder.dispatch),
+        _asked(NativeRecorder.outside),
+        _asked(NativeRecorder.allow_cut),
+        _asked(NativeRecorder.run_dynamic),
+        _asked(NativeRecorder.draw),
+        _asked(NativeRecorder.stream),
+        _asked(lambda recorder, *call: recorder.layouts.fit(*call)),
+        _asked(NativeRecorder.materialize),
+        RECORD,
+        _asked(NativeRecorder.enter_root),
+        _asked(NativeRecorder.enter_module),
+    )
+    register(
+        native.is_lazy,
+        lambda tensor: native.owner_of(tensor)(),
+        lambda tensor: native.storage_of(tensor).handle,
+    )
+    pauses.append(native.Paused)
+    os.register_at_fork(after_in_child=native.leave_after_fork)
+    install()

@@ -1,0 +1,123 @@
+// Module path, root call, cell line and phase of the op that is recorded, without a Python hook for each module.
+#pragma once
+#include <torch/csrc/autograd/graph_task.h>
+#include "recorder.h"
+#if PY_VERSION_HEX < 0x030C0000
+#define Py_BUILD_CORE 1
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+#endif
+
+namespace djinn {
+// The file whose lines are meant, by its text: code objects of one file do not always share their name object.
+inline std::string cell_file;
+inline uint64_t cell_number = 0;
+
+inline bool is_of_cell(PyCodeObject* code) {
+  struct Known {
+    PyCodeObject* code = nullptr;
+    uint64_t cell = 0;
+    bool answer = false;
+  };
+  static thread_local Known known[64];
+  auto& entry = known[(reinterpret_cast<uintptr_t>(code) >> 5) & 63];
+  if (entry.code == code && entry.cell == cell_number) return entry.answer;
+  PyObject* name = code->co_filename;
+  bool answer = PyUnicode_IS_READY(name) && size_t(PyUnicode_GET_LENGTH(name)) * PyUnicode_KIND(name) == cell_file.size() &&
+      !std::memcmp(PyUnicode_DATA(name), cell_file.data(), cell_file.size());
+  entry = {code, cell_number, answer};
+  return answer;
+}
+
+#if PY_VERSION_HEX < 0x030C0000
+// Reads this very thread's frames, which stand still meanwhile: no need for the GIL.
+inline uint32_t current_line() {
+  if (cell_file.empty()) return 0;
+  PyThreadState* thread = PyGILState_GetThisThreadState();
+  if (!thread) return 0;
+  struct Known {
+    const void* instruction = nullptr;
+    uint32_t line = 0;
+    uint64_t cell = 0;
+  };
+  static thread_local Known lines[256];
+  for (auto* frame = thread->cframe->current_frame; frame; frame = frame->previous) {
+    if (!is_of_cell(frame->f_code)) continue;
+    auto& entry = lines[(reinterpret_cast<uintptr_t>(frame->prev_instr) >> 1) & 255];
+    if (C10_UNLIKELY(entry.instruction != frame->prev_instr || entry.cell != cell_number)) {
+      int place = int(_PyInterpreterFrame_LASTI(frame)) * int(sizeof(_Py_CODEUNIT));
+      entry = {frame->prev_instr, uint32_t(std::max(0, PyCode_Addr2Line(frame->f_code, place))), cell_number};
+    }
+    return entry.line;
+  }
+  return 0;
+}
+#else
+inline uint32_t current_line() {
+  if (cell_file.empty()) return 0;
+  py::gil_scoped_acquire gil;
+  uint32_t line = 0;
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  while (frame) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    bool found = is_of_cell(code);
+    Py_DECREF(code);
+    if (found) line = uint32_t(std::max(0, PyFrame_GetLineNumber(frame)));
+    PyFrameObject* back = found ? nullptr : PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+  return line;
+}
+#endif
+
+inline void Scopes::enter_cell(const std::string& name, const std::string& file) {
+  cell = name;
+  py::str text(file);  // as the interpreter stores it
+  cell_file.assign(static_cast<const char*>(PyUnicode_DATA(text.ptr())),
+                   size_t(PyUnicode_GET_LENGTH(text.ptr())) * PyUnicode_KIND(text.ptr()));
+  cell_number++;
+  modules.clear();
+  in_optimizer = false;
+}
+inline void Scopes::look() {
+  begins_call = false;
+  int task = torch::autograd::get_current_graph_task_id();
+  uint32_t path = modules.empty() ? 0 : modules.back();
+  if (task != -1) {
+    if (task != backward_task) {
+      backward_task = task;
+      backward_line = current_line();
+    }
+    seen = {path, root_call, backward_line, Phase::backward};
+  } else if (in_optimizer) {
+    seen = {path, root_call, optimizer_line, Phase::optimizer};
+  } else if (path) {
+    seen = {path, root_call, module_line, Phase::forward};
+  } else {
+    seen = {0, root_call, current_line(), Phase::other};
+  }
+}
+inline uint32_t Scopes::current() {
+  if (seen == last_ && !table.empty()) return last_index_;
+  uint64_t key = mix(mix(mix(uint64_t(seen.path), seen.call), seen.line), uint64_t(seen.phase));
+  for (;; key++) {
+    auto [found, is_new] = index_.try_emplace(key, uint32_t(table.size()));
+    if (is_new) table.push_back(seen);
+    if (is_new || table[found->second] == seen) {
+      last_ = seen;
+      return last_index_ = found->second;
+    }
+  }
+}
+inline void Scopes::clear() {
+  table.clear();
+  index_.clear();
+  calls = 0;
+}
+inline uint32_t Scopes::path_id(const std::string& path) {
+  auto [found, is_new] = path_ids_.try_emplace(path, uint32_t(paths.size()));
+  if (is_new) paths.push_back(path);
+  return found->second;
+}
+}  // namespace djinn

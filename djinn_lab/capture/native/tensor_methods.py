@@ -1,0 +1,272 @@
+"""How lazy tensors behave where torch would not ask the dispatcher: numpy, printing, pickling, ``.data``, ``.cpu()``.
+
+They are ordinary tensors, so these are methods of :class:`torch.Tensor`, replaced once. For any other tensor each does
+what it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.segment import paused
+
+_is_lazy: Callable[[object], bool] = native.is_lazy
+_Tensor: Any = torch.Tensor
+_DATA: Any = torch._C.TensorBase.data
+
+
+def _recorder(tensor: torch.Tensor) -> Any:
+    return native.owner_of(tensor)()
+
+
+def _plain(tensor: torch.Tensor, cause: str) -> torch.Tensor:
+    """The values in host memory, fetched when they are not there. Not to be written to."""
+    fetched: torch.Tensor = _recorder(tensor).fetch_tensors([tensor], cause)[0]
+    return fetched
+
+
+class FetchToHost(torch.autograd.Function):
+    """``.cpu()`` under autograd: the gradient goes back to the pool when backward reaches it."""
+
+    @staticmethod
+    def forward(ctx: Any, lazy: torch.Tensor) -> torch.Tensor:
+        fetched = _plain(lazy, "cpu")
+        with paused():
+            return fetched.clone()  # here, also inside a captured cell
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0]
+
+
+def _cpu(tensor: Any, memory_format: torch.memory_format = torch.preserve_format) -> Any:
+    """The values as a plain tensor (differentiable where this one is)."""
+    return FetchToHost.apply(tensor)  # type: ignore[no-untyped-call]
+
+
+def _numpy(tensor: Any, *, force: bool = False) -> Any:
+    if tensor.requires_grad and not force and torch.is_grad_enabled():
+        raise RuntimeError(
+            "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+        )
+    if tensor.requires_grad and not force:
+        raise RuntimeError(
+            "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        with paused():
+            return _plain(tensor, "numpy").numpy(force=force)
+    with paused():
+        return _recorder(tensor).window(tensor, "numpy").numpy()
+
+
+def _array(tensor: Any, dtype: Any = None, copy: Any = None) -> Any:
+    array = _numpy(tensor)
+    if dtype is not None and array.dtype != dtype:
+        return array.astype(dtype)
+    return array.copy() if copy else array
+
+
+def _tolist(tensor: Any) -> Any:
+    with paused():
+        return _plain(tensor.detach(), "tolist").tolist()
+
+
+def _repr(tensor: Any, *, tensor_contents: Any = None) -> str:
+    recorder = _recorder(tensor)
+    if not recorder.may_display():
+        return (
+            f"Tensor(shape={tuple(tensor.shape)}, dtype={tensor.dtype}, on the pool; print it to see values)"
+        )
+    with paused():
+        shown = _plain(tensor.detach(), "print")
+        if tensor.grad_fn is not None:
+            suffix = f"grad_fn=<{type(tensor.grad_fn).__name__}>"
+            return str(torch._tensor_str._add_suffixes(repr(shown)[:-1], [suffix], len("tensor("), False))
+        return repr(shown.detach().requires_grad_(tensor.requires_grad))
+
+
+def _parameter_repr(tensor: Any) -> str:
+    return f"Parameter containing:\n{_repr(tensor)}"
+
+
+def _format(tensor: Any, spec: str) -> str:
+    return format(tensor.item(), spec) if tensor.dim() == 0 else format(repr(tensor), spec)
+
+
+def _deepcopy(tensor: Any, memo: dict[int, Any]) -> Any:
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    if not tensor.is_leaf:
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+            "protocol at the moment."
+        )
+    with torch.no_grad():
+        copied = _recorder(tensor).clone(tensor.detach())
+    if type(tensor) is not torch.Tensor:
+        copied = torch.Tensor._make_subclass(type(tensor), copied, tensor.requires_grad)
+    copied.requires_grad_(tensor.requires_grad)
+    if tensor.grad is not None:
+        copied.grad = tensor.grad.__deepcopy__(memo)
+    memo[id(tensor)] = copied
+    return copied
+
+
+def _reduce(tensor: Any, protocol: Any) -> Any:
+    """Pickled as a plain tensor; views of one memory stay views of one memory."""
+    recorder = _recorder(tensor)
+    with _disable_current_modes(), paused():
+        recorder.fetch_whole([tensor], "save")
+        host = _plain(tensor.detach(), "save")
+        if type(tensor) is not torch.Tensor:
+            host = torch.Tensor._make_subclass(type(tensor), host, tensor.requires_grad)
+        return host.requires_grad_(tensor.requires_grad).__reduce_ex__(protocol)
+
+
+def _untyped_storage(tensor: Any) -> torch.UntypedStorage:
+    """The host's copy of the memory; while somebody holds it, ops that write it run here."""
+    memory: torch.UntypedStorage = _recorder(tensor).window(tensor, "address").untyped_storage()
+    return memory
+
+
+def _data_ptr(tensor: Any) -> int:
+    """Where the host's copy lies, for code that reads memory by address. Valid until the next captured cell."""
+    window = _recorder(tensor).window(tensor, "address")
+    exposure = native.storage_of(tensor).exposure
+    if exposure is not None:
+        exposure.pinned = window
+    with paused():
+        return int(window.data_ptr())
+
+
+def _on_window(name: str) -> Callable[..., Any]:
+    """A method that is called on a plain tensor that shares the lazy one's memory."""
+
+    def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        window = _recorder(tensor).window(tensor.detach(), name)
+        with paused():
+            return getattr(window, name)(*args, **kwargs)
+
+    return call
+
+
+def _new_tensor(
+    tensor: Any, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Any:
+    return torch.tensor(
+        data, dtype=dtype or tensor.dtype, device=device or "cpu", requires_grad=requires_grad
+    )
+
+
+def _new(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    with paused():
+        return torch.empty(0, dtype=tensor.dtype).new(*args, **kwargs)
+
+
+def _applied(name: str) -> Callable[..., Any]:
+    """``apply_`` and its kind: a Python function over the elements, on the host's copy."""
+
+    def call(tensor: Any, *args: Any) -> Any:
+        recorder = _recorder(tensor)
+        plain = [_plain(item, name) if _is_lazy(item) else item for item in args]
+        window = recorder.window(tensor.detach(), name)
+        with paused():
+            getattr(window, name)(*plain)
+        return tensor
+
+    return call
+
+
+def _same(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    return tensor
+
+
+def _never(tensor: Any, *args: Any, **kwargs: Any) -> bool:
+    return False
+
+
+def _settling(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """On a plain tensor: it shows what captured ops wrote, and may be written unseen from now on."""
+
+    @wraps(original)
+    def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if native.is_captured_here():
+            recorder = native.capturing_owner()()
+            if tensor.layout is torch.strided and tensor.device.type == "cpu":
+                recorder.plain.settle(tensor)
+                recorder.plain.forget(tensor)
+        return original(tensor, *args, **kwargs)
+
+    return call
+
+
+def _set_data(tensor: Any, new: torch.Tensor) -> None:
+    if native.is_captured_here():
+        native.capturing_owner()().plain.write_back("a tensor's data was replaced")
+    if _is_lazy(new):
+        if tensor.dtype != new.dtype or tensor.layout != new.layout:
+            raise RuntimeError(
+                "incompatible tensor type: `.data` takes a tensor of the same dtype and layout when it is lazy."
+            )
+        native.look_at(tensor, native.value_of(new))
+    elif _is_lazy(tensor) and new.layout is torch.strided and type(new) is torch.Tensor:
+        _DATA.__set__(tensor, _recorder(tensor).share(new.detach()))
+    else:
+        _DATA.__set__(tensor, new)
+
+
+_LAZY: dict[str, Callable[..., Any]] = {
+    "cpu": _cpu,
+    "numpy": _numpy,
+    "__array__": _array,
+    "tolist": _tolist,
+    "__repr__": _repr,
+    "__format__": _format,
+    "__deepcopy__": _deepcopy,
+    "__reduce_ex__": _reduce,
+    "untyped_storage": _untyped_storage,
+    "data_ptr": _data_ptr,
+    "__dlpack__": _on_window("__dlpack__"),
+    "apply_": _applied("apply_"),
+    "map_": _applied("map_"),
+    "map2_": _applied("map2_"),
+    "new": _new,
+    "new_tensor": _new_tensor,
+    "share_memory_": _same,
+    "is_shared": _never,
+    "pin_memory": _same,
+    "is_pinned": _never,
+}
+_SETTLED = ("numpy", "tolist", "__array__", "data_ptr", "untyped_storage", "__dlpack__", "apply_", "map_")
+
+
+def _choosing(name: str, lazy: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return lazy(self, *args, **kwargs) if _is_lazy(self) else original(self, *args, **kwargs)
+
+    return method
+
+
+def install() -> None:
+    """Replace the methods. Once in a process."""
+    for name, lazy in _LAZY.items():
+        original = getattr(torch.Tensor, name)
+        if name in _SETTLED:
+            original = _settling(name, original)
+        setattr(torch.Tensor, name, _choosing(name, lazy, original))
+    parameter: Any = torch.nn.Parameter
+    for name, lazy in (
+        ("__repr__", _parameter_repr),
+        ("__deepcopy__", _deepcopy),
+        ("__reduce_ex__", _reduce),
+    ):
+        setattr(parameter, name, _choosing(name, lazy, getattr(parameter, name)))
+    _Tensor.data = property(lambda tensor: _DATA.__get__(tensor), _set_data)

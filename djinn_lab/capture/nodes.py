@@ -1,0 +1,126 @@
+"""The nodes that the Python recorder has recorded and not sent, with the plans they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from djinn_lab.capture.arguments import Arguments
+from djinn_lab.capture.assembly import PendingNode, assemble
+from djinn_lab.capture.inference import Plan, ShapeInference
+from djinn_lab.capture.ledger import Ledger
+from djinn_lab.capture.scope import ScopeTracker
+from djinn_lab.capture.segment import Assembled
+from djinn_lab.capture.signature import Signature
+from djinn_lab.srg.program import EncodedProgram
+
+
+class _Flight(NamedTuple):
+    """The sources and nodes of a program under way, and the ids that died before it."""
+
+    sent: Collection[int]
+    nodes: Sequence[PendingNode]
+    dead: Sequence[int]
+
+
+class PythonNodes:
+    """``plans_made`` counts what the plan cache did not know."""
+
+    def __init__(self, dead: list[int]) -> None:
+        self.ledger = Ledger(dead)
+        self.scopes = ScopeTracker()
+        self.plans_made = 0
+        self.look_at = 0
+        self._inference = ShapeInference()
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._nodes: list[PendingNode] = []
+
+    @property
+    def pending(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def calls(self) -> int:
+        return self.scopes.calls
+
+    @property
+    def begins_call(self) -> bool:
+        return self.scopes.begins_call
+
+    def line(self) -> int:
+        return self.scopes.line()
+
+    def plan(
+        self, signature: Signature, call: Arguments, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Plan:
+        """What the op will return. Raises what eager torch would raise for these shapes."""
+        key = call.key
+        if signature.written and len(call.values) > 1 and (aliasing := call.aliasing()):
+            key = (*key, aliasing)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._inference.plan(signature, args, kwargs, call.values, call.key)
+            self._plans[key] = plan
+            self.plans_made += 1
+        return plan
+
+    def push(
+        self,
+        plan: Plan,
+        call: Arguments,
+        outputs: tuple[int | None, ...],
+        storages: tuple[int | None, ...],
+        written: tuple[int, ...],
+        random: bool,
+    ) -> None:
+        """Record a node. ``written``: storages whose memory it changes."""
+        self._nodes.append(
+            PendingNode(
+                plan,
+                tuple([value.id for value in call.values]),
+                outputs,
+                storages,
+                tuple([value.storage.id for value in call.values]),
+                written,
+                self.scopes.current(),
+                tuple(call.scalars),
+                random,
+            )
+        )
+
+    def assemble(self, fetch: Sequence[int], rng_state: bytes | None) -> Assembled:
+        ledger = self.ledger
+        dead, release = ledger.take_dead()
+        writes = any(node.written for node in self._nodes)
+        assembled = assemble(
+            self._nodes,
+            ledger.held,
+            self.scopes.scopes,
+            ledger.live.keys(),
+            ledger.live_storages() if writes else (),
+            fetch,
+            release,
+            rng_state,
+        )
+        nodes = [self._nodes[position] for position in assembled.positions]
+        self._nodes = []
+        self.scopes.clear()
+        if not (nodes or fetch):
+            ledger.settle((), (), dead)
+            return Assembled(None, release, None)
+        return Assembled(EncodedProgram.of(assembled.program), release, _Flight(assembled.sent, nodes, dead))
+
+    def settle(self, flight: _Flight, executed: int, arrived: bool, reason: str) -> None:
+        ledger = self.ledger
+        ledger.settle(flight.sent if arrived else (), flight.nodes[:executed], flight.dead)
+        if not arrived:
+            ledger.keep_back(flight.sent)
+        ledger.lose(flight.nodes[executed:], reason)
+
+    def lose_pending(self, reason: str) -> None:
+        self.ledger.lose(self._nodes, reason)
+        self._nodes = []
+
+    def lose_pool(self, flight: _Flight, reason: str) -> None:
+        self.ledger.lose(flight.nodes, reason)
+        self.ledger.lose_pool()

@@ -1,0 +1,87 @@
+"""Which recorder captures: the native one where it can be loaded, else the one in Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+from djinn_lab.capture.backend import Backend
+from djinn_lab.capture.segment import Segment
+from djinn_lab.errors import UserError
+from djinn_lab.native import load
+
+CHOICE = "DJINN_LAB_RECORDER"
+"""Environment variable: ``native`` or ``python``; without it, what there is."""
+
+
+class Recorder(Protocol):
+    """Records torch ops as graph nodes and gets values when somebody needs them. One per session."""
+
+    lock: Any
+    segment: Segment
+    scopes: Any
+    capturing: bool
+    owner: object
+    may_display: Callable[[], bool]
+    host_only: bool
+
+    @property
+    def ops_recorded(self) -> int: ...
+
+    @property
+    def plans_made(self) -> int: ...
+
+    @property
+    def captures_here(self) -> bool: ...
+
+    def captured_cell(self, cell: str, file: str) -> AbstractContextManager[None]: ...
+
+    def paused_recording(self) -> AbstractContextManager[None]: ...
+
+    def finish(self, cause: str) -> None: ...
+
+    def fetch_tensors(self, tensors: Sequence[torch.Tensor], cause: str) -> list[torch.Tensor]: ...
+
+    def fetch_whole(self, tensors: Sequence[torch.Tensor], cause: str) -> None: ...
+
+    def host_bytes(self, tensor: torch.Tensor) -> torch.UntypedStorage: ...
+
+    def adopt_copy(self, tensor: torch.Tensor) -> torch.Tensor: ...
+
+    def replace(self, lazy: torch.Tensor, plain: torch.Tensor) -> None: ...
+
+
+def chosen() -> str:
+    """``native`` or ``python``. Raises UserError for another choice, or for a native recorder that is not there."""
+    choice = os.environ.get(CHOICE, "")
+    if choice not in ("", "native", "python"):
+        raise UserError(f"{CHOICE}={choice} names no recorder.", "Use native or python.")
+    if choice == "python":
+        return "python"
+    there = load("recorder") is not None
+    if choice == "native" and not there:
+        from djinn_lab.native import why_missing
+
+        raise UserError(f"the native recorder cannot be used: {why_missing('recorder')}")
+    return "native" if there else "python"
+
+
+def make_recorder(backend: Backend, stream_nodes: int | None = None) -> Any:
+    """A recorder of the kind that was chosen."""
+    if chosen() == "native":
+        from djinn_lab.capture.native.recorder import NativeRecorder
+
+        return NativeRecorder(backend, stream_nodes)
+    from djinn_lab.capture.recorder import Recorder as PythonRecorder
+
+    return PythonRecorder(backend, stream_nodes)
+
+
+def capturing(recorder: Any, cell: str, file: str) -> AbstractContextManager[None]:
+    """Record everything inside. What is pending at the end stays pending: the caller flushes."""
+    context: AbstractContextManager[None] = recorder.captured_cell(cell, file)
+    return context

@@ -1,0 +1,26 @@
+"""Tensors that cannot be captured, and what to do instead."""
+
+from __future__ import annotations
+
+import torch
+
+from djinn_lab.errors import CaptureError
+
+
+def refuse_unsupported(tensor: torch.Tensor) -> None:
+    """Raises CaptureError for what no recorder takes."""
+    if tensor.layout is not torch.strided:
+        raise CaptureError(
+            f"{tensor.layout} tensors cannot be captured.",
+            "Run this cell with %%local, or use .to_dense() first.",
+        )
+    if type(tensor) is not torch.Tensor and not isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)):
+        raise CaptureError(
+            f"tensors of the subclass {type(tensor).__qualname__} cannot be captured.",
+            "Run this cell with %%local, or use .as_subclass(torch.Tensor) first.",
+        )
+    if tensor.device.type != "cpu":
+        raise CaptureError(
+            f"a tensor on {tensor.device} cannot be captured.",
+            "Move it to the host with .cpu() before the cell.",
+        )
