@@ -103,18 +103,16 @@ class ProgramRun:
 
     def execute(self, report: Callable[[int, int], None]) -> None:
         preparation = self._owner.prepare(self._program, self._key)
-        report(0, len(self._program.nodes))
-        origin = perf_counter()
         if preparation.plan is None:
-            self._execute_in_python(preparation, report, origin)
+            self._execute_in_python(preparation, report)
         else:
-            self._execute_natively(preparation, preparation.plan, report, origin)
+            self._execute_natively(preparation, preparation.plan, report)
 
-    def _execute_in_python(
-        self, preparation: Preparation, report: Callable[[int, int], None], origin: float
-    ) -> None:
+    def _execute_in_python(self, preparation: Preparation, report: Callable[[int, int], None]) -> None:
         program, outcome = self._program, self._outcome
         total = len(program.nodes)
+        report(0, total)
+        origin = perf_counter()
         calls, products, frees = preparation.calls, preparation.products, preparation.frees
         starts, ends = outcome.node_start_s, outcome.node_end_s
         values, should_stop = self._values, self._should_stop
@@ -162,15 +160,17 @@ class ProgramRun:
             values.grow(node.inputs[0], node.outputs[0])
 
     def _execute_natively(
-        self, preparation: Preparation, plan: Plan, report: Callable[[int, int], None], origin: float
+        self, preparation: Preparation, plan: Plan, report: Callable[[int, int], None]
     ) -> None:
         """By the extension, but for the nodes that only Python can run."""
         outcome, values = self._outcome, self._values
         bridge = Bridge(values, self._temporary.add, self._asked_to_stop, report)
         counts, stop = self._owner.memory.counts, self._should_stop
+        origin = perf_counter()
         native = bridge.begin(plan, counts, self._program, outcome.executed, origin, stop)
         values.transient = native
         try:
+            report(0, len(self._program.nodes))  # at last: who then asks it to stop meets it on its way
             going_on = True
             while going_on:
                 status = native.advance().name
