@@ -6,7 +6,8 @@ import torch
 torch.manual_seed(0)
 target = torch.randn(6)
 target = target / target.norm()
-point = geoopt.ManifoldParameter(torch.randn(6), manifold=geoopt.Sphere()).proj_()
+sphere = geoopt.Sphere()
+point = geoopt.ManifoldParameter(sphere.projx(torch.randn(6)), manifold=sphere)
 optimizer = geoopt.optim.RiemannianSGD([point], lr=0.3)
 for step in range(4):
     optimizer.zero_grad()
@@ -14,7 +15,8 @@ for step in range(4):
     loss.backward()
     optimizer.step()
     print(step, f"{loss.item():.6f}", f"{point.norm().item():.6f}")
-frame = geoopt.ManifoldParameter(torch.randn(5, 2), manifold=geoopt.Stiefel()).proj_()
+stiefel = geoopt.Stiefel()
+frame = geoopt.ManifoldParameter(stiefel.projx(torch.randn(5, 2)), manifold=stiefel)
 adam = geoopt.optim.RiemannianAdam([frame], lr=0.1)
 matrix = torch.randn(5, 5)
 matrix = matrix @ matrix.T

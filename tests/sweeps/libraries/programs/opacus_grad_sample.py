@@ -1,5 +1,7 @@
 """Gradients of each sample by opacus, beside those of torch.func."""
 
+import copy
+
 import torch
 from opacus import GradSampleModule
 from torch.func import functional_call, grad, vmap
@@ -9,7 +11,7 @@ layer = torch.nn.Sequential(
     torch.nn.Conv1d(2, 3, 3), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(18, 1)
 )
 inputs = torch.randn(5, 2, 8)
-wrapped = GradSampleModule(layer)
+wrapped = GradSampleModule(copy.deepcopy(layer))
 wrapped(inputs).sum().backward()
 found = {name: parameter.grad_sample for name, parameter in wrapped._module.named_parameters()}
 

@@ -4,7 +4,6 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.infer import SVI, Trace_ELBO
-from pyro.infer.autoguide import AutoNormal
 
 pyro.clear_param_store()
 pyro.set_rng_seed(0)
@@ -20,8 +19,15 @@ def model(x, y=None):
         return pyro.sample("obs", dist.Normal(slope * x + offset, noise), obs=y)
 
 
-guide = AutoNormal(model)
+def guide(x, y=None):
+    """One parameter: pyro keeps several in a set, whose order depends on addresses."""
+    place = pyro.param("place", torch.tensor([0.0, 0.0, -1.0]))
+    pyro.sample("slope", dist.Normal(place[0], 0.1))
+    pyro.sample("offset", dist.Normal(place[1], 0.1))
+    pyro.sample("noise", dist.LogNormal(place[2], 0.1))
+
+
 svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
 for step in range(10):
     print(step, f"{svi.step(x, y):.5f}")
-print({name: value.item() for name, value in guide.median().items()})
+print(pyro.param("place"))
