@@ -8,14 +8,14 @@ stands for. Calls that only a local GPU could answer get the harmless answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from djinn_lab.capture.replaced import replaced
+from djinn_lab.capture.replaced import all_replaced
 
 _AUTOCAST: Any = torch.amp.autocast_mode.autocast
 _SCALER: Any = torch.amp.GradScaler
@@ -105,7 +105,5 @@ _WITHOUT_CUDA: tuple[tuple[Any, str, Any], ...] = (
 
 @contextmanager
 def cuda_answers() -> Iterator[None]:
-    with ExitStack() as stack:
-        for replacement in (*_ALWAYS, *(() if torch.cuda.is_available() else _WITHOUT_CUDA)):
-            stack.enter_context(replaced(*replacement))
+    with all_replaced((*_ALWAYS, *(() if torch.cuda.is_available() else _WITHOUT_CUDA))):
         yield

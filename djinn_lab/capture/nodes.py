@@ -31,6 +31,7 @@ class PythonNodes:
         self.scopes = ScopeTracker()
         self.plans_made = 0
         self.look_at = 0
+        self.patience = 0
         self._inference = ShapeInference()
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._nodes: list[PendingNode] = []

@@ -11,7 +11,7 @@ import torch
 
 from djinn_lab.capture.backend import Backend, Cut, RunResult
 from djinn_lab.capture.forked import check_process
-from djinn_lab.capture.pace import STREAM_NODES_MAX, STREAM_NODES_MIN, WHOLE_NODES_MAX, Pace
+from djinn_lab.capture.pace import STREAM_NODES_MAX, WHOLE_NODES_MAX, Pace
 from djinn_lab.capture.random_stream import RandomStream
 from djinn_lab.srg.program import EncodedProgram, TensorMeta
 
@@ -31,7 +31,9 @@ class Nodes(Protocol):
     """The nodes of one recorder that were recorded and not sent."""
 
     look_at: int
-    """With so many pending, the recorder calls :meth:`Segment.stream`."""
+    """With so many pending, the recorder calls :meth:`Segment.stream` when a root module's call begins."""
+    patience: int
+    """With so many more, it calls it anywhere."""
 
     @property
     def pending(self) -> int: ...
@@ -108,19 +110,19 @@ class Segment:
         recorded until the next cut, and can run them side by side."""
         self._whole = whole
         self._nodes.look_at = WHOLE_NODES_MAX if whole else self._pace.nodes
+        self._nodes.patience = self._pace.nodes
 
     def stream(self) -> None:
         """Send what is pending without waiting for it, so that the pool computes while the cell records; or
         go on recording while the pool is busy with the part before, or (in a loop of module calls, for as
         many nodes again at most) until the next call begins. Raises what went wrong with that."""
         nodes = self._nodes
-        waits = nodes.calls > 1 and not nodes.begins_call
-        if waits and nodes.pending < nodes.look_at + self._pace.nodes:
+        if not nodes.begins_call and nodes.calls > 1 and nodes.pending < nodes.look_at + self._pace.nodes:
             return  # equal iterations make equal parts, which need not be sent again
         with paused():
             busy = self._flight is not None and not self.backend.is_done()
             if busy and not self._whole and nodes.pending < STREAM_NODES_MAX:
-                nodes.look_at = nodes.pending + min(self._pace.nodes, STREAM_NODES_MIN)
+                nodes.look_at = 2 * nodes.look_at  # few lengths, so that parts are equal to earlier ones
                 return
             self._reap()
             self._send(Cut("streamed", nodes.line()), ())

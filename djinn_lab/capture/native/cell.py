@@ -19,7 +19,7 @@ from djinn_lab.capture.default_generator import settled_generator
 from djinn_lab.capture.hooks import loader_on_host, optimizer_hooks
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.packed_sequences import pad
-from djinn_lab.capture.replaced import replaced
+from djinn_lab.capture.replaced import all_replaced, replaced
 
 if TYPE_CHECKING:
     from djinn_lab.capture.native.recorder import NativeRecorder
@@ -131,6 +131,21 @@ def _device_functions() -> list[tuple[Any, str]]:
     )
 
 
+_wrappers: dict[Any, Any] = {}
+
+
+def _mapped_functions() -> list[tuple[Any, str, Any]]:
+    """Those functions as they are inside a cell; each is wrapped once."""
+    found = []
+    for owner, name in _device_functions():
+        original = getattr(owner, name)
+        wrapper = _wrappers.get(original)
+        if wrapper is None:
+            wrapper = _wrappers[original] = _mapped(original)
+        found.append((owner, name, wrapper))
+    return found
+
+
 @contextmanager
 def _module_calls() -> Iterator[None]:
     with replaced(torch.nn.Module, "__call__", native.module_call(torch.nn.Module)):
@@ -146,12 +161,11 @@ def cell_surroundings(recorder: NativeRecorder) -> Iterator[None]:
         stack.enter_context(cuda_answers())
         stack.enter_context(settled_generator(recorder))
         stack.enter_context(_module_calls())
-        for owner, name in _device_functions():
-            original = owner.__dict__.get(name) or getattr(owner, name)
-            stack.enter_context(replaced(owner, name, _mapped(original)))
-        stack.enter_context(replaced(torch.Tensor, "cuda", _cuda(recorder, torch.Tensor.cuda)))
-        stack.enter_context(replaced(torch.Tensor, "to", _to(recorder, torch.Tensor.to)))
-        stack.enter_context(
-            replaced(torch._VF, "_pad_packed_sequence", _pad_packed(recorder, torch._VF._pad_packed_sequence))
+        stack.enter_context(all_replaced(_mapped_functions()))
+        own = (
+            (torch.Tensor, "cuda", _cuda(recorder, torch.Tensor.cuda)),
+            (torch.Tensor, "to", _to(recorder, torch.Tensor.to)),
+            (torch._VF, "_pad_packed_sequence", _pad_packed(recorder, torch._VF._pad_packed_sequence)),
         )
+        stack.enter_context(all_replaced(own))
         yield

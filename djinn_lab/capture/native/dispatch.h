@@ -567,7 +567,10 @@ inline void fallback(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* 
   Recorder* recorder = captured || prepared ? capturing_recorder : nullptr;
   if (!recorder) recorder = recorder_among(info, values);
   if (!recorder) return run_below(op, keys, stack);
-  if (captured) recorder->scopes.look();
+  if (captured) {
+    recorder->scopes.look();
+    recorder->begins_call = std::exchange(recorder->scopes.begins_call, false);
+  }
   bool streamed = false, drawn = false, allowed = false;
   for (int attempt = 0;; attempt++) {
     TORCH_INTERNAL_ASSERT(attempt < 8, "cannot record ", info->op.schema().name());
@@ -623,7 +626,7 @@ inline void fallback(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* 
       if (!ask_python(*recorder, info, stack, ask->outside, call.left_out)) TORCH_INTERNAL_ASSERT(false);
       return;
     }
-    if (C10_UNLIKELY(captured && recorder->pending() >= recorder->look_at && !streamed)) {
+    if (C10_UNLIKELY(captured && !streamed && recorder->is_long())) {
       held.unlock();
       streamed = true;
       py::gil_scoped_acquire gil;

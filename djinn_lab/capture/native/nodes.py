@@ -25,6 +25,14 @@ class NativeNodes:
         self._core.look_at = count
 
     @property
+    def patience(self) -> int:
+        return int(self._core.patience)
+
+    @patience.setter
+    def patience(self, count: int) -> None:
+        self._core.patience = count
+
+    @property
     def pending(self) -> int:
         return int(self._core.pending)
 

@@ -198,10 +198,11 @@ PYBIND11_MODULE(djinn_recorder, m) {
       .def_readonly("ops_recorded", &Recorder::ops_recorded)
       .def_readonly("plans_made", &Recorder::plans_made)
       .def_readwrite("look_at", &Recorder::look_at)
+      .def_readwrite("patience", &Recorder::patience)
       .def_readwrite("host_only", &Recorder::host_only)
       .def_readwrite("host_dirty", &Recorder::host_dirty)
       .def_readwrite("draws_open", &Recorder::draws_open)
-      .def_property_readonly("begins_call", [](Recorder& r) { return r.scopes.begins_call; })
+      .def_property_readonly("begins_call", [](Recorder& r) { return r.begins_call; })
       .def_property_readonly("calls", [](Recorder& r) { return r.scopes.calls; })
       .def("new_storage",
            [](Recorder& r, int64_t nbytes, py::object layout, const std::string& residency) {

@@ -74,7 +74,8 @@ class Recorder {
   std::atomic<bool> capturing{false};
   bool host_only = false, host_dirty = false, draws_open = false;
   uint64_t segment = 1, ops_recorded = 0, plans_made = 0;
-  size_t look_at = 1024;
+  size_t look_at = 1024, patience = 1024;  // with so many nodes pending the cell is sent ahead
+  bool begins_call = false;                // the op in hand is the first of a root module's call
 
   // ---- values. All need the lock.
   c10::intrusive_ptr<LazyStorage> fresh_storage(const Layout* layout, State state, Residency residency);
@@ -87,6 +88,9 @@ class Recorder {
 
   // ---- nodes. All need the lock.
   size_t pending() const { return positions_.size(); }
+  bool is_long() const {
+    return pending() >= look_at && (begins_call || scopes.calls <= 1 || pending() >= look_at + patience);
+  }
   uint64_t push(const Plan* plan, const Call& call);  // the first new id
   py::tuple assemble(const std::vector<uint64_t>& fetch, std::optional<std::string> rng_state);
   void settle(const Flight& flight, size_t executed, bool arrived, const std::string& reason);

@@ -81,7 +81,6 @@ inline void Scopes::enter_cell(const std::string& name, const std::string& file)
   in_optimizer = false;
 }
 inline void Scopes::look() {
-  begins_call = false;
   int task = torch::autograd::get_current_graph_task_id();
   uint32_t path = modules.empty() ? 0 : modules.back();
   if (task != -1) {
