@@ -45,7 +45,7 @@ def _run_batch(first: int, count: int, tally: Tally, lock: threading.Lock) -> No
             errors.seek(0)
             how = f"{ended}: {_last_words(errors.read())}"
         with lock:
-            tally.sequences += 1
+            tally.sequences += "at exit" not in ended
             (tally.hangs if ended == "hang" else tally.crashes).append((reached, how))
         first = reached + 1
 
@@ -91,7 +91,9 @@ def _run_child(
         raise RuntimeError(f"the child failed by itself at seed {seed}: {errors.read()[-2000:]}")
     if ended != "hang":
         ended = signal.Signals(-code).name
-    return (seed if open_ else seed + 1), ended
+    if not open_ and seed == first + count - 1:
+        ended += " at exit"
+    return seed, ended
 
 
 def _read(pipe: IO[str], lines: queue.SimpleQueue[str]) -> None:
@@ -102,6 +104,7 @@ def _read(pipe: IO[str], lines: queue.SimpleQueue[str]) -> None:
 
 def _last_words(text: str) -> str:
     """The Python frames of a crash, or the last lines of a traceback."""
+    text = text[text.find("Fatal Python error") :] if "Fatal Python error" in text else text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     frames = [line for line in lines if line.startswith("File ") and "/sweeps/fuzz/" not in line]
-    return " | ".join(frames[:6] or lines[-3:])[:900]
+    return " | ".join([*lines[:1], *(frames[:6] or lines[-3:])])[:900]
