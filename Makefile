@@ -78,7 +78,7 @@ sweep-libraries: install $(LIBRARIES)/.installed ## programs of libraries from P
 	@PYTHONPATH=.:tests:tests/capture:tests/sweeps/tutorials OMP_NUM_THREADS=1 $(LIBRARIES)/bin/python tests/sweeps/libraries $(if $(ONLY),--only $(ONLY))
 
 sweep-fuzz: install ## COUNT (100000) random sequences of ops with odd dtypes, sizes and aliases, captured beside eager
-	@PYTHONPATH=.:tests/capture OMP_NUM_THREADS=1 $(BIN)/python tests/sweeps/fuzz --count $${COUNT:-100000} --out benchmarks/results
+	@PYTHONPATH=.:tests:tests/capture OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.fuzz --count $${COUNT:-100000} --out benchmarks/results
 
 sweep-kills: install postgresql ## pools killed at 200 random moments under load: what they told is in the database (a quarter of an hour)
 	@PYTHONPATH=.:tests:tests/pool $(BIN)/python -m sweeps.kills --out benchmarks/results
