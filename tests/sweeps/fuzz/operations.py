@@ -55,9 +55,7 @@ class Slots:
 
     def tensor(self, wanted: Callable[[torch.Tensor], bool] = lambda tensor: True) -> Ref:
         """A slot with a tensor, the latest ones more often. Raises NotApplicable."""
-        found = [
-            slot for slot, value in self.values.items() if isinstance(value, torch.Tensor) and wanted(value)
-        ]
+        found = [slot for slot, value in self.values.items() if _suits(value, wanted)]
         if not found:
             raise NotApplicable
         if len(found) > 3 and self.random.random() < 0.5:
@@ -98,6 +96,14 @@ class Slots:
 
     def shape(self) -> tuple[int, ...]:
         return self.random.choice(SHAPES)
+
+
+def _suits(value: Any, wanted: Callable[[torch.Tensor], bool]) -> bool:
+    """Of a view that autograd has given up not even ``is_leaf`` can be asked."""
+    try:
+        return isinstance(value, torch.Tensor) and wanted(value)
+    except RuntimeError:
+        return False
 
 
 @dataclass(frozen=True)

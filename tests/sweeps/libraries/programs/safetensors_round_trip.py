@@ -31,7 +31,7 @@ back = load(save(state))
 print(
     {
         name: (tuple(value.shape), str(value.dtype), torch.equal(value, state[name]))
-        for name, value in back.items()
+        for name, value in sorted(back.items())
     }
 )
 save_file(state, "state.safetensors")
