@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.capture.recorders import capturing, make_recorder
-from djinn_lab.srg.program import Program, Source, encode_program
+from djinn_lab.srg.program import EncodedProgram, Program, Source, encode_program
 
 HIDDEN, LAYERS, HEADS, VOCABULARY = 256, 4, 8, 2048
 TOKEN_BYTES = LAYERS * 2 * HIDDEN * 4
@@ -67,8 +67,8 @@ class _Tape:
     def release(self, values: Sequence[int]) -> None:
         raise AssertionError("values are released with the next program")
 
-    def submit(self, program: Program, cut: Cut) -> None:
-        self.programs.append(program)
+    def submit(self, program: EncodedProgram, cut: Cut) -> None:
+        self.programs.append(program.program)
 
     def is_done(self) -> bool:
         return True
@@ -95,7 +95,7 @@ def record_tape(shape: Shape) -> Tape:
             cache, logits = output.past_key_values, output.logits
             recorder.finish("cell end")
         *parts, last = backend.programs[begun:]
-        turns.append((*parts, replace(last, fetch=[*last.fetch, logits._value.id])))
+        turns.append((*parts, replace(last, fetch=[*last.fetch, recorder.pool_id(logits)])))
     return Tape(shape, tuple(turns), backend.blobs)
 
 

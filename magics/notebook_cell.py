@@ -48,6 +48,7 @@ class NotebookCell:
         self._options = options
         self._progress = ProgressLine(-1.0 if options.quiet else options.progress_after_s)
         self._dry_run: DryRun | None = None
+        self._variables: dict[str, Any] = {}
         self._verification: Verification | None = None
         self._nested = False
         self._around = ExitStack()
@@ -76,6 +77,7 @@ class NotebookCell:
         executor.on_update, executor.on_tick = self._progress.on_update, self._progress.tick
         self._shell.user_ns[LAST] = None
         if options.dry_run:
+            self._variables = {k: v for k, v in self._shell.user_ns.items() if not k.startswith("_")}
             self._dry_run = DryRun(session, cell)
             return self._dry_run.__enter__()
         cell.__enter__()
@@ -149,6 +151,8 @@ class NotebookCell:
         """The plan is the output; what the cell would have displayed has no value."""
         ended = dry_run.__exit__(kind, error, traceback)
         self._shell.user_ns[LAST] = None
+        self._shell.user_ns.update(self._variables)  # what the cell named anew is what it was
+        self._variables = {}
         if dry_run.plan:
             print("\n".join(dry_run.plan))
         return ended

@@ -21,7 +21,8 @@ from djinn_lab.capture.forked import fetch_for_workers
 from djinn_lab.capture.tensor import LazyTensor
 
 if TYPE_CHECKING:
-    from djinn_lab.capture.recorder import Recorder
+    from djinn_lab.capture.recorder import Recorder as PythonRecorder
+    from djinn_lab.capture.recorders import Recorder
 
 
 class ModulePaths:
@@ -47,7 +48,7 @@ class ModulePaths:
 
 
 @contextmanager
-def module_hooks(recorder: Recorder) -> Iterator[None]:
+def module_hooks(recorder: PythonRecorder) -> Iterator[None]:
     """Name the module that runs, and make its parameters and buffers lazy before a graph is built on them."""
     paths = ModulePaths()
     scopes = recorder.scopes
@@ -74,7 +75,7 @@ def module_hooks(recorder: Recorder) -> Iterator[None]:
             handle.remove()
 
 
-def make_module_lazy(recorder: Recorder, module: torch.nn.Module) -> None:
+def make_module_lazy(recorder: PythonRecorder, module: torch.nn.Module) -> None:
     for parameter in module._parameters.values():
         if parameter is not None and not isinstance(parameter, LazyTensor):
             _make_lazy(recorder, parameter, "weight")
@@ -83,7 +84,7 @@ def make_module_lazy(recorder: Recorder, module: torch.nn.Module) -> None:
             _make_lazy(recorder, buffer, "weight")
 
 
-def _make_lazy(recorder: Recorder, tensor: torch.Tensor, residency: Any) -> None:
+def _make_lazy(recorder: PythonRecorder, tensor: torch.Tensor, residency: Any) -> None:
     plain = type(tensor) in (torch.nn.Parameter, torch.Tensor, torch.nn.Buffer)
     if plain and tensor.layout is torch.strided and tensor.device.type == "cpu":
         with recorder.lock, torch._C.DisableTorchFunction():

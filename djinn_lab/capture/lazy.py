@@ -37,7 +37,8 @@ def recorder_of(tensor: torch.Tensor) -> Any:
 
 
 def memory_of(tensor: torch.Tensor) -> Any:
-    """The object that lazy tensors have in common if, and only if, they share memory; it lives as long as that."""
+    """The object that lazy tensors have in common if, and only if, they share memory; it lives as long as
+    that."""
     for known, _, find in _kinds:
         if known(tensor):
             return find(tensor)

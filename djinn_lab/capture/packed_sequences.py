@@ -14,7 +14,7 @@ import torch
 from djinn_lab.capture.lazy import is_lazy
 
 if TYPE_CHECKING:
-    from djinn_lab.capture.recorder import Recorder
+    from djinn_lab.capture.recorders import Recorder
 
 PACK = torch.ops.aten._pack_padded_sequence.default
 

@@ -27,6 +27,7 @@ from djinn_lab.capture.data_attribute import guard_data_attribute, set_data_of_t
 from djinn_lab.capture.host_tensors import HostTensors
 from djinn_lab.capture.identity import is_in_a_graph
 from djinn_lab.capture.inference import Output, Plan
+from djinn_lab.capture.ledger_checkpoint import LedgerCheckpoint
 from djinn_lab.capture.local import run_locally
 from djinn_lab.capture.nodes import PythonNodes
 from djinn_lab.capture.on_host import run_on_host
@@ -91,6 +92,26 @@ class Recorder:
     @host_only.setter
     def host_only(self, on: bool) -> None:
         self.placement.host_only = on
+
+    def value_of_lazy(self, tensor: Any) -> Value:
+        return tensor._value  # type: ignore[no-any-return]
+
+    def restore_value(self, tensor: Any, value: Value) -> None:
+        """Make a lazy tensor name a value again."""
+        if type(tensor) is LazyTensor and tensor._value is not value:
+            become(tensor, wrap(value))
+
+    def drop_dirty(self) -> list[int]:
+        """Forget what captured ops wrote to plain tensors; the ids of it."""
+        dirty, self.host.dirty = self.host.dirty, {}
+        return [lazy._value.id for _, lazy in dirty.values()]
+
+    def pool_id(self, tensor: Any) -> int:
+        """The number by which the pool knows a lazy tensor."""
+        return int(tensor._value.id)
+
+    def checkpoint(self) -> LedgerCheckpoint:
+        return LedgerCheckpoint(self.ledger, self.segment.backend, self.host.end_cell)
 
     def replace(self, lazy: torch.Tensor, plain: torch.Tensor) -> None:
         """Make the object ``lazy`` be what ``plain`` is."""
@@ -340,7 +361,7 @@ class Recorder:
 
     def host_bytes(self, tensor: Any) -> torch.UntypedStorage:
         """The host's copy of the memory behind a lazy tensor, which must be current."""
-        memory = tensor._value.storage.host
+        memory: torch.UntypedStorage | None = tensor._value.storage.host
         assert memory is not None
         return memory
 

@@ -18,6 +18,18 @@ CHOICE = "DJINN_LAB_RECORDER"
 """Environment variable: ``native`` or ``python``; without it, what there is."""
 
 
+class Checkpoint(Protocol):
+    """What a recorder's values were, to be restored after a rehearsal."""
+
+    def remember_write(self, tensor: torch.Tensor) -> None:
+        """A lazy tensor is about to be written."""
+        ...
+
+    def restore(self, reason: str) -> None:
+        """Values that are new since do not exist, for ``reason``; the others are what they were."""
+        ...
+
+
 class Recorder(Protocol):
     """Records torch ops as graph nodes and gets values when somebody needs them. One per session."""
 
@@ -52,11 +64,24 @@ class Recorder(Protocol):
 
     def adopt_copy(self, tensor: torch.Tensor) -> torch.Tensor: ...
 
+    def pool_id(self, tensor: torch.Tensor) -> int:
+        """The number by which the pool knows the memory of a lazy tensor."""
+        ...
+
+    def checkpoint(self) -> Checkpoint: ...
+
+    def value_of_lazy(self, tensor: torch.Tensor) -> Any: ...
+
+    def restore_value(self, tensor: torch.Tensor, value: Any) -> None: ...
+
+    def drop_dirty(self) -> list[int]: ...
+
     def replace(self, lazy: torch.Tensor, plain: torch.Tensor) -> None: ...
 
 
 def chosen() -> str:
-    """``native`` or ``python``. Raises UserError for another choice, or for a native recorder that is not there."""
+    """``native`` or ``python``. Raises UserError for another choice, or for a native recorder that is not
+    there."""
     choice = os.environ.get(CHOICE, "")
     if choice not in ("", "native", "python"):
         raise UserError(f"{CHOICE}={choice} names no recorder.", "Use native or python.")
@@ -70,7 +95,7 @@ def chosen() -> str:
     return "native" if there else "python"
 
 
-def make_recorder(backend: Backend, stream_nodes: int | None = None) -> Any:
+def make_recorder(backend: Backend, stream_nodes: int | None = None) -> Recorder:
     """A recorder of the kind that was chosen."""
     if chosen() == "native":
         from djinn_lab.capture.native.recorder import NativeRecorder
@@ -81,7 +106,6 @@ def make_recorder(backend: Backend, stream_nodes: int | None = None) -> Any:
     return PythonRecorder(backend, stream_nodes)
 
 
-def capturing(recorder: Any, cell: str, file: str) -> AbstractContextManager[None]:
+def capturing(recorder: Recorder, cell: str, file: str) -> AbstractContextManager[None]:
     """Record everything inside. What is pending at the end stays pending: the caller flushes."""
-    context: AbstractContextManager[None] = recorder.captured_cell(cell, file)
-    return context
+    return recorder.captured_cell(cell, file)

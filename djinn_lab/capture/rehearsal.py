@@ -17,16 +17,14 @@ import torch
 
 from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.capture.dispatch_mode import UnwrappedDispatchMode
-from djinn_lab.capture.recorder import Recorder
+from djinn_lab.capture.lazy import is_lazy
+from djinn_lab.capture.recorders import Checkpoint, Recorder
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.signature import signature_of
-from djinn_lab.capture.tensor import LazyTensor, become, wrap
-from djinn_lab.capture.values import Storage, Value
 from djinn_lab.srg.program import EncodedProgram, Program
 
 NOT_COMPUTED = "this value was not computed: dry run (its cell ran under --dry-run)."
 _CELL_END = "cell end"
-_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter, LazyTensor))
 
 
 class RehearsalEnded(BaseException):
@@ -67,9 +65,9 @@ class _Collector:
 class _Writes(UnwrappedDispatchMode):
     """Remembers, above the recording mode, what is about to be overwritten."""
 
-    def __init__(self) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__()
-        self.storages: dict[Storage, tuple[int, torch.UntypedStorage | None, int | None]] = {}
+        self._checkpoint = checkpoint
         self._plain: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(
@@ -85,9 +83,8 @@ class _Writes(UnwrappedDispatchMode):
             raise error.with_traceback(None) from None
 
     def _remember(self, tensor: torch.Tensor) -> None:
-        if type(tensor) is LazyTensor:
-            storage = tensor._value.storage
-            self.storages.setdefault(storage, (storage.version, storage.host, storage.host_version))
+        if is_lazy(tensor):
+            self._checkpoint.remember_write(tensor)
             return
         with paused():
             memory = tensor.untyped_storage()
@@ -95,8 +92,6 @@ class _Writes(UnwrappedDispatchMode):
                 self._plain[memory.data_ptr()] = (memory, memory.clone())
 
     def take_back(self) -> None:
-        for storage, (version, host, host_version) in self.storages.items():
-            storage.version, storage.host, storage.host_version = version, host, host_version
         with paused():
             for memory, before in self._plain.values():
                 memory.copy_(before)
@@ -105,14 +100,15 @@ class _Writes(UnwrappedDispatchMode):
 class _TorchObjects:
     """Gradients, optimizers and learning-rate schedulers of the whole process, as they were."""
 
-    def __init__(self) -> None:
-        self._tensors: list[tuple[torch.Tensor, Value | None, torch.Tensor | None]] = []
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._tensors: list[tuple[torch.Tensor, Any, torch.Tensor | None]] = []
         self._restore: list[Callable[[], None]] = []
         with paused():
             for item in gc.get_objects():
                 kind = type(item)
-                if kind in _TENSORS:
-                    value = item._value if kind is LazyTensor else None
+                if issubclass(kind, torch.Tensor):
+                    value = self._recorder.value_of_lazy(item) if is_lazy(item) else None
                     if value is not None or (item.requires_grad and item.is_leaf):
                         self._tensors.append((item, value, item.grad if item.is_leaf else None))
                 elif issubclass(kind, torch.optim.Optimizer):
@@ -139,8 +135,8 @@ class _TorchObjects:
             restore()
         with paused():
             for tensor, value, gradient in self._tensors:
-                if value is not None and type(tensor) is LazyTensor and tensor._value is not value:
-                    become(tensor, wrap(value))
+                if value is not None:
+                    self._recorder.restore_value(tensor, value)
                 if tensor.is_leaf and tensor.grad is not gradient:
                     tensor.grad = gradient
 
@@ -166,10 +162,9 @@ class Rehearsal:
     def __enter__(self) -> Rehearsal:
         recorder = self._recorder
         recorder.finish("before a dry run")
-        self._objects = _TorchObjects()
-        self._writes = _Writes()
-        ledger = recorder.ledger
-        self._held, self._lost, self._known = dict(ledger.held), dict(ledger.lost), set(ledger.live)
+        self._objects = _TorchObjects(recorder)
+        self._checkpoint = recorder.checkpoint()
+        self._writes = _Writes(self._checkpoint)
         self._stream = torch.default_generator.get_state()
         segment = recorder.segment
         self._backend, segment.backend = segment.backend, self._collector
@@ -187,9 +182,7 @@ class Rehearsal:
 
     def collect(self) -> None:
         """The cell's code is over: what it leaves pending is the rest of the plan."""
-        dirty = [lazy._value.id for _, lazy in self._recorder.host.dirty.values()]
-        self._recorder.host.dirty = {}
-        self._recorder.segment.flush(Cut(_CELL_END, 0), dirty)
+        self._recorder.segment.flush(Cut(_CELL_END, 0), self._recorder.drop_dirty())
 
     def __exit__(self, *failure: object) -> None:
         recorder = self._recorder
@@ -197,36 +190,7 @@ class Rehearsal:
         segment.backend, segment.before_cut = self._backend, self._allowed
         self._writes.take_back()
         self._objects.take_back()
-        recorder.host.end_cell()
-        self._restore_ledger()
-        del self._objects, self._writes
+        self._checkpoint.restore(NOT_COMPUTED)
+        del self._objects, self._writes, self._checkpoint
         segment.random.forget()
         torch.default_generator.set_state(self._stream)
-
-    def _restore_ledger(self) -> None:
-        """The pool holds what it held, but for what nobody refers to any more. Other values come from the
-        host's bytes, or do not exist."""
-        ledger = self._recorder.ledger
-        held = {value: source for value, source in self._held.items() if value in ledger.live}
-        lost = {value: why for value, why in self._lost.items() if value in ledger.live}
-        ledger.held.clear()
-        ledger.held.update(held)
-        ledger.lost.clear()
-        ledger.lost.update(lost)
-        died = [
-            value
-            for value, source in self._held.items()
-            if value not in ledger.live and source.blob is None and source.inline is None
-        ]
-        if died:
-            self._backend.release(died)
-        for value in ledger.values():
-            if value.id in self._known:
-                continue
-            storage = value.storage
-            if storage.base_id is not None and storage.base_id not in ledger.held:
-                storage.forget_pool_copy()
-            if storage.host_is_current():
-                value.generation = -1
-            else:
-                ledger.lost[value.id] = NOT_COMPUTED

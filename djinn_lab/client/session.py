@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from djinn_lab.capture.lazy import is_lazy, recorder_of
-from djinn_lab.capture.recorders import make_recorder
+from djinn_lab.capture.recorders import Recorder, make_recorder
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.connection import Connection
 from djinn_lab.client.executor import CellJob, PoolExecutor
@@ -34,7 +34,7 @@ class Session:
         self._url, self._token, self._name = url, token, name
         self.profile = profile
         self.executor = PoolExecutor(self._open, profile.session.priority)
-        self.recorder = make_recorder(self.executor)
+        self.recorder: Recorder = make_recorder(self.executor)
         self.recorder.owner = self
         self.last_cell: Cell | None = None
         self._cells = 0
@@ -167,6 +167,6 @@ def _plain(lazy: Any) -> torch.Tensor:
     recorder = recorder_of(lazy)
     with torch.no_grad():
         plain: torch.Tensor = recorder.fetch_tensors([lazy], "fetch")[0].clone()
-    if getattr(lazy, "_is_param", False):
+    if isinstance(lazy, torch.nn.Parameter):
         return torch.nn.Parameter(plain, lazy.requires_grad)
     return plain.requires_grad_(lazy.requires_grad and lazy.is_leaf)

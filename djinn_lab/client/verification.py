@@ -79,7 +79,8 @@ class Verification:
 
     def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
         if is_lazy(tensor):
-            return self._session.recorder.fetch_tensors([tensor], CAUSE)[0]
+            fetched: torch.Tensor = self._session.recorder.fetch_tensors([tensor], CAUSE)[0]
+            return fetched
         return tensor.detach()
 
     def _refuse_failure(self) -> None:

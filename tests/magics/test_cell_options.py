@@ -120,6 +120,10 @@ def test_a_dry_run_plans_and_leaves_everything_as_it_was(
     state += "torch.get_rng_state().sum().item(), [int(s['step']) for s in optimizer.state.values()]"
     before = notebook.run(state).values
     jobs = len(pool.rest.jobs(limit=1000))
+    notebook.run("%%djinn\nnamed = kept * 2")
+    assert notebook.run("%%djinn --dry-run\nnamed = named + 1").status == "ok"
+    assert notebook.run("named.tolist()").values == ["[2.0, 2.0, 2.0]"]
+    jobs = len(pool.rest.jobs(limit=1000))
     done = notebook.run(f"%%djinn --dry-run\nkept += 5\n{STEPS}\nnew = torch.randn(4) + kept.sum()\nnew")
     assert done.status == "ok", done.traceback
     assert done.values == []

@@ -1,8 +1,8 @@
 """What is switched on around a cell that the native recorder captures, and off again afterwards.
 
-``cuda`` means the pool: lazy tensors claim to be on the CPU, so device arguments are mapped before torch sees them. A
-mode for torch functions would do that for every call; replacing the few functions that take a device costs the others
-nothing.
+``cuda`` means the pool: lazy tensors claim to be on the CPU, so device arguments are mapped before torch
+sees them. A mode for torch functions would do that for every call; replacing the few functions that take a
+device costs the others nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class ToPool(torch.autograd.Function):
 
 
 def _on_pool(recorder: NativeRecorder, tensor: torch.Tensor) -> torch.Tensor:
-    """What ``tensor.cuda()`` returns: itself when lazy, a parameter made lazy in place, else a differentiable copy."""
+    """What ``tensor.cuda()`` returns: itself when lazy, a parameter made lazy in place, else a
+    differentiable copy."""
     if native.is_lazy(tensor) or tensor.is_meta:
         return tensor
     if isinstance(tensor, torch.nn.Parameter) and recorder.put_on_pool(tensor):
@@ -70,14 +71,14 @@ def _to(recorder: NativeRecorder, original: Callable[..., Any]) -> Callable[...,
     @wraps(original)
     def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         first = args[0] if args else kwargs.get("device", kwargs.get("other"))
-        lazy_other = isinstance(first, torch.Tensor) and native.is_lazy(first)
-        moves = is_pool(first) or (lazy_other and not native.is_lazy(tensor))
+        other = first if isinstance(first, torch.Tensor) and native.is_lazy(first) else None
+        moves = is_pool(first) or (other is not None and not native.is_lazy(tensor))
         if not moves or not recorder.captures_here:
             returned: torch.Tensor = original(tensor, *args, **kwargs)
             return returned
         moved = _on_pool(recorder, tensor)
-        if lazy_other and moved.dtype is not first.dtype:
-            return original(moved, first.dtype)  # type: ignore[no-any-return]
+        if other is not None and moved.dtype is not other.dtype:
+            return original(moved, other.dtype)  # type: ignore[no-any-return]
         kwargs = {
             name: item for name, item in kwargs.items() if name not in ("device", "other", "non_blocking")
         }

@@ -270,7 +270,7 @@ inline void read_arguments(Recorder& recorder, const OpInfo* info, at::ArrayRef<
     for (size_t i = 1; i < call.inputs.size(); i++)
       for (size_t j = 0; j < i; j++)
         if (call.inputs[i].storage == call.inputs[j].storage) call.key.push_back(0xAA00 + (i << 20) + j);
-  call.key.push_back(uint64_t(at::get_default_dtype_as_scalartype()));
+  call.key.push_back(numeric_settings());
 }
 
 // ---------------------------------------------------------------------------------------------------------- to Python
@@ -598,6 +598,16 @@ inline void fallback(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* 
       continue;
     }
     TORCH_INTERNAL_ASSERT(!call.any_unready && !call.odd, "inputs of ", info->op.schema().name(), " are not on the pool");
+    if (C10_UNLIKELY(call.key.back() != recorder->settings)) {
+      if (recorder->pending()) {  // these run under the settings of their time, so first
+        held.unlock();
+        py::gil_scoped_acquire gil;
+        Off off;
+        recorder->owner().attr("run_under_old_settings")();
+        continue;
+      }
+      recorder->settings = call.key.back();
+    }
     uint64_t hash = call.key.size();
     for (auto word : call.key) hash = mix(hash, word);
     Plan* plan = find_plan(call, hash);

@@ -1,4 +1,5 @@
-"""Tensors that change shape or memory in place: ``t_`` and its kind, ``resize_``, ``set_``, ``out=`` of another shape."""
+"""Tensors that change shape or memory in place: ``t_`` and its kind, ``resize_``, ``set_``, ``out=`` of
+another shape."""
 
 from __future__ import annotations
 

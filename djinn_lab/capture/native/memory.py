@@ -1,9 +1,9 @@
 """Keeps the pool's copy and the host's copy of each lazy storage in step.
 
-Before a node reads a storage, :meth:`HostMemory.ready` makes sure that the pool has it as it is now; before the
-host reads one, :meth:`HostMemory.fetch` does the same for the host. Each moves bytes only when the other side has
-newer ones. A storage that others look at (numpy arrays, plain tensors) is *exposed*: ops that write it run here,
-and its bytes are compared before each use on the pool.
+Before a node reads a storage, :meth:`HostMemory.ready` makes sure that the pool has it as it is now; before
+the host reads one, :meth:`HostMemory.fetch` does the same for the host. Each moves bytes only when the other
+side has newer ones. A storage that others look at (numpy arrays, plain tensors) is *exposed*: ops that write
+it run here, and its bytes are compared before each use on the pool.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from djinn_lab.errors import CaptureError, ValueLost
 _EMPTY = torch.ops.aten.empty.memory_format
 _CPU = torch.device("cpu")
 WHOLE_STORAGE_BYTES_MAX = 2**20
-"""A view of a storage up to this size is fetched with the whole storage, which then serves its other views."""
+"""A view of a storage up to this size is fetched with the whole storage, which then serves its other
+views."""
 
 
 def all_of(storage: Any, dtype: torch.dtype) -> Any:
@@ -68,7 +69,7 @@ class HostMemory:
         """Torch made the storage larger, as it does with an empty ``out=``."""
         if storage.covered:
             raise CaptureError(
-                f"a resized tensor needs {storage.nbytes} bytes, more than this lazy tensor has ({storage.covered}).",
+                f"a resized tensor needs {storage.nbytes} bytes, and this lazy tensor has {storage.covered}.",
                 "Make a new tensor of that shape and copy into it.",
             )
         dtype = storage.layout.dtype

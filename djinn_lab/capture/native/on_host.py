@@ -1,7 +1,8 @@
-"""Ops on lazy tensors that run here: everything outside a captured cell, and what the pool cannot run inside one.
+"""Ops on lazy tensors that run here: everything outside a captured cell, and what the pool cannot run inside
+one.
 
-Inputs are fetched (once: the bytes are kept with the storage), the op runs on plain tensors, and what it writes makes
-the host's bytes the current ones, to be sent again when a captured op next reads them.
+Inputs are fetched (once: the bytes are kept with the storage), the op runs on plain tensors, and what it
+writes makes the host's bytes the current ones, to be sent again when a captured op next reads them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ QUESTIONS: dict[OpOverload, Callable[[torch.Tensor, torch.Tensor], bool]] = {
 
 
 def run(memory: HostMemory, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run one op on the host's copies. Results are plain tensors; a written lazy tensor is returned as itself."""
+    """Run one op on the host's copies. Results are plain tensors; a written lazy tensor is returned as
+    itself."""
     signature = signature_of(func)
     cause = _CAUSES.get(signature.name, signature.name)
     written = [t for t in signature.written_tensors(args, kwargs) if native.is_lazy(t)]
@@ -71,7 +73,8 @@ def run(memory: HostMemory, func: OpOverload, args: tuple[Any, ...], kwargs: dic
 def _restore_identity(
     signature: Signature, returned: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: set[int]
 ) -> Any:
-    """In-place results are the very tensors that were passed; fresh results share no memory with the kept copies."""
+    """In-place results are the very tensors that were passed; fresh results share no memory with the kept
+    copies."""
     items = list(returned) if isinstance(returned, (list, tuple)) else [returned]
     for index, item in enumerate(items):
         if not isinstance(item, torch.Tensor) or item.layout is not torch.strided:

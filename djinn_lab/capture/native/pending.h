@@ -464,7 +464,7 @@ inline py::tuple Recorder::assemble(const std::vector<uint64_t>& fetch, std::opt
   flight->dead = release;
   flight->nodes = assembly.kept.size();
   Writer program;
-  program.map(9);
+  program.map(10);
   program.text("metas"), program.array(metas.items.size());
   for (auto* layout : metas.items) program.raw(layout->packed);
   program.text("templates"), program.array(templates.items.size());
@@ -488,6 +488,7 @@ inline py::tuple Recorder::assemble(const std::vector<uint64_t>& fetch, std::opt
   ids("keep", keep), ids("fetch", fetch), ids("release", release);
   program.text("rng_state");
   rng_state ? program.binary(*rng_state) : program.nil();
+  program.text("settings"), write_settings(program, settings);
   bool empty = assembly.kept.empty() && fetch.empty();
   // what lives on was made by now, or is on its way
   for (auto& value : values_) {

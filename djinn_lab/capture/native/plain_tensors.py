@@ -1,12 +1,13 @@
 """Plain tensors that captured ops read or write.
 
-Reading: a parameter or buffer turns lazy in place. Of any other tensor the bytes are taken at that moment and sent
-by content, so later writes on the host change nothing; that snapshot serves the cell while the tensor's version
-counter stands still. Memory that torch does not own (numpy's) can change without it and is taken at every use.
+Reading: a parameter or buffer turns lazy in place. Of any other tensor the bytes are taken at that moment
+and sent by content, so later writes on the host change nothing; that snapshot serves the cell while the
+tensor's version counter stands still. Memory that torch does not own (numpy's) can change without it and is
+taken at every use.
 
-Writing: the tensor turns lazy in place, unless others share its memory. Then its truth is on the pool until the
-cell ends, or until anything on the host is about to look; the new bytes go back into its own memory, where every
-alias and numpy array sees them.
+Writing: the tensor turns lazy in place, unless others share its memory. Then its truth is on the pool until
+the cell ends, or until anything on the host is about to look; the new bytes go back into its own memory,
+where every alias and numpy array sees them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from djinn_lab.capture.values import Layout, read_as
 
 
 def is_shown_to_numpy(tensor: torch.Tensor) -> bool:
-    """Can (or could once) an array see this plain tensor's memory? Torch never lets such memory be resized."""
+    """Can (or could once) an array see this plain tensor's memory? Torch never lets such memory be
+    resized."""
     return not tensor.untyped_storage().resizable()
 
 
@@ -85,7 +87,8 @@ class PlainTensors:
             self.write_back("a tensor written in this cell was read on the host")
 
     def must_write(self, tensor: torch.Tensor) -> bool:
-        """A plain tensor that the host itself has to write: others see its memory, or its elements share it."""
+        """A plain tensor that the host itself has to write: others see its memory, or its elements share
+        it."""
         shown = is_shown_to_numpy(tensor) or self._memory.covers(tensor)
         return shown or Layout.of_tensor(tensor).overlaps
 
@@ -129,8 +132,8 @@ class PlainTensors:
         return [native.Value(storage, Layout.of_tensor(tensor), 0) for tensor, storage in dirty.values()]
 
     def make_lazy(self, tensor: torch.Tensor, residency: str) -> bool:
-        """Turn a plain tensor into a lazy one, keeping its identity and its graph. False when something else shares
-        its memory; it then stays plain, which is as right."""
+        """Turn a plain tensor into a lazy one, keeping its identity and its graph. False when something else
+        shares its memory; it then stays plain, which is as right."""
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             return False
         if tensor.layout is not torch.strided or tensor.device.type != "cpu":

@@ -251,7 +251,6 @@ PYBIND11_MODULE(djinn_recorder, m) {
         std::lock_guard<std::mutex> guard(lock);
         return r.find_twin(tensor.unsafeGetTensorImpl()) != nullptr;
       })
-      .def_property_readonly("last_serial", [](Recorder& r) { return r.last_serial(); })
       .def("forget_twin",
            [](Recorder& r, const Tensor& tensor) {
              std::lock_guard<std::mutex> guard(lock);

@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include "messagepack.h"
 #include "ops.h"
+#include "settings.h"
 
 namespace djinn {
 struct Value {
@@ -73,6 +74,7 @@ class Recorder {
   Scopes scopes;
   std::atomic<bool> capturing{false};
   bool host_only = false, host_dirty = false, draws_open = false;
+  uint64_t settings = DEFAULT_SETTINGS;  // of the pending nodes
   uint64_t segment = 1, ops_recorded = 0, plans_made = 0;
   size_t look_at = 1024, patience = 1024;  // with so many nodes pending the cell is sent ahead
   bool begins_call = false;                // the op in hand is the first of a root module's call
@@ -103,7 +105,6 @@ class Recorder {
 
   std::unordered_map<const c10::StorageImpl*, c10::SmallVector<Twin, 1>> twins;
   uint64_t new_serial() { return ++last_serial_; }
-  uint64_t last_serial() const { return last_serial_; }
   uint64_t new_id() { return next_id_++; }
   void died(Base* base);
   std::vector<Base*> living();

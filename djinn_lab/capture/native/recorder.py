@@ -1,8 +1,8 @@
 """Drives the native recorder: what it asks Python about, and the cell around it.
 
-The path of one op is ``dispatch.h``: its arguments become a key, the key gives a plan, the node is appended. Python is
-asked once for each key what the call returns (:mod:`djinn_lab.capture.inference`), and for each op that may stay on the
-host, changes a layout, or has an input that is not on the pool yet.
+The path of one op is ``dispatch.h``: its arguments become a key, the key gives a plan, the node is appended.
+Python is asked once for each key what the call returns (:mod:`djinn_lab.capture.inference`), and for each op
+that may stay on the host, changes a layout, or has an input that is not on the pool yet.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from djinn_lab.capture.inference import Plan, ShapeInference
 from djinn_lab.capture.lazy import register
 from djinn_lab.capture.native import on_host
 from djinn_lab.capture.native.cell import cell_surroundings
+from djinn_lab.capture.native.checkpoint import NativeCheckpoint
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.layout_changes import LayoutChanges
 from djinn_lab.capture.native.memory import HostMemory
@@ -44,10 +45,12 @@ RECORD = object()
 """Python's answer: the arguments are ready, record the op."""
 _aten = torch.ops.aten
 _ALIASES = {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default}
+_SEES_ALL_MEMORY = {_aten.as_strided_copy.default, _aten.as_strided_scatter.default}
+"""Ops that may look beyond their tensor, at memory which does not travel with it."""
 _MOVES_DATA = {
     *(_aten.index.Tensor, _aten.index_select.default, _aten.gather.default, _aten.take.default),
     *(_aten.stack.default, _aten.cat.default, _aten.lift_fresh.default),
-    *(_aten.as_strided_copy.default, _aten.as_strided_scatter.default),
+    *_SEES_ALL_MEMORY,
 }
 _RNN_LAYER = _aten.mkldnn_rnn_layer.default
 """Computes differently under ``torch.no_grad()``; its last argument, otherwise unused, tells the worker."""
@@ -120,7 +123,8 @@ class NativeRecorder:
 
     @one_thread
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Whatever may stay on the host, change a layout, need no node at all, or read what the pool has not."""
+        """Whatever may stay on the host, change a layout, need no node at all, or read what the pool has
+        not."""
         if func in on_host.QUESTIONS:
             return on_host.QUESTIONS[func](*args)
         if func is PACK:
@@ -167,12 +171,11 @@ class NativeRecorder:
     ) -> bool:
         """Does the op run on the plain tensors as they are? They are then up to date."""
         if any(native.is_lazy(tensor) for tensor in tensors):
-            if signature.func in (_aten.as_strided_copy.default, _aten.as_strided_scatter.default):
-                if not native.is_lazy(args[0]):
-                    raise CaptureError(
-                        f"{signature.name} of a plain tensor and a lazy one may look beyond the plain one.",
-                        "Make the first tensor lazy, with .clone() in the cell, or fetch the other with .cpu().",
-                    )
+            if signature.func in _SEES_ALL_MEMORY and not native.is_lazy(args[0]):
+                raise CaptureError(
+                    f"{signature.name} of a plain tensor and a lazy one may look beyond the plain one.",
+                    "Make the first lazy, with .clone() in the cell, or fetch the other with .cpu().",
+                )
             return False
         written = list(signature.written_tensors(args, kwargs))
         stays = self.host_only or stays_on_host(signature, args, kwargs, tensors)
@@ -218,8 +221,8 @@ class NativeRecorder:
 
     @one_thread
     def outside(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One op on lazy tensors outside a captured cell. Views stay lazy (they must share memory); the rest runs
-        here."""
+        """One op on lazy tensors outside a captured cell. Views stay lazy (they must share memory); the rest
+        runs here."""
         if func in on_host.QUESTIONS:
             return on_host.QUESTIONS[func](*args)
         signature = signature_of(func)
@@ -230,7 +233,8 @@ class NativeRecorder:
         return self.view(signature, args, kwargs)
 
     def view(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of a view op: tensors that share the memory of its first argument. Nothing is recorded."""
+        """The result of a view op: tensors that share the memory of its first argument. Nothing is
+        recorded."""
         base = native.value_of(args[0])
         values = [native.value_of(tensor) for tensor in tensors_in(args, kwargs)]
         plan = self.plan(signature.func, args, kwargs, values)
@@ -264,6 +268,11 @@ class NativeRecorder:
         self.segment.stream()
 
     @one_thread
+    def run_under_old_settings(self) -> None:
+        """Run what is pending: the next op is recorded under other numeric settings."""
+        self.segment.flush(Cut("a numeric setting was changed", self.nodes.line()))
+
+    @one_thread
     def materialize(self, storage: Any) -> None:
         """Something is about to read the memory itself."""
         self.memory.fetch_whole([storage], "memory read")
@@ -291,8 +300,8 @@ class NativeRecorder:
 
     @one_thread
     def fetch_tensors(self, tensors: Sequence[torch.Tensor], cause: str) -> list[torch.Tensor]:
-        """Plain tensors over the host's copy of lazy ones, brought over where it is not current. Not to be written
-        to."""
+        """Plain tensors over the host's copy of lazy ones, brought over where it is not current. Not to be
+        written to."""
         with paused():
             return self.memory.fetch([native.value_of(tensor) for tensor in tensors], cause)
 
@@ -339,6 +348,27 @@ class NativeRecorder:
         """A lazy tensor that shares memory with a plain one."""
         self.plain.write_back("a tensor's memory was shared with a lazy one")
         return self.memory.share(plain)
+
+    def value_of_lazy(self, tensor: torch.Tensor) -> Any:
+        return native.value_of(tensor)
+
+    def restore_value(self, tensor: torch.Tensor, value: Any) -> None:
+        """Make a tensor name a value again."""
+        if not native.is_lazy(tensor) or native.value_of(tensor) != value:
+            native.look_at(tensor, value)
+
+    @one_thread
+    def drop_dirty(self) -> list[int]:
+        """Forget what captured ops wrote to plain tensors; the ids of it."""
+        ids: list[int] = self.core.ids(self.plain.drop_dirty())
+        return ids
+
+    def pool_id(self, tensor: torch.Tensor) -> int:
+        """The number by which the pool knows the memory of a lazy tensor."""
+        return int(native.storage_of(tensor).base_id)
+
+    def checkpoint(self) -> NativeCheckpoint:
+        return NativeCheckpoint(self.core, self.segment.backend, self.plain.end_cell)
 
     def replace(self, lazy: torch.Tensor, plain: torch.Tensor) -> None:
         """Make the object ``lazy`` be what ``plain`` is."""

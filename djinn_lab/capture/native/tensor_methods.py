@@ -1,7 +1,8 @@
-"""How lazy tensors behave where torch would not ask the dispatcher: numpy, printing, pickling, ``.data``, ``.cpu()``.
+"""How lazy tensors behave where torch would not ask the dispatcher: numpy, printing, pickling, ``.data``,
+``.cpu()``.
 
-They are ordinary tensors, so these are methods of :class:`torch.Tensor`, replaced once. For any other tensor each does
-what it did.
+They are ordinary tensors, so these are methods of :class:`torch.Tensor`, replaced once. For any other tensor
+each does what it did.
 """
 
 from __future__ import annotations
@@ -137,7 +138,8 @@ def _untyped_storage(tensor: Any) -> torch.UntypedStorage:
 
 
 def _data_ptr(tensor: Any) -> int:
-    """Where the host's copy lies, for code that reads memory by address. Valid until the next captured cell."""
+    """Where the host's copy lies, for code that reads memory by address. Valid until the next captured
+    cell."""
     window = _recorder(tensor).window(tensor, "address")
     exposure = native.storage_of(tensor).exposure
     if exposure is not None:

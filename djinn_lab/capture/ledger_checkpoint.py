@@ -1,0 +1,56 @@
+"""A :class:`~djinn_lab.capture.recorders.Checkpoint` of the Python recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from djinn_lab.capture.backend import Backend
+from djinn_lab.capture.ledger import Ledger
+from djinn_lab.capture.values import Storage
+
+
+class LedgerCheckpoint:
+    def __init__(self, ledger: Ledger, backend: Backend, end_cell: Callable[[], None]) -> None:
+        self._ledger = ledger
+        self._backend = backend
+        self._end_cell = end_cell
+        self._held, self._lost, self._known = dict(ledger.held), dict(ledger.lost), set(ledger.live)
+        self._storages: dict[Storage, tuple[int, torch.UntypedStorage | None, int | None]] = {}
+
+    def remember_write(self, tensor: Any) -> None:
+        storage = tensor._value.storage
+        self._storages.setdefault(storage, (storage.version, storage.host, storage.host_version))
+
+    def restore(self, reason: str) -> None:
+        """The pool holds what it held, but for what nobody refers to any more. Other values come from the
+        host's bytes, or do not exist."""
+        for storage, (version, host, host_version) in self._storages.items():
+            storage.version, storage.host, storage.host_version = version, host, host_version
+        self._end_cell()
+        ledger = self._ledger
+        held = {value: source for value, source in self._held.items() if value in ledger.live}
+        lost = {value: why for value, why in self._lost.items() if value in ledger.live}
+        ledger.held.clear()
+        ledger.held.update(held)
+        ledger.lost.clear()
+        ledger.lost.update(lost)
+        died = [
+            value
+            for value, source in self._held.items()
+            if value not in ledger.live and source.blob is None and source.inline is None
+        ]
+        if died:
+            self._backend.release(died)
+        for value in ledger.values():
+            if value.id in self._known:
+                continue
+            storage = value.storage
+            if storage.base_id is not None and storage.base_id not in ledger.held:
+                storage.forget_pool_copy()
+            if storage.host_is_current():
+                value.generation = -1
+            else:
+                ledger.lost[value.id] = reason
