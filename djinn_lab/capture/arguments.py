@@ -43,8 +43,9 @@ class Arguments:
         for name, argument in kwargs.items():
             key.append(name)
             self._read(signature.keyword_kinds[name], argument, key)
-        if signature.is_factory:
-            key.append(torch.get_default_dtype())
+        default = torch.get_default_dtype()
+        if signature.is_factory or default is not torch.float32:  # integers times a Python number become it
+            key.append(default)
         self.key = tuple(key)
 
     def aliasing(self) -> tuple[Any, ...]:

@@ -63,6 +63,13 @@ class RandomStream:
             self._seen = self._start = None
         self._under_way = self._continues = False
 
+    def fail(self, state: bytes | None) -> None:
+        """The program that was under way failed and left ``state`` (None: it drew nothing); what was recorded
+        since will not run."""
+        self._continues = False
+        self.finish(state)
+        self.forget()
+
     def forget(self) -> None:
         """What was recorded will not run."""
         self._seen = self._start = None

@@ -185,7 +185,7 @@ class Segment:
             return
         self._nodes.lose_pending(_not_computed(result))
         self.gather(self._whole)
-        self.random.forget()
+        self.random.fail(result.rng_state)
 
 
 def _not_computed(result: RunResult) -> str:

@@ -227,6 +227,7 @@ class Bookkeeper:
         done: SegmentDone | None = None,
         error: ErrorInfo | None = None,
         report: WorkerMemory | None = None,
+        rng_state: bytes | None = None,
     ) -> None:
         """Send the one result of the job's segment in flight, and forget the flight."""
         record = self.records[job]
@@ -267,7 +268,7 @@ class Bookkeeper:
                 pool_s=now_s - flight.received_s,
                 fetched=fetched,
                 dynamic_metas=done.dynamic_metas if done else [],
-                rng_state=done.rng_state if done else None,
+                rng_state=done.rng_state if done else rng_state,
                 error=error,
                 peak_bytes=report.peak_bytes if report else 0,
                 plan_cached=flight.plan_cached,

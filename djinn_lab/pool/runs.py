@@ -96,7 +96,13 @@ class Runs:
         error = answers.worker_error(message.error, session.lost if session else None)
         self._settle(message, "failed", message.executed, error.message)
         self._books.answer(
-            message.job, "failed", message.executed, {}, error=error, report=self._memory(message)
+            message.job,
+            "failed",
+            message.executed,
+            {},
+            error=error,
+            report=self._memory(message),
+            rng_state=message.rng_state,
         )
 
     def _cancelled(self, message: SegmentCancelled) -> None:

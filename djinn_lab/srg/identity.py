@@ -55,5 +55,6 @@ def structural_hash(program: Program) -> str:
         sorted(values[value] or 0 for value in program.keep),
         values.of(program.fetch),
         program.rng_state is not None,
+        *(() if program.settings is None else (program.settings,)),
     )
     return hashlib.blake2b(_encode(content), digest_size=32).hexdigest()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from djinn_lab.srg.program import NodeRecord, Program, Scope, Source, Template, TensorMeta
+from djinn_lab.srg.program import NodeRecord, NumericSettings, Program, Scope, Source, Template, TensorMeta
 
 STREAMED = "streamed"
 """The cause of a part that was sent ahead: no cut, nobody waited for it."""
@@ -38,6 +38,7 @@ class _Merger:
         self._fetch: list[int] = []
         self._release: list[int] = []
         self._rng_state: bytes | None = None
+        self._settings: NumericSettings | None = None
 
     def add(self, program: Program) -> None:
         metas = [self._metas.setdefault(meta, len(self._metas)) for meta in program.metas]
@@ -63,6 +64,7 @@ class _Merger:
                 self._release.append(value)
         self._fetch.extend(program.fetch)
         self._rng_state = self._rng_state or program.rng_state
+        self._settings = self._settings or program.settings
 
     def _template(self, template: Template) -> int:
         index = self._templates.get(id(template))
@@ -82,4 +84,5 @@ class _Merger:
             fetch=self._fetch,
             release=self._release,
             rng_state=self._rng_state,
+            settings=self._settings,
         )

@@ -269,4 +269,5 @@ def _build(whole: Program, nodes: Sequence[int], sources: Sequence[Source]) -> P
         scopes=[whole.scopes[index] for index in scopes],
         sources=placed,
         nodes=records,
+        settings=whole.settings,
     )

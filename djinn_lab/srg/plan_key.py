@@ -88,7 +88,9 @@ def _material(encoded: bytes) -> bytes:
         for node in program.nodes
     ]
     keep, fetch = numbered(program.keep), numbered(program.fetch)
-    return _encode((program.metas, program.templates, len(program.scopes), sources, nodes, keep, fetch))
+    return _encode(
+        (program.metas, program.templates, len(program.scopes), sources, nodes, keep, fetch, program.settings)
+    )
 
 
 def _number(value: int, numbers: dict[int, int]) -> int:

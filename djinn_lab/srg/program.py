@@ -181,13 +181,34 @@ class NodeRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dynamic: bool = False
 
 
+class NumericSettings(msgspec.Struct, frozen=True, array_like=True):
+    """Settings of the client's torch that change what ops compute; the defaults are torch's own.
+
+    ``deterministic`` and ``warn_only``: as for ``torch.use_deterministic_algorithms``.
+    ``fill_uninitialized``: whether these then fill new memory.
+    """
+
+    default_dtype: str = "float32"
+    mkldnn: bool = True
+    deterministic: bool = False
+    warn_only: bool = False
+    fill_uninitialized: bool = True
+    flush_denormal: bool = False
+
+    @property
+    def fills(self) -> bool:
+        """Does ``torch.empty`` give filled memory?"""
+        return self.deterministic and self.fill_uninitialized
+
+
 class Program(msgspec.Struct, frozen=True):
     """What one segment of a cell asks a worker to do.
 
     ``keep``: produced values that the client still holds (everything else may be freed at its last
     use). ``fetch``: values whose bytes the client wants back. ``release``: values, from any earlier
     program, that nobody holds any more. ``rng_state``: the CPU generator state to start from, when the
-    program draws random numbers; the final state is returned.
+    program draws random numbers; the final state is returned. ``settings``: what the ops run under; None for
+    torch's defaults.
     """
 
     metas: Sequence[TensorMeta]
@@ -199,6 +220,7 @@ class Program(msgspec.Struct, frozen=True):
     fetch: Sequence[int] = ()
     release: Sequence[int] = ()
     rng_state: bytes | None = None
+    settings: NumericSettings | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -198,7 +198,18 @@ def _rewritten(program: Program, to: _Writer | _Reader, rng_state: bytes | None)
     keep, fetch, release = (
         [to.number(number) for number in row] for row in (program.keep, program.fetch, program.release)
     )
-    return Program(program.metas, program.templates, scopes, sources, nodes, keep, fetch, release, rng_state)
+    return Program(
+        program.metas,
+        program.templates,
+        scopes,
+        sources,
+        nodes,
+        keep,
+        fetch,
+        release,
+        rng_state,
+        program.settings,
+    )
 
 
 def _decoded(data: bytes) -> Program:

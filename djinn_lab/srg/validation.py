@@ -37,6 +37,7 @@ _ATOM_NAMES: dict[str, Collection[str]] = {
     "layout": {"strided"},
     "memory_format": {"contiguous_format", "preserve_format", "channels_last", "channels_last_3d"},
 }
+_DEFAULT_DTYPES = ("float16", "bfloat16", "float32", "float64")
 _ELEMENTS_MAX = 2**62
 _ID_MAX = 2**63
 
@@ -61,6 +62,8 @@ def validate_program(program: Program, limits: ProgramLimits | None = None) -> N
     _check_counts(program, limits)
     for index, meta in enumerate(program.metas):
         _check_meta(index, meta, limits)
+    if program.settings is not None and program.settings.default_dtype not in _DEFAULT_DTYPES:
+        _refuse(f"its default dtype is {program.settings.default_dtype!r}")
     holes = [_check_template(index, template, limits) for index, template in enumerate(program.templates)]
     known = validate_content(program, limits)
     _check_nodes(program, holes, known)

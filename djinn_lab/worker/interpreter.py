@@ -15,6 +15,7 @@ from djinn_lab.worker.failures import describe
 from djinn_lab.worker.handing import hand_over, take_over
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.messages import Handed, Resume, encode
+from djinn_lab.worker.numeric_settings import applied
 from djinn_lab.worker.outcome import Outcome, Stop
 from djinn_lab.worker.parked import Layout
 from djinn_lab.worker.preparation import Preparation, Preparations
@@ -85,7 +86,8 @@ class Interpreter:
             run.load(blobs, resume)
             outcome.load_s = perf_counter() - started
             if outcome.stopped is None:
-                run.execute(report)
+                with applied(program.settings):
+                    run.execute(report)
             outcome.run_s = perf_counter() - started - outcome.load_s
             outcome.rng_state = run.rng_state()
             if outcome.stopped is None:
@@ -97,6 +99,8 @@ class Interpreter:
                 outcome.fetch_s = perf_counter() - before
         except Exception as error:  # noqa: BLE001 - the worker's edge: whatever an op raises is reported
             outcome.failure = describe(error, program, outcome.executed, run.running)
+            if outcome.executed or run.running:
+                outcome.rng_state = run.rng_state()
         finally:
             run.finish()
         return outcome
@@ -131,18 +135,19 @@ class Interpreter:
         """Calls, expectations and last uses; once for programs with equal keys."""
         found = self._prepared.find(key)
         if found is None:
-            calls = [self._call(template) for template in program.templates]
+            fills = program.settings is not None and program.settings.fills
+            calls = [self._call(template, fills) for template in program.templates]
             found = Preparation.of(program, calls, self._executor)
             self._prepared.keep(key, found)
         return found
 
-    def _call(self, template: Template) -> Call:
-        key = encode(template)
+    def _call(self, template: Template, fills: bool) -> Call:
+        key = encode(template) + bytes([fills])
         found = self._calls.get(key)
         if found is None:
             if len(self._calls) >= CALLS_KEPT_MAX:
                 self._calls.clear()
-            found = self._calls[key] = Call(template, self._device, self._executor)
+            found = self._calls[key] = Call(template, self._device, self._executor, fills)
         return found
 
     def load(self, values: SessionValues, source: Source, meta: TensorMeta, blobs: Mapping[str, str]) -> None:

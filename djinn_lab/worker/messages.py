@@ -252,13 +252,15 @@ class RemoteFailure(msgspec.Struct, frozen=True):
 
 
 class SegmentFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """``executed`` nodes ran before the failure; values of later nodes do not exist."""
+    """``executed`` nodes ran before the failure; values of later nodes do not exist. ``rng_state``: as these
+    left it, where the program draws random numbers."""
 
     job: str
     segment: int
     error: RemoteFailure
     executed: int
     memory: WorkerMemory
+    rng_state: bytes | None = None
 
 
 class SegmentCancelled(msgspec.Struct, frozen=True, tag="cancelled"):

@@ -149,7 +149,7 @@ class WorkerProcess:
         memory = self._memory()
         if outcome.failure is not None:
             return messages.SegmentFailed(
-                message.job, message.segment, outcome.failure, outcome.executed, memory
+                message.job, message.segment, outcome.failure, outcome.executed, memory, outcome.rng_state
             )
         if outcome.stopped == "preempted":
             return messages.SegmentPreempted(

@@ -7,7 +7,16 @@ from typing import overload
 
 import msgspec
 
-from djinn_lab.srg.program import NodeRecord, Program, Scope, Source, Template, TensorMeta, decode_program
+from djinn_lab.srg.program import (
+    NodeRecord,
+    NumericSettings,
+    Program,
+    Scope,
+    Source,
+    Template,
+    TensorMeta,
+    decode_program,
+)
 from djinn_lab.worker.executor import EncodedRecords, Executor
 
 
@@ -23,6 +32,7 @@ class _Encoded(msgspec.Struct, frozen=True):
     fetch: Sequence[int] = ()
     release: Sequence[int] = ()
     rng_state: bytes | None = None
+    settings: NumericSettings | None = None
 
 
 _decoder = msgspec.msgpack.Decoder(_Encoded)
@@ -71,4 +81,5 @@ def read_program(encoded: bytes, executor: Executor) -> Program:
         found.fetch,
         found.release,
         found.rng_state,
+        found.settings,
     )

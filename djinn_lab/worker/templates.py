@@ -21,11 +21,16 @@ _UNINITIALISED = ("aten.empty", "aten.new_empty", "aten.resize_")
 """Ops that return memory as they find it: it is zeroed, since it may have been another user's."""
 
 
+_FILLED = ("aten.empty.memory_format", "aten.empty_strided.default")
+"""Those that fill it themselves where torch's deterministic algorithms ask for that."""
+
+
 class Call:
     """A template made ready for one device. ``fresh[i]``: is the i-th return new memory? ``writes``: the
     inputs that it writes, by place; ``resizes``: it may change their size or layout, too. ``appends``: it
     may be a key-value cache's growth, two tensors put together along the last but one of four dimensions.
-    ``native``: the same for the extension, None where only Python can call it."""
+    ``fills``: its program's settings fill new memory. ``native``: the same for the extension, None where
+    only Python can call it."""
 
     __slots__ = (
         "_args",
@@ -41,13 +46,15 @@ class Call:
         "writes",
     )
 
-    def __init__(self, template: Template, device: torch.device, executor: Executor | None = None) -> None:
+    def __init__(
+        self, template: Template, device: torch.device, executor: Executor | None = None, fills: bool = False
+    ) -> None:
         self.op = template.op
         self.func = _lookup(template.op)
         self._plain = not template.kwargs and all(isinstance(item, TensorHole) for item in template.args)
         self._args = [_builder(argument, device) for argument in template.args]
         self._kwargs = {name: _builder(argument, device) for name, argument in template.kwargs.items()}
-        self._zeroed = template.op.startswith(_UNINITIALISED)
+        self._zeroed = template.op.startswith(_UNINITIALISED) and not (fills and template.op in _FILLED)
         self.fresh = tuple(returned.alias_info is None for returned in self.func._schema.returns)
         self.writes = written_holes(template)
         self.resizes = bool(self.writes) and (

@@ -70,8 +70,8 @@ class PlanMaterial {
   explicit PlanMaterial(std::string_view data) : input_(data), output_(data.size()) {}
 
   void run() {
-    output_.byte(0x97);
-    input_.literal("\x89\xa5metas");
+    output_.byte(0x98);
+    input_.literal("\x8a\xa5metas");
     same();
     input_.literal("\xa9templates");
     same();
@@ -89,6 +89,8 @@ class PlanMaterial {
     for (uint64_t left = input_.array(); left > 0; --left) input_.number();
     input_.literal("\xa9rng_state");
     if (!input_.nil()) input_.binary();
+    input_.literal("\xa8settings");
+    same();
     expect(input_.left() == 0, "bytes follow the program");
   }
 

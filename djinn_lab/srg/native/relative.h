@@ -121,7 +121,7 @@ class Rewriting {
         state_(state) {}
 
   void run() {
-    input_.literal("\x89\xa5metas");
+    input_.literal("\x8a\xa5metas");
     input_.skip();
     input_.literal("\xa9templates");
     input_.skip();
@@ -145,6 +145,8 @@ class Rewriting {
       output_.binary(to_.random_state(input_.binary(), state_));
       copied_ = input_.at();
     }
+    input_.literal("\xa8settings");
+    input_.skip();
     expect(input_.left() == 0, "bytes follow the program");
     copy();
   }

@@ -1,0 +1,50 @@
+"""Runs a program under the numeric settings of the torch that recorded it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import deterministic
+
+from djinn_lab.srg.program import NumericSettings
+
+_C: Any = torch._C
+_DEFAULTS = NumericSettings()
+_SMALLEST = 5e-324
+
+
+@contextmanager
+def applied(settings: NumericSettings | None) -> Iterator[None]:
+    """Apply ``settings`` (None: torch's defaults) to this process inside, and what was set before
+    afterwards."""
+    wanted, before = settings or _DEFAULTS, _present()
+    if wanted == before:
+        yield
+        return
+    _apply(wanted)
+    try:
+        yield
+    finally:
+        _apply(before)
+
+
+def _present() -> NumericSettings:
+    return NumericSettings(
+        str(torch.get_default_dtype()).removeprefix("torch."),
+        _C._get_mkldnn_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        deterministic.fill_uninitialized_memory,
+        _SMALLEST * 1.0 == 0.0,  # torch does not say; the processor flushes Python's numbers as well
+    )
+
+
+def _apply(settings: NumericSettings) -> None:
+    torch.set_default_dtype(getattr(torch, settings.default_dtype))
+    _C._set_mkldnn_enabled(settings.mkldnn)
+    torch.use_deterministic_algorithms(settings.deterministic, warn_only=settings.warn_only)
+    deterministic.fill_uninitialized_memory = settings.fill_uninitialized
+    torch.set_flush_denormal(settings.flush_denormal)
