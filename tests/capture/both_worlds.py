@@ -73,8 +73,8 @@ class BothWorlds:
             assert answer == expected or (answer != answer and expected != expected)
 
     def _run_eagerly(self, statement: Statement) -> tuple[object, Exception | None]:
-        kept = torch.default_generator.get_state()
         with self.recorder.paused_recording():
+            kept = torch.default_generator.get_state()
             torch.default_generator.set_state(self._eager_stream)
             try:
                 return _attempt(statement, self.eager)

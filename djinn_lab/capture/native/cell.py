@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from djinn_lab.capture.cuda_answers import cuda_answers, is_pool
-from djinn_lab.capture.default_generator import settled_generator
 from djinn_lab.capture.hooks import loader_on_host, optimizer_hooks
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.packed_sequences import pad
@@ -160,7 +159,6 @@ def cell_surroundings(recorder: NativeRecorder) -> Iterator[None]:
         stack.enter_context(optimizer_hooks(recorder))
         stack.enter_context(loader_on_host(recorder))
         stack.enter_context(cuda_answers())
-        stack.enter_context(settled_generator(recorder))
         stack.enter_context(_module_calls())
         stack.enter_context(all_replaced(_mapped_functions()))
         own = (

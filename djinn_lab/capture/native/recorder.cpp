@@ -1,5 +1,6 @@
 // The native recorder: laziness belongs to the storage, tensors are ordinary ones. One boxed fallback below autograd records each op of
 // a captured cell as a node. recorder.py drives it and answers what is rare; see docs/architecture.md.
+#include "generator.h"
 #include "modules.h"
 
 namespace djinn {
@@ -96,6 +97,7 @@ PYBIND11_MODULE(djinn_recorder, m) {
   using namespace djinn;
   using StoragePointer = c10::intrusive_ptr<LazyStorage>;
   register_ops();
+  settle_default_generator();
 
   py::class_<LazyStorage, StoragePointer>(m, "Storage")
       .def_property_readonly("serial", [](LazyStorage& s) { return s.serial; })

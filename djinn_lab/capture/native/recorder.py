@@ -268,6 +268,11 @@ class NativeRecorder:
         self.segment.stream()
 
     @one_thread
+    def settle_draws(self, cause: str) -> None:
+        """Make the recorded draws: something is about to look at the default generator, or to set it."""
+        self.segment.finish_draws(cause)
+
+    @one_thread
     def run_under_old_settings(self) -> None:
         """Run what is pending: the next op is recorded under other numeric settings."""
         self.segment.flush(Cut("a numeric setting was changed", self.nodes.line()))
