@@ -22,7 +22,7 @@ def check(tables: Tables, event: SegmentSubmitted) -> None:
 
 
 def submit(tables: Tables, event: SegmentSubmitted) -> None:
-    check(tables, event)
+    """One that :func:`check` has let pass."""
     old = tables.jobs.get(event.job)
     if tables.bound.get(event.session) is None and event.memory in ("held", "line", "granted"):
         raise IllegalEvent(f"memory is {event.memory} for a session without a device", "pool")

@@ -43,7 +43,8 @@ ROUNDS_MAX = 1000
 @dataclass(slots=True)
 class Contest:
     """``contender``: by session. ``passed_over``: memory has not granted what a decision wanted to start.
-    ``given_back_s``: device-seconds of running gangs on devices that have left them."""
+    ``given_back_s``: device-seconds of running gangs on devices that have left them. ``followed``: all that a
+    decision reads of a device, as it was last."""
 
     tables: Tables
     policy: QueuePolicy = POLICIES["ours"]
@@ -55,6 +56,7 @@ class Contest:
     given_back_s: dict[str, float] = field(default_factory=dict)
     wake_at_s: float | None = None
     decided_s: float | None = None
+    followed: dict[str, tuple[object, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.next_up = NextUp(self.tables, self.cluster)
@@ -113,14 +115,22 @@ class Contest:
     def _follow_devices(self) -> list[str]:
         """Sessions for which another device may be the right one now."""
         others: dict[str, None] = {}
+        price_per_kwh = self.policy.energy_price_per_kwh
         for name, device in self.tables.devices.items():
+            facts = (
+                *(device.numa_node, device.given_labels, device.taints, device.cordoned),
+                *(device.alive, device.price, device.watts, price_per_kwh),
+            )
+            if self.followed.get(name) == facts:
+                continue
+            self.followed[name] = facts
             node = Node(
                 name,
                 labels=device.labels,
                 taints=device.taints,
                 cordoned=device.cordoned,
                 ready=device.alive,
-                price=device.hour_price(self.policy.energy_price_per_kwh),
+                price=device.hour_price(price_per_kwh),
             )
             known = self.cluster.nodes.get(name)
             if known == node:
@@ -259,6 +269,8 @@ class Contest:
         loaded; ties by price, for a gang by room nearby, and by name. Binding is no promise: a decision may
         move the session."""
         tables = self.tables
+        if not tables.of_state[JobState.SUBMITTED]:
+            return
         for job in sorted(tables.in_state(JobState.SUBMITTED), key=lambda job: job.arrival):
             if job.waits_for:
                 continue

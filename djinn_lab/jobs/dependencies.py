@@ -25,6 +25,8 @@ CHECKPOINTS_MAX = 1000
 
 def check(tables: Tables, event: SegmentSubmitted) -> None:
     """Raises IllegalEvent when the job would wait for what can never come."""
+    if not event.terms.after:
+        return
     for condition in conditions.parsed(event.terms.after):
         if condition.job == event.job:
             raise IllegalEvent("it waits for itself", "client")
@@ -54,6 +56,8 @@ def check(tables: Tables, event: SegmentSubmitted) -> None:
 def begin(tables: Tables, event: SegmentSubmitted) -> Waiting:
     """What a new job waits for, less what is there already."""
     terms = event.terms
+    if not terms.after:
+        return Waiting((), Waited(terms.after_count))
     asked = tuple(str(one) for one in conditions.parsed(terms.after, terms.after_any))
     waiting = Waiting(asked, Waited(terms.after_count))
     for text in event.met:

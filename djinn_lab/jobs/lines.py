@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Set
 from itertools import groupby, islice
 
 from djinn_lab.jobs.commands import LINE_TOLD_MAX
-from djinn_lab.jobs.contest import Contest
+from djinn_lab.jobs.contest import CONTENDING, Contest
 from djinn_lab.jobs.decision.waiting import Bucket, Entry
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.kept_back import KeptBack
@@ -54,6 +54,8 @@ class Lines:
     def all(self) -> dict[str, list[Job]]:
         """The lines of all devices."""
         lines: dict[str, list[Job]] = {name: [] for name in self._tables.devices}
+        if self._nobody:
+            return lines
         contending = self._by_standing(self.order(), self._chosen())
         ahead = {job.job for job in contending}
         behind = (job for job in self._tables.in_state(*IN_LINE) if job.job not in ahead)
@@ -65,6 +67,8 @@ class Lines:
     def next_of_each(self) -> dict[str, tuple[str, ...]]:
         """Of every device the first few whose turn is near, in line or waiting for memory; nobody where one
         stands alone who has what he needs."""
+        if self._nobody:
+            return {}
         found: dict[str, list[str]] = {name: [] for name in self._tables.devices}
         near = {job.job: job for job in islice(self.order(), LOOKED_AT_MAX)}
         chosen = self._chosen()
@@ -74,6 +78,12 @@ class Lines:
             if job.held_on is not None and len(found[job.held_on]) < LINE_TOLD_MAX:
                 found[job.held_on].append(job.job)
         return {name: tuple(jobs) for name, jobs in found.items() if len(jobs) > 1 or self._lack(jobs)}
+
+    @property
+    def _nobody(self) -> bool:
+        """Neither contends for a device, nor stands behind somebody who does."""
+        in_state = self._tables.of_state
+        return not (self._contest.next_up.wanted or any(map(in_state.__getitem__, CONTENDING)))
 
     def _lack(self, jobs: Iterable[str]) -> bool:
         """Memory is still to say more about one of them."""

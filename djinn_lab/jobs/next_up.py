@@ -52,6 +52,8 @@ class NextUp:
         may grant it once more while the other's state is on its way, who then lacks it again: so the same is
         done after a while."""
         tables, waiting = self.tables, self.cluster.waiting
+        if not (self.wanted or self.taken_back or self.cluster.pins):
+            return [], math.inf
         self.taken_back = {one: at_s for one, at_s in self.taken_back.items() if one[1] in waiting}
         found, again_s, next_up = {}, math.inf, self.jobs()
         for name, open_to_it in next_up.items():

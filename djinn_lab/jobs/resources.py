@@ -7,6 +7,7 @@ came, and is told with how far such forecasts were off so far.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from statistics import median
@@ -66,6 +67,8 @@ class Comparisons:
 
     def __init__(self, off: Off = ()) -> None:
         self._parts = deque(off, maxlen=COMPARED_MAX)
+        self._device_parts = sorted(device for device, _ in self._parts)
+        self._peak_parts = sorted(peak for _, peak in self._parts)
         self._error: ForecastError | None = None
         self._added = True
 
@@ -74,9 +77,19 @@ class Comparisons:
         comparable = foretold.device_s is not None and use.device_s > 0 and use.peak_bytes > 0
         if foretold.device_s is not None and comparable:
             device = abs(foretold.device_s - use.device_s) / use.device_s
-            self._added = True
-            self._parts.append((device, abs(foretold.peak_bytes - use.peak_bytes) / use.peak_bytes))
+            self._add(device, abs(foretold.peak_bytes - use.peak_bytes) / use.peak_bytes)
         return comparable
+
+    def _add(self, device: float, peak: float) -> None:
+        """Both stay sorted, for a median is asked for with every cell."""
+        if len(self._parts) == COMPARED_MAX:
+            oldest_device, oldest_peak = self._parts[0]
+            del self._device_parts[bisect_left(self._device_parts, oldest_device)]
+            del self._peak_parts[bisect_left(self._peak_parts, oldest_peak)]
+        self._added = True
+        self._parts.append((device, peak))
+        insort(self._device_parts, device)
+        insort(self._peak_parts, peak)
 
     @property
     def off(self) -> Off:
@@ -85,10 +98,17 @@ class Comparisons:
     @property
     def error(self) -> ForecastError | None:
         if self._added and len(self._parts) >= COMPARED_MIN:
-            device, peak = zip(*self._parts, strict=True)
-            self._error = ForecastError(len(device), median(device), median(peak))
+            self._error = ForecastError(
+                len(self._parts), _middle(self._device_parts), _middle(self._peak_parts)
+            )
         self._added = False
         return self._error
+
+
+def _middle(ordered: Sequence[float]) -> float:
+    """The median of what is in order already."""
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def from_runs(uses: Sequence[Use], error: ForecastError | None) -> Foretold:

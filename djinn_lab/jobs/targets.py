@@ -79,20 +79,24 @@ def allowed(target: str | None, tolerates: Iterable[str], devices: Sequence[Know
         wanted = parsed(target)
     except ValueError as error:
         raise ValueError(f"it asks for {error}") from None
-    unknown = sorted((wanted.devices or frozenset()) - {device.device for device in devices})
-    there = ", ".join(map(told, devices)) or "none is up yet"
+    unknown = sorted(wanted.devices - {device.device for device in devices}) if wanted.devices else ()
     if unknown:
-        raise ValueError(f"there is no device {unknown[0]!r} (devices: {there})")
-    suitable = [device for device in devices if wanted.suits(device)]
+        raise ValueError(f"there is no device {unknown[0]!r} (devices: {_there(devices)})")
+    suitable = devices if target is None else [device for device in devices if wanted.suits(device)]
     if not suitable and target is not None:
-        raise ValueError(f"no device is {target} (devices: {there})")
-    found = [device for device in suitable if device.taints <= frozenset(tolerates)]
+        raise ValueError(f"no device is {target} (devices: {_there(devices)})")
+    tolerated = frozenset(tolerates)
+    found = [device for device in suitable if device.taints <= tolerated]
     if suitable and not found:
         raise ValueError(
             f"what it could run on is kept for others ({', '.join(map(told, suitable))}); "
             "cells start there with --tolerate and that name"
         )
     return found
+
+
+def _there(devices: Sequence[Described]) -> str:
+    return ", ".join(map(told, devices)) or "none is up yet"
 
 
 def told(device: Described) -> str:

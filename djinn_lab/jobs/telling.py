@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from djinn_lab.jobs import dependencies
 from djinn_lab.jobs.commands import LineOrdered, Notify
 from djinn_lab.jobs.explain import Place, explain, places_in
-from djinn_lab.jobs.job import Job
+from djinn_lab.jobs.job import Closed, Job
 from djinn_lab.jobs.kept_back import KeptBack
 from djinn_lab.jobs.lines import Lines
 from djinn_lab.jobs.messages import Event, SegmentProgressed
@@ -16,6 +16,7 @@ from djinn_lab.jobs.states import IN_LINE, JobState
 from djinn_lab.jobs.tables import Tables
 
 STORY_EVENTS_MAX = 1000
+_NONE_CLOSED = Closed((), ())
 POSITIONS_TOLD_MAX = 100
 """With more in line, a change of place is not worth a message to each of them."""
 
@@ -46,7 +47,8 @@ class Teller:
         if job.waits_for and not job.finished:
             return dependencies.told(self._tables, job)
         why = (kept_back or self._lines.kept_back()).why(job) if job.state in IN_LINE else ""
-        return explain(job, place, self._tables.closed_devices(), why)
+        looks = job.state is JobState.SUBMITTED or job.state in IN_LINE
+        return explain(job, place, self._tables.closed_devices() if looks else _NONE_CLOSED, why)
 
     def explain_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Place | None, str]]:
         """With their places."""
@@ -74,7 +76,9 @@ class Teller:
         short = len(tables.of_state[JobState.QUEUED]) <= POSITIONS_TOLD_MAX
         touched = [job for name in tables.touched if (job := tables.jobs.get(name))]
         asked = short or any(job.state in IN_LINE for job in touched)
-        places, kept_back = self.places() if asked else {}, self._lines.kept_back()
+        asked = asked and any(map(tables.of_state.__getitem__, IN_LINE))
+        places = self.places() if asked else {}
+        kept_back = self._lines.kept_back() if places else None
         for name in dict.fromkeys([*tables.touched, *(places if short else ())]):
             job = tables.find(name)
             if job is None or (job.state is JobState.RESTORING and job.memory == "ask"):
@@ -84,7 +88,7 @@ class Teller:
             stopping = job.cancelling or job.preempting
             told = (
                 *(job.state, job.held_on, job.members, job.segment, position, stopping),
-                *(job.memory_reason, job.waits_for, kept_back.why(job) if place else ""),
+                *(job.memory_reason, job.waits_for, kept_back.why(job) if place and kept_back else ""),
             )
             if self._told.get(name) == told:
                 continue

@@ -36,6 +36,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     def problem(self) -> str | None:
         """What is wrong with the numbers, None when nothing is."""
+        if self == NO_TERMS:
+            return None
         if not 1 <= self.gang_min <= self.gang <= GANG_MAX:
             return (
                 f"a gang of {self.gang} that starts with {self.gang_min} (1 to {GANG_MAX}, the least first)"

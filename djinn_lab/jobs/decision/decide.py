@@ -38,8 +38,10 @@ def decide(
     cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float, trace: Trace | None = None
 ) -> Plan:
     """What is to be done now. ``trace`` is told the verdict on every class that was looked at."""
-    index = cluster.index(policy, now_s)
     shares.advance(now_s)
+    if trace is None and _nobody_asks(cluster, policy, now_s):
+        return Plan(now_s, promised=policy.passing == "conservative")
+    index = cluster.index(policy, now_s)
     counts = shares.guarantees and policy.preempts and cluster.waiting
     standing = Standing.kept(cluster, shares) if counts else None
     room_mark, shares_mark = cluster.room.checkpoint(), shares.checkpoint()
@@ -51,6 +53,13 @@ def decide(
             standing.rollback(standing_mark)
         shares.rollback(shares_mark)
         cluster.room.rollback(room_mark)
+
+
+def _nobody_asks(cluster: Cluster, policy: QueuePolicy, now_s: float) -> bool:
+    """Nobody waits, no running one owes anything, and nobody has devices reserved: nothing is to be done."""
+    if cluster.waiting or cluster.calendar:
+        return False
+    return not (policy.by_fairness and cluster.holdings and cluster.charge_due(now_s)[0])
 
 
 class _Decision:
