@@ -8,14 +8,16 @@ stands for. Calls that only a local GPU could answer get the harmless answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.replaced import all_replaced
+from djinn_lab.errors import CaptureError
 
 _AUTOCAST: Any = torch.amp.autocast_mode.autocast
 _SCALER: Any = torch.amp.GradScaler
@@ -103,7 +105,93 @@ _WITHOUT_CUDA: tuple[tuple[Any, str, Any], ...] = (
 )
 
 
+class PoolStream:
+    """Stands in for :class:`torch.cuda.Stream`: ops of a cell run in the order in which it records them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.device = torch.device("cuda", 0)
+
+    def __enter__(self) -> PoolStream:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def wait_stream(self, stream: Any) -> None:
+        pass
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def record_event(self, event: Any = None) -> Any:
+        event = torch.cuda.Event() if event is None else event
+        event.record(self)
+        return event
+
+
+class PoolEvent:
+    """Stands in for :class:`torch.cuda.Event`. One with timing runs what is recorded so far: its time is when
+    the pool had done that, the way there and back included."""
+
+    run_pending: Callable[[str], None]
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        self._times = enable_timing
+        self._done_s: float | None = None
+
+    def record(self, stream: Any = None) -> None:
+        if self._times:
+            self.run_pending("a CUDA event was recorded")
+        self._done_s = perf_counter()
+
+    def wait(self, stream: Any = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: PoolEvent) -> float:
+        """Milliseconds, as torch has it."""
+        if not (self._times and end._times):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._done_s is None or end._done_s is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return 1000 * (end._done_s - self._done_s)
+
+
+def _stream_context(stream: Any) -> AbstractContextManager[Any]:
+    return nullcontext(stream)
+
+
+def _no_memory_info(device: Any = None) -> tuple[int, int]:
+    raise CaptureError(
+        "torch.cuda.mem_get_info: a cell does not know which device of the pool it will run on.",
+        "Use %djinn status for the devices and %djinn memory for this session's memory.",
+    )
+
+
+_STREAMS: tuple[tuple[Any, str, Any], ...] = (
+    (torch.cuda, "Stream", PoolStream),
+    (torch.cuda, "stream", _stream_context),
+    (torch.cuda, "current_stream", PoolStream),
+    (torch.cuda, "default_stream", PoolStream),
+    (torch.cuda, "mem_get_info", _no_memory_info),
+)
+
+
 @contextmanager
-def cuda_answers() -> Iterator[None]:
-    with all_replaced((*_ALWAYS, *(() if torch.cuda.is_available() else _WITHOUT_CUDA))):
+def cuda_answers(run_pending: Callable[[str], None]) -> Iterator[None]:
+    """What torch says about CUDA is about the pool inside. ``run_pending`` runs what was recorded, for a cause."""
+    event = type("PoolEvent", (PoolEvent,), {"run_pending": staticmethod(run_pending)})
+    answers = (*_WITHOUT_CUDA, *_STREAMS, (torch.cuda, "Event", event))
+    with all_replaced((*_ALWAYS, *(() if torch.cuda.is_available() else answers))):
         yield

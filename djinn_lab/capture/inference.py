@@ -36,6 +36,7 @@ REAL_CHECK_BYTES_MAX = 64 * 2**20
 _encode_template = msgspec.msgpack.Encoder().encode
 _CPU = torch.device("cpu")
 _UNKNOWN = object()
+_ATTENTION = "aten._native_multi_head_attention.default"
 _NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 
 
@@ -251,7 +252,7 @@ class ShapeInference:
         with torch._C.DisableTorchFunction():
             if signature.written and call.may_write_twice() and call.is_small():
                 _raise_like_eager(call)  # shape rules do not look at memory
-            returned = self._returned(call)
+            returned = _as_kernels_return(call, self._returned(call))
             resized = tuple(call.resized()) if signature.is_out and returned is not _UNKNOWN else ()
         if returned is _UNKNOWN:
             return Plan(template, (), None, dynamic=True)
@@ -364,6 +365,15 @@ class ShapeInference:
         if any(isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)) for item in literals):
             return Plan(template, (), None, dynamic=True)
         return Plan(template, outputs, container, literals=literals, resized=resized)
+
+
+def _as_kernels_return(call: _Call, returned: Any) -> Any:
+    """Torch's shape rule for attention makes an empty tensor of the weights that nobody asked for; kernels None."""
+    signature = call.signature
+    absent = signature.name == _ATTENTION and isinstance(returned, tuple)
+    if absent and signature.argument("need_weights", call.args, call.kwargs) is False:
+        return (returned[0], None)
+    return returned
 
 
 @contextmanager

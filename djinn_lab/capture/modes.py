@@ -179,7 +179,7 @@ def captured_cell(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
             stack.enter_context(module_hooks(recorder))
             stack.enter_context(optimizer_hooks(recorder))
             stack.enter_context(loader_on_host(recorder))
-            stack.enter_context(cuda_answers())
+            stack.enter_context(cuda_answers(recorder.finish))
             stack.enter_context(settled_generator(recorder))
             stack.enter_context(DeviceMapping(recorder))
             stack.enter_context(RecordingMode(recorder))

@@ -26,6 +26,8 @@ class _Flight(NamedTuple):
 class PythonNodes:
     """``plans_made`` counts what the plan cache did not know."""
 
+    goes_ahead = False
+
     def __init__(self, dead: list[int]) -> None:
         self.ledger = Ledger(dead)
         self.scopes = ScopeTracker()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-STREAM_NODES = 1024
+STREAM_NODES = 2048
 """The first part, while nothing is known of the pool's speed; and the longest that is waited for."""
 STREAM_NODES_MIN = 128
 STREAM_NODES_MAX = 50_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -48,6 +49,11 @@ class Nodes(Protocol):
         """Is the next op the first of a root module's call?"""
         ...
 
+    @property
+    def goes_ahead(self) -> bool:
+        """May :meth:`assemble` be called again before what it gave last has settled?"""
+        ...
+
     def line(self) -> int:
         """The line of the cell that runs now, 0 outside of one."""
         ...
@@ -70,11 +76,11 @@ class Nodes(Protocol):
         ...
 
 
-class Flight(NamedTuple):
-    """A program under way."""
+class Waiting(NamedTuple):
+    """A program that was assembled while the one before was under way."""
 
-    nodes: int
-    token: Any
+    assembled: Assembled
+    cut: Cut
 
 
 def _allow(cut: Cut) -> None:
@@ -92,7 +98,8 @@ class Segment:
         self._pace = Pace(stream_nodes)
         self._nodes = nodes
         self.gather(False)
-        self._flight: Flight | None = None
+        self._flight: Assembled | None = None
+        self._waiting: deque[Waiting] = deque()
 
     def draw(self) -> None:
         """A random op is about to be recorded; what was recorded before a new seed goes out first."""
@@ -113,19 +120,32 @@ class Segment:
         self._nodes.patience = self._pace.nodes
 
     def stream(self) -> None:
-        """Send what is pending without waiting for it, so that the pool computes while the cell records; or
-        go on recording while the pool is busy with the part before, or (in a loop of module calls, for as
-        many nodes again at most) until the next call begins. Raises what went wrong with that."""
+        """Send what is pending without waiting for it, so that the pool computes while the cell records. While
+        the pool is busy with the part before, this one waits in line: a loop is always cut into equal parts,
+        which the pool knows by then. Raises what went wrong with a part before."""
         nodes = self._nodes
         if not nodes.begins_call and nodes.calls > 1 and nodes.pending < nodes.look_at + self._pace.nodes:
-            return  # equal iterations make equal parts, which need not be sent again
+            return  # equal iterations make equal parts
         with paused():
             busy = self._flight is not None and not self.backend.is_done()
-            if busy and not self._whole and nodes.pending < STREAM_NODES_MAX:
-                nodes.look_at = 2 * nodes.look_at  # few lengths, so that parts are equal to earlier ones
+            ahead = nodes.goes_ahead and not self.random.drawn and self._recorded_ahead() < STREAM_NODES_MAX
+            if busy and not ahead and not self._whole and nodes.pending < STREAM_NODES_MAX:
+                nodes.look_at = 2 * nodes.look_at
+                return
+            cut = Cut("streamed", nodes.line())
+            if busy and ahead:
+                self._waiting.append(Waiting(self._take(()), cut))
                 return
             self._reap()
-            self._send(Cut("streamed", nodes.line()), ())
+            if self._waiting:
+                if not self.random.drawn:
+                    self._waiting.append(Waiting(self._take(()), cut))
+                self._submit(*self._waiting.popleft())
+            else:
+                self._send(cut, ())
+
+    def _recorded_ahead(self) -> int:
+        return sum(part.assembled.program.nodes for part in self._waiting if part.assembled.program is not None)
 
     def flush(self, cut: Cut, fetch: Sequence[int] = ()) -> list[torch.Tensor]:
         """Send what is pending and reachable, wait, and return the fetched tensors. Raises what went
@@ -140,6 +160,9 @@ class Segment:
         self.before_cut(cut)
         with paused():
             self._reap()
+            while self._waiting:
+                self._submit(*self._waiting.popleft())
+                self._reap()
             self._send(cut, fetch)
             result = self._reap()
         return list(result.fetched), result.dynamic_metas
@@ -151,16 +174,24 @@ class Segment:
             if flight is not None:
                 self._settle(flight, self.backend.result(cancel=True))
 
-    def _send(self, cut: Cut, fetch: Sequence[int]) -> None:
+    def _take(self, fetch: Sequence[int]) -> Assembled:
         assembled = self._nodes.assemble(fetch, self.random.start_state())
         self.gather(self._whole)
+        return assembled
+
+    def _send(self, cut: Cut, fetch: Sequence[int]) -> None:
+        assembled = self._take(fetch)
+        if assembled.program is not None:
+            self.random.sent()
+        self._submit(assembled, cut)
+
+    def _submit(self, assembled: Assembled, cut: Cut) -> None:
         if assembled.program is None:
             if assembled.release:
                 self.backend.release(assembled.release)
             return
-        self.random.sent()
         self.backend.submit(assembled.program, cut)
-        self._flight = Flight(assembled.program.nodes, assembled.flight)
+        self._flight = assembled
 
     def _reap(self) -> RunResult:
         """Wait for what is under way and learn what became of it. Raises what went wrong with it; what was
@@ -174,11 +205,15 @@ class Segment:
             raise result.error
         return result
 
-    def _settle(self, flight: Flight, result: RunResult) -> None:
+    def _settle(self, assembled: Assembled, result: RunResult) -> None:
+        reason = POOL_LOST if result.pool_lost else _not_computed(result)
+        if result.error is not None:
+            while self._waiting:
+                self._nodes.settle(self._waiting.pop().assembled.flight, 0, False, reason)
         if result.pool_lost:
-            self._nodes.lose_pool(flight.token, POOL_LOST)
+            self._nodes.lose_pool(assembled.flight, reason)
         else:
-            self._nodes.settle(flight.token, result.executed, result.arrived, _not_computed(result))
+            self._nodes.settle(assembled.flight, result.executed, result.arrived, reason)
             self._pace.learn(result.executed, result.run_s)
         if result.error is None:
             self.random.finish(result.rng_state)

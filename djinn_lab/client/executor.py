@@ -185,7 +185,7 @@ class PoolExecutor:
             segment=job.segments,
             cell=job.cell,
             priority=job.priority,
-            final=job.final,
+            final=job.final and cut.cause != STREAMED,
             cut=cut.cause,
             cut_line=cut.line,
             program=b"",

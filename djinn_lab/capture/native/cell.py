@@ -7,6 +7,7 @@ device costs the others nothing.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, wraps
@@ -147,6 +148,31 @@ def _mapped_functions() -> list[tuple[Any, str, Any]]:
 
 
 @contextmanager
+def _compiled_code_records() -> Iterator[None]:
+    """Functions that ``torch.compile`` made run as they were written, so that their ops are recorded; torch's
+    compiler is only imported (which takes seconds) when the cell compiles something itself."""
+    with ExitStack() as stack:
+        eager: list[bool] = []
+
+        def run_eagerly() -> None:
+            if not eager:
+                eager.append(True)
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+
+        if "torch._dynamo" in sys.modules:
+            run_eagerly()
+        original = torch.compile
+
+        @wraps(original)
+        def compile_(*args: Any, **kwargs: Any) -> Any:
+            run_eagerly()
+            return original(*args, **kwargs)
+
+        with replaced(torch, "compile", compile_):
+            yield
+
+
+@contextmanager
 def _module_calls() -> Iterator[None]:
     with replaced(torch.nn.Module, "__call__", native.module_call(torch.nn.Module)):
         yield
@@ -158,7 +184,8 @@ def cell_surroundings(recorder: NativeRecorder) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(optimizer_hooks(recorder))
         stack.enter_context(loader_on_host(recorder))
-        stack.enter_context(cuda_answers())
+        stack.enter_context(cuda_answers(recorder.finish))
+        stack.enter_context(_compiled_code_records())
         stack.enter_context(_module_calls())
         stack.enter_context(all_replaced(_mapped_functions()))
         own = (

@@ -10,6 +10,7 @@ import torch
 
 from djinn_lab.capture.inference import Plan
 from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.native.memory import all_of
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.trees import map_tensors
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from djinn_lab.capture.native.recorder import NativeRecorder
 
 _EMPTY_STRIDED = torch.ops.aten.empty_strided.default
+_COPY = torch.ops.aten.copy_.default
 _RESIZE = ("aten.resize_.default", "aten.resize_as_.default")
 
 
@@ -55,7 +57,7 @@ class LayoutChanges:
                 self._leave_pool(tensor)
                 with paused(), torch.no_grad():
                     tensor.resize_(layout.shape).as_strided_(layout.shape, layout.stride)
-                self._recorder.bring(tensor, True)
+            self._recorder.bring(tensor, True)
 
     def _set(self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """``tensor.set_(...)``: other memory behind the same object."""
@@ -89,19 +91,38 @@ class LayoutChanges:
         self._recorder.plain.forget(tensor)
 
     def _resize(self, tensor: torch.Tensor, layout: Layout) -> None:
+        shared = native.storage_users(tensor) > 1
         value = native.value_of(tensor)
         if layout is value.layout:
             return
         end = value.offset * layout.dtype.itemsize + layout.span_bytes
         if end <= value.storage.nbytes:
             native.look_at(tensor, native.Value(value.storage, layout, value.offset))
-        elif value.storage.nbytes == 0:
-            native.look_at(tensor, native.value_of(self._new(layout)))
-        else:
+        elif value.storage.nbytes and shared:
             raise CaptureError(
-                f"a resized tensor of {layout.shape} needs more memory than this lazy tensor has.",
+                f"a tensor resized to {layout.shape} needs more memory, which it shares with others.",
                 "Make a new tensor of that shape and copy into it.",
             )
+        else:
+            self._grow(tensor, value, layout)
+
+    def _grow(self, tensor: torch.Tensor, value: Any, layout: Layout) -> None:
+        """Give a lazy tensor new memory, which begins with what it had."""
+        old = value.storage
+        elements = old.nbytes // layout.dtype.itemsize
+        if not self._recorder.capturing:
+            with paused():
+                [plain] = self._recorder.memory.fetch([all_of(old, layout.dtype)], "resize")
+                grown = plain.clone().resize_(layout.shape)
+                native.look_at(tensor, native.value_of(self._recorder.memory.adopt(grown, "activation")))
+            return
+        made = self._new(layout)
+        if elements:
+            self._recorder.memory.ready(old)
+            flat = Layout.of(layout.dtype, (elements,), (1,))
+            begins = native.wrap(native.Value(native.storage_of(made), flat, 0))
+            native.record(_COPY, (begins, native.wrap(all_of(old, layout.dtype))), {})
+        native.look_at(tensor, native.value_of(made))
 
     def _new(self, layout: Layout) -> torch.Tensor:
         options = {"dtype": layout.dtype, "device": torch.device("cpu")}

@@ -160,6 +160,16 @@ class HostMemory:
         with paused():
             return host_view(value)
 
+    def share_between_processes(self, storage: Any) -> None:
+        """Move the host's copy to memory that processes share; they may write it unseen."""
+        self.fetch_whole([storage], "share_memory_")
+        with paused():
+            storage.host.share_memory_()
+            if storage.exposure is None:
+                storage.exposure = Exposure(_digest(storage))
+                self._exposed.append(weakref.ref(storage))
+        storage.exposure.for_good = True
+
     def share(self, plain: torch.Tensor) -> torch.Tensor:
         """A lazy tensor that shares memory with a plain one."""
         with paused():

@@ -60,5 +60,5 @@ inline PyObject* call_module(PyObject* self, PyObject* const* args, Py_ssize_t c
   return PyObject_Vectorcall(original_call, all.data() + 1, size_t(count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, names);
 }
 inline PyMethodDef call_definition = {"__call__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_module)),
-                                      METH_FASTCALL | METH_KEYWORDS, "Call a module while a cell is captured."};
+                                      METH_FASTCALL | METH_KEYWORDS, "__call__($self, /, *args, **kwargs)\n--\n\nCall a module while a cell is captured."};
 }  // namespace djinn

@@ -13,6 +13,8 @@ from djinn_lab.srg.program import EncodedProgram
 class NativeNodes:
     """A :class:`~djinn_lab.capture.segment.Nodes`; where an op comes from is told here, too."""
 
+    goes_ahead = True
+
     def __init__(self, core: Any) -> None:
         self._core = core
 

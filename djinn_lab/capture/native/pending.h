@@ -81,7 +81,7 @@ inline const Layout* in_memory(const Layout* layout) {
 
 inline py::object python_layout(const Layout* layout) {
   if (!layout->python) {
-    static py::object make = py::module_::import("djinn_lab.capture.values").attr("Layout").attr("of");
+    static auto& make = *new py::object(py::module_::import("djinn_lab.capture.values").attr("Layout").attr("of"));
     py::tuple sizes(layout->sizes.size()), strides(layout->strides.size());
     for (size_t i = 0; i < layout->sizes.size(); i++) {
       sizes[i] = py::int_(layout->sizes[i]);

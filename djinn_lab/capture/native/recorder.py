@@ -139,6 +139,7 @@ class NativeRecorder:
         if (
             not signature.on_pool
             or has_generator(signature, args, kwargs)
+            or any(tensor.is_nested or tensor.layout is not torch.strided for tensor in tensors)
             or self._writes_shown(signature, args, kwargs, tensors)
         ):
             return self._run_here(func, args, kwargs)
@@ -353,6 +354,11 @@ class NativeRecorder:
         """A lazy tensor that shares memory with a plain one."""
         self.plain.write_back("a tensor's memory was shared with a lazy one")
         return self.memory.share(plain)
+
+    @one_thread
+    def share_between_processes(self, tensor: torch.Tensor) -> None:
+        """Move the host's copy of the memory behind a lazy tensor to memory that processes share."""
+        self.memory.share_between_processes(native.storage_of(tensor))
 
     def value_of_lazy(self, tensor: torch.Tensor) -> Any:
         return native.value_of(tensor)

@@ -56,10 +56,6 @@ def _numpy(tensor: Any, *, force: bool = False) -> Any:
         raise RuntimeError(
             "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
         )
-    if tensor.requires_grad and not force:
-        raise RuntimeError(
-            "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
-        )
     if tensor.is_conj() or tensor.is_neg():
         with paused():
             return _plain(tensor, "numpy").numpy(force=force)
@@ -90,7 +86,10 @@ def _repr(tensor: Any, *, tensor_contents: Any = None) -> str:
         if tensor.grad_fn is not None:
             suffix = f"grad_fn=<{type(tensor.grad_fn).__name__}>"
             return str(torch._tensor_str._add_suffixes(repr(shown)[:-1], [suffix], len("tensor("), False))
-        return repr(shown.detach().requires_grad_(tensor.requires_grad))
+        shown = shown.detach().requires_grad_(tensor.requires_grad)
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            shown = shown.as_subclass(type(tensor))
+        return str(torch._tensor_str._str(shown, tensor_contents=tensor_contents))
 
 
 def _parameter_repr(tensor: Any) -> str:
@@ -186,6 +185,17 @@ def _applied(name: str) -> Callable[..., Any]:
     return call
 
 
+def _share_memory(tensor: Any) -> Any:
+    """Other processes see the host's copy from now on, and ops that write it run here."""
+    _recorder(tensor).share_between_processes(tensor)
+    return tensor
+
+
+def _is_shared(tensor: Any) -> bool:
+    host = native.storage_of(tensor).host
+    return host is not None and host.is_shared()
+
+
 def _same(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     return tensor
 
@@ -213,10 +223,8 @@ def _set_data(tensor: Any, new: torch.Tensor) -> None:
     if native.is_captured_here():
         native.capturing_owner()().plain.write_back("a tensor's data was replaced")
     if _is_lazy(new):
-        if tensor.dtype != new.dtype or tensor.layout != new.layout:
-            raise RuntimeError(
-                "incompatible tensor type: `.data` takes a tensor of the same dtype and layout when it is lazy."
-            )
+        if tensor.dtype != new.dtype:
+            _DATA.__set__(tensor, torch.empty(0, dtype=new.dtype))  # torch lets go of a gradient of another type
         native.look_at(tensor, native.value_of(new))
     elif _is_lazy(tensor) and new.layout is torch.strided and type(new) is torch.Tensor:
         _DATA.__set__(tensor, _recorder(tensor).share(new.detach()))
@@ -241,8 +249,8 @@ _LAZY: dict[str, Callable[..., Any]] = {
     "map2_": _applied("map2_"),
     "new": _new,
     "new_tensor": _new_tensor,
-    "share_memory_": _same,
-    "is_shared": _never,
+    "share_memory_": _share_memory,
+    "is_shared": _is_shared,
     "pin_memory": _same,
     "is_pinned": _never,
 }
