@@ -141,7 +141,9 @@ class PoolEvent:
 
     run_pending: Callable[[str], None]
 
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> None:
         self._times = enable_timing
         self._done_s: float | None = None
 
@@ -190,7 +192,7 @@ _STREAMS: tuple[tuple[Any, str, Any], ...] = (
 
 @contextmanager
 def cuda_answers(run_pending: Callable[[str], None]) -> Iterator[None]:
-    """What torch says about CUDA is about the pool inside. ``run_pending`` runs what was recorded, for a cause."""
+    """Torch's answers about CUDA speak of the pool inside. ``run_pending`` runs what was recorded."""
     event = type("PoolEvent", (PoolEvent,), {"run_pending": staticmethod(run_pending)})
     answers = (*_WITHOUT_CUDA, *_STREAMS, (torch.cuda, "Event", event))
     with all_replaced((*_ALWAYS, *(() if torch.cuda.is_available() else answers))):

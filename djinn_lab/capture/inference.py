@@ -368,7 +368,7 @@ class ShapeInference:
 
 
 def _as_kernels_return(call: _Call, returned: Any) -> Any:
-    """Torch's shape rule for attention makes an empty tensor of the weights that nobody asked for; kernels None."""
+    """Attention without weights: torch's shape rule returns an empty tensor for them, its kernels None."""
     signature = call.signature
     absent = signature.name == _ATTENTION and isinstance(returned, tuple)
     if absent and signature.argument("need_weights", call.args, call.kwargs) is False:

@@ -74,6 +74,7 @@ class Interpreter:
             report(0, 0)
             values.release(program.release)  # wherever the session is
             return outcome
+        torch.get_num_threads()  # sets BLAS's number in a new thread, which would else compute other bits
         self.memory.start_peak()
         run = ProgramRun(self, program, values, outcome, key, should_stop)
         try:

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils import deterministic
+import torch.utils.deterministic
 
 from djinn_lab.srg.program import NumericSettings
 
 _C: Any = torch._C
+_deterministic: Any = torch.utils.deterministic
 _DEFAULTS = NumericSettings()
 _SMALLEST = 5e-324
 
@@ -37,7 +38,7 @@ def _present() -> NumericSettings:
         _C._get_mkldnn_enabled(),
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
-        deterministic.fill_uninitialized_memory,
+        _deterministic.fill_uninitialized_memory,
         _SMALLEST * 1.0 == 0.0,  # torch does not say; the processor flushes Python's numbers as well
     )
 
@@ -46,5 +47,5 @@ def _apply(settings: NumericSettings) -> None:
     torch.set_default_dtype(getattr(torch, settings.default_dtype))
     _C._set_mkldnn_enabled(settings.mkldnn)
     torch.use_deterministic_algorithms(settings.deterministic, warn_only=settings.warn_only)
-    deterministic.fill_uninitialized_memory = settings.fill_uninitialized
+    _deterministic.fill_uninitialized_memory = settings.fill_uninitialized
     torch.set_flush_denormal(settings.flush_denormal)

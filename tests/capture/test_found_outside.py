@@ -1,0 +1,282 @@
+"""What other people's code does, captured and eagerly: equal to the last bit, or the same exception."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from equality import check_cell
+from in_process import cell
+from torch import nn
+from torch.utils import dlpack
+
+from djinn_lab.capture.lazy import is_lazy
+from djinn_lab.capture.recorders import Recorder, chosen
+from djinn_lab.errors import CaptureError
+
+native_only = pytest.mark.skipif(
+    chosen() == "python",
+    reason="the Python recorder's tensors are a subclass, which torch treats differently",
+)
+
+
+def _encoder() -> nn.TransformerEncoder:
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+
+
+_PADDING = torch.tensor([[False, False, False, True, True], [False] * 5])
+
+
+@native_only
+def test_inference_mode_copies_are_no_aliases(recorder: Recorder) -> None:
+    def body() -> list[torch.Tensor]:
+        with torch.inference_mode():
+            x = torch.arange(1.0, 5.0).view(2, 2) * 1
+            y = x.t().contiguous()
+            y.zero_()
+            views = [x[0], *x.unbind(0), x.view(1, 1, 2, 2).permute(0, 2, 3, 1).contiguous()]
+            return [x, y, x.t().reshape(4), x.to(torch.float64), x.t().flatten(), *views]
+
+    check_cell(recorder, body)
+
+
+@native_only
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_transformer_encoder_in_eval_mode_takes_the_fused_path(
+    recorder: Recorder, mode: Callable[[], Any]
+) -> None:
+    def body(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+        with mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nested tensors are a prototype
+            return [model(x, src_key_padding_mask=_PADDING), model(x)]
+
+    found = check_cell(recorder, body, _encoder(), torch.randn(2, 5, 8))
+    assert not found[0][0, 3:].detach().cpu().any()  # padded positions are zero
+
+
+@native_only
+def test_attention_without_weights_returns_none_for_them(recorder: Recorder) -> None:
+    def body(attention: nn.Module, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            return attention(x, x, x), attention(x, x, x, need_weights=False)
+
+    check_cell(recorder, body, nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(2, 5, 8))
+
+
+@native_only
+def test_nested_and_sparse_tensors_meet_lazy_ones(recorder: Recorder) -> None:
+    def body() -> list[torch.Tensor]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nested = torch.nested.nested_tensor([torch.ones(1, 3) * 1, torch.randn(2, 3)])
+            jagged = torch.nested.nested_tensor([torch.ones(1, 3), torch.randn(2, 3)], layout=torch.jagged)
+            x = torch.randn(3, 3) * 1
+            rows = x.to_sparse_csr()
+            padded = [(item * 2).to_padded_tensor(0.0) for item in (nested, jagged)]
+            return [*padded, x.to_sparse().to_dense(), torch.sparse.mm(x.to_sparse(), x), rows @ x]
+
+    check_cell(recorder, body)
+
+
+@native_only
+def test_python_functions_over_elements_run_on_the_host(recorder: Recorder) -> None:
+    def body() -> list[torch.Tensor]:
+        x = torch.ones(3) * 2
+        x.apply_(lambda value: value + 1)
+        plain = torch.zeros(3)
+        plain.map_(x, lambda one, other: one + other)
+        z = torch.zeros(3) + 1
+        z.map_(x, lambda one, other: one - other)
+        return [x, x * 2, plain, plain * 2, z]
+
+    check_cell(recorder, body)
+
+
+@native_only
+def test_dlpack_shares_memory_with_a_lazy_tensor(recorder: Recorder) -> None:
+    to_dlpack: Any = vars(dlpack)["to_dlpack"]  # torch's own stubs do not export them
+    from_dlpack: Any = vars(torch)["from_dlpack"]
+
+    def body() -> list[Any]:
+        x = torch.ones(3) * 2
+        shared = from_dlpack(x)
+        shared.add_(1)
+        capsule = from_dlpack(to_dlpack(x))
+        return [x, shared, str(shared), np.from_dlpack(x).copy(), x * 2, str(capsule)]
+
+    check_cell(recorder, body)
+
+
+def _parametrized(name: str) -> Any:
+    return getattr(nn.utils.parametrizations, name)(nn.Linear(3, 3))
+
+
+class _Marked(torch.Tensor):
+    """A subclass that adds nothing."""
+
+
+@native_only
+def test_subclasses_of_tensor_keep_their_type(recorder: Recorder) -> None:
+    def body() -> list[Any]:
+        doubled = (torch.ones(2) * 3).as_subclass(_Marked) * 2
+        added = doubled + torch.ones(2)
+        made = torch.Tensor._make_subclass(_Marked, torch.ones(2) * 1)
+        plain = [item.as_subclass(torch.Tensor) for item in (doubled, added, made * 2)]
+        return [type(doubled).__name__, type(added).__name__, str(added), added.sum().item(), *plain]
+
+    check_cell(recorder, body)
+
+
+def test_saved_views_and_tied_weights_are_stored_once(recorder: Recorder) -> None:
+    def body() -> list[Any]:
+        table, out = nn.Embedding(100, 32), nn.Linear(32, 100, bias=False)
+        out.weight = table.weight
+        x = torch.zeros(1000) * 1
+        file = io.BytesIO()
+        torch.save([nn.ModuleList([table, out]).state_dict(), x[:10], x[10:20], x], file)
+        size = file.tell() // 1024
+        file.seek(0)
+        state = torch.load(file)[0]
+        return [size, state["0.weight"].data_ptr() == state["1.weight"].data_ptr(), state]
+
+    if chosen() == "python":
+        pytest.skip("the Python recorder stores them twice")
+    check_cell(recorder, body)
+
+
+def test_pickled_and_copied_tensors_are_independent(recorder: Recorder) -> None:
+    def body() -> list[Any]:
+        x, parameter = torch.ones(2) * 2, nn.Parameter(torch.ones(2))
+        again = pickle.loads(pickle.dumps(x))
+        again.add_(1)
+        read = pickle.loads(pickle.dumps(parameter))
+        return [x, again, type(read).__name__, read * 2, copy.copy(x), copy.deepcopy(x)]
+
+    if chosen() == "python":
+        pytest.skip("the Python recorder's tensors cannot be unpickled in a cell")
+    check_cell(recorder, body)
+
+
+@native_only
+def test_safetensors_files_are_read_in_a_cell(recorder: Recorder, tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+
+    def body() -> list[torch.Tensor]:
+        safetensors.save_file({"a": torch.ones(2) * 2}, tmp_path / "a.safetensors")
+        return [safetensors.load_file(tmp_path / "a.safetensors")["a"] * 2]
+
+    check_cell(recorder, body)
+
+
+@native_only
+def test_numpy_of_what_requires_grad_follows_the_grad_mode(recorder: Recorder) -> None:
+    def body(layer: nn.Linear) -> list[Any]:
+        layer(torch.ones(1, 2))
+        with torch.no_grad():
+            found = [layer.weight.numpy().copy(), (torch.ones(2, requires_grad=True) * 2).numpy().copy()]
+        with pytest.raises(RuntimeError, match="requires grad"):
+            layer.weight.numpy()
+        return found
+
+    check_cell(recorder, body, nn.Linear(2, 1))
+
+
+@native_only
+def test_shared_memory_stays_shared_and_is_seen(recorder: Recorder) -> None:
+    def body(layer: nn.Linear) -> list[Any]:
+        before = layer(torch.ones(1, 2))
+        layer.share_memory()
+        x = (torch.ones(3) * 3).share_memory_()
+        x.add_(1)
+        return [layer.weight.is_shared(), x.is_shared(), before, layer(torch.ones(1, 2)), x * 2, layer]
+
+    check_cell(recorder, body, nn.Linear(2, 2))
+
+
+@native_only
+@pytest.mark.parametrize("name", ["spectral_norm", "orthogonal", "weight_norm"])
+def test_parametrizations_train(recorder: Recorder, name: str) -> None:
+    def body() -> list[Any]:
+        layer = _parametrized(name)
+        layer(torch.ones(1, 3)).sum().backward()
+        return [layer(torch.ones(2, 3)), layer]
+
+    check_cell(recorder, body)
+
+
+@native_only
+def test_modules_that_learn_their_sizes_work(recorder: Recorder) -> None:
+    def body() -> list[Any]:
+        model = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(2))
+        found = model(torch.randn(5, 3))
+        found.sum().backward()
+        return [found, model]
+
+    check_cell(recorder, body)
+
+
+@native_only
+def test_traced_and_exported_programs_compute_the_same(recorder: Recorder) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def body() -> list[Any]:
+        shift = torch.randn(3)
+        traced = make_fx(lambda x: (x.sin() * shift).sum() + torch.ones(3).sum())(torch.randn(3))
+        model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+        exported = torch.export.export(model, (torch.ones(1, 2) * 1,))
+        return [traced(torch.ones(3)), traced.code, exported.module()(torch.ones(1, 2))]
+
+    check_cell(recorder, body)
+
+
+@native_only
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_code_is_recorded(recorder: Recorder) -> None:
+    before = torch.compile(lambda x: (x * 2).sin())
+
+    def body(model: nn.Module) -> list[Any]:
+        compiled = torch.compile(model)
+        found = compiled(torch.ones(1, 2))
+        found.sum().backward()
+        return [found, before(torch.ones(3) * 2), model]
+
+    with torch.compiler.set_stance("force_eager"):  # what compiled code computes is another question
+        found = check_cell(recorder, body, nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
+    assert is_lazy(found[0])
+
+
+@native_only
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_code_of_a_cell_needs_no_compiler(recorder: Recorder) -> None:
+    model = nn.Linear(2, 3)
+    expected = model(torch.ones(1, 2))
+    with cell(recorder):
+        found = torch.compile(model)(torch.ones(1, 2))
+    assert is_lazy(found)
+    assert torch.equal(found.detach().cpu(), expected.detach())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch answers for its own device")
+def test_cuda_events_and_streams_speak_of_the_pool(recorder: Recorder) -> None:
+    with cell(recorder):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            found = torch.ones(2) * 2
+        end.record()
+        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+        end.synchronize()
+        assert 0 < start.elapsed_time(end) < 60_000
+        with pytest.raises(ValueError, match="enable_timing"):
+            torch.cuda.Event().elapsed_time(end)
+        with pytest.raises(CaptureError, match="which device"):
+            torch.cuda.mem_get_info()
+    assert found.tolist() == [2, 2]
