@@ -54,7 +54,9 @@ class Connection:
         refusals = []
         for version in reversed(messages.CLIENT_VERSIONS):
             self._websocket = self._stack.enter_context(_open(url, token))
-            self.send(messages.Hello(version, VERSION, torch_version, host_id(), name, session))
+            self.send(
+                messages.Hello(version, VERSION, torch_version, host_id(), name, session, news_only=True)
+            )
             answer = self.receive(CONNECT_TIMEOUT_S)
             if isinstance(answer, messages.Welcome):
                 self.welcome = answer

@@ -7,6 +7,7 @@ fresh cores must lead to the same commands; where it does not, :func:`replay` sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 from blake3 import blake3
@@ -32,6 +33,20 @@ class Record(msgspec.Struct, frozen=True):
     event: str
     detail: str
     commands: str
+
+
+class Handled(NamedTuple):
+    """An event that a core handled, and what it answered, for the journal's line ``seq``. Nobody may change
+    either any more, since the line is written later."""
+
+    seq: int
+    pool: str
+    event: jobs.Event | memory.Event
+    commands: Sequence[jobs.Command] | Sequence[memory.Command]
+
+    @property
+    def record(self) -> Record:
+        return record(self.seq, self.pool, self.event, self.commands)
 
 
 class ReplayDiffers(Exception):

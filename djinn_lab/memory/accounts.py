@@ -73,6 +73,15 @@ class MemoryAccounts:
         known = self._tables.sessions.get(session)
         return views.session_account(self._tables, known) if known else None
 
+    def knows(self, session: str) -> bool:
+        """Is the session open?"""
+        return session in self._tables.sessions
+
+    def home_of(self, session: str) -> str | None:
+        """The device that the session is bound to."""
+        known = self._tables.sessions.get(session)
+        return known.device if known is not None else None
+
     def session_bytes(self, session: str) -> int:
         """Bytes of a session, wherever they are, as last reported."""
         known = self._tables.sessions.get(session)

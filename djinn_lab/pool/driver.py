@@ -278,7 +278,7 @@ class Driver:
     def _cell_over(self, job: str) -> None:
         """Between cells a session waits for its user."""
         session = self.books.records[job].session
-        if self.ledger.accounts.session(session) is None or self.ledger.queue.has_unfinished(session):
+        if not self.ledger.accounts.knows(session) or self.ledger.queue.has_unfinished(session):
             return
         self.residence.handle(memory.CellEnded(self.ledger.clock.now_s(), session))
 
@@ -308,7 +308,9 @@ class Driver:
         assert flight is not None
         blobs = {digest: str(self.blobs.path(digest)) for digest in flight.blobs}
         resume = flight.stops.resume(now_s) if flight.stops is not None and not anew else None
-        run = RunSegment(job, flight.segment, record.session, flight.program, blobs, flight.key, resume)
+        run = RunSegment(
+            *(job, flight.segment, record.session, flight.program, blobs, flight.key, resume), tells=False
+        )
         self.launcher.send(device, run)
 
     def _run_whole(self, job: str, why: str) -> None:

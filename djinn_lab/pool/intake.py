@@ -135,8 +135,7 @@ class Intake:
     def _ask_memory(self, placement: Placement, later: bool) -> tuple[memory.Command, list[memory.Command]]:
         """The answer for this segment, and what else follows. ``later``: only whether it can ever run; the
         queue places it when the jobs that it waits for have ended."""
-        account = self._ledger.accounts.session(placement.session)
-        if account is not None and account.device is not None and not later:
+        if self._ledger.accounts.home_of(placement.session) is not None and not later:
             commands = self._residence.place(placement)
         else:
             event = memory.SegmentProposed(
@@ -197,7 +196,9 @@ class Intake:
     def _terms(self, submit: SubmitSegment) -> tuple[jobs.Terms, tuple[jobs.Elsewhere, ...]]:
         """With whole ids, and the batch notebooks among them. Raises jobs.IllegalEvent for one that is the
         start of none or several, or that is nothing to come after."""
-        terms = submit.terms or jobs.NO_TERMS
+        terms = submit.terms
+        if terms is None or terms == jobs.NO_TERMS:
+            return jobs.NO_TERMS, ()
         problem = terms.problem()
         if problem is not None:
             raise jobs.IllegalEvent(f"it asks for {problem}", "client")

@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -40,7 +40,49 @@ HEALTHY_AFTER_S = 60.0
 DEATHS_BEFORE_READY_MAX = 3
 STOP_GRACE_S = 1.5
 
+LENGTH = struct.Struct(">I")
+
 log = logging.getLogger(__name__)
+
+
+class Frames(asyncio.Protocol):
+    """``heard`` is given every frame as it comes. ``ended`` is done when no more will come, with what
+    ``heard`` raised, if anything; ``closed`` when the connection is."""
+
+    def __init__(self, heard: Callable[[bytes], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._heard = heard
+        self._arrived = bytearray()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self._arrived += data
+        try:
+            while not self.ended.done() and (frame := self._next()) is not None:
+                self._heard(frame)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the end gets it
+            self.ended.set_exception(error)
+
+    def _next(self) -> bytes | None:
+        arrived = self._arrived
+        if len(arrived) < LENGTH.size:
+            return None
+        (length,) = LENGTH.unpack_from(arrived)
+        if length > FRAME_BYTES_MAX:
+            raise msgspec.DecodeError(f"a frame of {length} bytes")
+        end = LENGTH.size + length
+        if len(arrived) < end:
+            return None
+        with memoryview(arrived) as view:
+            frame = bytes(view[LENGTH.size : end])
+        del arrived[:end]
+        return frame
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+        self.closed.set_result(None)
 
 
 class Owner(Protocol):
@@ -61,7 +103,7 @@ class Worker:
         self.plan = plan
         self.process: subprocess.Popen[bytes] | None = None
         self.connection: socket.socket | None = None
-        self.writer: asyncio.StreamWriter | None = None
+        self.transport: asyncio.Transport | None = None
         self.spawned_at_s = 0.0
         self.restarts = 0
         self.deaths_in_a_row = 0
@@ -113,11 +155,11 @@ class LocalLauncher:
 
     def send(self, device: str, message: ToWorker) -> bool:
         """Queue a frame; False when the worker is down."""
-        writer = self._workers[device].writer
-        if writer is None or writer.is_closing():
+        transport = self._workers[device].transport
+        if transport is None or transport.is_closing():
             return False
         body = encode(message)
-        writer.writelines((struct.pack(">I", len(body)), body))
+        transport.write(LENGTH.pack(len(body)) + body)
         return True
 
     def pid(self, device: str) -> int | None:
@@ -203,26 +245,24 @@ class LocalLauncher:
     async def _listen(self, worker: Worker, owner: Owner) -> None:
         """Hand over every message until the connection ends."""
         assert worker.connection is not None
-        reader, writer = await asyncio.open_connection(sock=worker.connection)
-        worker.writer = writer
+
+        def heard(frame: bytes) -> None:
+            message = decode_from_worker(frame)
+            worker.ready = worker.ready or isinstance(message, WorkerReady)
+            owner.worker_said(worker.plan.device, message)
+
+        frames = Frames(heard)
+        loop = asyncio.get_running_loop()
+        worker.transport, _ = await loop.create_connection(lambda: frames, sock=worker.connection)
         try:
-            while True:
-                length = int.from_bytes(await reader.readexactly(4), "big")
-                if length > FRAME_BYTES_MAX:
-                    raise msgspec.DecodeError(f"a frame of {length} bytes")
-                message = decode_from_worker(await reader.readexactly(length))
-                worker.ready = worker.ready or isinstance(message, WorkerReady)
-                owner.worker_said(worker.plan.device, message)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+            await frames.ended
         except msgspec.DecodeError as error:
             log.error("%s: the worker sent what is no message: %s", worker.plan.device, error)
             self._kill(worker)
         finally:
-            worker.writer = None
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+            transport, worker.transport = worker.transport, None
+            transport.close()
+            await frames.closed
 
     def _kill(self, worker: Worker) -> None:
         if worker.process is not None:

@@ -9,7 +9,7 @@ from time import perf_counter
 import msgspec
 
 from djinn_lab import jobs, memory
-from djinn_lab.journal import Record, record
+from djinn_lab.journal import Handled
 from djinn_lab.pool.clock import Clock
 
 HANDLED_MAX = 2000
@@ -24,13 +24,13 @@ class DecisionTimes(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """``write`` takes every journal record in order, without blocking."""
+    """``write`` takes all that the cores handled, in order, without blocking."""
 
     def __init__(
         self,
         pool: str,
         clock: Clock,
-        write: Callable[[Record], None],
+        write: Callable[[Handled], None],
         last_seq: int = 0,
         policy: memory.MemoryPolicy = memory.POLICIES["ours"],
     ) -> None:
@@ -48,7 +48,7 @@ class Ledger:
         commands = self.queue.handle(event)
         self._handled_s.append(perf_counter() - began_s)
         self._seq += 1
-        self._write(record(self._seq, self.pool, event, commands))
+        self._write(Handled(self._seq, self.pool, event, commands))
         return commands
 
     def decision_times(self) -> DecisionTimes | None:
@@ -65,5 +65,5 @@ class Ledger:
         if isinstance(event, memory.ClockTicked) and not commands:
             return []  # nothing happened, several times a second
         self._seq += 1
-        self._write(record(self._seq, self.pool, event, commands))
+        self._write(Handled(self._seq, self.pool, event, commands))
         return commands

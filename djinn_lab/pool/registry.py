@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -42,25 +43,56 @@ class Outgoing(NamedTuple):
 
 
 class Link:
-    """The way to one connected client. Anything may be put into it without waiting. ``received``: what the
-    client need not send again."""
+    """The way to one connected client. Anything may be put into it without waiting. ``news_only``: as the
+    client asked (:class:`djinn_lab.protocol.messages.Hello`). ``received``: what it need not send again."""
 
-    def __init__(self, protocol_version: int = PROTOCOL_VERSION) -> None:
+    def __init__(self, protocol_version: int = PROTOCOL_VERSION, news_only: bool = False) -> None:
         self.protocol_version = protocol_version
-        self.outgoing: asyncio.Queue[Outgoing | None] = asyncio.Queue()
+        self._news_only = news_only
+        self._outgoing: deque[Outgoing | None] = deque()
+        self._news = asyncio.Event()
         self.received = Received()
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
         """``after``: what must be committed before it leaves; those behind it wait, too."""
-        if isinstance(message, SegmentResult) and message.rng_state is not None:
-            self.received.saw_state(message.rng_state)
-        if isinstance(message, JobUpdate) and self.outgoing.qsize() > UPDATES_QUEUED_MAX:
+        if isinstance(message, SegmentResult):
+            if message.rng_state is not None:
+                self.received.saw_state(message.rng_state)
+            if self._news_only:
+                self._drop_updates(message.job)
+        if isinstance(message, JobUpdate) and len(self._outgoing) > UPDATES_QUEUED_MAX:
             return
-        self.outgoing.put_nowait(Outgoing(message, after))
+        self._outgoing.append(Outgoing(message, after))
+        self._news.set()
 
     def close(self) -> None:
         """End the connection after what is queued."""
-        self.outgoing.put_nowait(None)
+        self._outgoing.append(None)
+        self._news.set()
+
+    async def next(self) -> FromPool | None:
+        """What leaves next, once it may; None: the end. Raises SQLAlchemyError when it may never."""
+        while True:
+            if not self._outgoing:
+                self._news.clear()
+                await self._news.wait()
+                continue
+            first = self._outgoing[0]
+            if first is None:
+                return None
+            if first.after is None or first.after.done():
+                self._outgoing.popleft()
+                if first.after is not None:
+                    first.after.result()
+                return first.message
+            await asyncio.shield(first.after)
+
+    def _drop_updates(self, job: str) -> None:
+        while self._outgoing:
+            last = self._outgoing[-1]
+            if last is None or not isinstance(last.message, JobUpdate) or last.message.job != job:
+                return
+            self._outgoing.pop()
 
 
 @dataclass(slots=True)

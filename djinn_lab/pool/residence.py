@@ -332,7 +332,7 @@ class Residence:
     def _send_release(self, device: str, session: str, values: list[int]) -> None:
         self._releases[device].sent.append((session, values))
         program = Program(metas=(), templates=(), scopes=(), sources=(), nodes=(), release=values)
-        self._send(device, worker.RunSegment(RELEASE_JOB, 0, session, encode_program(program)))
+        self._send(device, worker.RunSegment(RELEASE_JOB, 0, session, encode_program(program), tells=False))
 
     def _restore(self, command: memory.RestoreSession) -> worker.Restore:
         """Another process than the one that stored it is told what lies where, and what of it nobody holds

@@ -92,7 +92,7 @@ class SessionEndpoint:
             raise RefusedByPool("message", f"No Hello came within {HELLO_TIMEOUT_S:.0f} s.") from None
         hello = _read_hello(data)
         same_host = hello.host == self._host
-        link = Link(hello.protocol_version)
+        link = Link(hello.protocol_version, hello.news_only)
         session = self._resume(hello, user, link) if hello.session else None
         resumed = session is not None
         if session is None:
@@ -275,11 +275,11 @@ async def _receive(websocket: WebSocket) -> bytes:
 async def _send_all(websocket: WebSocket, link: Link) -> None:
     """Send what is put into the link until it is closed."""
     message: protocol.FromPool | None = None
-    while (outgoing := await link.outgoing.get()) is not None:
-        message, after = outgoing
+    while True:
         try:
-            if after is not None:
-                await asyncio.shield(after)
+            message = await link.next()
+            if message is None:
+                break
             await websocket.send_bytes(protocol.encode(message))
         except (WebSocketDisconnect, RuntimeError):
             return

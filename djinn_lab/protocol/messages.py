@@ -31,7 +31,8 @@ INLINE_BYTES_MAX = 64 * 2**10
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """``session``: an id to re-attach to, else None. ``host``: :func:`djinn_lab.protocol.host.host_id`."""
+    """``session``: an id to re-attach to, else None. ``host``: :func:`djinn_lab.protocol.host.host_id`.
+    ``news_only``: no :class:`JobUpdate` is wanted that would come right before a result of its job."""
 
     protocol_version: int
     client_version: str
@@ -39,6 +40,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     host: str
     name: str
     session: str | None = None
+    news_only: bool = False
 
 
 class DeviceInfo(msgspec.Struct, frozen=True):

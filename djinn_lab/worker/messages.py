@@ -40,7 +40,8 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     equal for programs that differ in numbers of values and in scalars only. ``resume``: of a segment that
     was preempted; its session's values are here again, with all that it had made by then.
     ``imports``: taken over before anything else, into the memory of those of their values that are here;
-    ``exports``: values to hand to others at the end (:attr:`SegmentDone.exported`)."""
+    ``exports``: values to hand to others at the end (:attr:`SegmentDone.exported`). ``tells``: whether a
+    :class:`SegmentStarted` is wanted."""
 
     job: str
     segment: int
@@ -51,6 +52,7 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     resume: Resume | None = None
     imports: tuple[Handed, ...] = ()
     exports: tuple[int, ...] = ()
+    tells: bool = True
 
 
 class CancelSegment(msgspec.Struct, frozen=True, tag="cancel"):

@@ -125,7 +125,8 @@ class WorkerProcess:
             now = perf_counter()
             if done == 0:
                 self._sent_at = now
-                self._send(messages.SegmentStarted(job, message.segment, total))
+                if message.tells:
+                    self._send(messages.SegmentStarted(job, message.segment, total))
             elif now - self._sent_at > PROGRESS_INTERVAL_S:
                 self._sent_at = now
                 self._send(messages.SegmentProgress(job, message.segment, done, total))

@@ -28,6 +28,16 @@ def test_a_cell_runs_and_its_value_comes_back(client: Client) -> None:
     assert set(result.stages) <= {"queued", "restoring", "dispatch", "load", "run", "fetch"}
 
 
+def test_a_client_may_want_no_updates_that_a_result_follows(shared_pool: RuntimeInfo) -> None:
+    with Client(shared_pool, news_only=True) as client:
+        for _ in range(5):
+            assert client.run(act("")).outcome == "done"
+        assert "DONE" not in {update.state for update in client.updates}
+        job = client.submit(act("sleep 0.2"))
+        assert client.until(job, "RUNNING").job == job
+        assert client.result(job).outcome == "done"
+
+
 def test_a_large_result_comes_as_a_file_of_the_session(client: Client) -> None:
     (fetched,) = client.run(act("", meta=LARGE)).fetched
     assert fetched.data is None

@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy as sa
 from throwaway_postgresql import Postgresql
 
-from djinn_lab.journal import Record
+from djinn_lab import jobs
+from djinn_lab.journal import Handled
 from djinn_lab.pool.database import batch as batch_module
 from djinn_lab.pool.database import history
 from djinn_lab.pool.database import store as store_module
@@ -17,15 +18,15 @@ from djinn_lab.pool.database.engine import LedByOther, OtherSchema, checked_url,
 from djinn_lab.pool.database.store import Store, program_row, write_measurement, write_user
 
 
-def record(seq: int) -> Record:
-    return Record(seq, "pool", float(seq), "jobs", "DeviceAdded", "{}", "0" * 16)
+def handled(seq: int) -> Handled:
+    return Handled(seq, "pool", jobs.ClockTicked(float(seq)), [])
 
 
 def test_reads_see_what_was_written_before(database: str) -> None:
     store = Store(database)
     assert store.opened() == 0
     for seq in range(1, 2001):
-        store.journal(record(seq))
+        store.journal(handled(seq))
     events = asyncio.run(store.read(lambda connection: history.read_events(connection, "pool", 1990, 100)))
     assert [event.seq for event in events] == list(range(1991, 2001))
     store.close()
@@ -46,7 +47,7 @@ def test_one_bad_write_takes_nothing_with_it(database: str) -> None:
 def test_one_bad_row_loses_no_other(database: str) -> None:
     store = Store(database)
     for seq in (1, 2, 2, 3):
-        store.journal(record(seq))
+        store.journal(handled(seq))
     events = asyncio.run(store.read(lambda connection: history.read_events(connection, "pool", 0, 100)))
     assert [event.seq for event in events] == [1, 2, 3]
     store.close()
@@ -143,7 +144,7 @@ def test_rows_of_all_kinds_and_works_appear_at_once(database: str, bad: bool) ->
     store.opened()
     seen: list[int] = []
     store.put(program_row("job", 0, b"x"))
-    store.journal(record(1))
+    store.journal(handled(1))
     if bad:
         store.write(fails)
     store.submit(
@@ -193,7 +194,7 @@ def test_who_lost_the_connection_writes_no_more(postgresql: Postgresql) -> None:
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'the first'"
     )
     second.opened()
-    first.journal(record(1))
+    first.journal(handled(1))
     with pytest.raises(sa.exc.SQLAlchemyError):
         asyncio.run(first.commit(write_user("ann", "user", "1", None)))
     with pytest.raises(sa.exc.SQLAlchemyError):

@@ -26,7 +26,7 @@ from typing import TypeVar
 import msgspec
 import sqlalchemy as sa
 
-from djinn_lab.journal import Record
+from djinn_lab.journal import Handled
 from djinn_lab.pool.database.batch import LATER, Awaited, Batch, Kind, Row, Work, execute, statement
 from djinn_lab.pool.database.engine import LedByOther, make_tables, upsert
 from djinn_lab.pool.database.leadership import Candidate
@@ -49,6 +49,7 @@ LATER_ROWS_MAX = 250
 """In one transaction, so that who waits for the next one does not wait long."""
 
 Result = TypeVar("Result")
+Queued = TypeVar("Queued")
 log = logging.getLogger(__name__)
 
 
@@ -74,7 +75,7 @@ class Store:
         self.queued = 0
         self._hurry = threading.Event()
         self._prompt: deque[Row] = deque()
-        self._later: deque[Row] = deque()
+        self._later: deque[Row | Handled] = deque()
         self._writing = threading.Lock()
         self._quick: QuickWriter | None = None
         self._later_due_s = self._trim_due_s = self._checkpoint_due_s = 0.0
@@ -98,9 +99,10 @@ class Store:
         self.queued += 1
         (self._later if row.kind in LATER else self._prompt).append(row)
 
-    def journal(self, record: Record) -> None:
-        """Queue a line of the journal."""
-        self.put(Row(Kind.JOURNAL, msgspec.structs.asdict(record)))
+    def journal(self, handled: Handled) -> None:
+        """Queue a line of the journal. The thread makes it, for it takes as long as many events do."""
+        self.queued += 1
+        self._later.append(handled)
 
     def submit(self, work: Callable[[sa.Connection], Result]) -> Future[Result]:
         """Queue a read or a write behind all writes so far, and hurry. Its result, or SQLAlchemyError, comes
@@ -234,8 +236,9 @@ class Store:
         trim = now_s >= self._trim_due_s
         if trim:
             self._trim_due_s = now_s + TRIM_EVERY_S
+        later = self._take_later(now_s, everything)
         with self._writing:
-            rows = [*_taken(self._prompt), *self._take_later(now_s, everything)]
+            rows = [*_taken(self._prompt), *later]
             if rows or works:
                 self._written = True
                 self._checked_s = now_s
@@ -265,7 +268,7 @@ class Store:
         taken = _taken(self._later, None if everything else LATER_ROWS_MAX)
         if len(taken) < LATER_ROWS_MAX:
             self._later_due_s = now_s + GATHER_S
-        return taken
+        return [one if isinstance(one, Row) else _journal_row(one) for one in taken]
 
     def _end(self, error: Exception | None) -> None:
         if error is None:
@@ -283,7 +286,11 @@ class Store:
                     item.future.set_exception(error)
 
 
-def _taken(rows: deque[Row], count: int | None = None) -> list[Row]:
+def _journal_row(handled: Handled) -> Row:
+    return Row(Kind.JOURNAL, msgspec.structs.asdict(handled.record))
+
+
+def _taken(rows: deque[Queued], count: int | None = None) -> list[Queued]:
     """At most ``count``, off the left; others may append meanwhile."""
     return [rows.popleft() for _ in range(len(rows) if count is None else min(len(rows), count))]
 
