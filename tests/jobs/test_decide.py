@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from driven_pool import DrivenPool, device_nodes, request
+from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import POLICIES, Calendar, Cluster, decide
+from djinn_lab.jobs.decision.trace import Trace
 from djinn_lab.jobs.fairness import ShareTree
 from djinn_lab.jobs.request import Demand, Node
 
@@ -131,3 +133,20 @@ def test_elastic_gang_starts_with_what_there_is() -> None:
     pool.arrive(request("gang", 0, demand=Demand(members=4, members_min=2)))
     pool.run(until_s=1)
     assert sum(members for _, members in pool.cluster.holdings["gang"].where) == 2
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("home", [None, "a", "b", "c", "gone"])
+@pytest.mark.parametrize("seconds", [None, 0.0, 5.0, 500.0])
+def test_who_asks_alone_is_decided_about_as_anybody(
+    name: str, home: str | None, seconds: float | None
+) -> None:
+    """With a trace the whole decision is made, without one the short way is taken where it can be."""
+    nodes = [Node("a"), Node("b", 2), Node("c", cordoned=True), Node("d", taints=frozenset({"others"}))]
+    for demand in (Demand(), Demand(nodes=frozenset({"b"})), Demand(nodes=frozenset({"c"})), Demand(2)):
+        cluster, shares = Cluster(nodes), ShareTree()
+        one = replace(request("one", 0), demand=demand, estimate_s=seconds, home=home, move_s=1.0)
+        cluster.submit(one, 0.0)
+        short, whole = (decide(cluster, shares, POLICIES[name], 7.0, trace) for trace in (None, Trace()))
+        assert short == whole
+        assert cluster.waiting.keys() == {"one"}

@@ -22,6 +22,7 @@ from djinn_lab.jobs.decision.cluster import Cluster
 from djinn_lab.jobs.decision.guarantees import Standing
 from djinn_lab.jobs.decision.keys import estimate_s, steps
 from djinn_lab.jobs.decision.limiting import members_allowed, soft_limit, start_limit
+from djinn_lab.jobs.decision.lone import start_of_lone
 from djinn_lab.jobs.decision.narrowing import Narrowing
 from djinn_lab.jobs.decision.plan import Plan, Preemption
 from djinn_lab.jobs.decision.policy import PROMISING, QueuePolicy
@@ -41,6 +42,8 @@ def decide(
     shares.advance(now_s)
     if trace is None and _nobody_asks(cluster, policy, now_s):
         return Plan(now_s, promised=policy.passing == "conservative")
+    if trace is None and (lone := start_of_lone(cluster, shares, policy, now_s)) is not None:
+        return lone
     index = cluster.index(policy, now_s)
     counts = shares.guarantees and policy.preempts and cluster.waiting
     standing = Standing.kept(cluster, shares) if counts else None
