@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from djinn_lab.capture.recorders import Recorder
 
 CAUSE = "verify"
+_RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
+"""Computes differently under ``torch.no_grad()``, by its processor's instructions."""
 _UNINITIALISED = ("aten.empty", "aten.new_empty")
 
 
@@ -50,7 +52,7 @@ class Shadow(UnwrappedDispatchMode):
         kwargs = kwargs or {}
         if self.failure is not None:
             return func(*args, **kwargs)
-        signature = signature_of(func)
+        signature, grad = signature_of(func), torch.is_grad_enabled()
         with paused():
             self._follow_stream()
             call = self._prepare(signature, args, kwargs)
@@ -60,7 +62,7 @@ class Shadow(UnwrappedDispatchMode):
             raise error.with_traceback(None) from None
         with paused(), torch.no_grad():
             if call is not None or any(is_lazy(leaf) for leaf in tree_leaves(returned)):
-                self._follow(signature, call or self._inputs(signature, args, kwargs), returned)
+                self._follow(signature, call or self._inputs(signature, args, kwargs), returned, grad)
             self._host_stream = torch.default_generator.get_state()
         return returned
 
@@ -114,12 +116,13 @@ class Shadow(UnwrappedDispatchMode):
 
         return tree_map(convert, args), tree_map(convert, kwargs)
 
-    def _follow(self, signature: Signature, call: tuple[Any, Any], returned: Any) -> None:
+    def _follow(self, signature: Signature, call: tuple[Any, Any], returned: Any, grad: bool) -> None:
         host = torch.default_generator.get_state() if signature.random else None
         try:
             if host is not None:
                 torch.default_generator.set_state(self._stream)
-            expected = signature.func(*call[0], **call[1])
+            with torch.set_grad_enabled(grad and signature.func is _RNN_LAYER):
+                expected = signature.func(*call[0], **call[1])
         except Exception as error:  # noqa: BLE001 - eager torch's own, reported with the line
             self.failure = (self._recorder.scopes.line(), error)
             return

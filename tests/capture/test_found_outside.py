@@ -280,3 +280,15 @@ def test_cuda_events_and_streams_speak_of_the_pool(recorder: Recorder) -> None:
         with pytest.raises(CaptureError, match="which device"):
             torch.cuda.mem_get_info()
     assert found.tolist() == [2, 2]
+
+
+@native_only
+def test_recurrent_layers_equal_eager_with_gradients_and_without(recorder: Recorder) -> None:
+    def body(layer: nn.Module, x: torch.Tensor) -> list[Any]:
+        found = [layer(x)[0]]
+        with torch.no_grad():
+            found.append(layer(x)[0])
+        found[0].sum().backward()
+        return [*found, layer]
+
+    check_cell(recorder, body, nn.LSTM(4, 6, batch_first=True), torch.randn(2, 5, 4))
