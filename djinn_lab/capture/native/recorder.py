@@ -144,8 +144,11 @@ class NativeRecorder:
         ):
             return self._run_here(func, args, kwargs)
         written = {id(tensor) for tensor in signature.written_tensors(args, kwargs)}
-        for tensor in tensors:
-            self.bring(tensor, id(tensor) in written)
+        for _ in range(len(tensors)):  # bringing one can send what captured ops wrote to another home
+            for tensor in tensors:
+                self.bring(tensor, id(tensor) in written)
+            if all(native.is_lazy(tensor) or self.core.has_twin(tensor) for tensor in tensors):
+                break
         if func is _RNN_LAYER and args[-1] is not torch.is_grad_enabled():
             return native.record(func, (*args[:-1], torch.is_grad_enabled()), kwargs)
         return RECORD
