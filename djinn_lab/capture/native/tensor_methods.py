@@ -224,7 +224,8 @@ def _set_data(tensor: Any, new: torch.Tensor) -> None:
         native.capturing_owner()().plain.write_back("a tensor's data was replaced")
     if _is_lazy(new):
         if tensor.dtype != new.dtype:
-            _DATA.__set__(tensor, torch.empty(0, dtype=new.dtype))  # torch lets go of a gradient of another type
+            # torch lets go of a gradient of another type
+            _DATA.__set__(tensor, torch.empty(0, dtype=new.dtype))
         native.look_at(tensor, native.value_of(new))
     elif _is_lazy(tensor) and new.layout is torch.strided and type(new) is torch.Tensor:
         _DATA.__set__(tensor, _recorder(tensor).share(new.detach()))
