@@ -98,6 +98,13 @@ class Connection:
         except (ConnectionClosed, OSError) as error:
             raise self._lost(error) from None
 
+    def ping(self) -> None:
+        """To the pool's WebSocket and back, which is the least that any message takes."""
+        try:
+            self._websocket.ping().wait()
+        except (ConnectionClosed, OSError) as error:
+            raise self._lost(error) from None
+
     def receive(self, timeout_s: float | None = None) -> messages.FromPool:
         """The next message. Raises TimeoutError when none comes in time."""
         if self._backlog:

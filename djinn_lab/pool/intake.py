@@ -230,10 +230,11 @@ class Intake:
         for digest in flight.blobs:
             self._blobs.pin(digest)
         record.flight = flight
+        self._perform(commands)
+        # beside the worker, which has it by now if it may start
+        self.unpin_query(session)
         if submit.segment == 0:
             self._books.foretell(record, flight)
-        self.unpin_query(session)
-        self._perform(commands)
         self._books.keep_program(submit)
 
     def _refuse(self, session: Session, submit: SubmitSegment, ops: int, error: ErrorInfo) -> None:

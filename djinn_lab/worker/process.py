@@ -18,7 +18,7 @@ from djinn_lab.worker import messages, numa, tier_service
 from djinn_lab.worker.calibration import measure
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.cuda_link import CudaLink
-from djinn_lab.worker.framing import receive_frame, send_frame
+from djinn_lab.worker.framing import FrameReader, send_frame
 from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.link import CpuLink
@@ -88,8 +88,9 @@ class WorkerProcess:
                 self._send(measure(self._device))
 
     def _read(self) -> None:
+        frames = FrameReader(self._connection)
         while True:
-            frame = receive_frame(self._connection)
+            frame = frames.next()
             if frame is None:
                 self._inbox.put(None)
                 return
