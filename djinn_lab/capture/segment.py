@@ -120,9 +120,10 @@ class Segment:
         self._nodes.patience = self._pace.nodes
 
     def stream(self) -> None:
-        """Send what is pending without waiting for it, so that the pool computes while the cell records. While
-        the pool is busy with the part before, this one waits in line: a loop is always cut into equal parts,
-        which the pool knows by then. Raises what went wrong with a part before."""
+        """Send what is pending without waiting for it, so that the pool computes while the cell records.
+
+        While the pool is busy with an earlier part, this one is assembled and waits. So a loop is always cut
+        into equal parts, which the pool knows. Raises what went wrong with an earlier part."""
         nodes = self._nodes
         if not nodes.begins_call and nodes.calls > 1 and nodes.pending < nodes.look_at + self._pace.nodes:
             return  # equal iterations make equal parts
@@ -145,7 +146,8 @@ class Segment:
                 self._send(cut, ())
 
     def _recorded_ahead(self) -> int:
-        return sum(part.assembled.program.nodes for part in self._waiting if part.assembled.program is not None)
+        programs = (part.assembled.program for part in self._waiting)
+        return sum(program.nodes for program in programs if program is not None)
 
     def flush(self, cut: Cut, fetch: Sequence[int] = ()) -> list[torch.Tensor]:
         """Send what is pending and reachable, wait, and return the fetched tensors. Raises what went

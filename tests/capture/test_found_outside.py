@@ -22,8 +22,7 @@ from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.capture.recorders import Recorder, chosen
 from djinn_lab.errors import CaptureError
 
-native_only = pytest.mark.skipif(
-    chosen() == "python",
+native_only = pytest.mark.native_recorder(
     reason="the Python recorder's tensors are a subclass, which torch treats differently",
 )
 

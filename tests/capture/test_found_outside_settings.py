@@ -13,14 +13,13 @@ from equality import check_cell
 from in_process import InProcessBackend, cell
 from torch import nn
 
-from djinn_lab.capture.recorders import Recorder, chosen
+from djinn_lab.capture.recorders import Recorder
 from djinn_lab.errors import RemoteError
 from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import NumericSettings, encode_program
 from djinn_lab.srg.relative import Origin, to_relative, to_whole
 
-pytestmark = pytest.mark.skipif(
-    chosen() == "python",
+pytestmark = pytest.mark.native_recorder(
     reason="the Python recorder sees neither the generator's own methods nor the settings",
 )
 
