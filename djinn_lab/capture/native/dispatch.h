@@ -551,6 +551,10 @@ inline Recorder* recorder_among(const OpInfo* info, at::ArrayRef<IValue> values)
 }
 inline void run_below(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   Off off;
+#ifdef DJINN_KEY_BACKEND
+  static const DispatchKeySet below_factories{DispatchKeySet::FULL_AFTER, DispatchKey::DeferredInit};
+  if (keys.has(DispatchKey::DeferredInit)) return op.redispatchBoxed(keys & below_factories, stack);
+#endif
   op.redispatchBoxed(keys & BELOW, stack);
 }
 
