@@ -57,7 +57,7 @@ class LayoutChanges:
                 self._leave_pool(tensor)
                 with paused(), torch.no_grad():
                     tensor.resize_(layout.shape).as_strided_(layout.shape, layout.stride)
-            self._recorder.bring(tensor, True)
+        self._recorder.bring_all(signature, args, kwargs)  # a resized plain one may have sent others home
 
     def _set(self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """``tensor.set_(...)``: other memory behind the same object."""
@@ -91,8 +91,8 @@ class LayoutChanges:
         self._recorder.plain.forget(tensor)
 
     def _resize(self, tensor: torch.Tensor, layout: Layout) -> None:
-        shared = native.storage_users(tensor) > 1
         value = native.value_of(tensor)
+        shared = native.storage_users(tensor) > 1 or value.storage.exposure is not None
         if layout is value.layout:
             return
         end = value.offset * layout.dtype.itemsize + layout.span_bytes

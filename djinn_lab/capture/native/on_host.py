@@ -19,6 +19,8 @@ from djinn_lab.capture.on_host import math_bits
 from djinn_lab.capture.placement import tensors_in
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.trees import map_tensors
+from djinn_lab.capture.values import Layout
+from djinn_lab.errors import CaptureError
 
 _CAUSES = {"aten._local_scalar_dense.default": "item", "aten.equal.default": "equal"}
 
@@ -62,12 +64,30 @@ def run(memory: HostMemory, func: OpOverload, args: tuple[Any, ...], kwargs: dic
         for tensor in written:
             native.storage_of(tensor).written_on_host()
     for tensor in written if signature.is_out else ():
-        if plain(tensor).shape == tensor.shape:
-            host_view(native.value_of(tensor)).copy_(plain(tensor))
-        else:
-            native.look_at(tensor, native.value_of(memory.adopt_copy(plain(tensor))))
+        _give_back(memory, tensor, plain(tensor))
     inputs = {tensor.untyped_storage().data_ptr() for tensor in plains.values()}
     return _restore_identity(signature, returned, args, kwargs, inputs)
+
+
+def _give_back(memory: HostMemory, tensor: torch.Tensor, result: torch.Tensor) -> None:
+    """Write what an ``out=`` tensor became to it and to whatever shares its memory."""
+    value = native.value_of(tensor)
+    storage = value.storage
+    if result.shape == tensor.shape:
+        host_view(value).copy_(result)
+        return
+    layout = Layout.of_tensor(result)
+    if value.offset * layout.dtype.itemsize + layout.span_bytes <= storage.nbytes:
+        value = native.Value(storage, layout, value.offset)
+        native.look_at(tensor, value)
+        host_view(value).copy_(result)
+    elif storage.nbytes and (storage.exposure is not None or native.storage_users(tensor) > 1):
+        raise CaptureError(
+            f"out= resized to {layout.shape} needs more memory, which it shares with others.",
+            "Make a new tensor of that shape and copy into it.",
+        )
+    else:
+        native.look_at(tensor, native.value_of(memory.adopt_copy(result)))
 
 
 def _restore_identity(

@@ -35,19 +35,24 @@ def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+def _is_as_written(entry: tuple[torch.Tensor, Any, torch.Tensor], tensor: torch.Tensor) -> bool:
+    return entry[0] is tensor and Layout.of_tensor(tensor) is Layout.of_tensor(entry[2])
+
+
 class PlainTensors:
-    """``dirty``: by address, those whose truth is on the pool, and the pool's storage."""
+    """``dirty``: by address, those whose truth is on the pool, the pool's storage, and a view of the home
+    memory: torch may give the tensor itself another shape meanwhile, without asking."""
 
     def __init__(self, core: Any, memory: HostMemory) -> None:
         self._core = core
         self._memory = memory
-        self.dirty: dict[int, tuple[torch.Tensor, Any]] = {}
+        self.dirty: dict[int, tuple[torch.Tensor, Any, torch.Tensor]] = {}
 
     def read(self, tensor: torch.Tensor) -> None:
         """Get a plain tensor ready to be read by the next node."""
         refuse_unsupported(tensor)
         entry = self.dirty.get(_address(tensor)) if self.dirty else None
-        if entry is not None and entry[0] is tensor:
+        if entry is not None and _is_as_written(entry, tensor):
             self._core.add_twin(tensor, entry[1], True)
             return
         if entry is not None:
@@ -67,14 +72,14 @@ class PlainTensors:
                 self.read(tensor)
             return
         storage = self._storage_for_writing(tensor)
-        self.dirty[_address(tensor)] = (tensor, storage)
+        self.dirty[_address(tensor)] = (tensor, storage, tensor.detach())
         self._core.forget_twin(tensor)
         self._core.add_twin(tensor, storage, True)
         self._core.host_dirty = True
 
     def _storage_for_writing(self, tensor: torch.Tensor) -> Any:
         entry = self.dirty.get(_address(tensor))
-        return entry[1] if entry is not None and entry[0] is tensor else self._snapshot(tensor)
+        return entry[1] if entry is not None and _is_as_written(entry, tensor) else self._snapshot(tensor)
 
     def is_dirty(self, tensor: torch.Tensor) -> bool:
         return bool(self.dirty) and _address(tensor) in self.dirty
@@ -114,22 +119,22 @@ class PlainTensors:
             return
         dirty, self.dirty = list(self.dirty.values()), {}
         try:
-            values = [native.Value(storage, Layout.of_tensor(tensor), 0) for tensor, storage in dirty]
+            values = [native.Value(storage, Layout.of_tensor(home), 0) for _, storage, home in dirty]
             fetched = self._memory.fetch(values, cause)
         except BaseException:
-            self.dirty = {_address(tensor): (tensor, storage) for tensor, storage in dirty}
+            self.dirty = {_address(home): (tensor, storage, home) for tensor, storage, home in dirty}
             raise
         self._core.host_dirty = False
         self.end_cell()
         with paused(), torch.no_grad():
-            for (tensor, _), new in zip(dirty, fetched, strict=True):
-                tensor.detach().copy_(new)
+            for (_, _, home), new in zip(dirty, fetched, strict=True):
+                home.copy_(new)
 
     def drop_dirty(self) -> list[Any]:
         """Forget what was written; the values that it has on the pool."""
         dirty, self.dirty = self.dirty, {}
         self._core.host_dirty = False
-        return [native.Value(storage, Layout.of_tensor(tensor), 0) for tensor, storage in dirty.values()]
+        return [native.Value(storage, Layout.of_tensor(home), 0) for _, storage, home in dirty.values()]
 
     def make_lazy(self, tensor: torch.Tensor, residency: str) -> bool:
         """Turn a plain tensor into a lazy one, keeping its identity and its graph. False when something else

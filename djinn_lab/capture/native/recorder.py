@@ -143,15 +143,25 @@ class NativeRecorder:
             or self._writes_shown(signature, args, kwargs, tensors)
         ):
             return self._run_here(func, args, kwargs)
-        written = {id(tensor) for tensor in signature.written_tensors(args, kwargs)}
-        for _ in range(len(tensors)):  # bringing one can send what captured ops wrote to another home
-            for tensor in tensors:
-                self.bring(tensor, id(tensor) in written)
-            if all(native.is_lazy(tensor) or self.core.has_twin(tensor) for tensor in tensors):
-                break
+        self.bring_all(signature, args, kwargs)
         if func is _RNN_LAYER and args[-1] is not torch.is_grad_enabled():
             return native.record(func, (*args[:-1], torch.is_grad_enabled()), kwargs)
         return RECORD
+
+    def bring_all(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Get every input ready for the next node."""
+        tensors = tensors_in(args, kwargs)
+        written = {id(tensor) for tensor in signature.written_tensors(args, kwargs)}
+        for _ in range(len(tensors) + 1):  # bringing one can send what captured ops wrote to another home
+            for tensor in tensors:
+                self.bring(tensor, id(tensor) in written)
+            if all(native.is_lazy(tensor) or self.core.has_twin(tensor) for tensor in tensors):
+                return
+        raise CaptureError(
+            f"{signature.name} reads and writes memory that its arguments share in a way that capture"
+            " cannot follow.",
+            "Give it copies, made with .clone().",
+        )
 
     def bring(self, tensor: torch.Tensor, written: bool) -> None:
         """Get an input ready for the next node."""
