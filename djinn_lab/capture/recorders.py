@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -106,6 +106,20 @@ def make_recorder(backend: Backend, stream_nodes: int | None = None) -> Recorder
     return PythonRecorder(backend, stream_nodes)
 
 
-def capturing(recorder: Recorder, cell: str, file: str) -> AbstractContextManager[None]:
+_capturing: list[Recorder] = []
+
+
+@contextmanager
+def capturing(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
     """Record everything inside. What is pending at the end stays pending: the caller flushes."""
-    return recorder.captured_cell(cell, file)
+    _capturing.append(recorder)
+    try:
+        with recorder.captured_cell(cell, file):
+            yield
+    finally:
+        _capturing.remove(recorder)
+
+
+def capturing_recorder() -> Recorder | None:
+    """The recorder of the cell that runs in this process."""
+    return _capturing[-1] if _capturing else None

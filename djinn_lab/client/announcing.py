@@ -48,8 +48,9 @@ def _capturing_session() -> Session | None:
     """Of the cell that runs. Where torch is not loaded yet, none does."""
     if "djinn_lab.client.session" not in sys.modules:
         return None
-    from djinn_lab.capture.data_attribute import capturing_recorders
+    from djinn_lab.capture.recorders import capturing_recorder
     from djinn_lab.client.session import Session
 
-    owner = capturing_recorders[-1].owner if capturing_recorders else None
+    recorder = capturing_recorder()
+    owner = None if recorder is None else recorder.owner
     return owner if isinstance(owner, Session) else None

@@ -64,13 +64,23 @@ def test_outs_that_stay_empty_do_not_disturb_the_others(recorder: Recorder) -> N
     assert torch.equal(outs[2], torch.eye(3))
 
 
-def test_growing_memory_that_others_may_share_is_refused(recorder: Recorder) -> None:
+def test_growing_memory_that_others_share_is_refused(recorder: Recorder) -> None:
     with cell(recorder):
         x = torch.ones(2, 2) * 3
+        view = x.view(4)
         with pytest.raises(CaptureError, match=r"needs more memory(?s:.)*Make a new tensor"):
             x.resize_(5)
-        x.add_(1)
+        view.add_(1)
     assert torch.equal(x.cpu(), torch.full((2, 2), 4.0))
+
+
+@pytest.mark.native_recorder(reason="the Python recorder refuses to let memory grow")
+def test_growing_memory_keeps_what_it_had(recorder: Recorder) -> None:
+    with cell(recorder):
+        x = torch.ones(2, 2) * 3
+        x.resize_(5)
+        x[4] = 1
+    assert x.cpu().tolist() == [3, 3, 3, 3, 1]
 
 
 def test_chunks_that_torch_calls_unsafe_share_memory(recorder: Recorder) -> None:

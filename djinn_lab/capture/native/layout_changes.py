@@ -66,10 +66,11 @@ class LayoutChanges:
             self._leave_pool(tensor)
         if isinstance(source, torch.Tensor) and native.is_lazy(source):
             value = native.value_of(source)
+            shape, stride, offset = value.layout.shape, value.layout.stride, value.offset
             if len(args) > 2:
-                layout = Layout.of(source.dtype, tuple(args[3]), tuple(args[4]) if len(args) > 4 else ())
-                value = native.Value(value.storage, layout, args[2])
-            native.look_at(tensor, value)
+                shape, stride, offset = tuple(args[3]), tuple(args[4]) if len(args) > 4 else (), args[2]
+            layout = Layout.of(source.dtype, shape, stride, tensor.is_conj(), tensor.is_neg())
+            native.look_at(tensor, native.Value(value.storage, layout, offset))
         elif native.is_lazy(tensor):
             with torch.no_grad():
                 plain = torch.empty(0, dtype=tensor.dtype)
@@ -91,8 +92,9 @@ class LayoutChanges:
         self._recorder.plain.forget(tensor)
 
     def _resize(self, tensor: torch.Tensor, layout: Layout) -> None:
+        shared = native.storage_users(tensor) > 1  # before the value below holds it, too
         value = native.value_of(tensor)
-        shared = native.storage_users(tensor) > 1 or value.storage.exposure is not None
+        shared = shared or value.storage.exposure is not None
         if layout is value.layout:
             return
         end = value.offset * layout.dtype.itemsize + layout.span_bytes
