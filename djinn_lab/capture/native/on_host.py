@@ -46,6 +46,7 @@ def run(memory: HostMemory, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     signature = signature_of(func)
     cause = _CAUSES.get(signature.name, signature.name)
     written = [t for t in signature.written_tensors(args, kwargs) if native.is_lazy(t)]
+    shared = {id(t) for t in written if native.storage_users(t) > 1}  # before anything below holds them, too
     memory.fetch_whole([native.storage_of(tensor) for tensor in written], cause)
     lazies = [tensor for tensor in tensors_in(args, kwargs) if native.is_lazy(tensor)]
     values = [native.value_of(tensor) for tensor in lazies]
@@ -64,12 +65,12 @@ def run(memory: HostMemory, func: OpOverload, args: tuple[Any, ...], kwargs: dic
         for tensor in written:
             native.storage_of(tensor).written_on_host()
     for tensor in written if signature.is_out else ():
-        _give_back(memory, tensor, plain(tensor))
+        _give_back(memory, tensor, plain(tensor), id(tensor) in shared)
     inputs = {tensor.untyped_storage().data_ptr() for tensor in plains.values()}
     return _restore_identity(signature, returned, args, kwargs, inputs)
 
 
-def _give_back(memory: HostMemory, tensor: torch.Tensor, result: torch.Tensor) -> None:
+def _give_back(memory: HostMemory, tensor: torch.Tensor, result: torch.Tensor, shared: bool) -> None:
     """Write what an ``out=`` tensor became to it and to whatever shares its memory."""
     value = native.value_of(tensor)
     storage = value.storage
@@ -81,7 +82,7 @@ def _give_back(memory: HostMemory, tensor: torch.Tensor, result: torch.Tensor) -
         value = native.Value(storage, layout, value.offset)
         native.look_at(tensor, value)
         host_view(value).copy_(result)
-    elif storage.nbytes and (storage.exposure is not None or native.storage_users(tensor) > 1):
+    elif storage.nbytes and (shared or storage.exposure is not None):
         raise CaptureError(
             f"out= resized to {layout.shape} needs more memory, which it shares with others.",
             "Make a new tensor of that shape and copy into it.",
