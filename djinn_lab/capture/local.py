@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from djinn_lab.capture.on_host import math_bits
+from djinn_lab.capture.on_host import math_bits, restore_identity
 from djinn_lab.capture.pool_copies import PoolCopies
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.tensor import LazyTensor, become
@@ -48,7 +48,7 @@ def run_locally(copies: PoolCopies, func: OpOverload, args: tuple[Any, ...], kwa
     for tensor in signature.written_tensors(args, kwargs):
         if type(tensor) is LazyTensor and plain(tensor).shape != tensor.shape:  # an out= that torch resized
             become(tensor, copies.adopt_copy(plain(tensor)))
-    return _restore_identity(
+    return restore_identity(
         signature, returned, args, kwargs, {t.untyped_storage().data_ptr() for t in plains.values()}
     )
 
@@ -66,22 +66,3 @@ def _lazy_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value]:
 
     map_tensors(visit, [*args, *kwargs.values()])
     return found
-
-
-def _restore_identity(
-    signature: Signature, returned: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: set[int]
-) -> Any:
-    """In-place results are the very tensors that were passed; fresh results share no memory with the kept
-    copies."""
-    items = list(returned) if isinstance(returned, (list, tuple)) else [returned]
-    for index, item in enumerate(items):
-        if not isinstance(item, torch.Tensor) or item.layout is not torch.strided:
-            continue
-        alias = signature.return_aliases[index] if index < len(signature.return_aliases) else None
-        if alias is not None and alias[1]:
-            items[index] = signature.argument(alias[0], args, kwargs)
-        elif item.numel() and item.untyped_storage().data_ptr() in inputs:
-            items[index] = item.clone()
-    if isinstance(returned, (list, tuple)):
-        return tuple(items) if isinstance(returned, tuple) else items
-    return items[0]

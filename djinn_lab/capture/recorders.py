@@ -31,7 +31,7 @@ class Checkpoint(Protocol):
 
 
 class Recorder(Protocol):
-    """Records torch ops as graph nodes and gets values when somebody needs them. One per session."""
+    """Records torch ops as graph nodes and gets values when they are needed. One per session."""
 
     lock: Any
     segment: Segment

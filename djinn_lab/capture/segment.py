@@ -1,4 +1,4 @@
-"""Sending what was recorded since the last program went out, whoever recorded it."""
+"""Sends what a recorder of either kind has recorded since the last program."""
 
 from __future__ import annotations
 

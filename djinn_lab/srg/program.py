@@ -241,7 +241,7 @@ def decode_program(data: bytes) -> Program:
 
 
 class EncodedProgram:
-    """A program as it travels. ``nodes``: how many it has. Decoded only when somebody looks inside."""
+    """A program as it travels. ``nodes``: how many it has. Decoded at the first look inside."""
 
     __slots__ = ("_decoded", "data", "nodes")
 

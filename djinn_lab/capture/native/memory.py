@@ -50,7 +50,7 @@ class HostMemory:
     # ---------------------------------------------------------------- to the pool
 
     def ready(self, storage: Any) -> None:
-        """Give the pool a current copy. Raises ValueLost when nobody has the bytes."""
+        """Give the pool a current copy. Raises ValueLost when no copy of the bytes exists."""
         if storage.lost is not None:
             raise ValueLost(storage.lost, "Run the cell that made it again.")
         if storage.covered != storage.nbytes:

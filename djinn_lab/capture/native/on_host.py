@@ -15,9 +15,9 @@ from torch._ops import OpOverload
 
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import HostMemory, host_view
-from djinn_lab.capture.on_host import math_bits
+from djinn_lab.capture.on_host import math_bits, restore_identity
 from djinn_lab.capture.placement import tensors_in
-from djinn_lab.capture.signature import Signature, signature_of
+from djinn_lab.capture.signature import signature_of
 from djinn_lab.capture.trees import map_tensors
 from djinn_lab.capture.values import Layout
 from djinn_lab.errors import CaptureError
@@ -67,7 +67,7 @@ def run(memory: HostMemory, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     for tensor in written if signature.is_out else ():
         _give_back(memory, tensor, plain(tensor), id(tensor) in shared)
     inputs = {tensor.untyped_storage().data_ptr() for tensor in plains.values()}
-    return _restore_identity(signature, returned, args, kwargs, inputs)
+    return restore_identity(signature, returned, args, kwargs, inputs)
 
 
 def _give_back(memory: HostMemory, tensor: torch.Tensor, result: torch.Tensor, shared: bool) -> None:
@@ -89,22 +89,3 @@ def _give_back(memory: HostMemory, tensor: torch.Tensor, result: torch.Tensor, s
         )
     else:
         native.look_at(tensor, native.value_of(memory.adopt_copy(result)))
-
-
-def _restore_identity(
-    signature: Signature, returned: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: set[int]
-) -> Any:
-    """In-place results are the very tensors that were passed; fresh results share no memory with the kept
-    copies."""
-    items = list(returned) if isinstance(returned, (list, tuple)) else [returned]
-    for index, item in enumerate(items):
-        if not isinstance(item, torch.Tensor) or item.layout is not torch.strided:
-            continue
-        alias = signature.return_aliases[index] if index < len(signature.return_aliases) else None
-        if alias is not None and alias[1]:
-            items[index] = signature.argument(alias[0], args, kwargs)
-        elif item.numel() and item.untyped_storage().data_ptr() in inputs:
-            items[index] = item.clone()
-    if isinstance(returned, (list, tuple)):
-        return tuple(items) if isinstance(returned, tuple) else items
-    return items[0]

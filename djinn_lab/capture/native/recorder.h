@@ -127,7 +127,6 @@ class Recorder {
   std::vector<Base*> deaths_;        // guarded by the deaths' lock
   std::vector<uint64_t> released_;   // died and told to nobody yet
   std::unordered_map<std::string, std::unique_ptr<Plan>> view_plans_;
-  std::string rng_state_;
   friend struct Assembly;
 };
 

@@ -39,7 +39,7 @@ struct Assembly {
   Recorder& recorder;
   const std::vector<uint64_t>& fetch;
   uint64_t first, count;
-  std::vector<uint8_t> wanted, made, storage_wanted, storage_of_old_wanted;
+  std::vector<uint8_t> wanted, made, storage_wanted;
   std::unordered_set<uint64_t> old_storages;
   std::vector<size_t> kept;
 

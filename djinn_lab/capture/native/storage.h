@@ -68,7 +68,6 @@ class LazyStorage final : public c10::StorageImpl {
   size_t covered;        // bytes that the base has; torch may have made the storage larger since
   int64_t version = 0;
   Residency residency;
-  bool marked = false;  // for whoever walks over storages
   uint64_t views_segment = 0;
   c10::SmallVector<View, 1> views;  // named by pending nodes of `views_segment`
   std::unique_ptr<Rare> rare;
