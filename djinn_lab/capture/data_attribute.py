@@ -2,7 +2,7 @@
 
 Torch's own setter would copy the lazy tensor's empty memory into a plain tensor, which then crashes the
 process when read; it asks neither a mode nor the subclass about it. So the attribute of :class:`torch.Tensor`
-is wrapped once, when the first recorder is made.
+is wrapped once, and each kind of recorder is asked in turn.
 """
 
 from __future__ import annotations
@@ -12,13 +12,9 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.tensor import LazyTensor
-
-capturing_recorders: list[Any] = []
-"""Those whose cell runs now."""
-
 _TORCHS: Any = torch._C.TensorBase.data
-set_data_of_torch: Callable[[torch.Tensor, torch.Tensor], None] = _TORCHS.__set__
+set_data_of_torch: Callable[[Any, torch.Tensor], None] = _TORCHS.__set__
+_setters: list[Callable[[Any, torch.Tensor], bool]] = []
 
 
 def _get(tensor: torch.Tensor) -> Any:
@@ -26,15 +22,12 @@ def _get(tensor: torch.Tensor) -> Any:
 
 
 def _set(tensor: torch.Tensor, new: torch.Tensor) -> None:
-    if type(new) is LazyTensor:
-        new._value.storage.recorder.make_plain_share(tensor, new)
-        return
-    for recorder in capturing_recorders:
-        if recorder.capturing:
-            with recorder.lock:
-                recorder.host.write_back("a tensor's data was replaced")  # it leaves its memory to others
-    set_data_of_torch(tensor, new)
+    if not any(setter(tensor, new) for setter in _setters):
+        set_data_of_torch(tensor, new)
 
 
-def guard_data_attribute() -> None:
+def ask_when_data_is_set(setter: Callable[[Any, torch.Tensor], bool]) -> None:
+    """From now on ``setter`` is asked first; it returns True when it has set the data itself."""
+    if setter not in _setters:
+        _setters.append(setter)
     torch.Tensor.data = property(_get, _set)  # type: ignore[assignment]

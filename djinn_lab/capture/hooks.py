@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from djinn_lab.capture.forked import fetch_for_workers
-from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.capture.python.tensor import LazyTensor
 
 if TYPE_CHECKING:
-    from djinn_lab.capture.recorder import Recorder as PythonRecorder
+    from djinn_lab.capture.python.recorder import Recorder as PythonRecorder
     from djinn_lab.capture.recorders import Recorder
 
 

@@ -1,7 +1,16 @@
-"""Running an op on the host from inside a dispatched one.
+"""Which ops stay on the host although a cell is captured, and how they run there.
 
-There torch has switched off, for its thread, whatever stands above the dispatch mode; conjugation among it.
-Kernels that use conjugates of their own would silently get the numbers unconjugated.
+What stays:
+
+- moving plain data about (indexing and collating batches, views): the bytes are here, and only the batch
+  need travel;
+- arithmetic on plain 0-dim tensors (an optimizer's step counter), or every step would cut;
+- anything drawn from a generator object of the user's;
+- writes to memory that a numpy array shows;
+- whatever runs inside a :class:`torch.utils.data.DataLoader`.
+
+Inside a dispatched op torch has switched off, for its thread, whatever stands above the dispatch mode;
+conjugation among it. Kernels that use conjugates of their own would silently get the numbers unconjugated.
 """
 
 from __future__ import annotations
@@ -15,7 +24,62 @@ from torch._ops import OpOverload
 
 from djinn_lab.capture.signature import Signature
 
+_aten = torch.ops.aten
+MOVES_DATA = {
+    _aten.index.Tensor,
+    _aten.index_select.default,
+    _aten.gather.default,
+    _aten.take.default,
+    _aten.stack.default,
+    _aten.cat.default,
+    _aten.lift_fresh.default,
+}
+"""They stay where all they read is plain."""
+SEES_ALL_MEMORY = {_aten.as_strided_copy.default, _aten.as_strided_scatter.default}
+"""Ops that may look beyond their tensor, at memory which does not travel with it."""
+_MAKES_SCALAR = {_aten.scalar_tensor.default}
 _MATH_BITS = ("Conjugate", "Negative", "ZeroTensor")
+
+
+def stays_on_host(
+    signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+) -> bool:
+    if not signature.on_pool:
+        return True
+    if has_generator(signature, args, kwargs):
+        return True
+    if _names_meta(kwargs) or any(tensor.is_meta for tensor in tensors):
+        return True
+    if not tensors:
+        if signature.func in _MAKES_SCALAR:
+            return True
+        return bool(args) and signature.names[0] == "size" and len(args[0]) == 0
+    if signature.is_view or signature.func in MOVES_DATA or signature.func in SEES_ALL_MEMORY:
+        return True
+    return all(tensor.dim() == 0 for tensor in tensors)
+
+
+def _names_meta(kwargs: dict[str, Any]) -> bool:
+    device = kwargs.get("device")
+    return isinstance(device, torch.device) and device.type == "meta"
+
+
+def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors among the arguments, also in lists."""
+    found: list[torch.Tensor] = []
+    for argument in (*args, *kwargs.values()):
+        if isinstance(argument, torch.Tensor):
+            found.append(argument)
+        elif isinstance(argument, (list, tuple)):
+            found.extend(item for item in argument if isinstance(item, torch.Tensor))
+    return found
+
+
+def has_generator(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Does the call draw from a generator object of the user's?"""
+    return signature.generator and any(
+        isinstance(item, torch.Generator) for item in (*args, *kwargs.values())
+    )
 
 
 def run_on_host(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

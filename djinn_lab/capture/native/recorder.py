@@ -32,9 +32,15 @@ from djinn_lab.capture.native.memory import HostMemory
 from djinn_lab.capture.native.nodes import NativeNodes
 from djinn_lab.capture.native.plain_tensors import PlainTensors
 from djinn_lab.capture.native.tensor_methods import install
-from djinn_lab.capture.on_host import run_on_host
+from djinn_lab.capture.on_host import (
+    MOVES_DATA,
+    SEES_ALL_MEMORY,
+    has_generator,
+    run_on_host,
+    stays_on_host,
+    tensors_in,
+)
 from djinn_lab.capture.packed_sequences import PACK, pack
-from djinn_lab.capture.placement import has_generator, stays_on_host, tensors_in
 from djinn_lab.capture.segment import Segment, paused, pauses
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.turns import one_thread
@@ -45,13 +51,6 @@ RECORD = object()
 """Python's answer: the arguments are ready, record the op."""
 _aten = torch.ops.aten
 _ALIASES = {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default}
-_SEES_ALL_MEMORY = {_aten.as_strided_copy.default, _aten.as_strided_scatter.default}
-"""Ops that may look beyond their tensor, at memory which does not travel with it."""
-_MOVES_DATA = {
-    *(_aten.index.Tensor, _aten.index_select.default, _aten.gather.default, _aten.take.default),
-    *(_aten.stack.default, _aten.cat.default, _aten.lift_fresh.default),
-    *_SEES_ALL_MEMORY,
-}
 _RNN_LAYER = _aten.mkldnn_rnn_layer.default
 """Computes differently under ``torch.no_grad()``; its last argument, otherwise unused, tells the worker."""
 
@@ -61,7 +60,7 @@ def _describe(func: OpOverload) -> dict[str, Any]:
     signature = signature_of(func)
     return {
         "ordinary": signature.ordinary_native,
-        "stays": signature.is_view or func in _MOVES_DATA,
+        "stays": signature.is_view or func in MOVES_DATA or func in SEES_ALL_MEMORY,
         "view": signature.is_view,
         "random": signature.random,
         "alias": func in _ALIASES,
@@ -185,7 +184,7 @@ class NativeRecorder:
     ) -> bool:
         """Does the op run on the plain tensors as they are? They are then up to date."""
         if any(native.is_lazy(tensor) for tensor in tensors):
-            if signature.func in _SEES_ALL_MEMORY and not native.is_lazy(args[0]):
+            if signature.func in SEES_ALL_MEMORY and not native.is_lazy(args[0]):
                 raise CaptureError(
                     f"{signature.name} of a plain tensor and a lazy one may look beyond the plain one.",
                     "Make the first lazy, with .clone() in the cell, or fetch the other with .cpu().",

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from djinn_lab.capture.data_attribute import ask_when_data_is_set, set_data_of_torch
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.segment import paused
 
 _is_lazy: Callable[[object], bool] = native.is_lazy
-_Tensor: Any = torch.Tensor
-_DATA: Any = torch._C.TensorBase.data
 
 
 def _recorder(tensor: torch.Tensor) -> Any:
@@ -219,18 +218,19 @@ def _settling(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _set_data(tensor: Any, new: torch.Tensor) -> None:
+def _set_data(tensor: Any, new: torch.Tensor) -> bool:
     if native.is_captured_here():
         native.capturing_owner()().plain.write_back("a tensor's data was replaced")
     if _is_lazy(new):
         if tensor.dtype != new.dtype:
             # torch lets go of a gradient of another type
-            _DATA.__set__(tensor, torch.empty(0, dtype=new.dtype))
+            set_data_of_torch(tensor, torch.empty(0, dtype=new.dtype))
         native.look_at(tensor, native.value_of(new))
-    elif _is_lazy(tensor) and new.layout is torch.strided and type(new) is torch.Tensor:
-        _DATA.__set__(tensor, _recorder(tensor).share(new.detach()))
-    else:
-        _DATA.__set__(tensor, new)
+        return True
+    if _is_lazy(tensor) and new.layout is torch.strided and type(new) is torch.Tensor:
+        set_data_of_torch(tensor, _recorder(tensor).share(new.detach()))
+        return True
+    return False
 
 
 _LAZY: dict[str, Callable[..., Any]] = {
@@ -280,4 +280,4 @@ def install() -> None:
         ("__reduce_ex__", _reduce),
     ):
         setattr(parameter, name, _choosing(name, lazy, getattr(parameter, name)))
-    _Tensor.data = property(lambda tensor: _DATA.__get__(tensor), _set_data)
+    ask_when_data_is_set(_set_data)

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from djinn_lab.capture.assembly import PendingNode, PendingSource
+from djinn_lab.capture.python.assembly import PendingNode, PendingSource
 from djinn_lab.capture.values import Layout, Storage, Value
 
 

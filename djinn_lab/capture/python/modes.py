@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from inspect import unwrap
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from djinn_lab.capture.composites import COMPOSITES, record_composite, record_whole
 from djinn_lab.capture.cuda_answers import cuda_answers, is_pool
-from djinn_lab.capture.data_attribute import capturing_recorders
-from djinn_lab.capture.default_generator import settled_generator
 from djinn_lab.capture.dispatch_mode import UnwrappedDispatchMode
 from djinn_lab.capture.hooks import loader_on_host, module_hooks, optimizer_hooks
 from djinn_lab.capture.packed_sequences import pad
+from djinn_lab.capture.python.composites import COMPOSITES, record_composite, record_whole
+from djinn_lab.capture.python.default_generator import settled_generator
+from djinn_lab.capture.python.tensor import LazyTensor, plain
+from djinn_lab.capture.python.whole_tensors import WHOLE_TENSOR_CALLS
 from djinn_lab.capture.segment import paused
-from djinn_lab.capture.tensor import LazyTensor, plain
-from djinn_lab.capture.whole_tensors import WHOLE_TENSOR_CALLS
 
 if TYPE_CHECKING:
-    from djinn_lab.capture.recorder import Recorder
+    from djinn_lab.capture.python.recorder import Recorder
 
 
 class RecordingMode(UnwrappedDispatchMode):
@@ -54,7 +54,7 @@ class DeviceMapping(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         __tracebackhide__ = True
-        special = _SPECIAL.get(func)
+        special = _SPECIAL.get(unwrap(func))  # a native recorder wraps methods
         if special is not None:
             return special(self._recorder, func, args, kwargs or {})
         if kwargs and kwargs.get("out") is not None:
@@ -156,9 +156,9 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__array__: _host_memory,
     torch.tensor_split: _split,
     torch.Tensor.tensor_split: _split,
-    torch.Tensor.data_ptr: _host_memory,
+    unwrap(torch.Tensor.data_ptr): _host_memory,
     torch._VF._pad_packed_sequence: _pad_packed,
-    **WHOLE_TENSOR_CALLS,
+    **{unwrap(method): special for method, special in WHOLE_TENSOR_CALLS.items()},
     **dict.fromkeys(COMPOSITES, record_composite),
 }
 
@@ -173,7 +173,6 @@ def captured_cell(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
     recorder.begin_cell()
     with recorder.lock:
         recorder.capturing, recorder.thread = True, get_ident()
-    capturing_recorders.append(recorder)
     try:
         with ExitStack() as stack:
             stack.enter_context(module_hooks(recorder))
@@ -187,5 +186,4 @@ def captured_cell(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
     finally:
         with recorder.lock:
             recorder.capturing = False
-            capturing_recorders.remove(recorder)
             recorder.host.end_cell()

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from djinn_lab.capture.identity import is_in_a_graph, take_over
-from djinn_lab.capture.tensor import LazyTensor
+from djinn_lab.capture.python.identity import is_in_a_graph, take_over
+from djinn_lab.capture.python.tensor import LazyTensor
 from djinn_lab.errors import CaptureError
 
 if TYPE_CHECKING:
-    from djinn_lab.capture.recorder import Recorder
+    from djinn_lab.capture.python.recorder import Recorder
 
 
 def set_storage(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

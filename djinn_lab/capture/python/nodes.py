@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from djinn_lab.capture.arguments import Arguments
-from djinn_lab.capture.assembly import PendingNode, assemble
 from djinn_lab.capture.inference import Plan, ShapeInference
-from djinn_lab.capture.ledger import Ledger
-from djinn_lab.capture.scope import ScopeTracker
+from djinn_lab.capture.python.assembly import PendingNode, assemble
+from djinn_lab.capture.python.ledger import Ledger
+from djinn_lab.capture.python.scope import ScopeTracker
 from djinn_lab.capture.segment import Assembled
 from djinn_lab.capture.signature import Signature
 from djinn_lab.srg.program import EncodedProgram

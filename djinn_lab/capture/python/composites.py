@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
-    from djinn_lab.capture.recorder import Recorder
+    from djinn_lab.capture.python.recorder import Recorder
 
 _SPECTRAL_ORDERS = ("nuc", 2, -2)
 

@@ -2,7 +2,7 @@
 
 The path of one op through :meth:`Recorder.dispatch`:
 
-1. what belongs on the host stays there (:mod:`djinn_lab.capture.placement`); 2. the arguments become a
+1. what belongs on the host stays there (:mod:`djinn_lab.capture.python.placement`); 2. the arguments become a
 key, input values and scalars; the key gives a cached :class:`~djinn_lab.capture.inference.Plan`; 3. the
 outputs are wrapped and a node is appended. Nothing runs.
 
@@ -15,29 +15,30 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from threading import RLock, get_ident
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.arguments import Arguments
-from djinn_lab.capture.assembly import PendingSource
 from djinn_lab.capture.backend import Backend, Cut
-from djinn_lab.capture.data_attribute import guard_data_attribute, set_data_of_torch
-from djinn_lab.capture.host_tensors import HostTensors
-from djinn_lab.capture.identity import is_in_a_graph
+from djinn_lab.capture.data_attribute import ask_when_data_is_set, set_data_of_torch
 from djinn_lab.capture.inference import Output, Plan
-from djinn_lab.capture.ledger_checkpoint import LedgerCheckpoint
-from djinn_lab.capture.local import run_locally
-from djinn_lab.capture.nodes import PythonNodes
-from djinn_lab.capture.on_host import run_on_host
+from djinn_lab.capture.on_host import has_generator, run_on_host, tensors_in
 from djinn_lab.capture.packed_sequences import PACK, pack
-from djinn_lab.capture.placement import Placement, has_generator, tensors_in
-from djinn_lab.capture.pool_copies import PoolCopies
-from djinn_lab.capture.resizing import Resizing
+from djinn_lab.capture.python.assembly import PendingSource
+from djinn_lab.capture.python.host_tensors import HostTensors
+from djinn_lab.capture.python.identity import is_in_a_graph
+from djinn_lab.capture.python.ledger_checkpoint import LedgerCheckpoint
+from djinn_lab.capture.python.local import run_locally
+from djinn_lab.capture.python.nodes import PythonNodes
+from djinn_lab.capture.python.placement import Placement
+from djinn_lab.capture.python.pool_copies import PoolCopies
+from djinn_lab.capture.python.resizing import Resizing
+from djinn_lab.capture.python.tensor import LazyTensor, become, wrap
 from djinn_lab.capture.segment import Segment, paused
 from djinn_lab.capture.signature import Signature, signature_of
-from djinn_lab.capture.tensor import LazyTensor, become, wrap
 from djinn_lab.capture.turns import one_thread
 from djinn_lab.capture.values import Layout, Storage, Value
 from djinn_lab.errors import CaptureError
@@ -81,7 +82,8 @@ class Recorder:
         self.thread = 0
         self.ops_recorded = 0
         self.owner: object = None
-        guard_data_attribute()
+        _recorders.add(self)
+        ask_when_data_is_set(_set_data)
         self.may_display: Callable[[], bool] = lambda: True
 
     @property
@@ -421,7 +423,7 @@ class Recorder:
 
     def captured_cell(self, cell: str, file: str) -> AbstractContextManager[None]:
         """Record everything inside. What is pending at the end stays pending: the caller flushes."""
-        from djinn_lab.capture.modes import captured_cell  # which knows recorders
+        from djinn_lab.capture.python.modes import captured_cell  # which knows recorders
 
         return captured_cell(self, cell, file)
 
@@ -434,3 +436,17 @@ class Recorder:
                 yield
             finally:
                 self.capturing = capturing
+
+
+_recorders: WeakSet[Recorder] = WeakSet()
+
+
+def _set_data(tensor: Any, new: torch.Tensor) -> bool:
+    if type(new) is LazyTensor:
+        new._value.storage.recorder.make_plain_share(tensor, new)
+        return True
+    for recorder in list(_recorders):
+        if recorder.capturing:
+            with recorder.lock:
+                recorder.host.write_back("a tensor's data was replaced")  # it leaves its memory to others
+    return False

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.host_tensors import HostTensors
+from djinn_lab.capture.python.host_tensors import HostTensors
+from djinn_lab.capture.python.tensor import LazyTensor, become
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.signature import Signature, signature_of
-from djinn_lab.capture.tensor import LazyTensor, become
 from djinn_lab.capture.trees import map_tensors
 from djinn_lab.capture.values import Layout
 from djinn_lab.errors import CaptureError
