@@ -181,11 +181,16 @@ class NodeRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dynamic: bool = False
 
 
+MATMUL_PRECISIONS = ("highest", "high", "medium")
+"""As for ``torch.set_float32_matmul_precision``."""
+
+
 class NumericSettings(msgspec.Struct, frozen=True, array_like=True):
     """Settings of the client's torch that change what ops compute; the defaults are torch's own.
 
     ``deterministic`` and ``warn_only``: as for ``torch.use_deterministic_algorithms``.
-    ``fill_uninitialized``: whether these then fill new memory.
+    ``fill_uninitialized``: whether these then fill new memory. ``matmul_precision``: one of
+    :data:`MATMUL_PRECISIONS`.
     """
 
     default_dtype: str = "float32"
@@ -194,6 +199,7 @@ class NumericSettings(msgspec.Struct, frozen=True, array_like=True):
     warn_only: bool = False
     fill_uninitialized: bool = True
     flush_denormal: bool = False
+    matmul_precision: str = "highest"
 
     @property
     def fills(self) -> bool:

@@ -18,9 +18,11 @@ from djinn_lab.srg.ops import allowed_ops, leaves_of
 from djinn_lab.srg.plan_key import Contents
 from djinn_lab.srg.program import (
     DTYPE_BYTES,
+    MATMUL_PRECISIONS,
     Atom,
     Leaf,
     NodeRecord,
+    NumericSettings,
     Program,
     ScalarHole,
     Scope,
@@ -62,8 +64,8 @@ def validate_program(program: Program, limits: ProgramLimits | None = None) -> N
     _check_counts(program, limits)
     for index, meta in enumerate(program.metas):
         _check_meta(index, meta, limits)
-    if program.settings is not None and program.settings.default_dtype not in _DEFAULT_DTYPES:
-        _refuse(f"its default dtype is {program.settings.default_dtype!r}")
+    if program.settings is not None:
+        _check_settings(program.settings)
     holes = [_check_template(index, template, limits) for index, template in enumerate(program.templates)]
     known = validate_content(program, limits)
     _check_nodes(program, holes, known)
@@ -97,6 +99,13 @@ def _check_counts(program: Program, limits: ProgramLimits) -> None:
         count = len(getattr(program, name))
         if count > bound:
             _refuse(f"it has {count} {name}, and at most {bound} are allowed")
+
+
+def _check_settings(settings: NumericSettings) -> None:
+    if settings.default_dtype not in _DEFAULT_DTYPES:
+        _refuse(f"its default dtype is {settings.default_dtype[:40]!r}")
+    if settings.matmul_precision not in MATMUL_PRECISIONS:
+        _refuse(f"its matmul precision is {settings.matmul_precision[:40]!r}")
 
 
 def _check_meta(index: int, meta: TensorMeta, limits: ProgramLimits) -> None:

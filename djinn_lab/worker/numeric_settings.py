@@ -40,7 +40,15 @@ def _present() -> NumericSettings:
         torch.is_deterministic_algorithms_warn_only_enabled(),
         _deterministic.fill_uninitialized_memory,
         _SMALLEST * 1.0 == 0.0,  # torch does not say; the processor flushes Python's numbers as well
+        _matmul_precision(),
     )
+
+
+def _matmul_precision() -> str:
+    """Return what torch.get_float32_matmul_precision does, which raises once ``fp32_precision`` was set."""
+    if _C._get_fp32_precision_getter("cuda", "matmul") != "tf32":
+        return "highest"
+    return "medium" if _C._get_fp32_precision_getter("mkldnn", "matmul") == "bf16" else "high"
 
 
 def _apply(settings: NumericSettings) -> None:
@@ -49,3 +57,4 @@ def _apply(settings: NumericSettings) -> None:
     torch.use_deterministic_algorithms(settings.deterministic, warn_only=settings.warn_only)
     _deterministic.fill_uninitialized_memory = settings.fill_uninitialized
     torch.set_flush_denormal(settings.flush_denormal)
+    torch.set_float32_matmul_precision(settings.matmul_precision)

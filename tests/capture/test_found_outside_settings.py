@@ -18,6 +18,7 @@ from djinn_lab.errors import RemoteError
 from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import NumericSettings, encode_program
 from djinn_lab.srg.relative import Origin, to_relative, to_whole
+from djinn_lab.worker.interpreter import ProgramRun
 
 pytestmark = pytest.mark.native_recorder(
     reason="the Python recorder sees neither the generator's own methods nor the settings",
@@ -95,6 +96,15 @@ def _flushing() -> Iterator[None]:
 
 
 @contextmanager
+def _matmul_precision(precision: str) -> Iterator[None]:
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
     torch.set_default_dtype(dtype)
     try:
@@ -153,6 +163,31 @@ def test_default_dtype_reaches_the_worker(recorder: Recorder, dtype: torch.dtype
         return [before, *found, torch.arange(3) * 1.5]
 
     check_cell(recorder, body)
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_matmul_precision_reaches_the_worker(
+    recorder: Recorder, backend: InProcessBackend, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    execute, seen = ProgramRun.execute, []
+
+    def watched(run: ProgramRun, *arguments: Any) -> None:
+        seen.append(torch.get_float32_matmul_precision())
+        execute(run, *arguments)
+
+    monkeypatch.setattr(ProgramRun, "execute", watched)
+    with cell(recorder):
+        x = torch.ones(2, 2) * 2
+        with _matmul_precision(precision):
+            y = x @ x
+        z = y @ x
+    assert [program.settings for program in backend.programs] == [
+        None,
+        NumericSettings(matmul_precision=precision),
+        None,
+    ]
+    assert seen == ["highest", precision, "highest"]
+    assert torch.equal(z, torch.full((2, 2), 32.0))
 
 
 def test_settings_travel_with_the_program_and_tell_plans_apart(

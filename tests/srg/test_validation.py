@@ -15,6 +15,7 @@ from djinn_lab.errors import Refused
 from djinn_lab.srg.program import (
     Atom,
     NodeRecord,
+    NumericSettings,
     Program,
     ScalarHole,
     Scope,
@@ -119,6 +120,10 @@ BAD = {
     "an unknown layout": (
         changed("templates", 1, args=[HOLE], kwargs={"layout": Atom("layout", "sparse_coo")}),
         "unknown layout 'sparse_coo'",
+    ),
+    "an unknown matmul precision": (
+        msgspec.structs.replace(small_program(), settings=NumericSettings(matmul_precision="low")),
+        "matmul precision is 'low'",
     ),
     "a huge generator state": (
         msgspec.structs.replace(small_program(), rng_state=bytes(2**17)),
