@@ -9,8 +9,8 @@ STREAM_NODES_MAX = 50_000
 """With so many pending, the cell waits for a busy pool."""
 WHOLE_NODES_MAX = 200_000
 """So much of a cell that is to be sent whole is gathered; a pool looks for branches in a little more."""
-PART_S = 0.005
-"""Seconds that the device should be busy with a part: several times what sending one costs."""
+PART_S = 0.05
+"""Seconds that the device should be busy with a part. Many times as long as it then waits for the next."""
 
 
 class Pace:

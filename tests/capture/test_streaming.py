@@ -116,7 +116,7 @@ def _computed(graph: SRG) -> list[str]:
 def test_parts_are_as_long_as_the_pool_is_fast() -> None:
     pace = Pace(None)
     assert pace.nodes == STREAM_NODES
-    pace.learn(200, 200 * 20e-6)
+    pace.learn(200, 200 * 200e-6)
     assert pace.nodes == 256
     pace.learn(200, 200 * 5e-3)
     assert pace.nodes == STREAM_NODES_MIN
