@@ -1,14 +1,16 @@
 """From an error that the pool reports to the exception that the cell raises.
 
-A worker-side error keeps its Python type (it is a subclass of the original and of
-:class:`~djinn_lab.errors.RemoteError`), and shows the cell line that recorded the op and the worker's
-frames. Faults of the pool are another family.
+A worker-side error keeps its Python type, so that a cell catches it as it would catch eager's: it is a
+subclass of the original, torch's own included, and of :class:`~djinn_lab.errors.RemoteError`. It shows the
+cell line that recorded the op and the worker's frames. Faults of the pool are another family.
 """
 
 from __future__ import annotations
 
 import builtins
 from functools import cache
+
+import torch
 
 from djinn_lab.errors import (
     CellCancelled,
@@ -26,15 +28,17 @@ from djinn_lab.srg.program import Program
 def to_exception(error: ErrorInfo, program: Program) -> BaseException:
     place = _place(error, program)
     if error.family == "user":
-        return _keeping_type(error.type_name)(f"{error.message}{place}", _frames(error) or error.advice)
+        kind = _also(RemoteError, error.type_name, error.type_name)
+        return kind(f"{error.message}{place}", _frames(error) or error.advice)
     if error.family == "memory":
         advice = error.advice or "Use a smaller batch, or delete tensors you no longer need (del x)."
-        return DeviceMemoryError(f"{error.message}{place}", advice)
+        kind = _also(DeviceMemoryError, "DeviceMemoryError", "OutOfMemoryError")
+        return kind(f"{error.message}{place}", advice)
     if error.family == "cancelled":
         return CellCancelled(error.message)
-    kind = {"WorkerLost": WorkerLost, "ValueLost": ValueLost}.get(error.type_name)
-    if kind is not None:
-        return kind(error.message, error.advice)
+    fault = {"WorkerLost": WorkerLost, "ValueLost": ValueLost}.get(error.type_name)
+    if fault is not None:
+        return fault(error.message, error.advice)
     if error.family in ("refused", "missing_blobs"):
         return Refused(f"{error.message}{place}", error.advice)
     return PoolError(f"{error.type_name}: {error.message}{place}", error.advice or _frames(error))
@@ -54,11 +58,13 @@ def _frames(error: ErrorInfo) -> str:
 
 
 @cache
-def _keeping_type(name: str) -> type[RemoteError]:
-    original = getattr(builtins, name, None)
+def _also(base: type[RemoteError], name: str, original_name: str) -> type[RemoteError]:
+    """Return a subclass of ``base`` and of the builtin or torch exception that is called ``original_name``;
+    ``base`` where there is none."""
+    original = getattr(builtins, original_name, None) or getattr(torch._C, original_name, None)
     if not (isinstance(original, type) and issubclass(original, Exception)) or issubclass(original, OSError):
-        return RemoteError
+        return base
     try:
-        return type(name, (RemoteError, original), {"__module__": RemoteError.__module__})
+        return type(name, (base, original), {"__module__": base.__module__})
     except TypeError:  # two layouts that Python cannot combine
-        return RemoteError
+        return base

@@ -15,7 +15,8 @@ import torch
 
 from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.capture.recorders import Recorder, capturing
-from djinn_lab.errors import RemoteError
+from djinn_lab.client.remote_errors import to_exception
+from djinn_lab.pool.answers import worker_error
 from djinn_lab.srg.program import EncodedProgram, Program, encode_program
 from djinn_lab.srg.validation import validate_program
 from djinn_lab.worker.interpreter import Interpreter
@@ -73,8 +74,7 @@ class InProcessBackend:
         torch.default_generator.set_state(host_stream)
         error = None
         if outcome.failure is not None:
-            failure = outcome.failure
-            error = RemoteError(f"{failure.type_name}: {failure.message}", "\n".join(failure.frames))
+            error = to_exception(worker_error(outcome.failure, None), program)
         return RunResult(
             outcome.executed,
             [read_fetched(item) for item in outcome.fetched],

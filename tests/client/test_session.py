@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -115,12 +116,36 @@ def test_an_error_of_the_op_keeps_its_type_and_names_the_line(session: Session) 
         bad.tolist()
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: nn.functional.embedding(torch.tensor([9]), torch.ones(3, 2)).sum().item(),
+        lambda: torch.multinomial(-torch.ones(3), 1).item(),
+        lambda: torch.linalg.inv(torch.zeros(2, 2)).sum().item(),
+    ],
+    ids=["IndexError", "RuntimeError", "LinAlgError"],
+)
+def test_op_that_fails_on_the_pool_is_caught_in_the_cell_as_in_eager(
+    session: Session, read: Callable[[], float]
+) -> None:
+    with pytest.raises((IndexError, RuntimeError)) as eager:
+        read()
+    with session.capture() as cell:
+        with pytest.raises(type(eager.value)) as caught:
+            read()
+        after = torch.ones(2) + 1
+    assert str(eager.value) in str(caught.value)
+    assert cell.report.job is not None
+    assert after.tolist() == [2.0, 2.0]
+
+
 def test_a_tensor_larger_than_the_device_is_refused_and_nothing_is_lost(session: Session) -> None:
     with session.capture():
         kept = torch.ones(10)
-    with pytest.raises(DeviceMemoryError), session.capture():
+    with pytest.raises(torch.OutOfMemoryError) as caught, session.capture():
         huge = torch.ones(2**30)
         huge.sum().item()
+    assert isinstance(caught.value, DeviceMemoryError)
     assert kept.tolist() == [1.0] * 10
 
 

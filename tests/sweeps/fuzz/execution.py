@@ -13,7 +13,7 @@ import torch
 from sweeps.fuzz.operations import OPERATIONS
 from sweeps.fuzz.steps import MissingSlot, Program, Step, resolve
 
-from djinn_lab.errors import CaptureError, RemoteError
+from djinn_lab.errors import CaptureError
 
 SIGNATURE = 60
 EAGER_AGAIN = 3
@@ -182,8 +182,8 @@ def _compare_errors(captured: Ran, eager: Ran) -> Difference | None:
 
 
 def _type_name(error: Exception) -> str:
-    """The worker's errors name their type. Which kind of RuntimeError a kernel raises is not promised."""
-    name = error.message.partition(":")[0] if isinstance(error, RemoteError) else type(error).__name__
+    """Which kind of RuntimeError a kernel raises is not promised."""
+    name = type(error).__name__
     return "RuntimeError" if name == "NotImplementedError" else name
 
 

@@ -150,13 +150,12 @@ def _compare_raised(eager: Outcome, error: BaseException) -> Verdict:
 
 def _same_error(eager: BaseException, error: BaseException) -> bool:
     return _told(error).startswith(_told(eager)) and (
-        type(error) is type(eager) or isinstance(error, RemoteError)
+        type(error) is type(eager) or (isinstance(error, RemoteError) and isinstance(error, type(eager)))
     )
 
 
 def _told(error: BaseException) -> str:
-    text = str(error) if isinstance(error, RemoteError) else f"{type(error).__name__}: {error}"
-    text = text.replace("LazyTensor", "Tensor")  # torch names the arguments' types
+    text = f"{type(error).__name__}: {error}".replace("LazyTensor", "Tensor")  # torch names arguments' types
     return re.sub(r"0x[0-9a-f]+", "0x", text.split("\nException raised from")[0]).split("\n")[0][:300]
 
 
