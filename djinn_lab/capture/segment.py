@@ -12,6 +12,7 @@ import torch
 
 from djinn_lab.capture.backend import Backend, Cut, RunResult
 from djinn_lab.capture.forked import check_process
+from djinn_lab.capture.interrupts import held
 from djinn_lab.capture.pace import STREAM_NODES_MAX, WHOLE_NODES_MAX, Pace
 from djinn_lab.capture.random_stream import RandomStream
 from djinn_lab.srg.program import EncodedProgram, TensorMeta
@@ -169,6 +170,7 @@ class Segment:
             result = self._reap()
         return list(result.fetched), result.dynamic_metas
 
+    @held()
     def stop(self) -> None:
         """Cancel what is under way; what is pending stays recorded."""
         with paused():
@@ -187,6 +189,7 @@ class Segment:
             self.random.sent()
         self._submit(assembled, cut)
 
+    @held()
     def _submit(self, assembled: Assembled, cut: Cut) -> None:
         if assembled.program is None:
             if assembled.release:
@@ -195,6 +198,7 @@ class Segment:
         self.backend.submit(assembled.program, cut)
         self._flight = assembled
 
+    @held()
     def _reap(self) -> RunResult:
         """Wait for what is under way and learn what became of it. Raises what went wrong with it; what was
         recorded meanwhile builds on it and is given up then."""

@@ -11,6 +11,7 @@ import blake3
 import httpx
 import torch
 
+from djinn_lab.capture.interrupts import held
 from djinn_lab.client.connection import Connection
 from djinn_lab.errors import PoolLost, Refused
 from djinn_lab.protocol.messages import BlobStored, Fetched, QueryBlobs
@@ -86,6 +87,7 @@ class BlobTransfer:
             ahead.unlink(missing_ok=True)
         return digest
 
+    @held()  # the next question would get the answer to this one
     def _lacks(self, digest: str, nbytes: int) -> bool:
         if digest in self._known:
             return False

@@ -16,6 +16,7 @@ import torch
 from msgspec.structs import replace
 
 from djinn_lab.capture.backend import Cut, RunResult
+from djinn_lab.capture.interrupts import deliver, delivered
 from djinn_lab.client.blobs import BlobTransfer
 from djinn_lab.client.connection import Connection
 from djinn_lab.client.cuts import CutRecord
@@ -253,7 +254,12 @@ class PoolExecutor:
         result, interrupted = self._wait(self.connection, flight.message, cancelling)
         received = perf_counter()
         report.add_wait(result.stages, result.pool_s, received - flight.sent, received - began)
-        tensors = [blobs.read(item) for item in result.fetched]
+        tensors: list[torch.Tensor] = []
+        try:
+            with delivered():
+                tensors = [blobs.read(item) for item in result.fetched]
+        except KeyboardInterrupt:
+            interrupted = True
         report.add("receive", perf_counter() - received)
         job.add_program(program, ends=flight.cut.cause != STREAMED)
         report.job, report.device = job.identifier, result.device
@@ -319,6 +325,7 @@ class PoolExecutor:
     ) -> SegmentResult:
         deadline = None if timeout_s is None else perf_counter() + timeout_s
         while True:
+            deliver()
             try:
                 message = connection.receive(TICK_S)
             except TimeoutError:

@@ -1,0 +1,61 @@
+"""Ctrl-C at safe moments.
+
+A KeyboardInterrupt that is raised between taking an answer of the pool and noting what it says loses the
+answer, and the pool sends it once.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_arrived: deque[tuple[int, FrameType | None]] = deque()
+_handler: Callable[[int, FrameType | None], Any] = signal.default_int_handler
+"""The process's own, which holding replaces."""
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    _arrived.append((number, frame))
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Interrupts inside take effect where :func:`deliver` is called, at the latest at the end."""
+    global _handler
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before) or before is _note:
+        yield
+        return
+    _handler = before
+    signal.signal(signal.SIGINT, _note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        deliver()
+
+
+@contextmanager
+def delivered() -> Iterator[None]:
+    """Interrupts inside take effect at once, although they are held around it."""
+    deliver()
+    if signal.getsignal(signal.SIGINT) is not _note:
+        yield
+        return
+    signal.signal(signal.SIGINT, _handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, _note)
+
+
+def deliver() -> None:
+    """Call the process's own handler for the interrupts that arrived: it raises KeyboardInterrupt, mostly."""
+    if threading.current_thread() is threading.main_thread():
+        while _arrived:
+            _handler(*_arrived.popleft())

@@ -1,0 +1,109 @@
+"""Ctrl-C at every moment of a round trip."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from djinn_lab.capture import interrupts
+from djinn_lab.capture.segment import Segment
+from djinn_lab.client import executor
+from djinn_lab.client.blobs import BlobTransfer
+from djinn_lab.client.connection import Connection
+from djinn_lab.client.session import Session
+from djinn_lab.protocol.messages import SegmentResult
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """As in a kernel; a process that was started in the background ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _interrupt_after(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """Interrupt once, when this method is about to return (of messages: a segment's result)."""
+    original, times = getattr(owner, name), iter([None])
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        result = original(*arguments, **options)
+        if (name != "_next" or isinstance(result, SegmentResult)) and next(times, "none left") is None:
+            signal.raise_signal(signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(owner, name, interrupted)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Connection, "_next"),
+        (Connection, "send"),
+        (executor.PoolExecutor, "submit"),
+        (executor.PoolExecutor, "result"),
+        (BlobTransfer, "read"),
+        (Segment, "_settle"),
+    ],
+)
+def test_interrupt_in_a_round_trip_stops_the_cell_and_loses_no_answer(
+    session: Session, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    monkeypatch.setattr(executor, "CANCEL_TIMEOUT_S", 1.0)
+    with session.capture():
+        kept = torch.ones(2) * 4
+    with pytest.raises(KeyboardInterrupt), session.capture():
+        x = torch.ones(2) + 1
+        _interrupt_after(monkeypatch, owner, name)
+        x.sum().item()
+        pytest.fail("not stopped")
+    with session.capture():
+        y = kept + 1
+    assert y.tolist() == [5.0, 5.0]
+
+
+def test_held_interrupts_take_effect_at_the_end() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupts.held():
+        signal.raise_signal(signal.SIGINT)
+        with interrupts.held():
+            done.append("inside")
+        done.append("held by the outer one")
+    assert len(done) == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_held_interrupts_take_effect_where_they_are_delivered() -> None:
+    with interrupts.held():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.deliver()
+        with pytest.raises(KeyboardInterrupt), interrupts.delivered():
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_handler_of_the_user_is_called_with_held_interrupts() -> None:
+    called = []
+    signal.signal(signal.SIGINT, lambda number, frame: called.append(number))
+    with interrupts.held():
+        signal.raise_signal(signal.SIGINT)
+        assert called == []
+    assert called == [signal.SIGINT]
+
+
+def test_holding_does_nothing_in_other_threads() -> None:
+    seen = []
+
+    def hold() -> None:
+        with interrupts.held(), interrupts.delivered():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
