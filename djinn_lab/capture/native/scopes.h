@@ -2,7 +2,8 @@
 #pragma once
 #include <torch/csrc/autograd/graph_task.h>
 #include "recorder.h"
-#if PY_VERSION_HEX < 0x030C0000
+#define DJINN_KNOWS_FRAMES (PY_VERSION_HEX < 0x030E0000)  // as far as their layout was tried
+#if DJINN_KNOWS_FRAMES
 #define Py_BUILD_CORE 1
 #include <internal/pycore_frame.h>
 #undef Py_BUILD_CORE
@@ -29,7 +30,18 @@ inline bool is_of_cell(PyCodeObject* code) {
   return answer;
 }
 
-#if PY_VERSION_HEX < 0x030C0000
+#if DJINN_KNOWS_FRAMES
+#if PY_VERSION_HEX >= 0x030D0000
+inline _PyInterpreterFrame* top_frame(PyThreadState* thread) { return thread->current_frame; }
+inline PyCodeObject* code_of(_PyInterpreterFrame* frame) {  // null below the interpreter's own frames
+  return PyCode_Check(frame->f_executable) ? reinterpret_cast<PyCodeObject*>(frame->f_executable) : nullptr;
+}
+inline const void* instruction_of(_PyInterpreterFrame* frame) { return frame->instr_ptr; }
+#else
+inline _PyInterpreterFrame* top_frame(PyThreadState* thread) { return thread->cframe->current_frame; }
+inline PyCodeObject* code_of(_PyInterpreterFrame* frame) { return frame->f_code; }
+inline const void* instruction_of(_PyInterpreterFrame* frame) { return frame->prev_instr; }
+#endif
 // Reads this very thread's frames, which stand still meanwhile: no need for the GIL.
 inline uint32_t current_line() {
   if (cell_file.empty()) return 0;
@@ -41,12 +53,14 @@ inline uint32_t current_line() {
     uint64_t cell = 0;
   };
   static thread_local Known lines[256];
-  for (auto* frame = thread->cframe->current_frame; frame; frame = frame->previous) {
-    if (!is_of_cell(frame->f_code)) continue;
-    auto& entry = lines[(reinterpret_cast<uintptr_t>(frame->prev_instr) >> 1) & 255];
-    if (C10_UNLIKELY(entry.instruction != frame->prev_instr || entry.cell != cell_number)) {
+  for (auto* frame = top_frame(thread); frame; frame = frame->previous) {
+    PyCodeObject* code = code_of(frame);
+    if (!code || !is_of_cell(code)) continue;
+    const void* instruction = instruction_of(frame);
+    auto& entry = lines[(reinterpret_cast<uintptr_t>(instruction) >> 1) & 255];
+    if (C10_UNLIKELY(entry.instruction != instruction || entry.cell != cell_number)) {
       int place = int(_PyInterpreterFrame_LASTI(frame)) * int(sizeof(_Py_CODEUNIT));
-      entry = {frame->prev_instr, uint32_t(std::max(0, PyCode_Addr2Line(frame->f_code, place))), cell_number};
+      entry = {instruction, uint32_t(std::max(0, PyCode_Addr2Line(code, place))), cell_number};
     }
     return entry.line;
   }
