@@ -12,10 +12,14 @@ WHOLE_NODES_MAX = 200_000
 PART_S = 0.05
 """Seconds that the device should be busy with a part. Many times as long as it then waits for the next."""
 
+KEPT_RATIO = 3
+"""A length stays as it is while it is too long by less."""
+
 
 class Pace:
     """``nodes``: how many pending nodes are worth a message, from what the device took for those before; in
-    powers of two, so that equal cells are mostly cut into equal parts, which need not be sent again."""
+    powers of two, and kept for long, so that equal cells are mostly cut into equal parts, which need not be
+    sent again."""
 
     def __init__(self, fixed: int | None) -> None:
         self._fixed = fixed is not None
@@ -26,6 +30,8 @@ class Pace:
         if self._fixed or executed < STREAM_NODES_MIN or run_s <= 0:
             return
         wanted = PART_S * executed / run_s
+        if self.nodes / KEPT_RATIO < wanted <= self.nodes:
+            return
         self.nodes = STREAM_NODES_MIN
         while self.nodes < min(wanted, STREAM_NODES):
             self.nodes *= 2

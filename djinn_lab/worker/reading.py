@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import overload
 
 import msgspec
@@ -23,8 +24,8 @@ from djinn_lab.worker.executor import EncodedRecords, Executor
 class _Encoded(msgspec.Struct, frozen=True):
     """A :class:`~djinn_lab.srg.program.Program` with encoded nodes."""
 
-    metas: Sequence[TensorMeta]
-    templates: Sequence[Template]
+    metas: msgspec.Raw
+    templates: msgspec.Raw
     scopes: Sequence[Scope]
     sources: Sequence[Source]
     nodes: msgspec.Raw
@@ -35,8 +36,20 @@ class _Encoded(msgspec.Struct, frozen=True):
     settings: NumericSettings | None = None
 
 
+TABLES_KEPT_MAX = 512
 _decoder = msgspec.msgpack.Decoder(_Encoded)
 _decode_node = msgspec.msgpack.Decoder(NodeRecord).decode
+
+
+@lru_cache(TABLES_KEPT_MAX)
+def _metas(encoded: bytes) -> tuple[TensorMeta, ...]:
+    return msgspec.msgpack.decode(encoded, type=tuple[TensorMeta, ...])
+
+
+@lru_cache(TABLES_KEPT_MAX)
+def _templates(encoded: bytes) -> tuple[Template, ...]:
+    """Programs of one plan have the same ones, and decoding them takes longer than all the rest."""
+    return msgspec.msgpack.decode(encoded, type=tuple[Template, ...])
 
 
 class LazyNodes(Sequence[NodeRecord]):
@@ -68,12 +81,13 @@ def read_program(encoded: bytes, executor: Executor) -> Program:
     """As :func:`~djinn_lab.srg.program.decode_program`, with :class:`LazyNodes`."""
     try:
         found = _decoder.decode(encoded)
+        metas, templates = _metas(bytes(found.metas)), _templates(bytes(found.templates))
         nodes = LazyNodes(executor.EncodedRecords(bytes(found.nodes)))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
         return decode_program(encoded)  # says what is wrong with it
     return Program(
-        found.metas,
-        found.templates,
+        metas,
+        templates,
         found.scopes,
         found.sources,
         nodes,
