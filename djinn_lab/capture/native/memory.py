@@ -8,7 +8,6 @@ it run here, and its bytes are compared before each use on the pool.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +44,7 @@ class HostMemory:
     def __init__(self, core: Any, segment: Segment) -> None:
         self._core = core
         self._segment = segment
-        self._exposed: list[weakref.ref[Any]] = []
+        self._exposed: list[Any] = []
 
     # ---------------------------------------------------------------- to the pool
 
@@ -63,7 +62,8 @@ class HostMemory:
                 "the values of this tensor were on a device whose process died.",
                 "Run the cell that made it again.",
             )
-        self.stage(storage, self._base_layout(storage), bytes_of_storage(storage.host))
+        held = bytes_of_storage(storage.host)[: storage.nbytes]  # others may have let the host's grow
+        self.stage(storage, self._base_layout(storage), held)
 
     def _grow(self, storage: Any) -> None:
         """Torch made the storage larger, as it does with an empty ``out=``."""
@@ -156,7 +156,7 @@ class HostMemory:
         self.fetch_whole([storage], cause)
         if storage.exposure is None:
             storage.exposure = Exposure(_digest(storage))
-            self._exposed.append(weakref.ref(storage))
+            self._exposed.append(native.WeakStorage(storage))
         with paused():
             return host_view(value)
 
@@ -167,7 +167,7 @@ class HostMemory:
             storage.host.share_memory_()
             if storage.exposure is None:
                 storage.exposure = Exposure(_digest(storage))
-                self._exposed.append(weakref.ref(storage))
+                self._exposed.append(native.WeakStorage(storage))
         storage.exposure.for_good = True
 
     def share(self, plain: torch.Tensor) -> torch.Tensor:
@@ -177,7 +177,7 @@ class HostMemory:
         storage = native.storage_of(lazy)
         storage.exposure = Exposure(_digest(storage))
         storage.exposure.for_good = not plain.untyped_storage().resizable()
-        self._exposed.append(weakref.ref(storage))
+        self._exposed.append(native.WeakStorage(storage))
         return lazy
 
     def refresh(self, storage: Any) -> None:
@@ -199,7 +199,7 @@ class HostMemory:
             if storage.exposure is not None:
                 storage.exposure.pinned = None
             self.refresh(storage)
-        self._exposed = [weakref.ref(storage) for storage in known if storage.exposure is not None]
+        self._exposed = [native.WeakStorage(storage) for storage in known if storage.exposure is not None]
 
     def covers(self, tensor: torch.Tensor) -> bool:
         """Does a lazy tensor share this plain tensor's memory?"""
@@ -225,7 +225,9 @@ def _keep(value: Any, tensor: torch.Tensor) -> bool:
         return False
     layout = value.layout
     if tensor.stride() != layout.stride:
+        if tensor.dtype is torch.bool:
+            tensor = tensor.view(torch.uint8)  # a copy of bools would make each byte 0 or 1
         with torch.no_grad():
-            tensor = torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype).copy_(tensor)
+            tensor = torch.empty_strided(layout.shape, layout.stride, dtype=tensor.dtype).copy_(tensor)
     value.storage.host = tensor.untyped_storage()
     return True

@@ -123,14 +123,21 @@ inline NoMemory no_memory;
 inline LazyStorage::LazyStorage(Recorder* recorder, uint64_t serial, int64_t nbytes, const Layout* layout, Residency residency)
     : StorageImpl(use_byte_size_t(), c10::SymInt(nbytes), at::DataPtr(nullptr, at::kCPU), &no_memory, true),
       recorder(recorder), serial(serial), layout(layout), covered(size_t(nbytes)), residency(residency) {}
-inline LazyStorage::~LazyStorage() {
+inline LazyStorage::~LazyStorage() { give_up(); }
+inline void LazyStorage::release_resources() {
+  give_up();
+  StorageImpl::release_resources();
+}
+inline void LazyStorage::give_up() {
   if (!base && !rare) return;
+  auto gone = std::move(rare);  // freed without the lock
   std::lock_guard<std::mutex> guard(deaths_lock);
-  if (rare && rare->exposure) abandoned.push_back(rare->exposure);
-  if (rare && rare->handle) abandoned.push_back(rare->handle);
+  if (gone && gone->exposure) abandoned.push_back(gone->exposure);
+  if (gone && gone->handle) abandoned.push_back(gone->handle);
   if (base) {
     base->owner = nullptr;
     recorder->died(base);
+    base = nullptr;
   }
 }
 inline void LazyStorage::set_host(at::Storage host) {

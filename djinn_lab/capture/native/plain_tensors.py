@@ -59,8 +59,9 @@ class PlainTensors:
             self.write_back("a view of a written tensor was read")
         if isinstance(tensor, torch.nn.Parameter) and self.make_lazy(tensor, "weight"):
             return
-        if not self._core.has_twin(tensor) or is_shown_to_numpy(tensor):
-            self._core.add_twin(tensor, self._snapshot(tensor), is_shown_to_numpy(tensor))
+        changes_unseen = is_shown_to_numpy(tensor) or self._memory.covers(tensor)
+        if changes_unseen or not self._core.has_twin(tensor):
+            self._core.add_twin(tensor, self._snapshot(tensor), changes_unseen)
 
     def write(self, tensor: torch.Tensor) -> None:
         """Get a plain tensor ready to be written by the next node."""

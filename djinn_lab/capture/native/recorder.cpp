@@ -172,6 +172,10 @@ PYBIND11_MODULE(djinn_recorder, m) {
         if (inline_bytes) base->inline_bytes = std::string(*inline_bytes), base->has_inline = true;
       }, "The pool's copy begins with these bytes, which travel with the first program that needs them.");
 
+  py::class_<WeakStorage>(m, "WeakStorage")
+      .def(py::init([](const StoragePointer& storage) { return WeakStorage{c10::weak_intrusive_ptr<LazyStorage>(storage)}; }))
+      .def("__call__", [](WeakStorage& weak) { return weak.storage.lock(); }, "The storage, None when it is gone.");
+
   py::class_<Value>(m, "Value")
       .def(py::init([](StoragePointer storage, py::object layout, int64_t offset) {
         return Value{std::move(storage), layout_from_python(layout), offset};

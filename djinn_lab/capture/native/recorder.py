@@ -365,6 +365,7 @@ class NativeRecorder:
     def share(self, plain: torch.Tensor) -> torch.Tensor:
         """A lazy tensor that shares memory with a plain one."""
         self.plain.write_back("a tensor's memory was shared with a lazy one")
+        self.plain.forget(plain)
         return self.memory.share(plain)
 
     @one_thread

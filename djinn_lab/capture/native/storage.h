@@ -79,11 +79,20 @@ class LazyStorage final : public c10::StorageImpl {
     if (!rare) rare = std::make_unique<Rare>();
     return *rare;
   }
+  void release_resources() override;  // while weak references remain
   bool exposed() const { return rare && rare->exposure; }
   bool usable() const { return base && base->usable && covered == nbytes() && !(rare && rare->exposure); }
   bool host_is_current() const { return rare && rare->host && rare->host_version == version; }
   void set_host(at::Storage host);
   void forget_host();
+
+ private:
+  void give_up();
+};
+
+// A reference that does not keep a storage alive.
+struct WeakStorage {
+  c10::weak_intrusive_ptr<LazyStorage> storage;
 };
 
 // Raw reads of memory ask has_storage() first, which is virtual: the bytes are fetched there. Has no fields of its own, so
