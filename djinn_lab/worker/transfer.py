@@ -88,6 +88,8 @@ def store_result(value: int, tensor: torch.Tensor, directory: Path) -> FetchedTe
         tensor = tensor.clone()
     host = tensor.detach().resolve_conj().resolve_neg().cpu()
     meta = TensorMeta(str(host.dtype).removeprefix("torch."), tuple(host.shape), row_major(tuple(host.shape)))
+    if host.dtype is torch.bool:
+        host = host.view(torch.uint8)  # a copy of bools would make each byte 0 or 1; a view can read others
     nbytes = meta.nbytes
     if nbytes <= INLINE_BYTES_MAX:
         flat = torch.empty(host.shape, dtype=host.dtype).copy_(host)  # one element may claim any stride
