@@ -27,7 +27,7 @@ from djinn_lab.capture.arguments import NUMBERS
 from djinn_lab.capture.kernel_layouts import is_device_dependent, kernel_decides
 from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for
 from djinn_lab.capture.signature import Kind, Signature
-from djinn_lab.capture.stand_ins import META, fake, meta, two_elements, zeros, zeros_sharing
+from djinn_lab.capture.stand_ins import META, fake, meta, ones, two_elements, zeros, zeros_sharing
 from djinn_lab.capture.values import Layout, Value
 from djinn_lab.errors import CaptureError
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Leaf, ScalarHole, Template, TensorHole
@@ -191,6 +191,7 @@ class _Call:
 
 
 _ORDINARY = {torch.float32, torch.float64}
+_ZERO_DIVISION = "ZeroDivisionError"
 _DTYPE_WORDS = ("dtype", "scalar type", "data type", "same type", "can't be cast")
 
 
@@ -206,7 +207,19 @@ def _raise_like_eager(call: _Call) -> None:
     """Run once on real zeros, so that type and text are eager's own. Returns when eager accepts the call."""
     with _random_numbers_kept(call.signature), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the worker's to tell
-        call.run(call.arguments(zeros_sharing(call.values), _CPU))
+        try:
+            call.run(call.arguments(zeros_sharing(call.values), _CPU))
+        except RuntimeError as error:
+            if str(error) != _ZERO_DIVISION:  # of these zeros; the data may hold others
+                raise
+
+
+def _tried(call: _Call) -> Any:
+    """What the CPU's kernel returns for stand-ins; None when it takes none, such as a singular matrix."""
+    for stand_in in (zeros, ones):  # valid positions; what can be divided by
+        with _random_numbers_kept(call.signature), suppress(RuntimeError, IndexError):
+            return call.run(call.arguments(stand_in, _CPU))
+    return None
 
 
 @contextmanager
@@ -253,7 +266,7 @@ class ShapeInference:
             if signature.written and call.may_write_twice() and call.is_small():
                 _raise_like_eager(call)  # shape rules do not look at memory
             returned = _as_kernels_return(call, self._returned(call))
-            resized = tuple(call.resized()) if signature.is_out and returned is not _UNKNOWN else ()
+            resized = self._resized(call) if signature.is_out and returned is not _UNKNOWN else ()
         if returned is _UNKNOWN:
             return Plan(template, (), None, dynamic=True)
         return self._describe(signature, template, returned, resized)
@@ -292,7 +305,7 @@ class ShapeInference:
         layouts = elementwise(dtype, inputs)
         if layouts is None and call.is_small():
             with torch._C.DisableTorchFunction():
-                return [Layout.of_tensor(call.run(call.arguments(zeros, _CPU)))]
+                return [Layout.of_tensor(call.run(call.arguments(ones, _CPU)))]
         return layouts
 
     def _elementwise_dtype(self, call: _Call, key: tuple[Any, ...]) -> torch.dtype | None:
@@ -302,19 +315,28 @@ class ShapeInference:
         if kinds not in self._dtypes:
             with torch._C.DisableTorchFunction():
                 try:
-                    returned = call.run(call.arguments(two_elements, META))
+                    returned = call.run(call.arguments(two_elements, _CPU))
                 except Exception:  # noqa: BLE001 - torch's refusal; it will be told for the real shapes
                     returned = None
             known = isinstance(returned, torch.Tensor) and returned.shape in ((), (2,))
             self._dtypes[kinds] = returned.dtype if known else None
         return self._dtypes[kinds]
 
+    def _resized(self, call: _Call) -> tuple[tuple[str, int, Layout], ...]:
+        """What became of the ``out=`` tensors in the run before. Kernels give them strides that torch's shape
+        rules do not know."""
+        resized = tuple(call.resized())
+        if resized and call.is_small() and _tried(call) is not None:
+            return tuple(call.resized())
+        return resized
+
     def _returned(self, call: _Call) -> Any:
         """What the op returns for these layouts: meta tensors where the layout cannot depend on the
         device (ten times faster), else fake CPU tensors. ``_UNKNOWN`` when only the data can tell."""
         if kernel_decides(call.signature, call.values) and call.is_small():
-            with _random_numbers_kept(call.signature), suppress(RuntimeError):  # such as a singular matrix
-                return call.run(call.arguments(zeros, _CPU))
+            returned = _tried(call)
+            if returned is not None:
+                return returned
         device_free = not is_device_dependent(call.signature)
         if call.signature.is_view or (call.signature.returns_tensors and device_free):
             arguments = call.arguments(meta, META)

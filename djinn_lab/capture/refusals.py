@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from djinn_lab.errors import CaptureError
@@ -23,4 +25,13 @@ def refuse_unsupported(tensor: torch.Tensor) -> None:
         raise CaptureError(
             f"a tensor on {tensor.device} cannot be captured.",
             "Move it to the host with .cpu() before the cell.",
+        )
+
+
+def refuse_resized_input(name: str, out: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Torch resizes ``out`` before its kernel reads the inputs: with one memory they would change, too."""
+    if sum(torch._C._is_alias_of(out, tensor) for tensor in tensors) > 1:  # type: ignore[attr-defined]
+        raise CaptureError(
+            f"{name} would resize its out=, whose memory an input shares.",
+            "Give it another out=, or a copy of the input, made with .clone().",
         )

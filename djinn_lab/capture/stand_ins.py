@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from djinn_lab.capture.values import Storage, Value, read_as
+from djinn_lab.capture.values import Layout, Storage, Value, read_as
 
 META = torch.device("meta")
 
@@ -24,7 +24,7 @@ def meta(value: Value) -> torch.Tensor:
 
 def two_elements(value: Value) -> torch.Tensor:
     layout = value.layout
-    return torch.empty((2,) if layout.shape else (), dtype=layout.dtype, device=META)
+    return torch.ones((2,) if layout.shape else (), dtype=layout.dtype)
 
 
 def fake(value: Value) -> torch.Tensor:
@@ -33,9 +33,16 @@ def fake(value: Value) -> torch.Tensor:
 
 
 def zeros(value: Value) -> torch.Tensor:
-    layout = value.layout
+    return _filled(value.layout, 0)
+
+
+def ones(value: Value) -> torch.Tensor:
+    return _filled(value.layout, 1)
+
+
+def _filled(layout: Layout, number: int) -> torch.Tensor:
     elements = max(1, layout.span_bytes // layout.dtype.itemsize)
-    memory = torch.zeros(elements, dtype=layout.dtype)
+    memory = torch.full((elements,), number, dtype=layout.dtype)
     return read_as(memory.as_strided(layout.shape, layout.stride), layout)
 
 

@@ -77,3 +77,91 @@ def test_an_out_that_shares_no_memory_may_grow_outside_a_cell(recorder: Recorder
         out = torch.arange(3.0)
     torch.add(torch.zeros(6), 1, out=out)
     assert out.tolist() == [1.0] * 6
+
+
+@native_only
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_out_that_would_be_resized_while_an_input_shares_its_memory_is_refused(
+    shared: bool, recorder: Recorder
+) -> None:
+    with cell(recorder):
+        x = torch.arange(6.0).view(2, 3) + 1
+        out = x[:] if shared else x
+        with pytest.raises(CaptureError, match="whose memory an input shares"):
+            torch.sum(x, 0, out=out)
+    assert x.tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+
+
+def test_a_resized_out_gets_the_strides_that_the_kernel_gives_it(recorder: Recorder) -> None:
+    x, out = torch.arange(6.0).view(2, 1, 3).transpose(0, 2), torch.zeros(8)
+    with cell(recorder):
+        torch.neg(x, out=out)
+    assert out.stride() == torch.neg(x, out=torch.zeros(8)).stride()
+    assert torch.equal(out.cpu(), -x)
+
+
+@native_only
+def test_an_out_of_no_elements_keeps_its_place_when_it_is_resized(recorder: Recorder) -> None:
+    with cell(recorder):
+        base = torch.zeros(2, 0, 3) + 1
+        out = base.unbind(2)[-1]
+        torch.neg(torch.zeros(2, 0, 1, 3), out=out)
+    assert (out.shape, out.storage_offset()) == ((2, 0, 1, 3), 2)
+
+
+@pytest.mark.parametrize("exponent", [True, 1])
+def test_type_promotion_is_the_kernels_own(exponent: int, recorder: Recorder) -> None:
+    x = torch.tensor([True, False])
+    with cell(recorder):
+        result = x.logical_or(x).pow(exponent)
+    expected = x.pow(exponent)
+    assert (result.dtype, result.tolist()) == (expected.dtype, expected.tolist())
+
+
+@pytest.mark.parametrize("op", ["fmod", "fmod_", "remainder_"])
+def test_zeros_that_stand_in_for_data_are_never_divided_by(op: str, recorder: Recorder) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = getattr(x[0], op)(x[1])
+        return result
+
+    x = torch.tensor([[7, 3], [5, 2]], dtype=torch.uint8)
+    expected = run(x.t().clone())
+    with cell(recorder):
+        result = run(x.t().clone())
+    assert torch.equal(result.cpu(), expected)
+
+
+def test_bytes_of_a_bool_are_fetched_as_they_are(recorder: Recorder) -> None:
+    x = torch.tensor([False, False, True, True])
+    with cell(recorder):
+        flags = x.logical_or(x)
+    with cell(recorder):
+        number = flags.view(torch.float32).fill_(1)
+    assert flags.tolist() == [False, False, True, True]
+    assert number.tolist() == [1.0]
+
+
+@native_only
+def test_memory_that_its_holders_let_grow_is_read_as_far_as_it_was_lazy(recorder: Recorder) -> None:
+    with cell(recorder):
+        x = torch.zeros(0, 3) + 1
+    torch.zeros(()).set_(x.untyped_storage(), 0, (1,))
+    with cell(recorder):
+        result = x.mean(1)
+    assert result.shape == (0,)
+
+
+@native_only
+def test_a_plain_tensor_and_a_lazy_one_of_one_memory_see_what_either_writes(recorder: Recorder) -> None:
+    plain = torch.arange(3.0)
+    with cell(recorder):
+        lazy = torch.zeros(3) + 1
+        doubled = plain * 2
+        lazy.data = plain
+        plain.add_(1)
+        assert lazy.tolist() == [1.0, 2.0, 3.0]
+        lazy.mul_(2)
+        again = plain * 2
+    assert doubled.tolist() == [0.0, 2.0, 4.0]
+    assert again.tolist() == [4.0, 8.0, 12.0]
+    assert plain.tolist() == lazy.tolist() == [2.0, 4.0, 6.0]

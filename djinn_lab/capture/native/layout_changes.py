@@ -11,6 +11,8 @@ import torch
 from djinn_lab.capture.inference import Plan
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import all_of
+from djinn_lab.capture.on_host import tensors_in
+from djinn_lab.capture.refusals import refuse_resized_input
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.trees import map_tensors
@@ -20,7 +22,7 @@ from djinn_lab.errors import CaptureError
 if TYPE_CHECKING:
     from djinn_lab.capture.native.recorder import NativeRecorder
 
-_EMPTY_STRIDED = torch.ops.aten.empty_strided.default
+_EMPTY = torch.ops.aten.empty.memory_format
 _COPY = torch.ops.aten.copy_.default
 _RESIZE = ("aten.resize_.default", "aten.resize_as_.default")
 
@@ -51,6 +53,7 @@ class LayoutChanges:
         for name, place, layout in plan.resized:
             argument = signature.argument(name, args, kwargs)
             tensor = argument[place] if isinstance(argument, (list, tuple)) else argument
+            refuse_resized_input(signature.name, tensor, tensors_in(args, kwargs))
             if native.is_lazy(tensor):
                 self._resize(tensor, layout)
             else:
@@ -98,9 +101,9 @@ class LayoutChanges:
         if layout is value.layout:
             return
         end = value.offset * layout.dtype.itemsize + layout.span_bytes
-        if end <= value.storage.nbytes:
+        if end <= value.storage.nbytes or not layout.numel:
             native.look_at(tensor, native.Value(value.storage, layout, value.offset))
-        elif value.storage.nbytes and shared:
+        elif shared:
             raise CaptureError(
                 f"a tensor resized to {layout.shape} needs more memory, which it shares with others.",
                 "Make a new tensor of that shape and copy into it.",
@@ -110,26 +113,22 @@ class LayoutChanges:
 
     def _grow(self, tensor: torch.Tensor, value: Any, layout: Layout) -> None:
         """Give a lazy tensor new memory, which begins with what it had."""
-        old = value.storage
-        elements = old.nbytes // layout.dtype.itemsize
-        if not self._recorder.capturing:
+        old, memory = value.storage, self._recorder.memory
+        held = old.nbytes // layout.dtype.itemsize
+        elements = value.offset + layout.span_bytes // layout.dtype.itemsize
+        if self._recorder.capturing:
+            options = {"dtype": layout.dtype, "device": torch.device("cpu")}
+            made = native.record(_EMPTY, ([elements],), options)
+            if held:
+                memory.ready(old)
+                flat = Layout.of(layout.dtype, (held,), (1,))
+                begins = native.wrap(native.Value(native.storage_of(made), flat, 0))
+                native.record(_COPY, (begins, native.wrap(all_of(old, layout.dtype))), {})
+        else:
             with paused():
-                [plain] = self._recorder.memory.fetch([all_of(old, layout.dtype)], "resize")
-                grown = plain.clone().resize_(layout.shape)
-                native.look_at(tensor, native.value_of(self._recorder.memory.adopt(grown, "activation")))
-            return
-        made = self._new(layout)
-        if elements:
-            self._recorder.memory.ready(old)
-            flat = Layout.of(layout.dtype, (elements,), (1,))
-            begins = native.wrap(native.Value(native.storage_of(made), flat, 0))
-            native.record(_COPY, (begins, native.wrap(all_of(old, layout.dtype))), {})
-        native.look_at(tensor, native.value_of(made))
-
-    def _new(self, layout: Layout) -> torch.Tensor:
-        options = {"dtype": layout.dtype, "device": torch.device("cpu")}
-        made: torch.Tensor = native.record(_EMPTY_STRIDED, (list(layout.shape), list(layout.stride)), options)
-        return made
+                [plain] = memory.fetch([all_of(old, layout.dtype)], "resize")
+                made = memory.adopt(plain.clone().resize_(elements), "activation")
+        native.look_at(tensor, native.Value(native.storage_of(made), layout, value.offset))
 
 
 def _meta_of_lazy(tensor: torch.Tensor) -> torch.Tensor:

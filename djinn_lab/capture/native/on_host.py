@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import HostMemory, host_view
 from djinn_lab.capture.on_host import math_bits, restore_identity, tensors_in
+from djinn_lab.capture.refusals import refuse_resized_input
 from djinn_lab.capture.signature import signature_of
 from djinn_lab.capture.trees import map_tensors
 from djinn_lab.capture.values import Layout
@@ -64,6 +65,8 @@ def run(memory: HostMemory, func: OpOverload, args: tuple[Any, ...], kwargs: dic
         for tensor in written:
             native.storage_of(tensor).written_on_host()
     for tensor in written if signature.is_out else ():
+        if plain(tensor).shape != tensor.shape:
+            refuse_resized_input(signature.name, tensor, tensors_in(args, kwargs))
         _give_back(memory, tensor, plain(tensor), id(tensor) in shared)
     inputs = {tensor.untyped_storage().data_ptr() for tensor in plains.values()}
     return restore_identity(signature, returned, args, kwargs, inputs)
@@ -81,7 +84,7 @@ def _give_back(memory: HostMemory, tensor: torch.Tensor, result: torch.Tensor, s
         value = native.Value(storage, layout, value.offset)
         native.look_at(tensor, value)
         host_view(value).copy_(result)
-    elif storage.nbytes and (shared or storage.exposure is not None):
+    elif shared or storage.exposure is not None:
         raise CaptureError(
             f"out= resized to {layout.shape} needs more memory, which it shares with others.",
             "Make a new tensor of that shape and copy into it.",
