@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from djinn_lab.capture.arguments import NUMBERS
-from djinn_lab.capture.kernel_layouts import is_device_dependent, kernel_decides
+from djinn_lab.capture.kernel_layouts import is_device_dependent, kernel_decides, refuses_only_shapes
 from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for
 from djinn_lab.capture.signature import Kind, Signature
 from djinn_lab.capture.stand_ins import META, fake, meta, ones, two_elements, zeros, zeros_sharing
@@ -337,6 +337,8 @@ class ShapeInference:
             returned = _tried(call)
             if returned is not None:
                 return returned
+            if refuses_only_shapes(call.signature):
+                _raise_like_eager(call)
         device_free = not is_device_dependent(call.signature)
         if call.signature.is_view or (call.signature.returns_tensors and device_free):
             arguments = call.arguments(meta, META)

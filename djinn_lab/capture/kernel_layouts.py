@@ -47,6 +47,11 @@ def kernel_decides(signature: Signature, values: Sequence[Value]) -> bool:
     )
 
 
+def refuses_only_shapes(signature: Signature) -> bool:
+    """Does its CPU kernel refuse shapes that torch's rule accepts, and no values?"""
+    return signature.name.startswith("aten.normal.")
+
+
 def _may_try(signature: Signature, layouts: Sequence[Layout]) -> bool:
     """Is it cheap, and do the shapes not depend on the data?"""
     packet = signature.func._overloadpacket

@@ -32,12 +32,18 @@ _KINDS = {
     "float": Kind.SCALAR,
     "List[number": Kind.SCALAR_LIST,
 }
+BROADCASTS_SELF = "aten.addbmm_.default"
+"""Gives the tensor that it writes the broadcast shape."""
+LEAVES_CONJUGATE = "aten.linalg_lu_solve.out"
+"""May set the conjugate bit of its ``out=``."""
 _SPECIAL = {
     "aten.detach.default",
     "aten.alias.default",
     "aten.lift_fresh.default",
     "aten._pack_padded_sequence.default",
     "aten.mkldnn_rnn_layer.default",
+    BROADCASTS_SELF,
+    LEAVES_CONJUGATE,
 }
 _IN_TRUTH = {
     torch.ops.aten.unsafe_split.Tensor: torch.ops.aten.split.Tensor,
@@ -79,8 +85,8 @@ def _as_view(func: OpOverload) -> OpOverload | None:
 class Signature:
     """``ordinary``: recorded as it is whenever its first argument is lazy. ``kinds`` by position and
     ``keyword_kinds`` by name. ``written``: argument names whose memory the op writes.
-    ``is_out``: writes to ``out=`` arguments. ``return_aliases[i]``: (argument name, is a write) for the i-th
-    return, or None when it is fresh memory."""
+    ``is_out``: writes to ``out=`` arguments. ``may_resize``: what it writes may get another shape.
+    ``return_aliases[i]``: (argument name, is a write) for the i-th return, None when it is fresh memory."""
 
     __slots__ = (
         "as_view",
@@ -91,6 +97,7 @@ class Signature:
         "is_view",
         "keyword_kinds",
         "kinds",
+        "may_resize",
         "mutates_layout",
         "name",
         "names",
@@ -134,6 +141,7 @@ class Signature:
             argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
             for argument in schema.arguments
         )
+        self.may_resize = self.is_out or self.name == BROADCASTS_SELF
         self.random = RANDOM in func.tags
         self.generator = Kind.GENERATOR in self.kinds
         self.mutates_layout = torch.Tag.inplace_view in func.tags or schema.name in (

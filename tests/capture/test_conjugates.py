@@ -69,3 +69,20 @@ def test_kernels_on_the_host_use_conjugates_of_their_own(recorder: Recorder) -> 
     with cell(recorder):
         torch.linalg.lstsq(a, b, driver="gels", out=tuple(outs))
     assert torch.equal(outs[1], expected)
+
+
+@pytest.mark.native_recorder(reason="the Python recorder keeps the bit as it was")
+@pytest.mark.parametrize("given", ["right", "empty", "lazy"])
+def test_an_out_that_torch_leaves_conjugate_is_conjugate(given: str, recorder: Recorder) -> None:
+    factor, pivots = torch.linalg.lu_factor(torch.randn(3, 3, dtype=torch.complex64))
+    sides = torch.randn(4, 3, dtype=torch.complex64)
+    expected, out = (torch.ones(0 if given == "empty" else (4, 3), dtype=torch.complex64) for _ in range(2))
+    torch.linalg.lu_solve(factor, pivots, sides, left=False, out=expected)
+    with cell(recorder):
+        out = out.clone() if given == "lazy" else out
+        torch.linalg.lu_solve(factor, pivots, sides, left=False, out=out)
+        doubled = out * 2
+    assert out.is_conj()
+    assert expected.is_conj()
+    assert torch.equal(out.cpu(), expected)
+    assert torch.equal(doubled.cpu(), expected * 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import io
 import pickle
 import warnings
@@ -31,6 +32,8 @@ def _encoder() -> nn.TransformerEncoder:
     return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
 
 
+ctypes.pythonapi.PyCapsule_GetPointer.restype = ctypes.c_void_p
+ctypes.pythonapi.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _PADDING = torch.tensor([[False, False, False, True, True], [False] * 5])
 
 
@@ -45,6 +48,29 @@ def test_inference_mode_copies_are_no_aliases(recorder: Recorder) -> None:
             return [x, y, x.t().reshape(4), x.to(torch.float64), x.t().flatten(), *views]
 
     check_cell(recorder, body)
+
+
+@native_only
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_lengths_that_torch_puts_into_a_tensor_itself_arrive(reduction: str, recorder: Recorder) -> None:
+    def body(x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        log_probs = (x * 1).log_softmax(2)
+        return nn.functional.ctc_loss(log_probs, targets, (7, 6), (3, 2), reduction=reduction)
+
+    check_cell(recorder, body, torch.randn(7, 2, 5), torch.tensor([[1, 2, 3], [4, 1, 0]]))
+
+
+@native_only
+def test_what_compiled_code_writes_by_address_is_seen(recorder: Recorder) -> None:
+    with cell(recorder):
+        x = torch.ones(3) * 2
+        capsule = torch._C._to_dlpack(x)
+        record = ctypes.pythonapi.PyCapsule_GetPointer(ctypes.py_object(capsule), b"dltensor")
+        address = ctypes.c_void_p.from_address(record).value
+        ctypes.c_float.from_address(address).value = 7.0
+        doubled = x * 2
+    assert x.tolist() == [7, 2, 2]
+    assert doubled.tolist() == [14, 4, 4]
 
 
 @native_only

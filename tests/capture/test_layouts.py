@@ -40,3 +40,39 @@ def test_results_are_laid_out_as_eager_lays_them(name: str, swapped: bool, recor
     assert found.stride() == expected.stride()
     assert torch.equal(found.cpu(), expected)
     assert torch.equal(total.cpu(), expected.sum((0, 1)))
+
+
+_FACTOR, _PIVOTS = torch.linalg.lu_factor(torch.randn(3, 3, generator=torch.Generator().manual_seed(0)) + 4)
+_SIDES = torch.arange(12.0).view(3, 4)
+INTO: dict[str, Callable[[torch.Tensor], object]] = {
+    "cholesky_inverse": lambda out: torch.cholesky_inverse(torch.eye(3) + 1, out=out),
+    "lu_solve": lambda out: torch.linalg.lu_solve(_FACTOR, _PIVOTS, _SIDES, out=out),
+    "ldl_solve": lambda out: torch.linalg.ldl_solve(_FACTOR, _PIVOTS, _SIDES, out=out),
+    "more rows than columns": lambda out: torch.linalg.lstsq(
+        _SIDES.t(),
+        _SIDES.t(),
+        out=(out, torch.empty(0), torch.empty(0, dtype=torch.int64), torch.empty(0)),
+        driver="gels",
+    ),
+}
+
+
+@pytest.mark.native_recorder(reason="the Python recorder lays some of them out row-major")
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", INTO)
+def test_an_empty_out_gets_the_columns_of_lapack(name: str, lazy: bool, recorder: Recorder) -> None:
+    expected, given = torch.empty(0), torch.empty(0)
+    INTO[name](expected)
+    with cell(recorder):
+        given = given.clone() if lazy else given
+        INTO[name](given)
+    assert given.stride() == expected.stride()
+    assert torch.equal(given.cpu(), expected)
+
+
+def test_angles_of_transposed_complex_numbers_are_row_major(recorder: Recorder) -> None:
+    x = torch.randn(3, 2, dtype=torch.complex64).t()
+    with cell(recorder):
+        found = x.angle()
+    assert found.stride() == x.angle().stride() == (3, 1)
+    assert torch.equal(found.cpu(), x.angle())

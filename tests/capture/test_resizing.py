@@ -98,3 +98,40 @@ def test_an_out_that_only_data_can_size_becomes_the_result(recorder: Recorder) -
         assert out.shape == (2, 1)
         doubled = out * 2
     assert doubled.cpu().tolist() == [[2], [6]]
+
+
+@pytest.mark.native_recorder(reason="the Python recorder keeps the shape")
+@pytest.mark.parametrize("lazy", [False, True])
+def test_addbmm_in_place_takes_the_broadcast_shape(lazy: bool, recorder: Recorder) -> None:
+    first, second = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    x = torch.ones(1)
+    expected = x.clone().addbmm_(first, second)
+    with cell(recorder):
+        x = x.clone() if lazy else x
+        assert x.addbmm_(first, second) is x
+        assert x.shape == (3, 5)
+        doubled = x * 2
+    assert torch.equal(x.cpu(), expected)
+    assert torch.equal(doubled.cpu(), expected * 2)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_an_out_of_another_shape_is_refused_by_normal(lazy: bool, recorder: Recorder) -> None:
+    out = torch.empty(0)
+    with cell(recorder), pytest.raises(RuntimeError, match="must match the size"):
+        torch.normal(torch.zeros(2, 3), 1.0, out=out.clone() if lazy else out)
+
+
+@pytest.mark.native_recorder(reason="the Python recorder raises it at the cell's end")
+def test_a_view_beyond_its_memory_is_refused_like_eager(recorder: Recorder) -> None:
+    x = torch.ones(5)
+    with cell(recorder):
+        lazy = x.clone()
+        assert lazy[:2].as_strided((2, 2), (1, 2), 1).shape == (2, 2)
+        for made in (lazy, lazy[1:]):
+            with pytest.raises(RuntimeError, match="out of bounds for storage of size 20"):
+                made.as_strided((2, 2), (1, 2), 2)
+            with pytest.raises(RuntimeError, match="out of bounds for storage of size 20"):
+                made.as_strided_((2, 2), (1, 2), 2)
+    with pytest.raises(RuntimeError, match="out of bounds for storage of size 20"):
+        lazy.as_strided((2, 2), (1, 2), 2)

@@ -152,22 +152,31 @@ class HostMemory:
 
     def window(self, value: Any, cause: str) -> torch.Tensor:
         """A plain tensor that shares memory with ``value``, as long as it lives."""
-        storage = value.storage
-        self.fetch_whole([storage], cause)
+        self.fetch_whole([value.storage], cause)
+        self._expose(value.storage)
+        with paused():
+            return host_view(value)
+
+    def show(self, storage: Any) -> None:
+        """Bring the bytes over for C++ code that takes their address: torch's own fills small tensors so."""
+        if storage.just_allocated:
+            storage.host = torch.UntypedStorage(storage.nbytes)
+            storage.written_on_host()
+        else:
+            self.fetch_whole([storage], "memory read")
+            self._expose(storage)
+
+    def _expose(self, storage: Any) -> None:
         if storage.exposure is None:
             storage.exposure = Exposure(_digest(storage))
             self._exposed.append(native.WeakStorage(storage))
-        with paused():
-            return host_view(value)
 
     def share_between_processes(self, storage: Any) -> None:
         """Move the host's copy to memory that processes share; they may write it unseen."""
         self.fetch_whole([storage], "share_memory_")
         with paused():
             storage.host.share_memory_()
-            if storage.exposure is None:
-                storage.exposure = Exposure(_digest(storage))
-                self._exposed.append(native.WeakStorage(storage))
+            self._expose(storage)
         storage.exposure.for_good = True
 
     def share(self, plain: torch.Tensor) -> torch.Tensor:
@@ -175,9 +184,8 @@ class HostMemory:
         with paused():
             lazy = self.adopt(plain, "input")
         storage = native.storage_of(lazy)
-        storage.exposure = Exposure(_digest(storage))
+        self._expose(storage)
         storage.exposure.for_good = not plain.untyped_storage().resizable()
-        self._exposed.append(native.WeakStorage(storage))
         return lazy
 
     def refresh(self, storage: Any) -> None:

@@ -53,7 +53,7 @@ def run(memory: HostMemory, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     plains = dict(zip(map(id, lazies), memory.fetch(values, cause), strict=True))
     for tensor in written:
         view = host_view(native.value_of(tensor))
-        plains[id(tensor)] = view.clone() if signature.is_out else view  # torch may resize an out=
+        plains[id(tensor)] = view.clone() if signature.may_resize else view
 
     def plain(tensor: torch.Tensor) -> torch.Tensor:
         return plains.get(id(tensor), tensor)
@@ -64,7 +64,7 @@ def run(memory: HostMemory, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     finally:
         for tensor in written:
             native.storage_of(tensor).written_on_host()
-    for tensor in written if signature.is_out else ():
+    for tensor in written if signature.may_resize else ():
         if plain(tensor).shape != tensor.shape:
             refuse_resized_input(signature.name, tensor, tensors_in(args, kwargs))
         _give_back(memory, tensor, plain(tensor), id(tensor) in shared)
@@ -73,10 +73,10 @@ def run(memory: HostMemory, func: OpOverload, args: tuple[Any, ...], kwargs: dic
 
 
 def _give_back(memory: HostMemory, tensor: torch.Tensor, result: torch.Tensor, shared: bool) -> None:
-    """Write what an ``out=`` tensor became to it and to whatever shares its memory."""
+    """Write what a tensor became to it and to whatever shares its memory."""
     value = native.value_of(tensor)
     storage = value.storage
-    if result.shape == tensor.shape:
+    if result.shape == tensor.shape and result.is_conj() == tensor.is_conj():
         host_view(value).copy_(result)
         return
     layout = Layout.of_tensor(result)
@@ -86,8 +86,8 @@ def _give_back(memory: HostMemory, tensor: torch.Tensor, result: torch.Tensor, s
         host_view(value).copy_(result)
     elif shared or storage.exposure is not None:
         raise CaptureError(
-            f"out= resized to {layout.shape} needs more memory, which it shares with others.",
+            f"a tensor resized to {layout.shape} needs more memory, which it shares with others.",
             "Make a new tensor of that shape and copy into it.",
         )
     else:
-        native.look_at(tensor, native.value_of(memory.adopt_copy(result)))
+        native.look_at(tensor, native.value_of(memory.adopt(result.detach(), "input")))

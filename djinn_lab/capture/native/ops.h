@@ -39,7 +39,7 @@ struct Plan {
   c10::SmallVector<uint64_t, 16> key;
   std::string packed;  // msgpack of the wire's Template
   int n_inputs = 0, n_scalars = 0, n_new = 0;
-  bool simple = false, dynamic = false, random = false, resizes = false;
+  bool simple = false, dynamic = false, random = false, resizes = false, reaches = false;
   enum class Shape : uint8_t { single, several, list, nothing } shape = Shape::single;
   c10::SmallVector<Out, 2> outs;
   c10::SmallVector<IValue, 1> literals;

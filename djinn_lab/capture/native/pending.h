@@ -354,6 +354,12 @@ inline uint64_t Recorder::push(const Plan* plan, const Call& call) {
   return next_id_;
 }
 
+inline bool Recorder::is_just_allocated(const LazyStorage* storage) const {
+  if (positions_.empty() || !storage->base || storage->base->state != State::pending) return false;
+  auto* word = words_.data() + positions_.back();
+  return word[2] == storage->base->id && reinterpret_cast<const Plan*>(word[0])->name.starts_with("aten.empty");
+}
+
 inline void pack_scalars(Writer& writer, const uint64_t* word, int count) {
   writer.array(size_t(count));
   for (int i = 0; i < count; i++) {

@@ -136,6 +136,10 @@ PYBIND11_MODULE(djinn_recorder, m) {
              if (s.rare) s.rare->host_version = s.version;
              s.recorder->drop_base(&s);
            })
+      .def_property_readonly("just_allocated", [](LazyStorage& s) {
+        std::lock_guard<std::mutex> guard(lock);
+        return s.recorder->is_just_allocated(&s);
+      })
       .def_property_readonly("covered", [](LazyStorage& s) { return int64_t(s.covered); })
       .def("take_base", [](LazyStorage& s, LazyStorage& other) {
         std::lock_guard<std::mutex> guard(lock);
@@ -315,6 +319,8 @@ PYBIND11_MODULE(djinn_recorder, m) {
     return py::reinterpret_borrow<py::object>(storage_of(tensor.unsafeGetTensorImpl())->recorder->owner);
   });
   m.def("wrap", [](const Value& value, std::optional<Tensor> base) {
+    auto* layout = value.layout;
+    at::native::checkInBoundsForStorage<int64_t>(layout->sizes, layout->strides, value.offset, layout->meta, c10::Storage(value.storage));
     return new_tensor(value.layout, value.offset, value.storage, base ? base->unsafeGetTensorImpl() : nullptr);
   }, py::arg("value"), py::arg("base") = std::nullopt);
   m.def("look_at", [](const Tensor& tensor, const Value& value) { look_at(tensor, value.storage, value.layout, value.offset); },

@@ -84,6 +84,7 @@ class Recorder {
   Base* new_base(LazyStorage* storage, State state);
   uint64_t id_of(LazyStorage* storage, const Layout* layout, int64_t offset);  // records a view where there is none
   bool find_id(LazyStorage* storage, const TensorImpl* impl, Input& input);
+  bool is_just_allocated(const LazyStorage* storage) const;  // the last node makes it, and leaves its bytes undefined
   uint64_t note_view(LazyStorage* storage, const Layout* layout, int64_t offset);  // a new id, for a node to come
   Twin* find_twin(const TensorImpl* impl);
   void forget_twins(const c10::StorageImpl* memory);

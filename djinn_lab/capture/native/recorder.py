@@ -42,7 +42,7 @@ from djinn_lab.capture.on_host import (
 )
 from djinn_lab.capture.packed_sequences import PACK, pack
 from djinn_lab.capture.segment import Segment, paused, pauses
-from djinn_lab.capture.signature import Signature, signature_of
+from djinn_lab.capture.signature import BROADCASTS_SELF, LEAVES_CONJUGATE, Signature, signature_of
 from djinn_lab.capture.turns import one_thread
 from djinn_lab.capture.values import Layout
 from djinn_lab.errors import CaptureError, UserError
@@ -67,6 +67,13 @@ def _describe(func: OpOverload) -> dict[str, Any]:
         "scalar_factory": func is _aten.scalar_tensor.default,
         "written": list(signature.written),
     }
+
+
+def _changes_layout_unseen(signature: Signature, args: tuple[Any, ...]) -> bool:
+    """Does the op give the tensor that it writes a layout which no shape rule tells?"""
+    if signature.name == BROADCASTS_SELF:
+        return bool(args[0].shape != args[1].shape[1:2] + args[2].shape[2:3])
+    return signature.name == LEAVES_CONJUGATE and bool(args[0].is_complex())
 
 
 class NativeRecorder:
@@ -137,6 +144,7 @@ class NativeRecorder:
             return run_on_host(func, args, kwargs)
         if (
             not signature.on_pool
+            or _changes_layout_unseen(signature, args)
             or has_generator(signature, args, kwargs)
             or any(tensor.is_nested or tensor.layout is not torch.strided for tensor in tensors)
             or self._writes_shown(signature, args, kwargs, tensors)
@@ -292,8 +300,8 @@ class NativeRecorder:
 
     @one_thread
     def materialize(self, storage: Any) -> None:
-        """Something is about to read the memory itself."""
-        self.memory.fetch_whole([storage], "memory read")
+        """Something is about to read the memory itself, or to write it."""
+        self.memory.show(storage)
 
     def enter_root(self, module: torch.nn.Module) -> Any:
         """The paths of all modules below one that the cell calls."""

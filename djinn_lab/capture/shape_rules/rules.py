@@ -23,6 +23,7 @@ _LAID_OUT_OTHERWISE = {
     f"aten.{name}"
     for name in (
         "_conj_physical.default",
+        "angle.default",
         "clone.default",
         "conj_physical.default",
         "deg2rad.default",
