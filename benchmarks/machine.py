@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,3 +58,13 @@ def cpu_model() -> str:
 
 def now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
+
+
+def checkout_commit() -> str:
+    """The commit of the checkout, with a plus sign when files differ from it."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
+    changed = subprocess.run(
+        [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False
+    ).stdout
+    return head.strip() + ("+" if changed else "")

@@ -11,7 +11,6 @@ import argparse
 import json
 import re
 import shutil
-import subprocess
 import tempfile
 from collections import Counter
 from dataclasses import asdict
@@ -23,11 +22,11 @@ from typing import Any
 from comparison import Answer, compare, run_child
 from real_pool import PoolUnderTest
 
-from benchmarks.machine import now, this_machine
+from benchmarks.machine import checkout_commit, now, this_machine
+from djinn_lab.capture.recorders import chosen
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS = HERE.parents[2] / "benchmarks" / "results"
 ROUNDS = 2
 POOL_MEMORY_BYTES = 4 * 2**30
 
@@ -46,7 +45,7 @@ def main() -> None:
         if not options.only or any(part in path.stem for part in options.only)
     ]
     out = options.out or RESULTS / f"libraries-{this_machine().slug}-{now().date()}.json"
-    machine, commit, started = this_machine(), _commit(), now()
+    machine, commit, started = this_machine(), checkout_commit(), now()
     items = []
     with tempfile.TemporaryDirectory(prefix="djinn-pool-") as directory:
         with PoolUnderTest(Path(directory), devices="cpu:1", memory_bytes=POOL_MEMORY_BYTES) as pool:
@@ -57,6 +56,7 @@ def main() -> None:
         "what": "programs of libraries, plain against one %%djinn cell on a real pool",
         "machine": asdict(machine),
         "commit": commit,
+        "recorder": chosen(),
         "date": started.isoformat(),
         "libraries": {name: version(name) for name in _libraries()},
         "counts": dict(Counter(item["outcome"] for item in items)),
@@ -127,16 +127,6 @@ def _median(items: list[dict[str, Any]], key: str) -> float | None:
 def _libraries() -> list[str]:
     lines = ["torch", *(HERE / "requirements.txt").read_text().splitlines()]
     return [line for line in lines if re.match(r"\w", line)]
-
-
-def _commit() -> str:
-    """The commit of the checkout, with a plus sign when files differ from it."""
-    git = ["git", "-C", str(ROOT)]
-    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
-    changed = subprocess.run(
-        [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False
-    ).stdout
-    return head.strip() + ("+" if changed else "")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ import torch
 import transformers
 from architectures import FAMILIES, model_types
 
-from benchmarks.machine import now, this_machine
+from benchmarks.machine import checkout_commit, now, this_machine
+from djinn_lab.capture.recorders import chosen
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[2] / "benchmarks" / "results"
@@ -72,6 +73,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=150, metavar="S", help="seconds an architecture")
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/models-<machine>-<date>.json")
     options = parser.parse_args()
+    commit = checkout_commit()
     child = Child(options.budget)
     found: list[dict[str, Any]] = []
     for family in options.family or FAMILIES:
@@ -83,7 +85,7 @@ def main() -> None:
             print(_line(answer), flush=True)
     child.close()
     out = options.out or RESULTS / f"models-{this_machine().slug}-{now().date()}.json"
-    report = _report(found)
+    report = {"commit": commit, "recorder": chosen(), **_report(found)}
     out.write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(report["counts"], indent=1))
     print(out)

@@ -17,7 +17,8 @@ from sweeps.operators.samples import dtypes, operators, samples
 from sweeps.operators.tally import Tally
 from sweeps.operators.variants import KINDS, Variant, gradients, variants
 
-from benchmarks.machine import now, this_machine
+from benchmarks.machine import checkout_commit, now, this_machine
+from djinn_lab.capture.recorders import chosen
 
 VIEW_SAMPLES = 8
 """Of each operator and dtype, so many samples, evenly spread, are also called on views."""
@@ -75,13 +76,15 @@ def main() -> int:
     options = parser.parse_args()
     options.kinds = tuple(options.kinds.split(","))
     torch.set_num_threads(1)
-    started = time.monotonic()
+    started, commit = time.monotonic(), checkout_commit()
     tally = sweep(options) if options.merge is None else _merged(options.merge)
     content: dict[str, Any] = {
         "format": 1,
         "finished_at": now().isoformat(),
         "seconds": round(time.monotonic() - started + sum(map(_seconds, options.merge or ()))),
         "machine": asdict(this_machine()),
+        "commit": commit,
+        "recorder": chosen(),
         "kinds": options.kinds,
         "operators": len(operators(options.only)),
         "summary": tally.summary(),

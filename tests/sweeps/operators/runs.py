@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,10 @@ UNINITIALISED = frozenset(
 """Operators that return memory as they find it."""
 
 
+FILLINGS = (0x00, 0x01, 0x7F, 0xFE, 0xFF) * 4
+"""What torch may find where it initialises nothing."""
+_LIBC = ctypes.CDLL(None)
+_M_PERTURB = -6
 _ANOTHER_THREAD = ThreadPoolExecutor(1)
 
 
@@ -105,10 +110,9 @@ def _shifted(memory: torch.Tensor, elements: int) -> torch.Tensor:
 
 def _explained(verdict: Verdict, variant: Variant, eager: Outcome, captured: Outcome) -> Verdict:
     """Does eager torch itself give other values again, with other memory to pick up or to lie in?"""
-    for attempt in range(1, 21):
-        left = [torch.full((size % 32 + 1,), attempt % 3, dtype=torch.int32) for size in range(1000)]
-        del left  # for whatever torch does not initialise
-        again = _eager(variant) if attempt % 2 else _ANOTHER_THREAD.submit(_eager, variant).result()
+    for attempt, byte in enumerate(FILLINGS):
+        with _allocations_filled(byte):
+            again = _eager(variant) if attempt % 2 else _ANOTHER_THREAD.submit(_eager, variant).result()
         if compare(eager, again).outcome == WRONG_VALUE:
             return Verdict(UNDEFINED)
     if not nearly_equal(eager, captured):
@@ -117,6 +121,16 @@ def _explained(verdict: Verdict, variant: Variant, eager: Outcome, captured: Out
         if compare(eager, _eager(variant, shift)).outcome == WRONG_VALUE:
             return Verdict(MOVED, verdict.reason)
     return Verdict(ROUNDED, verdict.reason)
+
+
+@contextmanager
+def _allocations_filled(byte: int) -> Iterator[None]:
+    """All memory that the C library gives out holds ``byte``, except what its threads keep for themselves."""
+    _LIBC.mallopt(_M_PERTURB, ~byte & 0xFF)
+    try:
+        yield
+    finally:
+        _LIBC.mallopt(_M_PERTURB, 0)
 
 
 def _layouts(leaves: list[Any]) -> list[Layout | None]:
