@@ -58,7 +58,6 @@ def test_captured_equals_eager(part: int, bench: Any) -> None:
     import torch
     from sweeps.operators.outcomes import REFUSED as REFUSED_WITH_ADVICE
     from sweeps.operators.outcomes import RIGHT
-    from sweeps.operators.runs import UNINITIALISED
     from sweeps.operators.samples import operators
 
     different, called = [], 0
@@ -66,7 +65,7 @@ def test_captured_equals_eager(part: int, bench: Any) -> None:
         if torch.float32 not in op.supported_dtypes("cpu"):
             continue
         for variant, mode in _chosen(op, zlib.crc32(op.formatted_name.encode())):
-            verdict = bench.judge(variant, mode, op.name not in UNINITIALISED)
+            verdict = bench.judge(variant, mode)
             called += 1
             expected = (REFUSED_WITH_ADVICE, *RIGHT) if op.formatted_name in REFUSED else RIGHT
             if verdict.outcome not in expected:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sweeps.operators.runs import MODES, UNINITIALISED, Bench
+from sweeps.operators.runs import MODES, Bench
 from sweeps.operators.samples import dtypes, operators, samples
 from sweeps.operators.tally import Tally
 from sweeps.operators.variants import KINDS, Variant, gradients, variants
@@ -49,7 +49,7 @@ def sweep(options: argparse.Namespace) -> Tally:
                 continue
             for index, variant in calls(op, dtype, options.kinds):
                 for mode in MODES:
-                    verdict = bench.judge(variant, mode, op.name not in UNINITIALISED)
+                    verdict = bench.judge(variant, mode)
                     name = str(dtype).removeprefix("torch.")
                     tally.add(op.formatted_name, name, index, variant.name, mode, verdict)
         done = tally.summary()

@@ -95,8 +95,7 @@ def memory_of(leaves: list[Any]) -> list[int]:
     return found
 
 
-def compare(eager: Outcome, captured: Outcome, values: bool = True) -> Verdict:
-    """``values`` False: compare layouts only."""
+def compare(eager: Outcome, captured: Outcome) -> Verdict:
     if isinstance(captured, Raised):
         return _compare_raised(eager, captured.error)
     if isinstance(eager, Raised):
@@ -108,8 +107,6 @@ def compare(eager: Outcome, captured: Outcome, values: bool = True) -> Verdict:
             return Verdict(WRONG_LAYOUT, f"{_layout(other)} for {_layout(one)}")
     if eager.memory != captured.memory:
         return Verdict(WRONG_MEMORY, f"memory shared like {captured.memory} for {eager.memory}")
-    if not values:
-        return Verdict(UNDEFINED)
     for position, (want, got) in enumerate(zip(eager.leaves, captured.leaves, strict=True)):
         difference = _difference(want, got)
         if difference:

@@ -34,12 +34,6 @@ from djinn_lab.capture.recorders import Recorder, make_recorder
 
 MODES = ("plain", "lazy")
 """Inputs made before the cell, and inputs that a captured cell made."""
-UNINITIALISED = frozenset(
-    ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
-)
-"""Operators that return memory as they find it."""
-
-
 FILLINGS = (0x00, 0x01, 0x7F, 0xFE, 0xFF) * 4
 """What torch may find where it initialises nothing."""
 _LIBC = ctypes.CDLL(None)
@@ -53,13 +47,12 @@ class Bench:
     def __init__(self) -> None:
         self._recorder: Recorder | None = None
 
-    def judge(self, variant: Variant, mode: str, defined: bool = True) -> Verdict:
-        """``defined`` False: eager's own values mean nothing."""
+    def judge(self, variant: Variant, mode: str) -> Verdict:
         with _quiet():
             eager = _eager(variant)
             captured = self._captured(variant, mode)
-            verdict = compare(eager, captured, defined)
-            if defined and verdict.outcome == WRONG_VALUE:
+            verdict = compare(eager, captured)
+            if verdict.outcome == WRONG_VALUE:
                 verdict = _explained(verdict, variant, eager, captured)
         return verdict
 
