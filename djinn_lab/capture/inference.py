@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import (
 
 from djinn_lab.capture.arguments import NUMBERS
 from djinn_lab.capture.kernel_layouts import is_device_dependent, kernel_decides, refuses_only_shapes
-from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for
+from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for, stays_as_it_is
 from djinn_lab.capture.signature import Kind, Signature
 from djinn_lab.capture.stand_ins import META, fake, meta, ones, two_elements, zeros, zeros_sharing
 from djinn_lab.capture.values import Layout, Value
@@ -257,9 +257,12 @@ class ShapeInference:
         call = _Call(signature, args, kwargs, values)
         with torch._C.DisableTorchFunction():
             self._refuse_dtypes(call)
+        inputs = [value.layout for value in values]
+        if stays_as_it_is(signature, inputs, args) and not call.may_write_twice():
+            return Plan(template, [Output(inputs[0], 0, signature.names[0], True)], None, literals=[None])
         layouts = self._by_rule(call, key)
         if layouts is not None:
-            outputs = [Output(layout, 0, None, False) for layout in layouts]
+            outputs = [None if layout is None else Output(layout, 0, None, False) for layout in layouts]
             container = None if len(outputs) == 1 else tuple
             return Plan(template, outputs, container, literals=[None] * len(outputs))
         with torch._C.DisableTorchFunction():
@@ -291,7 +294,7 @@ class ShapeInference:
             pass  # the shape rules know these
         self._accepted.add(kinds)
 
-    def _by_rule(self, call: _Call, key: tuple[Any, ...]) -> list[Layout] | None:
+    def _by_rule(self, call: _Call, key: tuple[Any, ...]) -> Sequence[Layout | None] | None:
         """Layouts of the new tensors that the op returns, where a rule of our own knows them."""
         inputs = [value.layout for value in call.values]
         rule = rule_for(call.signature)

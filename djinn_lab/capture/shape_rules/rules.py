@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from djinn_lab.capture.shape_rules import layers
 from djinn_lab.capture.shape_rules.elementwise import broadcast, result_layout
+from djinn_lab.capture.shape_rules.layers import Rule
 from djinn_lab.capture.shape_rules.strides import (
     channels_last,
     is_dense,
@@ -44,14 +46,19 @@ _LAID_OUT_OTHERWISE = {
 }
 """Elementwise for torch, but made of other ops or returned as they are."""
 
+_IN_PLACE = {
+    *(f"aten.{name}_.Tensor" for name in ("add", "sub", "mul", "div", "lerp")),
+    *(f"aten.{name}_.Scalar" for name in ("add", "sub", "mul", "div", "lerp")),
+    *(f"aten.{name}_.default" for name in ("abs", "addcdiv", "addcmul", "clamp", "clamp_min", "exp", "log")),
+    *(f"aten.{name}_.default" for name in ("neg", "reciprocal", "relu", "rsqrt", "sigmoid", "sqrt", "tanh")),
+}
+
 _ACCUMULATED = {
     torch.float32: torch.float32,
     torch.bfloat16: torch.float32,
     torch.float16: torch.float32,
     torch.float64: torch.float64,
 }
-
-Rule = Callable[[Sequence[Layout], Sequence[Any], dict[str, Any]], "list[Layout] | None"]
 
 
 def rule_for(signature: Signature) -> Rule | None:
@@ -69,6 +76,15 @@ def is_elementwise(signature: Signature) -> bool:
         and not signature.written
         and not signature.random
         and Kind.TENSOR_LIST not in signature.kinds
+    )
+
+
+def stays_as_it_is(signature: Signature, inputs: Sequence[Layout], args: Sequence[Any]) -> bool:
+    """Does an op in place surely fit its result into its first argument, and have no reason to refuse it?"""
+    return (
+        signature.name in _IN_PLACE
+        and not any(isinstance(item, complex) for item in args)
+        and layers.fits_in_place(inputs)
     )
 
 
@@ -187,4 +203,21 @@ _NAMED: dict[str, Rule] = {
     "aten.masked_fill.Scalar": _masked_fill,
     "aten.masked_fill.Tensor": _masked_fill,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
+    "aten.mm.default": layers.matrix_product(2, added=False),
+    "aten.addmm.default": layers.matrix_product(2, added=True),
+    "aten.bmm.default": layers.matrix_product(3, added=False),
+    "aten.baddbmm.default": layers.matrix_product(3, added=True),
+    "aten._softmax.default": layers.softmax,
+    "aten._log_softmax.default": layers.softmax,
+    "aten._softmax_backward_data.default": layers.softmax_backward,
+    "aten._log_softmax_backward_data.default": layers.softmax_backward,
+    "aten.sum.dim_IntList": layers.reduced,
+    "aten.mean.dim": layers.reduced,
+    "aten.nll_loss_forward.default": layers.nll_loss,
+    "aten.nll_loss_backward.default": layers.nll_loss_backward,
+    "aten.mse_loss.default": layers.mean_square,
+    "aten.mse_loss_backward.default": layers.mean_square_backward,
+    "aten.native_layer_norm.default": layers.layer_norm,
+    "aten.embedding.default": layers.embedding,
+    "aten.embedding_dense_backward.default": layers.embedding_backward,
 }
