@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter, thread_time
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -108,21 +110,53 @@ class SingleOps(Block):
             op(tensor, weight)
 
 
-def _network() -> nn.Module:
+def _perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
-class TrainingStep(Block):
-    """Forward, backward and SGD with momentum; cold when the batch size is new."""
+def _convolutions() -> nn.Module:
+    """On images of 3 x 8 x 8."""
+    first = (nn.Conv2d(3, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH), nn.ReLU(), nn.MaxPool2d(2))
+    second = (nn.Conv2d(WIDTH, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(16, 4))
 
-    def __init__(self, contender: Contender, cold: bool) -> None:
+
+def _transformer() -> nn.Module:
+    """On sequences of 6."""
+    layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0, batch_first=True)
+    return nn.Sequential(layer, nn.Flatten(), nn.Linear(6 * WIDTH, 4))
+
+
+class Task(NamedTuple):
+    """``shape``: of one example. ``foreach``: the optimizer updates all parameters in one op."""
+
+    network: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    optimizer: Callable[..., torch.optim.Optimizer]
+    foreach: bool
+
+
+TASKS = {
+    "training step": Task(_perceptron, (WIDTH,), partial(torch.optim.SGD, momentum=0.9), False),
+    "training step of a CNN, AdamW": Task(_convolutions, (3, 8, 8), torch.optim.AdamW, False),
+    "training step of a transformer block, AdamW with foreach": Task(
+        _transformer, (6, WIDTH), torch.optim.AdamW, True
+    ),
+}
+
+
+class TrainingStep(Block):
+    """Forward, backward and the optimizer's step; cold when the batch size is new."""
+
+    def __init__(self, contender: Contender, cold: bool, task: Task) -> None:
         super().__init__(contender, cold)
-        self._network = contender.module(_network)
-        self._optimizer = torch.optim.SGD(self._network.parameters(), 1e-3, momentum=0.9, foreach=False)
+        self._task = task
+        self._network = contender.module(task.network)
+        self._optimizer = task.optimizer(self._network.parameters(), 1e-3, foreach=task.foreach)
 
     def prepare(self) -> None:
         size, device = self.size(), self.contender.device
-        self._x = torch.ones(size, WIDTH, device=device)
+        self._x = torch.ones(size, *self._task.shape, device=device)
         self._y = torch.zeros(size, dtype=torch.int64, device=device)
 
     def ops(self) -> None:
@@ -153,15 +187,17 @@ def measure(bench: Bench) -> list[Figure]:
     }
     torch.set_num_threads(1)
     figures = []
-    for cold, kind in itertools.product((False, True), (*KINDS, "training step")):
+    for cold, kind in itertools.product((False, True), (*KINDS, *TASKS)):
         taking_part = dict(contenders)
+        if kind in list(TASKS)[1:]:
+            taking_part = {name: contenders[name] for name in (OURS, "eager")}
         if kind == "pointwise" and not cold:
             taking_part[EMPTY_RECORDER] = TorchDispatch()
         blocks = {name: _block(kind, contender, cold) for name, contender in taking_part.items()}
         ops = recorded_ops(blocks[OURS], djinn)
         rounds = 15 if cold else 60
         taken = bench.alternate({name: block.sample for name, block in blocks.items()}, rounds)
-        goals = COLD_GOALS if cold else STEP_GOALS if kind == "training step" else HOT_GOALS
+        goals = COLD_GOALS if cold else STEP_GOALS if kind in TASKS else HOT_GOALS
         title = f"{kind}, {'cold' if cold else 'hot'}"
         walls = {name: Summary.of(block.walls_s).median * 1e6 / ops for name, block in blocks.items()}
         samples = scaled(taken, 1e6 / ops)
@@ -171,6 +207,6 @@ def measure(bench: Bench) -> list[Figure]:
 
 
 def _block(kind: str, contender: Contender, cold: bool) -> Block:
-    if kind == "training step":
-        return TrainingStep(contender, cold)
+    if kind in TASKS:
+        return TrainingStep(contender, cold, TASKS[kind])
     return SingleOps(contender, cold, KINDS[kind])

@@ -99,3 +99,19 @@ def test_a_hundred_steps_over_several_cells(name: str, recorder: Recorder, backe
 
 WAIT_FOR_VALUES = ("LBFGS",)
 """Their step looks at numbers by design."""
+
+
+def test_residual_connections_do_not_cut_a_training_step(
+    recorder: Recorder, backend: InProcessBackend
+) -> None:
+    """Autograd adds the gradients of both branches; whether it may do so in place, it learns without
+    memory."""
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    plain = copy.deepcopy(layer)
+    x = torch.randn(3, 5, 8)
+    with cell(recorder):
+        layer(x).square().sum().backward()
+    plain(x).square().sum().backward()
+    assert [cut.cause for cut in backend.cuts] == ["cell end"]
+    for ours, expected in zip(layer.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad.cpu(), expected.grad)

@@ -6,6 +6,8 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Storage.h>
 #include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
@@ -679,10 +681,20 @@ inline void fallback(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* 
   }
 }
 
+// Autograd's engine asks after a node whether it may add one gradient into the memory of another; it reads nothing. Torch's own
+// nodes do not read memory either, only people's do.
+inline bool engine_asks() {
+  if (torch::autograd::get_current_graph_task_id() == -1 || c10::impl::tls_is_dispatch_key_excluded(KEY)) return false;
+  auto node = torch::autograd::get_current_node();
+  if (!node) return false;
+  const auto& asked = *node;
+  const char* type = typeid(asked).name();
+  return !std::strstr(type, "PyNode") && !std::strstr(type, "CppNode");
+}
 inline bool LazyImpl::has_storage() const {
   if (C10_UNLIKELY(djinn::is_lazy(this))) {
     auto* storage = storage_of(this);
-    if (storage->nbytes() && !storage->_mutable_data_ptr_no_checks().get()) {
+    if (storage->nbytes() && !storage->_mutable_data_ptr_no_checks().get() && !engine_asks()) {
       py::gil_scoped_acquire gil;
       Off off;
       ask->materialize(storage->recorder->owner, py::cast(c10::intrusive_ptr<LazyStorage>::reclaim_copy(storage)));
