@@ -24,7 +24,7 @@ inline std::unordered_map<c10::OperatorHandle, OpInfo*> ops;
 inline std::vector<Plan*> plans(1 << 12, nullptr);  // open addressing
 inline size_t plan_count = 0;
 
-// What the Python side is asked; see recorder.py. Set once.
+// What the Python side is asked; see questions.py. Set once.
 struct Questions {
   py::object describe, plan, dispatch, outside, allow_cut, run_dynamic, draw, stream, resize, materialize, record;
 };

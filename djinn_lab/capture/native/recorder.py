@@ -7,11 +7,9 @@ that may stay on the host, changes a layout, or has an input that is not on the 
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from threading import RLock
 from typing import Any
 
@@ -22,7 +20,6 @@ from djinn_lab.capture.arguments import Arguments
 from djinn_lab.capture.backend import Backend, Cut
 from djinn_lab.capture.hooks import ModulePaths
 from djinn_lab.capture.inference import Plan, ShapeInference
-from djinn_lab.capture.lazy import register
 from djinn_lab.capture.native import on_host
 from djinn_lab.capture.native.cell import cell_surroundings
 from djinn_lab.capture.native.checkpoint import NativeCheckpoint
@@ -31,9 +28,8 @@ from djinn_lab.capture.native.layout_changes import LayoutChanges
 from djinn_lab.capture.native.memory import HostMemory
 from djinn_lab.capture.native.nodes import NativeNodes
 from djinn_lab.capture.native.plain_tensors import PlainTensors
-from djinn_lab.capture.native.tensor_methods import install
+from djinn_lab.capture.native.questions import RECORD, introduce
 from djinn_lab.capture.on_host import (
-    MOVES_DATA,
     SEES_ALL_MEMORY,
     has_generator,
     run_on_host,
@@ -41,32 +37,15 @@ from djinn_lab.capture.on_host import (
     tensors_in,
 )
 from djinn_lab.capture.packed_sequences import PACK, pack
-from djinn_lab.capture.segment import Segment, paused, pauses
+from djinn_lab.capture.segment import Segment, paused
 from djinn_lab.capture.signature import BROADCASTS_SELF, LEAVES_CONJUGATE, Signature, signature_of
 from djinn_lab.capture.turns import one_thread
 from djinn_lab.capture.values import Layout
-from djinn_lab.errors import CaptureError, UserError
+from djinn_lab.errors import CaptureError
 
-RECORD = object()
-"""Python's answer: the arguments are ready, record the op."""
 _aten = torch.ops.aten
-_ALIASES = {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default}
 _RNN_LAYER = _aten.mkldnn_rnn_layer.default
 """Computes differently under ``torch.no_grad()``; its last argument, otherwise unused, tells the worker."""
-
-
-def _describe(func: OpOverload) -> dict[str, Any]:
-    """What the native side wants to know of an op once; see ``OpInfo``."""
-    signature = signature_of(func)
-    return {
-        "ordinary": signature.ordinary_native,
-        "stays": signature.is_view or func in MOVES_DATA or func in SEES_ALL_MEMORY,
-        "view": signature.is_view,
-        "random": signature.random,
-        "alias": func in _ALIASES,
-        "scalar_factory": func is _aten.scalar_tensor.default,
-        "written": list(signature.written),
-    }
 
 
 def _changes_layout_unseen(signature: Signature, args: tuple[Any, ...]) -> bool:
@@ -80,7 +59,7 @@ class NativeRecorder:
     """``lock``: of the thread that uses it now. ``capturing``: a cell runs."""
 
     def __init__(self, backend: Backend, stream_nodes: int | None = None) -> None:
-        _prepare()
+        introduce(NativeRecorder)
         self.lock = RLock()
         self.core = native.Recorder(weakref.ref(self))
         self.nodes = self.scopes = NativeNodes(self.core)
@@ -453,53 +432,3 @@ class NativeRecorder:
                 if here:
                     native.set_capturing(self.core)
                 self.capturing = capturing
-
-
-def _asked(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method as the native side calls it: with a weak reference to the recorder."""
-
-    @wraps(method)
-    def ask(reference: Any, *args: Any) -> Any:
-        __tracebackhide__ = True
-        recorder = reference()
-        if recorder is None:
-            raise UserError("this tensor's session is over.", "Run the cell that made it again.")
-        try:
-            return method(recorder, *args)
-        except BaseException as error:  # noqa: BLE001 - re-raised as it is
-            raise error.with_traceback(None) from None  # the frames above are the user's; ours say nothing
-
-    return ask
-
-
-_prepared: list[bool] = []
-
-
-def _prepare() -> None:
-    """Once in a process: the native side learns whom to ask, torch.Tensor how lazy tensors behave."""
-    if _prepared:
-        return
-    _prepared.append(True)
-    native.prepare(
-        _describe,
-        _asked(NativeRecorder.plan),
-        _asked(NativeRecorder.dispatch),
-        _asked(NativeRecorder.outside),
-        _asked(NativeRecorder.allow_cut),
-        _asked(NativeRecorder.run_dynamic),
-        _asked(NativeRecorder.draw),
-        _asked(NativeRecorder.stream),
-        _asked(lambda recorder, *call: recorder.layouts.fit(*call)),
-        _asked(NativeRecorder.materialize),
-        RECORD,
-        _asked(NativeRecorder.enter_root),
-        _asked(NativeRecorder.enter_module),
-    )
-    register(
-        native.is_lazy,
-        lambda tensor: native.owner_of(tensor)(),
-        lambda tensor: native.storage_of(tensor).handle,
-    )
-    pauses.append(native.Paused)
-    os.register_at_fork(after_in_child=native.leave_after_fork)
-    install()

@@ -1,0 +1,91 @@
+"""What the native side asks Python, and how: it is told once in a process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload
+
+from djinn_lab.capture.lazy import register
+from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.native.tensor_methods import install
+from djinn_lab.capture.on_host import MOVES_DATA, SEES_ALL_MEMORY
+from djinn_lab.capture.segment import pauses
+from djinn_lab.capture.signature import signature_of
+from djinn_lab.errors import UserError
+
+if TYPE_CHECKING:
+    from djinn_lab.capture.native.recorder import NativeRecorder
+
+RECORD = object()
+"""Python's answer: the arguments are ready, record the op."""
+_aten = torch.ops.aten
+_ALIASES = {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default}
+
+
+def _describe(func: OpOverload) -> dict[str, Any]:
+    """What the native side wants to know of an op once; see ``OpInfo``."""
+    signature = signature_of(func)
+    return {
+        "ordinary": signature.ordinary_native,
+        "stays": signature.is_view or func in MOVES_DATA or func in SEES_ALL_MEMORY,
+        "view": signature.is_view,
+        "random": signature.random,
+        "alias": func in _ALIASES,
+        "scalar_factory": func is _aten.scalar_tensor.default,
+        "written": list(signature.written),
+    }
+
+
+def _asked(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method as the native side calls it: with a weak reference to the recorder."""
+
+    @wraps(method)
+    def ask(reference: Any, *args: Any) -> Any:
+        __tracebackhide__ = True
+        recorder = reference()
+        if recorder is None:
+            raise UserError("this tensor's session is over.", "Run the cell that made it again.")
+        try:
+            return method(recorder, *args)
+        except BaseException as error:  # noqa: BLE001 - re-raised as it is
+            raise error.with_traceback(None) from None  # the frames above are the user's; ours say nothing
+
+    return ask
+
+
+_prepared: list[bool] = []
+
+
+def introduce(recorder: type[NativeRecorder]) -> None:
+    """Once in a process: the native side learns whom to ask, torch.Tensor how lazy tensors behave."""
+    if _prepared:
+        return
+    _prepared.append(True)
+    native.prepare(
+        _describe,
+        _asked(recorder.plan),
+        _asked(recorder.dispatch),
+        _asked(recorder.outside),
+        _asked(recorder.allow_cut),
+        _asked(recorder.run_dynamic),
+        _asked(recorder.draw),
+        _asked(recorder.stream),
+        _asked(lambda it, *call: it.layouts.fit(*call)),
+        _asked(recorder.materialize),
+        RECORD,
+        _asked(recorder.enter_root),
+        _asked(recorder.enter_module),
+    )
+    register(
+        native.is_lazy,
+        lambda tensor: native.owner_of(tensor)(),
+        lambda tensor: native.storage_of(tensor).handle,
+    )
+    pauses.append(native.Paused)
+    os.register_at_fork(after_in_child=native.leave_after_fork)
+    install()
