@@ -19,6 +19,9 @@ from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.merging import merge_programs
 from djinn_lab.srg.program import EncodedProgram, Program
 
+RECORDED_TIMEOUT_S = 10.0
+"""So long the pool may go on with what a cell had recorded when it was interrupted."""
+
 
 class Cell:
     """Use it in a ``with`` statement. Torch ops inside are recorded; at the end what is still reachable
@@ -116,6 +119,9 @@ class Cell:
             if error is None or isinstance(error, Exception):
                 job.final = True
                 self._flush(error)
+            elif type(error) is KeyboardInterrupt:
+                job.final = True
+                self._run_recorded()
             else:
                 self._recorder.segment.stop()
         except BaseException as failure:
@@ -139,6 +145,16 @@ class Cell:
             if error is None:
                 raise
             error.add_note(f"While finishing the cell's earlier work on the pool: {failure}")
+
+    def _run_recorded(self) -> None:
+        """After an interrupt of the cell's own Python: what it had recorded is computed, as eager torch had
+        computed it, unless that takes long or the user stops once more. Raises CellCancelled then."""
+        executor = self._executor
+        executor.stop_at = perf_counter() + RECORDED_TIMEOUT_S
+        try:
+            self._recorder.finish("cell end")
+        finally:
+            executor.stop_at = None
 
     def _close_report(self) -> None:
         job, recorder = self._job, self._recorder

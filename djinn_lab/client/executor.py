@@ -50,6 +50,13 @@ def _node_count(programs: Sequence[EncodedProgram]) -> int:
     return sum(program.nodes for program in programs)
 
 
+def _arrived(result: SegmentResult) -> bool:
+    """Are the program's sources on the device? A worker that is stopped before the first op forgets them."""
+    if result.outcome == "cancelled":
+        return result.executed > 0
+    return result.outcome == "done" or bool(result.stages.keys() - WAITING_STAGES)
+
+
 def _ignore_update(update: JobUpdate) -> None:
     pass
 
@@ -113,6 +120,8 @@ class PoolExecutor:
         self.cell: CellJob | None = None
         self.on_update: Callable[[JobUpdate], None] = _ignore_update
         self.on_tick: Callable[[], None] = _ignore_tick
+        self.stop_at: float | None = None
+        """By ``perf_counter``: then, a wait for the pool ends as if the user had stopped it."""
         self._flight: Flight | None = None
 
     # ---------------------------------------------------------------- connection
@@ -287,9 +296,10 @@ class PoolExecutor:
         elif result.outcome == "cancelled":
             error = CellCancelled("the cell was cancelled")
         if interrupted:
-            error = CellCancelled(
-                f"stopped on {result.device or 'the pool'} after {result.executed} of {program.nodes} ops"
-            )
+            ran = f"after {result.executed} of {program.nodes} ops"
+            if result.executed == program.nodes:
+                ran = "between two parts of the cell"
+            error = CellCancelled(f"stopped on {result.device or 'the pool'} {ran}")
         return RunResult(
             result.executed,
             tensors,
@@ -297,7 +307,7 @@ class PoolExecutor:
             result.rng_state,
             error,
             pool_lost=isinstance(error, WorkerLost),
-            arrived=result.outcome == "done" or bool(result.stages.keys() - WAITING_STAGES),
+            arrived=_arrived(result),
             run_s=result.stages.get("run", 0.0),
         )
 
@@ -326,6 +336,8 @@ class PoolExecutor:
         deadline = None if timeout_s is None else perf_counter() + timeout_s
         while True:
             deliver()
+            if deadline is None and self.stop_at is not None and perf_counter() > self.stop_at:
+                raise KeyboardInterrupt
             try:
                 message = connection.receive(TICK_S)
             except TimeoutError:

@@ -251,7 +251,10 @@ class ProgramRun:
         self._owner.memory.release(self._reserved)
         if not self._values.running:
             return
-        keep = set(self._program.keep)
+        kept = self._program.keep
+        if self._outcome.stopped == "cancelled" and not self._outcome.executed:
+            kept = ()  # perhaps some sources are not here: the client sends all of them again
+        keep = set(kept)
         if self._outcome.stopped == "preempted":
             here = (value for value in self._temporary if value in self._values.tensors)
             self._outcome.if_given_up = [value for value in here if value not in keep]
@@ -262,4 +265,4 @@ class ProgramRun:
             if value not in keep:
                 self._values.drop(value)
         self._values.release(self._program.release)
-        self._values.end_segment(self._program.keep)
+        self._values.end_segment(kept)

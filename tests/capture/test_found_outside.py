@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import ctypes
 import io
+import os
 import pickle
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -317,3 +320,68 @@ def test_recurrent_layers_equal_eager_with_gradients_and_without(recorder: Recor
         return [*found, layer]
 
     check_cell(recorder, body, nn.LSTM(4, 6, batch_first=True), torch.randn(2, 5, 4))
+
+
+def test_forward_mode_works_where_it_is_used_first() -> None:
+    """Its first use compiles functions of torch with TorchScript, which knows builtin ones by identity."""
+    program = """
+import torch
+from djinn_lab.capture.recorders import capturing, make_recorder
+from in_process import InProcessBackend
+from torch.func import jvp
+
+recorder = make_recorder(InProcessBackend())
+with capturing(recorder, "cell", __file__):
+    print(*(result.tolist() for result in jvp(torch.square, (torch.ones(2),), (torch.ones(2),))))
+    recorder.finish("cell end")
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program.replace("__file__", "'cell'")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["[1.0,", "1.0]", "[2.0,", "2.0]"], done.stderr
+
+
+@pytest.mark.native_recorder(reason="the Python recorder copies each tensor by itself")
+def test_copies_share_memory_as_the_originals_do(recorder: Recorder) -> None:
+    with cell(recorder):
+        a = torch.ones(3) * 2
+        same = copy.copy(a)
+        whole, part = copy.deepcopy((a, a[1:]))
+        part.fill_(9)
+        a.mul_(3)
+        wide = copy.deepcopy((torch.ones(1) * 4).expand(5))
+    assert a.tolist() == same.tolist() == [6, 6, 6]
+    assert whole.tolist() == [2, 9, 9]
+    assert part.tolist() == [9, 9]
+    assert (wide.stride(), wide.tolist()) == ((0,), [4] * 5)
+    one, other = copy.deepcopy((a, a[1:]))
+    other.fill_(4)
+    assert one.tolist() == [6, 4, 4]
+    weight = torch.nn.Parameter(torch.ones(2))
+    with cell(recorder):
+        (weight * 2).sum().backward()
+        alias = copy.copy(weight)
+        with torch.no_grad():
+            weight.add_(1)
+    assert type(alias) is torch.nn.Parameter
+    assert alias.requires_grad
+    assert alias.tolist() == [2, 2]
+
+
+@pytest.mark.native_recorder(reason="the Python recorder's tensors are pickled as plain ones")
+def test_attributes_of_a_tensor_go_along_with_its_copies(recorder: Recorder) -> None:
+    plain = torch.ones(2)
+    plain.note = "kept"
+    with cell(recorder):
+        a = torch.ones(2) * 2
+        a.note = ["kept"]
+        copies = [copy.copy(a), copy.deepcopy(a), pickle.loads(pickle.dumps(a))]
+    assert all(each.note == ["kept"] for each in copies)
+    assert copies[1].note is not a.note
+    assert copy.copy(plain).note == "kept"
+    assert copy.copy(plain).data_ptr() == plain.data_ptr()

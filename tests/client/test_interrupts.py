@@ -12,10 +12,11 @@ import torch
 
 from djinn_lab.capture import interrupts
 from djinn_lab.capture.segment import Segment
-from djinn_lab.client import executor
+from djinn_lab.client import cell, executor
 from djinn_lab.client.blobs import BlobTransfer
 from djinn_lab.client.connection import Connection
 from djinn_lab.client.session import Session
+from djinn_lab.errors import CellCancelled, ValueLost
 from djinn_lab.protocol.messages import SegmentResult
 
 
@@ -65,6 +66,37 @@ def test_interrupt_in_a_round_trip_stops_the_cell_and_loses_no_answer(
     with session.capture():
         y = kept + 1
     assert y.tolist() == [5.0, 5.0]
+
+
+def test_what_was_recorded_before_an_interrupt_is_computed(session: Session) -> None:
+    """As eager torch has computed it, also where the pool was several parts behind."""
+    for steps in (100, 3000, 9000):
+        x, y, done = torch.zeros(1), torch.nn.Parameter(torch.zeros(1)), 0
+        with pytest.raises(KeyboardInterrupt), session.capture(), torch.no_grad():
+            z = torch.zeros(1)
+            for _ in range(steps):
+                x += 1
+                y += 1
+                z += 1
+                done += 1
+            raise KeyboardInterrupt
+        assert x.item() == y.item() == z.item() == done == steps
+
+
+def test_what_takes_too_long_after_an_interrupt_is_given_up(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell, "RECORDED_TIMEOUT_S", 0.0)
+    x = torch.ones(600, 600) / 600
+    with pytest.raises(CellCancelled, match="stopped on cpu:"), session.capture():
+        for _ in range(3000):
+            x = x @ x
+        raise KeyboardInterrupt
+    with pytest.raises(ValueLost, match="was not computed: stopped on cpu:"):
+        x.sum().item()
+    with session.capture():
+        y = torch.ones(2) + 1
+    assert y.tolist() == [2.0, 2.0]
 
 
 def test_held_interrupts_take_effect_at_the_end() -> None:

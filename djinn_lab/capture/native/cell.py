@@ -14,6 +14,7 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.jit import _builtins
 
 from djinn_lab.capture.cuda_answers import cuda_answers, is_pool
 from djinn_lab.capture.hooks import loader_on_host, optimizer_hooks
@@ -143,6 +144,9 @@ def _mapped_functions() -> list[tuple[Any, str, Any]]:
         wrapper = _wrappers.get(original)
         if wrapper is None:
             wrapper = _wrappers[original] = _mapped(original)
+            known = _builtins._find_builtin(original)
+            if known is not None:  # or torch.jit.script would look for the wrapper's source
+                _builtins._register_builtin(wrapper, known)
         found.append((owner, name, wrapper))
     return found
 

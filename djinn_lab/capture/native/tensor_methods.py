@@ -7,6 +7,7 @@ each does what it did.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -16,9 +17,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.data_attribute import ask_when_data_is_set, set_data_of_torch
 from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.native.memory import all_of
 from djinn_lab.capture.segment import paused
 
 _is_lazy: Callable[[object], bool] = native.is_lazy
+_COPIED_MEMORIES = object()
+"""Names them in a deep copy's memo: by the serial number of each, itself and a lazy tensor over its copy."""
 
 
 def _recorder(tensor: torch.Tensor) -> Any:
@@ -107,15 +111,43 @@ def _deepcopy(tensor: Any, memo: dict[int, Any]) -> Any:
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
             "protocol at the moment."
         )
-    with torch.no_grad():
-        copied = _recorder(tensor).clone(tensor.detach())
+    copied = _in_copied_memory(tensor, memo)
     if type(tensor) is not torch.Tensor:
         copied = torch.Tensor._make_subclass(type(tensor), copied, tensor.requires_grad)
     copied.requires_grad_(tensor.requires_grad)
     if tensor.grad is not None:
         copied.grad = tensor.grad.__deepcopy__(memo)
+    copied.__dict__ = copy.deepcopy(tensor.__dict__, memo)
     memo[id(tensor)] = copied
     return copied
+
+
+def _in_copied_memory(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+    """The same view of a copy of the tensor's memory, which is copied once for all that share it."""
+    value = native.value_of(tensor)
+    old, dtype = value.storage, value.layout.dtype
+    if old.nbytes == 0 or old.nbytes % dtype.itemsize:
+        with torch.no_grad():
+            return _recorder(tensor).clone(tensor.detach())
+    copies = memo.setdefault(id(_COPIED_MEMORIES), {})
+    if old.serial not in copies:
+        copies[old.serial] = old, _recorder(tensor).clone(native.wrap(all_of(old, dtype)))
+    return native.wrap(native.Value(native.storage_of(copies[old.serial][1]), value.layout, value.offset))
+
+
+def _copy(tensor: Any) -> Any:
+    """Another object on the same memory."""
+    copied = tensor.detach()
+    if type(tensor) is not torch.Tensor:
+        copied = torch.Tensor._make_subclass(type(tensor), copied, tensor.requires_grad)
+    copied.requires_grad_(tensor.requires_grad)
+    copied.__dict__ = dict(tensor.__dict__)
+    return copied
+
+
+def _copy_plain(tensor: Any) -> Any:
+    """What :func:`copy.copy` does without a method of the class."""
+    return copy._reconstruct(tensor, None, *tensor.__reduce_ex__(4))  # type: ignore[attr-defined]
 
 
 def _reduce(tensor: Any, protocol: Any) -> Any:
@@ -126,6 +158,7 @@ def _reduce(tensor: Any, protocol: Any) -> Any:
         host = _plain(tensor.detach(), "save")
         if type(tensor) is not torch.Tensor:
             host = torch.Tensor._make_subclass(type(tensor), host, tensor.requires_grad)
+        host.__dict__.update(tensor.__dict__)
         return host.requires_grad_(tensor.requires_grad).__reduce_ex__(protocol)
 
 
@@ -273,6 +306,7 @@ def install() -> None:
         if name in _SETTLED:
             original = _settling(name, original)
         setattr(torch.Tensor, name, _choosing(name, lazy, original))
+    torch.Tensor.__copy__ = _choosing("__copy__", _copy, _copy_plain)  # type: ignore[attr-defined]
     parameter: Any = torch.nn.Parameter
     for name, lazy in (
         ("__repr__", _parameter_repr),
