@@ -31,6 +31,7 @@ from djinn_lab.srg.program import (
     TensorHole,
     TensorMeta,
 )
+from djinn_lab.units import format_bytes
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DEVICE = re.compile(r"(cpu|cuda)(:\d{1,3})?")
@@ -91,6 +92,13 @@ def _refuse(problem: str) -> NoReturn:
     )
 
 
+def _refuse_tensor(what: str, most: str) -> NoReturn:
+    raise Refused(
+        f"{what} is too large for a pool, which takes at most {most}.",
+        "Nothing of this segment ran. Make it smaller, or run that cell plainly.",
+    )
+
+
 def _check_counts(program: Program, limits: ProgramLimits) -> None:
     tables = ("metas", "templates", "scopes")
     bounds = {"nodes": limits.nodes_max, "sources": limits.sources_max}
@@ -115,7 +123,7 @@ def _check_meta(index: int, meta: TensorMeta, limits: ProgramLimits) -> None:
         _refuse(f"{here} has the unknown dtype {meta.dtype[:40]!r}")
     rank = len(meta.shape)
     if rank > limits.rank_max:
-        _refuse(f"{here} has {rank} dimensions, and at most {limits.rank_max} are allowed")
+        _refuse_tensor(f"A tensor of {rank} dimensions", f"{limits.rank_max} dimensions")
     if len(meta.stride) != rank:
         _refuse(f"{here} has {rank} sizes but {len(meta.stride)} strides")
     elements = last = 1
@@ -129,7 +137,8 @@ def _check_meta(index: int, meta: TensorMeta, limits: ProgramLimits) -> None:
         if elements > _ELEMENTS_MAX or last > _ELEMENTS_MAX:
             _refuse(f"{here} overflows: shape {meta.shape} with stride {meta.stride}")
     if meta.span_bytes > limits.tensor_bytes_max:
-        _refuse(f"{here} needs {meta.span_bytes} bytes, and at most {limits.tensor_bytes_max} are allowed")
+        what = f"A tensor of shape {meta.shape}, which needs {format_bytes(meta.span_bytes)},"
+        _refuse_tensor(what, format_bytes(limits.tensor_bytes_max))
 
 
 def _check_template(index: int, template: Template, limits: ProgramLimits) -> tuple[int, int, str]:

@@ -75,7 +75,7 @@ BAD = {
     "an overflowing stride": (changed("metas", 0, stride=(2**61, 1)), "overflows"),
     "a tensor too large": (
         changed("metas", 0, shape=(2**20, 2**21), stride=(2**21, 1)),
-        "bytes, and at most",
+        "is too large for a pool, which takes at most",
     ),
     "a template that is not there": (changed("nodes", 0, template=9), "template 9 of 3"),
     "a negative template": (changed("nodes", 0, template=-1), "template -1 of 3"),
@@ -147,8 +147,8 @@ def test_a_bad_program_is_refused_with_its_reason_and_advice(case: str) -> None:
         (ProgramLimits(nodes_max=2), "3 nodes, and at most 2"),
         (ProgramLimits(sources_max=1), "2 sources, and at most 1"),
         (ProgramLimits(table_entries_max=2), "metas, and at most 2"),
-        (ProgramLimits(rank_max=1), "2 dimensions, and at most 1"),
-        (ProgramLimits(tensor_bytes_max=100), "at most 100 are allowed"),
+        (ProgramLimits(rank_max=1), "2 dimensions is too large for a pool, which takes at most 1"),
+        (ProgramLimits(tensor_bytes_max=100), "takes at most 100 B"),
         (ProgramLimits(arguments_max=1), "2 arguments, and at most 1"),
     ],
 )
