@@ -120,7 +120,6 @@ class Cell:
                 job.final = True
                 self._flush(error)
             elif type(error) is KeyboardInterrupt:
-                job.final = True
                 self._run_recorded()
             else:
                 self._recorder.segment.stop()

@@ -331,9 +331,7 @@ def test_each_stage_is_shown_and_they_sum_to_the_total(session: Session) -> None
     assert abs(report.total_s - sum(report.stages.values())) <= 0.01 * report.total_s + 0.0005
 
 
-def test_an_interrupt_while_recording_stops_what_was_sent_ahead(
-    pool: PoolUnderTest, session: Session
-) -> None:
+def test_an_interrupt_while_recording_ends_the_cell(pool: PoolUnderTest, session: Session) -> None:
     with session.capture():
         kept = torch.ones(2) + 1
     with pytest.raises(KeyboardInterrupt), session.capture("stopped"):
