@@ -21,6 +21,7 @@ from djinn_lab.capture.hooks import loader_on_host, optimizer_hooks
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.packed_sequences import pad
 from djinn_lab.capture.replaced import all_replaced, replaced
+from djinn_lab.capture.to_pool import ToPool
 
 if TYPE_CHECKING:
     from djinn_lab.capture.native.recorder import NativeRecorder
@@ -35,18 +36,6 @@ _ALSO = (
     "frombuffer",
     "from_file",
 )
-
-
-class ToPool(torch.autograd.Function):
-    """A copy on the pool; the gradient flows back unchanged."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, recorder: NativeRecorder) -> torch.Tensor:
-        return recorder.adopt_copy(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0], None
 
 
 def _on_pool(recorder: NativeRecorder, tensor: torch.Tensor) -> torch.Tensor:

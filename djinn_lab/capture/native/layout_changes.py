@@ -13,6 +13,7 @@ from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import all_of
 from djinn_lab.capture.on_host import tensors_in
 from djinn_lab.capture.refusals import refuse_resized_input
+from djinn_lab.capture.resized import changed_shape, meta_of_lazy, resized_layout
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.trees import map_tensors
@@ -42,9 +43,9 @@ class LayoutChanges:
             made = self._recorder.view(signature_of(signature.as_view), args, kwargs)
             native.look_at(tensor, native.value_of(made))
         elif signature.name in _RESIZE:
-            self._resize(tensor, _resized(signature, args, kwargs))
+            self._resize(tensor, resized_layout(signature, args, kwargs))
         else:
-            raise _refusal(signature)
+            raise changed_shape(signature)
         return tensor
 
     def fit(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -84,10 +85,10 @@ class LayoutChanges:
 
     def _change_plain(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if signature.name not in _RESIZE and any(native.is_lazy(item) for item in args):
-            raise _refusal(signature)
+            raise changed_shape(signature)
         self._leave_pool(args[0])
         with paused():
-            signature.func(*map_tensors(_meta_of_lazy, args), **kwargs)
+            signature.func(*map_tensors(meta_of_lazy, args), **kwargs)
 
     def _leave_pool(self, tensor: torch.Tensor) -> None:
         if self._recorder.plain.is_dirty(tensor):
@@ -129,22 +130,3 @@ class LayoutChanges:
                 [plain] = memory.fetch([all_of(old, layout.dtype)], "resize")
                 made = memory.adopt(plain.clone().resize_(elements), "activation")
         native.look_at(tensor, native.Value(native.storage_of(made), layout, value.offset))
-
-
-def _meta_of_lazy(tensor: torch.Tensor) -> torch.Tensor:
-    if not native.is_lazy(tensor):
-        return tensor
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-def _resized(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout:
-    """What ``resize_`` or ``resize_as_`` makes of the layout of its first argument."""
-    with paused():
-        return Layout.of_tensor(signature.func(*map_tensors(_meta_of_lazy, args), **kwargs))
-
-
-def _refusal(signature: Signature) -> CaptureError:
-    return CaptureError(
-        f"{signature.name} changes the shape of a lazy tensor in place.",
-        "Use the variant without the trailing underscore, or fetch the tensor with .cpu() first.",
-    )

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import blake3
 import torch
 
 from djinn_lab.capture.backend import INLINE_SOURCE_BYTES_MAX, Cut
+from djinn_lab.capture.exposure import Exposures
 from djinn_lab.capture.memory_bytes import bytes_of_storage
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.segment import Segment, paused
-from djinn_lab.capture.values import Exposure, Layout, read_as
+from djinn_lab.capture.values import Layout, read_as
 from djinn_lab.errors import CaptureError, ValueLost
 
 _EMPTY = torch.ops.aten.empty.memory_format
@@ -44,7 +44,7 @@ class HostMemory:
     def __init__(self, core: Any, segment: Segment) -> None:
         self._core = core
         self._segment = segment
-        self._exposed: list[Any] = []
+        self.exposures = Exposures(native.WeakStorage, _is_held)
 
     # ---------------------------------------------------------------- to the pool
 
@@ -54,7 +54,7 @@ class HostMemory:
             raise ValueLost(storage.lost, "Run the cell that made it again.")
         if storage.covered != storage.nbytes:
             self._grow(storage)
-        self.refresh(storage)
+        self.exposures.refresh(storage)
         if storage.base_id is not None:
             return
         if not storage.host_is_current():
@@ -153,7 +153,7 @@ class HostMemory:
     def window(self, value: Any, cause: str) -> torch.Tensor:
         """A plain tensor that shares memory with ``value``, as long as it lives."""
         self.fetch_whole([value.storage], cause)
-        self._expose(value.storage)
+        self.exposures.expose(value.storage)
         with paused():
             return host_view(value)
 
@@ -164,19 +164,14 @@ class HostMemory:
             storage.written_on_host()
         else:
             self.fetch_whole([storage], "memory read")
-            self._expose(storage)
-
-    def _expose(self, storage: Any) -> None:
-        if storage.exposure is None:
-            storage.exposure = Exposure(_digest(storage))
-            self._exposed.append(native.WeakStorage(storage))
+            self.exposures.expose(storage)
 
     def share_between_processes(self, storage: Any) -> None:
         """Move the host's copy to memory that processes share; they may write it unseen."""
         self.fetch_whole([storage], "share_memory_")
         with paused():
             storage.host.share_memory_()
-            self._expose(storage)
+            self.exposures.expose(storage)
         storage.exposure.for_good = True
 
     def share(self, plain: torch.Tensor) -> torch.Tensor:
@@ -184,47 +179,18 @@ class HostMemory:
         with paused():
             lazy = self.adopt(plain, "input")
         storage = native.storage_of(lazy)
-        self._expose(storage)
+        self.exposures.expose(storage)
         storage.exposure.for_good = not plain.untyped_storage().resizable()
         return lazy
 
-    def refresh(self, storage: Any) -> None:
-        """Notice what others wrote since the last look, and whether they are gone."""
-        exposure = storage.exposure
-        if exposure is None:
-            return
-        digest = _digest(storage)
-        if digest != exposure.digest:
-            exposure.digest = digest
-            storage.written_on_host()
-        if not exposure.for_good and exposure.pinned is None and storage.host_users <= 0:
-            storage.exposure = None
 
-    def look_again(self) -> None:
-        """Once per cell: refresh all, and keep those that are still shared."""
-        known = [storage for reference in self._exposed if (storage := reference()) is not None]
-        for storage in known:
-            if storage.exposure is not None:
-                storage.exposure.pinned = None
-            self.refresh(storage)
-        self._exposed = [native.WeakStorage(storage) for storage in known if storage.exposure is not None]
-
-    def covers(self, tensor: torch.Tensor) -> bool:
-        """Does a lazy tensor share this plain tensor's memory?"""
-        if not self._exposed:
-            return False
-        address = tensor.untyped_storage().data_ptr()
-        known = (storage for reference in self._exposed if (storage := reference()) is not None)
-        return any(storage.host is not None and storage.host.data_ptr() == address for storage in known)
+def _is_held(storage: Any) -> bool:
+    return storage.exposure.pinned is not None or storage.host_users > 0
 
 
 def _dtype_of(storage: Any) -> torch.dtype:
     dtype: torch.dtype = storage.layout.dtype
     return dtype if storage.nbytes % dtype.itemsize == 0 else torch.uint8
-
-
-def _digest(storage: Any) -> bytes:
-    return blake3.blake3(bytes_of_storage(storage.host)).digest()
 
 
 def _keep(value: Any, tensor: torch.Tensor) -> bool:

@@ -59,7 +59,7 @@ class PlainTensors:
             self.write_back("a view of a written tensor was read")
         if isinstance(tensor, torch.nn.Parameter) and self.make_lazy(tensor, "weight"):
             return
-        changes_unseen = is_shown_to_numpy(tensor) or self._memory.covers(tensor)
+        changes_unseen = is_shown_to_numpy(tensor) or self._memory.exposures.covers(tensor)
         if changes_unseen or not self._core.has_twin(tensor):
             self._core.add_twin(tensor, self._snapshot(tensor), changes_unseen)
 
@@ -95,7 +95,7 @@ class PlainTensors:
     def must_write(self, tensor: torch.Tensor) -> bool:
         """A plain tensor that the host itself has to write: others see its memory, or its elements share
         it."""
-        shown = is_shown_to_numpy(tensor) or self._memory.covers(tensor)
+        shown = is_shown_to_numpy(tensor) or self._memory.exposures.covers(tensor)
         return shown or Layout.of_tensor(tensor).overlaps
 
     def share_memory(self, written: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:

@@ -62,7 +62,7 @@ _prepared: list[bool] = []
 
 
 def introduce(recorder: type[NativeRecorder]) -> None:
-    """Once in a process: the native side learns whom to ask, torch.Tensor how lazy tensors behave."""
+    """Once in a process: the native side learns who is asked, torch.Tensor how lazy tensors behave."""
     if _prepared:
         return
     _prepared.append(True)

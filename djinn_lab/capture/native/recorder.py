@@ -199,7 +199,7 @@ class NativeRecorder:
             if native.is_lazy(tensor):
                 storage = native.storage_of(tensor)
                 if storage.exposure is not None:
-                    self.memory.refresh(storage)
+                    self.memory.exposures.refresh(storage)
                     if storage.exposure is not None:
                         return True
             elif self.plain.must_write(tensor):
@@ -402,7 +402,7 @@ class NativeRecorder:
         with self.lock:
             self.core.enter_cell(cell, file)
             with paused():
-                self.memory.look_again()
+                self.memory.exposures.look_again()
             self.capturing = True
         try:
             with cell_surroundings(self):

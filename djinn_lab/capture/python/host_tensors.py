@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import torch
 
+from djinn_lab.capture.exposure import is_shown_to_numpy
 from djinn_lab.capture.memory_bytes import bytes_of, travelling
-from djinn_lab.capture.python.exposure import is_shown_to_numpy
 from djinn_lab.capture.python.identity import is_in_a_graph, take_over
 from djinn_lab.capture.python.ledger import Ledger
 from djinn_lab.capture.python.pool_copies import PoolCopies

@@ -20,6 +20,7 @@ from djinn_lab.capture.python.default_generator import settled_generator
 from djinn_lab.capture.python.tensor import LazyTensor, plain
 from djinn_lab.capture.python.whole_tensors import WHOLE_TENSOR_CALLS
 from djinn_lab.capture.segment import paused
+from djinn_lab.capture.to_pool import ToPool
 
 if TYPE_CHECKING:
     from djinn_lab.capture.python.recorder import Recorder
@@ -54,7 +55,7 @@ class DeviceMapping(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         __tracebackhide__ = True
-        special = _SPECIAL.get(unwrap(func))  # a native recorder wraps methods
+        special = _SPECIAL.get(getattr(func, "__wrapped__", func))  # a native recorder wraps methods
         if special is not None:
             return special(self._recorder, func, args, kwargs or {})
         if kwargs and kwargs.get("out") is not None:
@@ -79,18 +80,6 @@ def _on_pool(recorder: Recorder, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, torch.nn.Parameter) and recorder.host.make_lazy_in_place(tensor, "weight"):
             return tensor
     return ToPool.apply(tensor, recorder)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class ToPool(torch.autograd.Function):
-    """A copy on the pool; the gradient flows back unchanged."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, recorder: Recorder) -> torch.Tensor:
-        return recorder.adopt_copy(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0], None
 
 
 def _cuda(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ other side has newer ones.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +16,9 @@ from torch._ops import OpOverload
 
 from djinn_lab.capture.arguments import Arguments
 from djinn_lab.capture.backend import INLINE_SOURCE_BYTES_MAX, Cut
+from djinn_lab.capture.exposure import Exposures, is_shown_to_numpy
 from djinn_lab.capture.memory_bytes import bytes_of_storage
 from djinn_lab.capture.python.assembly import PendingSource
-from djinn_lab.capture.python.exposure import Exposures, is_shown_to_numpy
 from djinn_lab.capture.python.nodes import PythonNodes
 from djinn_lab.capture.python.tensor import LazyTensor, wrap
 from djinn_lab.capture.segment import Segment, paused
@@ -36,13 +37,18 @@ WHOLE_STORAGE_BYTES_MAX = 2**20
 views."""
 
 
+def _is_held(storage: Storage) -> bool:
+    assert storage.host is not None
+    return torch._C._storage_Use_Count(storage.host._cdata) > 1
+
+
 class PoolCopies:
     def __init__(self, owner: Owner, segment: Segment, nodes: PythonNodes) -> None:
         self._owner = owner
         self._segment = segment
         self._nodes = nodes
         self._ledger = nodes.ledger
-        self.exposures = Exposures()
+        self.exposures = Exposures(weakref.ref, _is_held)
 
     # ---------------------------------------------------------------- to the pool
 

@@ -312,7 +312,7 @@ class Recorder:
                 "this tensor belongs to another pool session.",
                 "Fetch it with .cpu() before using it here.",
             )
-        if value.generation != storage.generation or self.ledger.lost or self.exposures.storages:
+        if value.generation != storage.generation or self.ledger.lost or self.exposures.present:
             self.copies.ready(value)
         return value
 

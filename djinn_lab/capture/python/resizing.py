@@ -13,6 +13,7 @@ import torch
 
 from djinn_lab.capture.python.host_tensors import HostTensors
 from djinn_lab.capture.python.tensor import LazyTensor, become
+from djinn_lab.capture.resized import changed_shape, meta_of_lazy, resized_layout
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.trees import map_tensors
@@ -42,9 +43,9 @@ class Resizing:
         elif signature.as_view is not None:
             become(tensor, self._record(signature_of(signature.as_view), args, kwargs))
         elif signature.name in _RESIZE:
-            self._resize(tensor, _resized(signature, args, kwargs))
+            self._resize(tensor, resized_layout(signature, args, kwargs))
         else:
-            raise _refusal(signature)
+            raise changed_shape(signature)
         return tensor
 
     def fit(
@@ -68,10 +69,10 @@ class Resizing:
     def _change_plain(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensor = args[0]
         if signature.name not in _RESIZE and any(type(item) is LazyTensor for item in args):
-            raise _refusal(signature)
+            raise changed_shape(signature)
         self._leave_pool(tensor)
         with paused():
-            signature.func(*map_tensors(_meta_of_lazy, args), **kwargs)
+            signature.func(*map_tensors(meta_of_lazy, args), **kwargs)
 
     def _leave_pool(self, tensor: torch.Tensor) -> None:
         if self._host.is_dirty(tensor):
@@ -103,20 +104,3 @@ class Resizing:
 
 def _meta(layout: Layout) -> torch.Tensor:
     return torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device="meta")
-
-
-def _meta_of_lazy(tensor: torch.Tensor) -> torch.Tensor:
-    return _meta(tensor._value.layout) if type(tensor) is LazyTensor else tensor
-
-
-def _resized(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout:
-    """What ``resize_`` or ``resize_as_`` makes of the layout of its first argument."""
-    with paused():
-        return Layout.of_tensor(signature.func(*map_tensors(_meta_of_lazy, args), **kwargs))
-
-
-def _refusal(signature: Signature) -> CaptureError:
-    return CaptureError(
-        f"{signature.name} changes the shape of a lazy tensor in place.",
-        "Use the variant without the trailing underscore, or fetch the tensor with .cpu() first.",
-    )

@@ -10,31 +10,38 @@ anybody, so while they hold that memory
 
 from __future__ import annotations
 
-import weakref
+from collections.abc import Callable
+from typing import Any
 
 import blake3
 import torch
 
 from djinn_lab.capture.memory_bytes import bytes_of_storage
-from djinn_lab.capture.values import Exposure, Storage
-
-_use_count = torch._C._storage_Use_Count
+from djinn_lab.capture.values import Exposure
 
 
 class Exposures:
-    """``storages``: those whose memory is shared, or was lately."""
+    """Of the storages of one recorder. ``refer``: to one of them, without keeping it alive. ``is_held``: do
+    others still have its host memory?"""
 
-    def __init__(self) -> None:
-        self.storages: list[weakref.ref[Storage]] = []
+    def __init__(self, refer: Callable[[Any], Callable[[], Any]], is_held: Callable[[Any], bool]) -> None:
+        self._refer = refer
+        self._is_held = is_held
+        self._exposed: list[Callable[[], Any]] = []
 
-    def expose(self, storage: Storage, for_good: bool) -> None:
+    @property
+    def present(self) -> bool:
+        """Is any storage's memory shared, or was it lately?"""
+        return bool(self._exposed)
+
+    def expose(self, storage: Any, for_good: bool = False) -> None:
         """From now on others hold this storage's host memory, which is current."""
         if storage.exposure is None:
             storage.exposure = Exposure(_digest(storage))
-            self.storages.append(weakref.ref(storage))
+            self._exposed.append(self._refer(storage))
         storage.exposure.for_good |= for_good
 
-    def refresh(self, storage: Storage) -> None:
+    def refresh(self, storage: Any) -> None:
         """Notice what others wrote since the last look, and whether they are gone."""
         exposure = storage.exposure
         if exposure is None:
@@ -43,25 +50,24 @@ class Exposures:
         if digest != exposure.digest:
             exposure.digest = digest
             storage.written_on_host()
-        assert storage.host is not None
-        if not exposure.for_good and _use_count(storage.host._cdata) <= 1:
+        if not exposure.for_good and not self._is_held(storage):
             storage.exposure = None
 
     def look_again(self) -> None:
         """Once per cell: refresh all, and keep those that are still shared."""
-        known = [storage for reference in self.storages if (storage := reference()) is not None]
+        known = [storage for reference in self._exposed if (storage := reference()) is not None]
         for storage in known:
             if storage.exposure is not None:
                 storage.exposure.pinned = None
             self.refresh(storage)
-        self.storages = [weakref.ref(storage) for storage in known if storage.exposure is not None]
+        self._exposed = [self._refer(storage) for storage in known if storage.exposure is not None]
 
     def covers(self, tensor: torch.Tensor) -> bool:
         """Does a lazy tensor share this plain tensor's memory?"""
-        if not self.storages:
+        if not self._exposed:
             return False
         address = tensor.untyped_storage().data_ptr()
-        known = (storage for reference in self.storages if (storage := reference()) is not None)
+        known = (storage for reference in self._exposed if (storage := reference()) is not None)
         return any(storage.host is not None and storage.host.data_ptr() == address for storage in known)
 
 
@@ -71,6 +77,5 @@ def is_shown_to_numpy(tensor: torch.Tensor) -> bool:
     return not tensor.untyped_storage().resizable()
 
 
-def _digest(storage: Storage) -> bytes:
-    assert storage.host is not None
+def _digest(storage: Any) -> bytes:
     return blake3.blake3(bytes_of_storage(storage.host)).digest()
