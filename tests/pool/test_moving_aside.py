@@ -122,7 +122,7 @@ def test_a_parked_cell_outlives_the_process_that_parked_it(one: PoolUnderTest) -
 
 def test_a_cell_that_lay_in_a_killed_process_only_is_lost_and_says_so(tmp_path: Path) -> None:
     """There is no host to store it on."""
-    program, _ = training(STEPS, size=128, ballast_bytes=4 * MIB)
+    program, _ = training(5 * STEPS, size=128, ballast_bytes=4 * MIB)
     with PoolUnderTest(tmp_path, "cpu:1", 64 * MIB, host_bytes=0) as pool:
         with Client(pool.info) as ann, Client(pool.info) as bob:
             job = ann.submit(program)
@@ -196,7 +196,7 @@ def test_what_is_released_while_its_device_is_busy_does_not_come_along(slow_link
     kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
     empty = script.op("aten.zeros.default", meta=contiguous(MIB), args=[[MIB]])
     gone = script.op("aten.rand_like.default", empty)
-    busy, _ = training(STEPS, ballast_bytes=16 * MIB)
+    busy, _ = training(4 * STEPS, ballast_bytes=16 * MIB)  # to wait for it takes longer than to move
     pool = slow_links
     with Client(pool.info) as ann, Client(pool.info) as bob:
         assert ann.run(script.program(keep=(kept, gone)), target="cpu:0").outcome == "done"
@@ -208,7 +208,8 @@ def test_what_is_released_while_its_device_is_busy_does_not_come_along(slow_link
         assert (moved.outcome, moved.device) == ("done", "cpu:1")
         assert moved.fetched[0].data == torch.full((1000,), 2.0).numpy().tobytes()
         assert held_bytes(pool.info, ann.session) == 4000
-        assert bob.result(job).outcome == "done"
+        pool.rest.cancel(job)
+        assert bob.result(job).outcome == "cancelled"
 
 
 def test_what_is_released_while_it_is_brought_over_is_dropped_there(slow_links: PoolUnderTest) -> None:
@@ -216,7 +217,7 @@ def test_what_is_released_while_it_is_brought_over_is_dropped_there(slow_links: 
     kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
     empty = script.op("aten.zeros.default", meta=contiguous(2 * MIB), args=[[2 * MIB]])
     gone = script.op("aten.rand_like.default", empty)
-    busy, _ = training(STEPS, ballast_bytes=16 * MIB)
+    busy, _ = training(4 * STEPS, ballast_bytes=16 * MIB)  # to wait for it takes longer than to move
     pool = slow_links
     with Client(pool.info) as ann, Client(pool.info) as bob:
         assert ann.run(script.program(keep=(kept, gone)), target="cpu:0").outcome == "done"
@@ -228,7 +229,8 @@ def test_what_is_released_while_it_is_brought_over_is_dropped_there(slow_links: 
         ann.send(ReleaseValues([gone]))
         assert ann.result(moved).outcome == "done"
         wait_for(lambda: held_bytes(pool.info, ann.session) == 4000)
-        assert bob.result(busy_job).outcome == "done"
+        pool.rest.cancel(busy_job)
+        assert bob.result(busy_job).outcome == "cancelled"
 
 
 def moving(pool: PoolUnderTest, session: str) -> tuple[str, str]:
