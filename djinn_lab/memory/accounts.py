@@ -53,10 +53,15 @@ class MemoryAccounts:
         tables = self._tables
         before_s = tables.now_s
         tables.now_s = max(before_s, event.at_s)
+        changed = self._changed(event)
+        if changed is not None:
+            changed.changes += 1
         try:
             self._apply(event)
         except IllegalEvent:
             tables.now_s = before_s
+            if changed is not None:
+                changed.changes -= 1
             raise
         commands, tables.out = tables.out, []
         return commands
@@ -168,6 +173,29 @@ class MemoryAccounts:
                 self._order_line(event)
             case _:
                 raise AssertionError(event)
+
+    def _changed(self, event: Event) -> Device | None:
+        """The device where somebody did something, whatever comes of it."""
+        tables = self._tables
+        match event:
+            case MemoryReported():
+                return tables.devices.get(event.device) if event.job is not None else None
+            case SegmentWithdrawn():
+                segment = tables.segments.get(event.job)
+                return tables.devices[segment.device] if segment is not None else None
+            case (
+                SegmentPlaced()
+                | CellEnded()
+                | PhaseSignalled()
+                | SessionDetached()
+                | SessionResumed()
+                | SessionClosed()
+                | SessionBound()
+            ):
+                session = tables.sessions.get(event.session)
+                return tables.device_of(session) if session is not None else None
+            case _:
+                return None
 
     def _plan(self, device: Device | None, background: bool = True) -> None:
         if device is None:

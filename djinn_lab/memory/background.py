@@ -27,12 +27,14 @@ the place on the host of one expected this much later."""
 
 
 def in_background(device: Device, policy: MemoryPolicy, now_s: float) -> Iterator[Suggestion]:
-    """At most one store and one prefetch are under way for nobody in particular."""
+    """At most one store and one prefetch are under way for nobody in particular; none while the host's room
+    is made free for somebody."""
     if not policy.moves or not device.tiers:
         return
     if policy.eager_after_s is not None:
         yield from _leave_eagerly(device, policy, now_s)
-    if policy.write_through and not device.copying("store"):
+    host_changes = device.copying("store") or device.copying("forget") or device.copying("demote")
+    if policy.write_through and not host_changes:
         yield from _write_through(device, policy, now_s)
     if device.short or _restoring_unasked(device):
         return
@@ -53,6 +55,7 @@ def _write_through(device: Device, policy: MemoryPolicy, now_s: float) -> Iterat
         if session.place == "device"
         and session.moving is None
         and session.retry_s <= now_s
+        and session.copied_at != device.changes
         and _worth_storing(session, device, policy, now_s)
     ]
     if not unstored:
@@ -97,11 +100,15 @@ def _trade_host(
     )
     if device.host_free_bytes() + spare < first.unstored_bytes and not device.disk_bytes:
         return
-    for suggestion in clear_host(device, first.unstored_bytes, first, policy, now_s, FORGET_FACTOR * due_s):
-        assert isinstance(suggestion, Transport)
-        if suggestion.kind == "forget" and suggestion.session.session not in sooner:
-            continue
-        yield suggestion
+    yield from clear_host(
+        device,
+        first.unstored_bytes,
+        first,
+        policy,
+        now_s,
+        later_than_s=FORGET_FACTOR * due_s,
+        forgettable=sooner,
+    )
 
 
 def _running(session: Session, policy: MemoryPolicy, now_s: float) -> bool:

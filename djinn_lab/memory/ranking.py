@@ -144,11 +144,15 @@ def fewest(found: Iterable[Victim], needed_bytes: int, device: Device) -> list[V
 
 
 def absent(device: Device, policy: MemoryPolicy, now_s: float) -> list[Victim]:
-    """Sessions whose state could come back to the device, the earliest expected first."""
+    """Sessions whose state could come back to the device unasked, the earliest expected first."""
     found = [
         Victim(session, IDLE, after_s(session, policy, now_s))
         for session in device.sessions.values()
-        if session.away and session.moving is None and not session.busy and session.retry_s <= now_s
+        if session.away
+        and session.moving is None
+        and not session.busy
+        and session.retry_s <= now_s
+        and session.fetched_at != device.changes
     ]
     found.sort(key=lambda one: (one.after_s, one.session.session))
     return found

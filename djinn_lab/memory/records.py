@@ -79,7 +79,9 @@ class Session:
     ``due_s``: what is expected of its gap, and for when, as computed for ``due_bucket``. ``said_s``: when it
     last announced to compute. ``teaches``: the gap that it is in is one. ``target``: the device that it is
     bound for, while its state still lies at ``device``. ``keeper``: the device, alive, whose process holds
-    what is parked. ``passing``: as in :class:`~djinn_lab.memory.messages.SessionOpened`."""
+    what is parked. ``passing``: as in :class:`~djinn_lab.memory.messages.SessionOpened`. ``copied_at``,
+    ``fetched_at``: ``changes`` of its device when it was last copied in advance, and brought back unasked.
+    ``cleared_at``, ``cleared``: those when it was last copied to make room, and how often since."""
 
     session: str
     user: str
@@ -118,6 +120,10 @@ class Session:
     teaches: bool = True
     ready_s: float | None = None
     prefetched: bool = False
+    copied_at: int = -1
+    cleared_at: int = -1
+    cleared: int = 0
+    fetched_at: int = -1
     guess_bytes: int = 0
     failures: int = 0
     retry_s: float = 0.0
@@ -153,7 +159,9 @@ class Session:
 class Device:
     """``host_full``, ``disk_full``, ``device_full``: a transfer failed for it; nothing was freed since.
     ``usual_peak_bytes``: of the last segments, a moving average. ``line``: jobs that the queue named last,
-    with their places."""
+    with their places. ``changes``: what people and cells have done here so far; between two of them nobody
+    is copied in advance twice or brought back unasked twice, and a copy that was to make room is forgotten
+    once at most, so that all comes to rest."""
 
     device: str
     memory_bytes: int
@@ -181,6 +189,7 @@ class Device:
     slots: int = 1
     usual_peak_bytes: float = 0.0
     line: dict[str, int] = field(default_factory=dict)
+    changes: int = 0
 
     @property
     def tiers(self) -> bool:

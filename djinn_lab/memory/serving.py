@@ -188,7 +188,7 @@ def _make_room(
     room: _Room,
     needed: int,
 ) -> Iterator[Suggestion]:
-    host = room.host = room.host or HostRoom.of(device)
+    host = room.host = room.host or HostRoom.of(device, policy, now_s)
     found = [
         victim
         for victim in victims(device, policy, now_s, segment)
@@ -210,8 +210,12 @@ def _make_room(
     ]
     chosen = fewest(usable, -room.coming_bytes, device)
     room.exhausted = chosen is None
-    if chosen is None:
-        chosen = [victim for victim in usable if victim.kind == IDLE] if leased else usable
+    if chosen is None and leased:
+        chosen = [victim for victim in usable if victim.kind == IDLE]
+    elif chosen is None:
+        chosen = (
+            usable if device.granted else []
+        )  # in vain: whoever left would be brought back, and leave again
     leaving = False
     for victim in chosen:
         room.taken.add(victim.session.session)

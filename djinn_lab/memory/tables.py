@@ -73,6 +73,13 @@ class Tables:
             prefetch,
             discard,
         )
+        if kind == "store" and expedited:
+            session.cleared = session.cleared + 1 if session.cleared_at == device.changes else 1
+            session.cleared_at = device.changes
+        elif kind == "store":
+            session.copied_at = device.changes
+        elif kind == "restore" and not expedited:
+            session.fetched_at = device.changes
         self.transfers[transfer.number] = transfer
         device.moving[transfer.number] = transfer
         session.moving = transfer

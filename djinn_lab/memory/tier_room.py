@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from djinn_lab.memory.policy import MemoryPolicy
@@ -11,20 +11,26 @@ from djinn_lab.memory.records import Device, Session
 from djinn_lab.memory.suggestions import Suggestion, Transport
 
 
+CLEARED_MAX = 2
+"""Times that a session is copied to make room while nobody does anything; then the copy is kept."""
+
+
 @dataclass(slots=True)
 class HostRoom:
     """``bytes_left``: what stores could still take, once everything redundant is forgotten and everything
-    that may be is demoted."""
+    that may be, and for which the disk has room, is demoted."""
 
     bytes_left: int
 
     @classmethod
-    def of(cls, device: Device) -> HostRoom:
+    def of(cls, device: Device, policy: MemoryPolicy, now_s: float) -> HostRoom:
         spare = sum(
-            _stored_bytes(session, device) for session in device.sessions.values() if _redundant(session)
+            _stored_bytes(session, device)
+            for session in device.sessions.values()
+            if _redundant(session, device)
         )
-        demotable = sum(session.total_bytes for session in device.sessions.values() if _demotable(session))
-        return cls(device.host_free_bytes() + spare + min(demotable, device.disk_free_bytes()))
+        demoted = sum(session.total_bytes for session in _demotions(device, policy, now_s, 0.0))
+        return cls(device.host_free_bytes() + _coming_bytes(device) + spare + demoted)
 
     def can_take(self, session: Session) -> bool:
         """Whether the session could be stored whole; claims what that takes."""
@@ -40,15 +46,42 @@ def _stored_bytes(session: Session, device: Device) -> int:
     return max(0, device.session_bytes.get(session.session, 0) - session.unstored_bytes)
 
 
-def _redundant(session: Session) -> bool:
-    """On the device, and on the host too."""
-    return session.place == "device" and session.moving is None
+def _coming_bytes(device: Device) -> int:
+    """On the host, about to be free."""
+    return sum(
+        _stored_bytes(device.sessions[transfer.session], device)
+        if transfer.kind == "forget"
+        else transfer.nbytes
+        for transfer in device.moving.values()
+        if transfer.kind in ("forget", "demote") and transfer.session in device.sessions
+    )
 
 
-def _demotable(session: Session) -> bool:
-    """By the process that parked it."""
-    idle = session.moving is None and not session.busy
-    return session.place == "host" and idle and session.keeper == session.device
+def _redundant(session: Session, device: Device) -> bool:
+    """On the device, and on the host too, where it was not put to make room just now, and again."""
+    here = session.place == "device" and session.moving is None
+    return here and (session.cleared_at != device.changes or session.cleared < CLEARED_MAX)
+
+
+def _demotions(device: Device, policy: MemoryPolicy, now_s: float, later_than_s: float) -> list[Session]:
+    """Whom the disk could take from the host, one after the other: those expected furthest first, by the
+    process that parked them."""
+    due = {
+        session.session: after_s(session, policy, now_s)
+        for session in device.sessions.values()
+        if session.place == "host"
+        and session.moving is None
+        and not session.busy
+        and session.keeper == session.device
+        and session.retry_s <= now_s
+    }
+    found, disk_bytes = [], device.disk_free_bytes()
+    for name in sorted(due, key=lambda name: (-due[name], name)):
+        nbytes = device.sessions[name].total_bytes
+        if due[name] > later_than_s and nbytes <= disk_bytes:
+            found.append(device.sessions[name])
+            disk_bytes -= nbytes
+    return found
 
 
 def clear_host(
@@ -57,35 +90,33 @@ def clear_host(
     beneficiary: Session,
     policy: MemoryPolicy,
     now_s: float,
+    *,
     later_than_s: float = 0.0,
+    forgettable: Collection[str] | None = None,
 ) -> Iterator[Suggestion]:
     """Make room on the host for ``wanted_bytes`` of the beneficiary: forget copies of those who are on the
-    device and expected soonest, then demote those away and expected furthest. ``later_than_s``: only those
-    expected after this, for a demotion."""
-    missing = wanted_bytes - device.host_free_bytes()
-    missing -= sum(
-        _stored_bytes(device.sessions[transfer.session], device)
-        if transfer.kind == "forget"
-        else transfer.nbytes
-        for transfer in device.moving.values()
-        if transfer.kind in ("forget", "demote") and transfer.session in device.sessions
-    )
+    device and expected soonest, then demote those away and expected furthest. Nothing where all of it would
+    not do: else what was given up in vain is copied again, and given up again. ``later_than_s``: only those
+    expected after this, for a demotion; ``forgettable``: only those, for a copy to be forgotten."""
+    missing = wanted_bytes - device.host_free_bytes() - _coming_bytes(device)
     due = {name: after_s(session, policy, now_s) for name, session in device.sessions.items()}
     redundant = [
         session
         for session in device.sessions.values()
-        if _redundant(session) and session is not beneficiary and _stored_bytes(session, device) > 0
+        if _redundant(session, device)
+        and session is not beneficiary
+        and _stored_bytes(session, device) > 0
+        and (forgettable is None or session.session in forgettable)
     ]
+    given_up: list[Transport] = []
+    reason = f"room on the host for {beneficiary.session}"
     for session in sorted(redundant, key=lambda one: (due[one.session], one.session)):
-        if missing <= 0:
-            return
-        missing -= _stored_bytes(session, device)
-        yield Transport("forget", session, reason=f"room on the host for {beneficiary.session}")
-    away = [session for session in device.sessions.values() if _demotable(session)]
-    for session in sorted(away, key=lambda one: (-due[one.session], one.session)):
-        if missing <= 0 or due[session.session] <= later_than_s:
-            return
-        if session.total_bytes > device.disk_free_bytes():
-            continue
-        missing -= session.total_bytes
-        yield Transport("demote", session, reason=f"room on the host for {beneficiary.session}")
+        if missing > 0:
+            missing -= _stored_bytes(session, device)
+            given_up.append(Transport("forget", session, reason=reason))
+    for session in _demotions(device, policy, now_s, later_than_s):
+        if missing > 0:
+            missing -= session.total_bytes
+            given_up.append(Transport("demote", session, reason=reason))
+    if missing <= 0:
+        yield from given_up

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -372,3 +373,40 @@ def test_a_host_tier_larger_than_the_machine_is_refused(
     monkeypatch.setenv("DJINN_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(OptionError, match="that this machine has left"):
         start_pool(devices="cpu:1", host_bytes=2**50)
+
+
+def test_where_sessions_fill_every_tier_who_finds_no_room_is_told_and_nothing_moves_for_ever(
+    tmp_path: Path,
+) -> None:
+    """Each makes a second state when it comes again, and nobody closes."""
+    small = {"host_bytes": 60 * MIB, "disk_bytes": 60 * MIB, "link_bytes_per_s": 200 * MIB}
+    with PoolUnderTest(tmp_path, "cpu:1", 100 * MIB, **small) as pool, ExitStack() as stack:
+        opened = sessions(pool, 7, stack)
+        held = [hold(session, number) for number, session in enumerate(opened)]
+
+        def grow(number: int) -> None:
+            with opened[number].capture():
+                held.append(held[number] + 1)
+
+        for number in range(7):
+            cell = threading.Thread(target=grow, args=(number,))
+            cell.start()
+            wait_for(lambda cell=cell: not cell.is_alive() or pool.rest.memory()["held"])
+            wait_for(lambda cell=cell: not cell.is_alive() or at_rest(pool))
+            if cell.is_alive():
+                break
+        assert cell.is_alive(), "all of them found room"
+        (told,) = pool.rest.memory()["held"]
+        assert "sessions fill the device and the tiers below; it waits for one to close" in told["reason"]
+        opened[number - 1].close()
+        cell.join(30)
+        assert not cell.is_alive()
+        assert torch.equal(opened[number].fetch(held[-1]), state_of(number) + 1)
+
+
+def at_rest(pool: PoolUnderTest) -> bool:
+    """No copy is under way, and none was begun for a while."""
+    before = counters(pool)
+    time.sleep(1)
+    still = all(row["moving"] is None for row in pool.rest.memory()["sessions"])
+    return still and counters(pool) == before
