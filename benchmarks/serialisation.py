@@ -16,6 +16,8 @@ from benchmarks.samples import Samples, scaled
 from djinn_lab.capture.memory_bytes import bytes_of
 from djinn_lab.capture.values import Layout
 from djinn_lab.client.blobs import digest_of, write_blob
+from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of
+from djinn_lab.srg.blob_names import draw_name
 from djinn_lab.srg.program import Source
 from djinn_lab.worker.transfer import load_source
 
@@ -40,12 +42,16 @@ class Ways:
 
     def encode_ours(self) -> None:
         data = bytes_of(self.tensor, self._layout)
-        self._digest = digest_of(data)
+        if data.nbytes < UNHASHED_BYTES_MIN:
+            self._name = digest_of(data)
+        else:
+            sketch_of(data.nbytes, lambda start, count: data[start : start + count])
+            self._name = draw_name()
         write_blob(self._ours, data)
 
     def decode_ours(self) -> None:
-        source = Source(0, 0, 0, "input", self._digest)
-        loaded = load_source(source, self._layout.meta, {self._digest: str(self._ours)}, CPU)
+        source = Source(0, 0, 0, "input", self._name)
+        loaded = load_source(source, self._layout.meta, {self._name: str(self._ours)}, CPU)
         self._restore(OURS, loaded)
 
     def encode_to_file(self) -> None:

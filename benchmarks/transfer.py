@@ -16,7 +16,7 @@ from djinn_lab.client.report import CellReport
 
 NAME = "transfer"
 MEGABYTE = 10**6
-SIZES_MB = (1, 16, 256)
+SIZES_MB = (1, 16, 256, 500)
 
 
 class Upload:

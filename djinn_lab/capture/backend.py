@@ -44,8 +44,8 @@ class Backend(Protocol):
     """Runs programs in order; at most one is under way."""
 
     def stage(self, data: memoryview) -> str:
-        """Copy bytes out of the client's memory, so that later writes cannot change them; return their
-        digest."""
+        """Copy bytes out of the client's memory, so that later writes cannot change them; return what
+        the pool calls them."""
         ...
 
     def release(self, values: Sequence[int]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import blake3
@@ -14,12 +12,13 @@ import torch
 from djinn_lab.capture.interrupts import held
 from djinn_lab.client.connection import Connection
 from djinn_lab.errors import PoolLost, Refused
-from djinn_lab.protocol.messages import BlobStored, Fetched, QueryBlobs
+from djinn_lab.protocol.messages import BlobsMissing, BlobStored, Fetched, QueryBlobs
+from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of
+from djinn_lab.srg.blob_names import draw_name
 
 CHUNK_BYTES = 8 * 2**20
+"""Python looks for an interrupt after each."""
 TIMEOUT_S = 300.0
-AHEAD_BYTES_MIN = 4 * 2**20
-"""Fewer bytes are written only when the pool said that it lacks them; a thread would gain nothing."""
 
 
 def digest_of(data: memoryview) -> str:
@@ -34,18 +33,20 @@ def write_blob(path: Path, data: memoryview) -> None:
     with path.open("wb", buffering=0) as file:
         written = 0
         while written < data.nbytes:
-            written += file.write(data[written:])
+            written += file.write(data[written : written + CHUNK_BYTES])
 
 
 class BlobTransfer:
     """Uploads by content, each once per session; reads results. ``uploaded_bytes`` counts what really
-    moved."""
+    moved.
+
+    On the pool's host, large contents that the pool has not seen are not hashed: they are written once, under
+    a name that is drawn, and the pool computes their digest when it needs one.
+    """
 
     def __init__(self, connection: Connection, token: str) -> None:
         self._connection = connection
         self._known: set[str] = set()
-        self._held_sizes: set[int] = set()
-        self._writer = ThreadPoolExecutor(1, "djinn-upload")
         directory = connection.welcome.blob_directory
         shared = directory is not None and os.access(directory, os.W_OK)  # another user's is not writable
         self._directory = Path(directory) if directory is not None and shared else None
@@ -59,42 +60,31 @@ class BlobTransfer:
         self.downloaded_bytes = 0
 
     def stage(self, data: memoryview) -> str:
-        """Upload what the pool lacks; its digest.
-
-        Large data is written while it is hashed, unless the pool had what was staged last of this size: then
-        it probably has this, too.
-        """
-        if self._directory is None or data.nbytes < AHEAD_BYTES_MIN or data.nbytes in self._held_sizes:
-            digest = digest_of(data)
-            if self._lacks(digest, data.nbytes):
-                self._upload(digest, data)
-        else:
-            digest = self._write_ahead(data, self._directory)
+        """Upload what the pool lacks; the name of the bytes there."""
+        if self._directory is not None and data.nbytes >= UNHASHED_BYTES_MIN and self._is_new(data):
+            name = draw_name()
+            self._write(self._directory / name, data)
+            return name
+        digest = digest_of(data)
+        if self._lacks(digest):
+            self._upload(digest, data)
         self._known.add(digest)
         return digest
 
-    def _write_ahead(self, data: memoryview, directory: Path) -> str:
-        ahead = directory / uuid.uuid4().hex
-        writing = self._writer.submit(write_blob, ahead, data)
-        try:
-            digest = digest_of(data)
-            if self._lacks(digest, data.nbytes):
-                writing.result()
-                ahead.rename(directory / digest)
-                self._stored(digest, data.nbytes)
-        finally:
-            wait([writing])  # the thread reads the tensor
-            ahead.unlink(missing_ok=True)
-        return digest
+    def _is_new(self, data: memoryview) -> bool:
+        """True when this user surely uploaded nothing of the kind."""
+        if not self._connection.takes_unhashed:
+            return False
+        sketch = sketch_of(data.nbytes, lambda start, count: data[start : start + count])
+        return sketch in self._missing(QueryBlobs([], [sketch])).sketches
+
+    def _lacks(self, digest: str) -> bool:
+        return digest not in self._known and digest in self._missing(QueryBlobs([digest])).digests
 
     @held()  # the next question would get the answer to this one
-    def _lacks(self, digest: str, nbytes: int) -> bool:
-        if digest in self._known:
-            return False
-        self._connection.send(QueryBlobs([digest]))
-        lacks = digest in self._connection.receive_missing().digests
-        (self._held_sizes.discard if lacks else self._held_sizes.add)(nbytes)
-        return lacks
+    def _missing(self, query: QueryBlobs) -> BlobsMissing:
+        self._connection.send(query)
+        return self._connection.receive_missing()
 
     def unpinned(self) -> None:
         """A submit went out: from now on the pool may evict what it was told to keep."""
@@ -102,16 +92,20 @@ class BlobTransfer:
 
     def _upload(self, digest: str, data: memoryview) -> None:
         if self._directory is not None:
-            write_blob(self._directory / digest, data)
-            self._stored(digest, data.nbytes)
+            self._write(self._directory / digest, data)
             return
         self.uploaded_bytes += data.nbytes
         chunks = (bytes(data[start : start + CHUNK_BYTES]) for start in range(0, data.nbytes, CHUNK_BYTES))
         self._check(lambda: self._http.put(f"/v1/blobs/{digest}", content=chunks))
 
-    def _stored(self, digest: str, nbytes: int) -> None:
-        self.uploaded_bytes += nbytes
-        self._connection.send(BlobStored(digest, nbytes))
+    def _write(self, path: Path, data: memoryview) -> None:
+        try:
+            write_blob(path, data)
+            self._connection.send(BlobStored(path.name, data.nbytes))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        self.uploaded_bytes += data.nbytes
 
     def read(self, fetched: Fetched) -> torch.Tensor:
         """A fetched value as a contiguous plain tensor."""
@@ -144,5 +138,4 @@ class BlobTransfer:
         return response
 
     def close(self) -> None:
-        self._writer.shutdown()
         self._http.close()

@@ -75,6 +75,11 @@ class Connection:
         return self.welcome.protocol_version >= 6
 
     @property
+    def takes_unhashed(self) -> bool:
+        """Does the pool take uploads that have no digest yet?"""
+        return self.welcome.protocol_version >= 7
+
+    @property
     def answers_signals(self) -> bool:
         """Does the pool say what it made of a signal?"""
         return self.welcome.protocol_version >= 3

@@ -1,12 +1,14 @@
-"""Tensors on their way: uploaded ones by content digest, fetched ones by name.
+"""Tensors on their way: uploaded ones by content, fetched ones by name.
 
-``<directory>/store/<digest>``    what was verified; shared by all who uploaded it
+``<directory>/store/``            what was uploaded; equal bytes once, for all who uploaded them
 ``<directory>/results/``          where workers put fetched values
 ``<directory>/parked/``           where workers keep the state of idle sessions
 ``<directory>/<session>/``        one session's own: it writes uploads here and finds its results here
 
-A user is told that a tensor is here only when that same user uploaded it. Another user's upload of equal
-bytes is verified and then dropped in favour of the copy that is here.
+An upload is announced by its digest, which is verified, or without one. Of the latter the digest is computed
+only when there is a *twin*, another blob with the same sketch: without any, the bytes are new and belong to
+those who were told their drawn name. A user is told that a tensor is here only when that same user uploaded
+it. Another user's upload of equal bytes is dropped in favour of the copy that is here.
 """
 
 from __future__ import annotations
@@ -23,30 +25,31 @@ from typing import BinaryIO
 
 from blake3 import blake3
 
-from djinn_lab.errors import PoolError, Refused
-from djinn_lab.protocol.runtime_file import process_is_alive
+from djinn_lab.errors import Refused
+from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of
+from djinn_lab.srg.blob_names import is_digest, is_drawn
 from djinn_lab.units import format_bytes
 
-DIRECTORY_PREFIX = "djinn-"
-OWNER_FILE = "owner.pid"
-PARKED = "parked"
 INLINE_VERIFY_BYTES_MAX = 256 * 2**10
 """Hashed on the event loop (about 0.1 ms); more goes to a thread."""
-SHARE_OF_FREE_SPACE = 0.5
 CORES_FOR_MAPPING = 4
 """With fewer, the page faults of a mapping cost more than threads gain: 1.7 instead of 3.1 GB/s."""
 READ_BYTES = 2**20
 """Read at once; stays in a core's cache until it is hashed."""
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"result-[0-9a-f-]{32,36}")
 
 
 class Blob:
-    """``users``: who uploaded it. ``pins``: how many submits need it."""
+    """``file``: its name in the store, as workers know it. ``names``: what programs call it. ``digest``: None
+    while nobody needed it. ``users``: who uploaded it. ``pins``: how many submits need it."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, file: str, nbytes: int, sketch: str | None) -> None:
+        self.file = file
         self.nbytes = nbytes
+        self.sketch = sketch
+        self.digest: str | None = None
+        self.names: set[str] = set()
         self.users: set[str] = set()
         self.pins = 0
 
@@ -60,6 +63,10 @@ class BlobStore:
         self.results = directory / "results"
         self._store = directory / "store"
         self._blobs: OrderedDict[str, Blob] = OrderedDict()
+        """By file."""
+        self._named: dict[str, Blob] = {}
+        self._alike: dict[str, list[Blob]] = {}
+        """By sketch."""
 
     @property
     def count(self) -> int:
@@ -69,24 +76,39 @@ class BlobStore:
     def nbytes(self) -> int:
         return sum(blob.nbytes for blob in self._blobs.values())
 
-    def has(self, user: str, digest: str) -> bool:
-        blob = self._blobs.get(digest)
+    def has(self, user: str, name: str) -> bool:
+        blob = self._named.get(name)
         return blob is not None and user in blob.users
 
-    def pin(self, digest: str) -> None:
-        """Keep a present blob until as many ``unpin`` calls."""
-        self._blobs[digest].pins += 1
-        self._blobs.move_to_end(digest)
+    def has_like(self, user: str, sketch: str) -> bool:
+        """Whether the user uploaded anything with this sketch."""
+        return any(user in blob.users for blob in self._alike.get(sketch, ()))
 
-    def unpin(self, digests: Iterable[str]) -> None:
-        for digest in digests:
-            blob = self._blobs.get(digest)
+    async def identify(self, sketch: str) -> None:
+        """Compute the digests of all blobs with this sketch, so that they are found by digest."""
+        while (blob := self._unidentified(sketch)) is not None:
+            blob.pins += 1
+            try:
+                self._learn(blob, await _digest_in_thread(self._store / blob.file))
+            finally:
+                blob.pins -= 1
+
+    def pin(self, name: str) -> None:
+        """Keep a present blob until as many ``unpin`` calls."""
+        blob = self._named[name]
+        blob.pins += 1
+        self._blobs.move_to_end(blob.file)
+
+    def unpin(self, names: Iterable[str]) -> None:
+        for name in names:
+            blob = self._named.get(name)
             if blob is not None:
                 assert blob.pins > 0
                 blob.pins -= 1
 
-    def path(self, digest: str) -> Path:
-        return self._store / checked_digest(digest)
+    def path(self, name: str) -> Path:
+        """The file of a present blob; equal for all names of equal bytes."""
+        return self._store / self._named[name].file
 
     def open_session(self, session: str) -> Path:
         """The session's own directory."""
@@ -97,24 +119,29 @@ class BlobStore:
     def close_session(self, session: str) -> None:
         shutil.rmtree(self.directory / session, ignore_errors=True)
 
-    async def adopt(self, user: str, session: str, digest: str, nbytes: int) -> None:
-        """Take the file that a client on this host wrote into its session's directory.
+    async def adopt(self, user: str, session: str, name: str, nbytes: int) -> None:
+        """Take the file that a client on this host wrote into its session's directory. ``name``: its digest,
+        or a drawn name.
 
-        Raises Refused when it is absent, of another size, or has other content than ``digest`` says.
+        Raises Refused when it is absent, of another size, or has other content than its digest says.
         """
-        incoming = self.directory / session / checked_digest(digest)
+        incoming = self.directory / session / checked_name(name)
         try:
             status = os.lstat(incoming)
         except FileNotFoundError:
-            raise Refused(f"No file {digest} was written.", "Upload the tensor again.") from None
+            raise Refused(f"No file {name} was written.", "Upload the tensor again.") from None
         if not incoming.is_file() or incoming.is_symlink() or status.st_size != nbytes:
             self._drop(incoming)
-            raise Refused(f"The file {digest} has {status.st_size} bytes, {nbytes} were announced.")
-        if nbytes <= INLINE_VERIFY_BYTES_MAX:
-            found = _digest_of(incoming)
+            raise Refused(f"The file {name} has {status.st_size} bytes, {nbytes} were announced.")
+        if is_digest(name):
+            inline = nbytes <= INLINE_VERIFY_BYTES_MAX
+            found = _digest_of(incoming) if inline else await _digest_in_thread(incoming)
+            await self._take(user, name, nbytes, incoming, found)
+        elif nbytes < UNHASHED_BYTES_MIN or name in self._named:
+            self._drop(incoming)
+            raise Refused(f"{nbytes} bytes cannot be stored as {name}; announce them by their digest.")
         else:
-            found = await asyncio.to_thread(_digest_of, incoming)
-        self._take(user, digest, nbytes, incoming, found)
+            await self._take(user, name, nbytes, incoming, None)
 
     async def receive(self, user: str, digest: str, chunks: AsyncIterator[bytes]) -> int:
         """Store an uploaded body; bytes received. Raises Refused like :meth:`adopt`, or when it is too
@@ -137,7 +164,7 @@ class BlobStore:
                     else:
                         await asyncio.to_thread(file.write, chunk)
                         await asyncio.to_thread(hasher.update, chunk)
-            self._take(user, digest, nbytes, incoming, hasher.hexdigest())
+            await self._take(user, digest, nbytes, incoming, hasher.hexdigest())
         finally:
             incoming.unlink(missing_ok=True)
         return nbytes
@@ -161,35 +188,70 @@ class BlobStore:
         path.unlink(missing_ok=True)
         return file
 
-    def _take(self, user: str, digest: str, nbytes: int, incoming: Path, found: str) -> None:
-        if found != digest:
+    async def _take(self, user: str, name: str, nbytes: int, incoming: Path, found: str | None) -> None:
+        """``found``: the digest that was computed, if any."""
+        if is_digest(name) and found != name:
             self._drop(incoming)
             raise Refused(
-                f"The uploaded bytes have the digest {found[:16]}..., not {digest[:16]}... as announced."
+                f"The uploaded bytes have the digest {str(found)[:16]}..., not {name[:16]}... as announced."
             )
-        blob = self._blobs.get(digest)
+        sketch = _sketch_of(incoming, nbytes)
+        while sketch is not None and sketch in self._alike:
+            if found is None:
+                found = await _digest_in_thread(incoming)
+            elif self._unidentified(sketch) is not None:
+                await self.identify(sketch)
+            else:
+                break
+        # Nothing waits from here on: twins that arrive together see each other.
+        blob = self._named.get(found) if found is not None else None
         if blob is not None:
             self._drop(incoming)
         else:
             self._make_room(nbytes, incoming)
-            incoming.rename(self._store / digest)
-            blob = self._blobs[digest] = Blob(nbytes)
+            incoming.rename(self._store / name)
+            blob = self._blobs[name] = Blob(name, nbytes, sketch)
+            if sketch is not None:
+                self._alike.setdefault(sketch, []).append(blob)
+            if found is not None:
+                self._learn(blob, found)
+        blob.names.add(name)
+        self._named[name] = blob
         blob.users.add(user)
-        self._blobs.move_to_end(digest)
+        self._blobs.move_to_end(blob.file)
+
+    def _unidentified(self, sketch: str) -> Blob | None:
+        return next((blob for blob in self._alike.get(sketch, ()) if blob.digest is None), None)
+
+    def _learn(self, blob: Blob, digest: str) -> None:
+        blob.digest = digest
+        blob.names.add(digest)
+        self._named[digest] = blob
 
     def _make_room(self, nbytes: int, incoming: Path) -> None:
         room = self.bytes_max - self.nbytes
-        for digest in [digest for digest, blob in self._blobs.items() if blob.pins == 0]:
+        for blob in [blob for blob in self._blobs.values() if blob.pins == 0]:
             if room >= nbytes:
                 break
-            room += self._blobs.pop(digest).nbytes
-            self._drop(self._store / digest)
+            room += blob.nbytes
+            self._evict(blob)
         if room < nbytes:
             self._drop(incoming)
             raise Refused(
                 f"The pool keeps at most {format_bytes(self.bytes_max)} of uploaded tensors, all in use now.",
                 "Try again when other cells have finished, or give the machine more shared memory.",
             )
+
+    def _evict(self, blob: Blob) -> None:
+        del self._blobs[blob.file]
+        for name in blob.names:
+            del self._named[name]
+        if blob.sketch is not None:
+            twins = self._alike[blob.sketch]
+            twins.remove(blob)
+            if not twins:
+                del self._alike[blob.sketch]
+        self._drop(self._store / blob.file)
 
     def _drop(self, path: Path) -> None:
         """Delete a file. Freeing the memory of a large one takes long, so that is left to a thread."""
@@ -198,9 +260,15 @@ class BlobStore:
         asyncio.get_running_loop().run_in_executor(None, dropped.unlink)
 
 
+def checked_name(name: str) -> str:
+    """``name`` itself. Raises Refused unless it is a digest or a drawn name, so that it is safe as a file
+    name."""
+    return name if is_drawn(name) else checked_digest(name)
+
+
 def checked_digest(digest: str) -> str:
     """``digest`` itself. Raises Refused unless it is one, so that it is safe as a file name."""
-    if not _DIGEST.fullmatch(digest):
+    if not is_digest(digest):
         raise Refused(f"{digest[:80]!r} is no BLAKE3 digest (64 hexadecimal digits).")
     return digest
 
@@ -212,47 +280,6 @@ def checked_result_name(name: str) -> str:
     return name
 
 
-def open_blob_directory(pool: str, fallback: Path) -> Path:
-    """Make this pool's directory in shared memory (or below ``fallback``), and remove those of dead pools."""
-    base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else fallback
-    directory = own_directory(base, pool)
-    for name in ("store", "results", PARKED):
-        (directory / name).mkdir(mode=0o700)
-    return directory
-
-
-def own_directory(base: Path, pool: str) -> Path:
-    """Make a directory of this pool's, and remove those of dead pools."""
-    remove_dead_directories(base)
-    directory = base / f"{DIRECTORY_PREFIX}{pool}"
-    directory.mkdir(mode=0o700, parents=True)
-    (directory / OWNER_FILE).write_text(str(os.getpid()))
-    return directory
-
-
-def remove_dead_directories(base: Path) -> None:
-    """Those whose pool's process no longer lives."""
-    for directory in base.glob(f"{DIRECTORY_PREFIX}*"):
-        try:
-            owner = int((directory / OWNER_FILE).read_text())
-        except (OSError, ValueError):
-            continue
-        if not process_is_alive(owner):
-            shutil.rmtree(directory, ignore_errors=True)
-
-
-def default_bytes_max(directory: Path) -> int:
-    """Half of what is free there now."""
-    return int(shutil.disk_usage(directory).free * SHARE_OF_FREE_SPACE)
-
-
-def remove_directory(directory: Path) -> None:
-    """Raises PoolError for a path that is no pool's directory."""
-    if not directory.name.startswith(DIRECTORY_PREFIX):
-        raise PoolError(f"{directory} is no pool's directory")
-    shutil.rmtree(directory, ignore_errors=True)
-
-
 def _digest_of(path: Path) -> str:
     if (os.cpu_count() or 1) >= CORES_FOR_MAPPING:
         return str(blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest())
@@ -262,3 +289,15 @@ def _digest_of(path: Path) -> str:
         while count := file.readinto(buffer):
             hasher.update(buffer[:count])
     return hasher.hexdigest()
+
+
+async def _digest_in_thread(path: Path) -> str:
+    return await asyncio.to_thread(_digest_of, path)
+
+
+def _sketch_of(path: Path, nbytes: int) -> str | None:
+    """None for so few bytes that they come with a digest."""
+    if nbytes < UNHASHED_BYTES_MIN:
+        return None
+    with path.open("rb", buffering=0) as file:
+        return sketch_of(nbytes, lambda start, count: os.pread(file.fileno(), count, start))

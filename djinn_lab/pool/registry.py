@@ -98,7 +98,7 @@ class Link:
 @dataclass(slots=True)
 class Session:
     """``account``: pays for its cells. ``pins``: blobs held for the next submit. ``verifying``: uploads under
-    way, by digest. ``rejected``: why an upload did not count. ``lost``: how the device with its values died,
+    way, by name. ``rejected``: why an upload did not count. ``lost``: how the device with its values died,
     until it runs again. ``notebook``: the batch notebook whose kernel opened it, empty for none."""
 
     session: str

@@ -24,14 +24,14 @@ import sqlalchemy as sa
 from djinn_lab.errors import PoolError
 from djinn_lab.jobs.decision import QueuePolicy
 from djinn_lab.memory import POLICIES
-from djinn_lab.pool.blobs import (
+from djinn_lab.pool.blob_directory import (
     PARKED,
-    BlobStore,
     default_bytes_max,
     open_blob_directory,
     own_directory,
     remove_directory,
 )
+from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.database.engine import lost, unusable
 from djinn_lab.pool.devices import DevicePlan
 from djinn_lab.pool.launcher import LocalLauncher

@@ -16,7 +16,7 @@ from djinn_lab import memory
 from djinn_lab.errors import Refused
 from djinn_lab.jobs import IllegalEvent
 from djinn_lab.pool.authentication import Authentication, Role, User
-from djinn_lab.pool.blobs import BlobStore, checked_digest
+from djinn_lab.pool.blobs import BlobStore, checked_digest, checked_name
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.registry import Link, Session
 from djinn_lab.protocol.host import host_id
@@ -165,7 +165,8 @@ class SessionEndpoint:
                 await self._driver.submit(session, submit)
             case protocol.QueryBlobs():
                 await _settle_uploads(session)
-                session.send(protocol.BlobsMissing(self._query(session, message.digests)))
+                missing = self._query(session, message.digests)
+                session.send(protocol.BlobsMissing(missing, self._query_sketches(session, message.sketches)))
             case protocol.BlobStored():
                 self._adopt(session, message)
             case protocol.FinishJob():
@@ -194,9 +195,21 @@ class SessionEndpoint:
                 missing.append(digest)
         return missing
 
+    def _query_sketches(self, session: Session, sketches: list[str]) -> list[str]:
+        """The absent ones. Blobs with the others will be asked for by digest, so they get one now."""
+        missing = []
+        for sketch in dict.fromkeys(sketches):
+            if not self._blobs.has_like(session.user, sketch):
+                missing.append(sketch)
+            elif sketch not in session.verifying:
+                session.verifying[sketch] = asyncio.get_running_loop().create_task(
+                    self._blobs.identify(sketch), name=f"identify {sketch}"
+                )
+        return missing
+
     def _adopt(self, session: Session, stored: protocol.BlobStored) -> None:
-        """Verify a file that the client wrote, beside whatever else it sends."""
-        digest = checked_digest(stored.digest)
+        """Take in a file that the client wrote, beside whatever else it sends."""
+        name = checked_name(stored.digest)
         if not session.same_host:
             raise Refused(
                 "Only a client on the pool's host can write tensor files; send PUT /v1/blobs instead."
@@ -204,17 +217,17 @@ class SessionEndpoint:
 
         async def verify() -> None:
             try:
-                await self._blobs.adopt(session.user, session.session, digest, stored.nbytes)
+                await self._blobs.adopt(session.user, session.session, name, stored.nbytes)
             except Refused as refusal:
-                session.rejected[digest] = refusal.message
+                session.rejected[name] = refusal.message
             except OSError as error:
-                session.rejected[digest] = f"The file {digest} cannot be read: {error}."
+                session.rejected[name] = f"The file {name} cannot be read: {error}."
             else:
-                session.rejected.pop(digest, None)
-                self._blobs.pin(digest)
-                session.pins.append(digest)
+                session.rejected.pop(name, None)
+                self._blobs.pin(name)
+                session.pins.append(name)
 
-        session.verifying[digest] = asyncio.get_running_loop().create_task(verify(), name=f"verify {digest}")
+        session.verifying[name] = asyncio.get_running_loop().create_task(verify(), name=f"verify {name}")
 
     def _cancel(self, session: Session, cancel: protocol.CancelJob) -> None:
         """A job that is over already needs nothing."""

@@ -14,13 +14,13 @@ import msgspec
 from djinn_lab.jobs import Terms
 from djinn_lab.srg.program import TensorMeta
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 """2 added :attr:`SubmitSegment.delta` and :attr:`SubmitSegment.code_number`, 3 :class:`PhaseAnswered`, 4
 :attr:`SubmitSegment.terms`, 5 more of them (:mod:`djinn_lab.protocol.understood` says which), 6 another form
-of :attr:`SubmitSegment.delta`."""
-POOL_VERSIONS = (1, 6)
+of :attr:`SubmitSegment.delta`, 7 :attr:`QueryBlobs.sketches` and uploads without a digest."""
+POOL_VERSIONS = (1, 6, 7)
 """What a pool understands. A client of 2 to 5 sends deltas that no pool reads any more; it goes on with 1."""
-CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6)
+CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 """What a client tries, newest first. Below 6 it sends every program whole."""
 MESSAGE_BYTES_MAX = 256 * 2**20
 """A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""
@@ -78,18 +78,24 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class QueryBlobs(msgspec.Struct, frozen=True, tag="query_blobs"):
-    """Which of these digests must be uploaded? The others are pinned until the next submit is done."""
+    """Which of these digests must be uploaded? The others are pinned until the next submit is done.
+
+    ``sketches``: :func:`djinn_lab.protocol.sketch.sketch_of` tensors; of which has this user uploaded none?
+    """
 
     digests: list[str]
+    sketches: list[str] = []
 
 
 class BlobsMissing(msgspec.Struct, frozen=True, tag="blobs_missing"):
     digests: list[str]
+    sketches: list[str] = []
 
 
 class BlobStored(msgspec.Struct, frozen=True, tag="blob_stored"):
     """The client wrote the file ``<blob_directory>/<digest>`` (same host only). Other hosts send
-    ``PUT /v1/blobs/<digest>`` instead, which has the same effect."""
+    ``PUT /v1/blobs/<digest>`` instead, which has the same effect. ``digest`` may be a drawn name
+    (:mod:`djinn_lab.srg.blob_names`), by which this session's programs refer to the bytes then."""
 
     digest: str
     nbytes: int

@@ -145,7 +145,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     """A value that exists before the first node.
 
     ``blob`` and ``inline`` None: the session already holds it on the pool. Otherwise its bytes are in the
-    blob with this BLAKE3 hex digest, or ``inline`` when they are few. The bytes are
+    blob of this name (:mod:`djinn_lab.srg.blob_names`), or ``inline`` when they are few. The bytes are
     :attr:`TensorMeta.blob_bytes` long: the memory span in memory order, or the elements in row-major order
     where that is shorter (gaps).
     """

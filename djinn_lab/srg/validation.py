@@ -14,6 +14,7 @@ from typing import NoReturn
 import msgspec
 
 from djinn_lab.errors import Refused
+from djinn_lab.srg.blob_names import is_digest, is_drawn
 from djinn_lab.srg.ops import allowed_ops, leaves_of
 from djinn_lab.srg.plan_key import Contents
 from djinn_lab.srg.program import (
@@ -33,7 +34,6 @@ from djinn_lab.srg.program import (
 )
 from djinn_lab.units import format_bytes
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _DEVICE = re.compile(r"(cpu|cuda)(:\d{1,3})?")
 _ATOM_NAMES: dict[str, Collection[str]] = {
     "dtype": DTYPE_BYTES.keys(),
@@ -193,8 +193,8 @@ def _check_sources(sources: Sequence[Source], metas: Sequence[TensorMeta]) -> se
 
 
 def _check_bytes(source: Source, meta: TensorMeta) -> None:
-    if source.blob is not None and not _DIGEST.fullmatch(source.blob):
-        _refuse(f"the blob of source value {source.value} is not a BLAKE3 hex digest")
+    if source.blob is not None and not (is_digest(source.blob) or is_drawn(source.blob)):
+        _refuse(f"the blob of source value {source.value} is not a BLAKE3 hex digest or a drawn name")
     if source.inline is not None:
         if source.blob is not None:
             _refuse(f"source value {source.value} has both a blob and inline bytes")

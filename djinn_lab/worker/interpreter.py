@@ -164,9 +164,10 @@ class Interpreter:
             self.memory.settle(meta.span_bytes, added)
             return
         layout = Layout("tensor", meta.dtype, meta.shape, meta.stride)
+        blob = Path(blobs[source.blob]).name  # sessions may call equal bytes differently
         weights, lock = self.tiers.weights, self.tiers.fences.lock
         with lock:
-            weight = weights.find(source.blob)
+            weight = weights.find(blob)
             if weight is not None and weight.nbytes == meta.blob_bytes:
                 values.put_shared(source.value, layout, weight)
                 return
@@ -177,10 +178,10 @@ class Interpreter:
             self.memory.release(meta.blob_bytes)
             raise
         with lock:
-            weight = weights.find(source.blob)
+            weight = weights.find(blob)
             if weight is not None:  # a restore brought it meanwhile
                 self.memory.release(meta.blob_bytes)
             else:
-                weight = weights.add(source.blob, handle)
+                weight = weights.add(blob, handle)
             values.put_shared(source.value, layout, weight)
         self.memory.mark_peak()

@@ -36,7 +36,7 @@ class Handed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunSegment(msgspec.Struct, frozen=True, tag="run"):
-    """``program``: encoded :class:`~djinn_lab.srg.program.Program`. ``blobs``: digest to file path. ``key``:
+    """``program``: encoded :class:`~djinn_lab.srg.program.Program`. ``blobs``: name to file path. ``key``:
     equal for programs that differ in numbers of values and in scalars only. ``resume``: of a segment that
     was preempted; its session's values are here again, with all that it had made by then.
     ``imports``: taken over before anything else, into the memory of those of their values that are here;

@@ -1,4 +1,4 @@
-"""Uploads on one host: written while hashed where that is likely to be needed, and never left behind."""
+"""Uploads on one host: new contents are written once and not hashed, and never left behind."""
 
 from __future__ import annotations
 
@@ -10,30 +10,43 @@ from typing import Any
 import pytest
 
 from djinn_lab.client import blobs
-from djinn_lab.client.blobs import AHEAD_BYTES_MIN, BlobTransfer, digest_of
+from djinn_lab.client.blobs import BlobTransfer, digest_of
 from djinn_lab.protocol.messages import BlobsMissing, BlobStored, QueryBlobs
+from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of
+from djinn_lab.srg.blob_names import is_drawn
 
-LARGE = AHEAD_BYTES_MIN
+LARGE = UNHASHED_BYTES_MIN
 
 
 class PoolStandIn:
     """Knows what was stored, and keeps a note of every message."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, takes_unhashed: bool = True) -> None:
         self.url = "http://127.0.0.1:1"
         self.welcome = SimpleNamespace(blob_directory=str(directory))
+        self.takes_unhashed = takes_unhashed
+        self.directory = directory
         self.held: set[str] = set()
+        self.sketches: set[str] = set()
         self.sent: list[Any] = []
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
         if isinstance(message, BlobStored):
-            self.held.add(message.digest)
+            self.hold((self.directory / message.digest).read_bytes())
+
+    def hold(self, data: bytes) -> None:
+        self.held.add(digest_of(memoryview(data)))
+        if len(data) >= LARGE:
+            self.sketches.add(sketch_of(len(data), lambda start, count: data[start : start + count]))
 
     def receive_missing(self) -> BlobsMissing:
         query = self.sent[-1]
         assert isinstance(query, QueryBlobs)
-        return BlobsMissing([digest for digest in query.digests if digest not in self.held])
+        return BlobsMissing(
+            [digest for digest in query.digests if digest not in self.held],
+            [sketch for sketch in query.sketches if sketch not in self.sketches],
+        )
 
 
 @pytest.fixture
@@ -45,61 +58,61 @@ def transfer_to(pool: PoolStandIn) -> BlobTransfer:
     return BlobTransfer(pool, "token")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("nbytes", [1, LARGE - 1, LARGE, LARGE + 5])
-def test_a_new_tensor_lies_under_its_digest(pool: PoolStandIn, tmp_path: Path, nbytes: int) -> None:
+@pytest.mark.parametrize("nbytes", [1, LARGE - 1, LARGE, LARGE + 5, 3 * blobs.CHUNK_BYTES + 1])
+@pytest.mark.parametrize("takes_unhashed", [True, False])
+def test_a_new_tensor_lies_under_its_name(tmp_path: Path, nbytes: int, takes_unhashed: bool) -> None:
+    pool = PoolStandIn(tmp_path, takes_unhashed)
     data = os.urandom(nbytes)
+    transfer = transfer_to(pool)
+    name = transfer.stage(memoryview(data))
+    transfer.close()
+    if takes_unhashed and nbytes >= LARGE:
+        assert is_drawn(name)
+    else:
+        assert name == digest_of(memoryview(data))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_bytes() == data
+    assert pool.sent[-1] == BlobStored(name, nbytes)
+    assert transfer.uploaded_bytes == nbytes
+    assert takes_unhashed or not any(message.sketches for message in pool.sent[:-1])
+
+
+def test_what_the_pool_holds_is_not_sent_again(pool: PoolStandIn, tmp_path: Path) -> None:
+    data = memoryview(os.urandom(LARGE))
+    pool.hold(bytes(data))
+    transfer = transfer_to(pool)
+    for _ in range(2):
+        assert transfer.stage(data) == digest_of(data)
+        transfer.unpinned()
+    transfer.close()
+    assert transfer.uploaded_bytes == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_only_looks_like_a_tensor_of_the_pool_is_sent(pool: PoolStandIn, tmp_path: Path) -> None:
+    data = bytearray(LARGE)
+    pool.hold(bytes(data))
+    data[100] = 1
     transfer = transfer_to(pool)
     digest = transfer.stage(memoryview(data))
     transfer.close()
     assert digest == digest_of(memoryview(data))
-    assert [path.name for path in tmp_path.iterdir()] == [digest]
     assert (tmp_path / digest).read_bytes() == data
-    assert pool.sent[-1] == BlobStored(digest, nbytes)
-    assert transfer.uploaded_bytes == nbytes
 
 
-def test_what_the_pool_holds_is_not_written_ahead_again(
-    pool: PoolStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("no space")])
+def test_an_upload_that_ends_early_leaves_nothing(
+    pool: PoolStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any
 ) -> None:
-    data = memoryview(os.urandom(LARGE))
-    digest = digest_of(data)
-    pool.held.add(digest)
-    transfer = transfer_to(pool)
-    transfer.stage(data)
-    assert list(tmp_path.iterdir()) == [], "what was written ahead in vain is gone"
-    monkeypatch.setattr(blobs, "write_blob", None)
-    transfer.unpinned()
-    transfer.stage(data)
-    assert pool.sent == [QueryBlobs([digest])] * 2
-    transfer.close()
-
-
-def test_an_interrupted_upload_leaves_nothing(
-    pool: PoolStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_data: memoryview) -> str:
-        raise KeyboardInterrupt
-
-    transfer = transfer_to(pool)
-    monkeypatch.setattr(blobs, "digest_of", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        transfer.stage(memoryview(bytes(LARGE)))
-    assert list(tmp_path.iterdir()) == []
-    assert pool.sent == []
-    transfer.close()
-
-
-def test_a_full_directory_is_an_error_of_the_upload(
-    pool: PoolStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, _data: memoryview) -> None:
+    def ends(path: Path, _data: memoryview) -> None:
         path.write_bytes(b"a beginning")
-        raise OSError("no space")
+        raise error
 
     transfer = transfer_to(pool)
-    monkeypatch.setattr(blobs, "write_blob", full)
-    with pytest.raises(OSError, match="no space"):
+    monkeypatch.setattr(blobs, "write_blob", ends)
+    with pytest.raises((KeyboardInterrupt, OSError)):
         transfer.stage(memoryview(bytes(LARGE)))
     assert list(tmp_path.iterdir()) == []
     assert not any(isinstance(message, BlobStored) for message in pool.sent)
+    assert transfer.uploaded_bytes == 0
     transfer.close()

@@ -13,14 +13,12 @@ import pytest
 from blake3 import blake3
 
 from djinn_lab.errors import PoolError, Refused
-from djinn_lab.pool.blobs import (
-    OWNER_FILE,
-    BlobStore,
-    checked_digest,
-    checked_result_name,
-    remove_dead_directories,
-    remove_directory,
-)
+from djinn_lab.pool.blob_directory import OWNER_FILE, remove_dead_directories, remove_directory
+from djinn_lab.pool.blobs import BlobStore, checked_digest, checked_name, checked_result_name
+from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of
+from djinn_lab.srg.blob_names import draw_name
+
+LARGE = UNHASHED_BYTES_MIN
 
 
 @pytest.fixture
@@ -65,7 +63,7 @@ def test_the_least_recently_used_makes_room_and_pinned_ones_stay(store: BlobStor
     put(store, "ann", b"d" * 1000)
     assert store.has("ann", first)
     assert not store.has("ann", second)
-    assert not store.path(second).exists()
+    assert not (store.directory / "store" / second).exists()
     store.pin(third)
     with pytest.raises(Refused, match="all in use"):
         put(store, "ann", b"e" * 2500)
@@ -96,6 +94,136 @@ def test_large_uploads_are_verified_off_the_loop(tmp_path: Path) -> None:
     assert store.count == 1
 
 
+@pytest.fixture
+def large(tmp_path: Path) -> BlobStore:
+    """Has room for four large tensors."""
+    directory = tmp_path / "djinn-large-ones"
+    for name in ("store", "results"):
+        (directory / name).mkdir(parents=True)
+    return BlobStore(directory, 4 * LARGE)
+
+
+def leave(store: BlobStore, data: bytes, name: str | None = None, session: str = "s") -> str:
+    """What a client does before it announces a file."""
+    name = name or draw_name()
+    (store.open_session(session) / name).write_bytes(data)
+    return name
+
+
+async def adopt(store: BlobStore, user: str, data: bytes, name: str | None = None) -> str:
+    name = leave(store, data, name)
+    await store.adopt(user, "s", name, len(data))
+    return name
+
+
+def sketch(data: bytes) -> str:
+    return sketch_of(len(data), lambda start, count: data[start : start + count])
+
+
+def test_new_bytes_are_stored_without_their_digest_until_it_is_asked_for(large: BlobStore) -> None:
+    data = os.urandom(LARGE)
+
+    async def upload() -> str:
+        assert not large.has_like("ann", sketch(data))
+        name = await adopt(large, "ann", data)
+        assert large.has("ann", name)
+        assert not large.has("ann", digest_of(data))
+        assert large.has_like("ann", sketch(data))
+        assert not large.has_like("bob", sketch(data))
+        await large.identify(sketch(data))
+        return name
+
+    name = asyncio.run(upload())
+    assert large.has("ann", digest_of(data))
+    assert not large.has("bob", name)
+    assert large.path(name) == large.path(digest_of(data))
+    assert large.path(name).read_bytes() == data
+
+
+@pytest.mark.parametrize("second", ["drawn", "digest", "http"])
+@pytest.mark.parametrize("together", [True, False])
+def test_equal_bytes_are_stored_once_however_they_come(large: BlobStore, second: str, together: bool) -> None:
+    data = os.urandom(LARGE + 1)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield data
+
+    async def upload() -> list[str]:
+        names = [draw_name(), draw_name() if second == "drawn" else digest_of(data)]
+        first = adopt(large, "ann", data, names[0])
+        if second == "http":
+            other = asyncio.create_task(large.receive("bob", names[1], chunks()))
+        else:
+            other = asyncio.create_task(adopt(large, "bob", data, names[1]))  # type: ignore[arg-type]
+        if together:
+            await asyncio.gather(first, other)
+        else:
+            await first
+            await other
+        return names
+
+    ann, bob = asyncio.run(upload())
+    assert large.has("ann", ann)
+    assert large.has("bob", bob)
+    assert large.path(ann) == large.path(bob)
+    assert (large.count, large.nbytes) == (1, len(data))
+
+
+def test_three_alike_that_arrive_together_keep_their_bytes(large: BlobStore) -> None:
+    data = bytearray(LARGE)
+    other = bytearray(data)
+    other[100] = 1  # between two samples
+    assert sketch(bytes(data)) == sketch(bytes(other))
+
+    async def upload() -> list[str]:
+        contents = [bytes(data), bytes(other), bytes(other), bytes(data)]
+        return await asyncio.gather(*(adopt(large, "ann", content) for content in contents))
+
+    names = asyncio.run(upload())
+    assert [large.path(name).read_bytes()[100] for name in names] == [0, 1, 1, 0]
+    assert large.count == 2
+
+
+def test_nobody_takes_the_name_of_other_bytes(large: BlobStore) -> None:
+    """A drawn name is no claim about content, and a digest is verified."""
+    data, other = os.urandom(LARGE), os.urandom(LARGE)
+
+    async def upload() -> None:
+        name = await adopt(large, "ann", data)
+        with pytest.raises(Refused, match="cannot be stored as"):
+            await adopt(large, "eve", other, name)
+        with pytest.raises(Refused, match="have the digest"):
+            await adopt(large, "eve", other, digest_of(data))
+        with pytest.raises(Refused, match="cannot be stored as"):
+            await adopt(large, "eve", b"few bytes")
+        assert large.path(name).read_bytes() == data
+
+    asyncio.run(upload())
+    assert large.count == 1
+
+
+def test_room_is_made_for_new_bytes_and_all_their_names_end(large: BlobStore) -> None:
+    first = os.urandom(LARGE)
+
+    async def upload() -> tuple[str, list[str]]:
+        name = await adopt(large, "ann", first)
+        await large.identify(sketch(first))
+        others = []
+        for _ in range(4):
+            others.append(await adopt(large, "ann", os.urandom(LARGE)))
+            large.pin(others[-1])
+        with pytest.raises(Refused, match="all in use"):
+            await adopt(large, "ann", os.urandom(LARGE))
+        return name, others
+
+    name, others = asyncio.run(upload())
+    assert not large.has("ann", name)
+    assert not large.has("ann", digest_of(first))
+    assert not large.has_like("ann", sketch(first))
+    assert (large.count, large.nbytes) == (4, 4 * LARGE)
+    assert sorted(path.name for path in (large.directory / "store").iterdir()) == sorted(others)
+
+
 def test_results_move_to_their_session(store: BlobStore) -> None:
     name = "result-" + "0" * 32
     store.open_session("s")
@@ -121,6 +249,11 @@ def test_names_are_checked() -> None:
             checked_digest(bad)
         with pytest.raises(Refused):
             checked_result_name(bad)
+    for bad in ("fresh-", "fresh-../../x", draw_name() + "\n", draw_name()[:-1]):
+        with pytest.raises(Refused):
+            checked_name(bad)
+    drawn = draw_name()
+    assert checked_name(drawn) == drawn
 
 
 def test_directories_of_dead_pools_are_removed(tmp_path: Path) -> None:
