@@ -15,6 +15,9 @@ from djinn_lab.pool.stops import Stops
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
 from djinn_lab.srg.merging import STREAMED
 
+CUTS_STORED_MAX = 32
+"""Of an unfinished job: its row is written anew with every segment, and must not grow with their number."""
+
 
 class Cut(msgspec.Struct, frozen=True):
     """Why what was recorded up to segment number ``segment`` was sent: the cause, and the cell line. The
@@ -155,7 +158,8 @@ class JobRecord:
         if submit.cut != STREAMED:
             self.cuts.append(Cut(submit.segment, submit.cut, submit.cut_line))
 
-    def view(self) -> JobView:
+    def view(self, cuts_max: int | None = None) -> JobView:
+        """``cuts_max``: the last so many cuts only."""
         return JobView(
             job=self.job,
             session=self.session,
@@ -176,7 +180,7 @@ class JobRecord:
             ops_done=self.ops_done,
             ops_total=self.ops_total,
             stages=dict(self.stages),
-            cuts=list(self.cuts),
+            cuts=list(self.cuts if cuts_max is None else self.cuts[-cuts_max:]),
             error=self.error,
             peak_bytes=self.peak_bytes,
             predicted_s=self.predicted_s,
@@ -189,7 +193,8 @@ class JobRecord:
         )
 
     def row(self, pool: str) -> dict[str, object]:
-        """For the database."""
+        """For the database; all cuts once the job has ended."""
+        view = self.view(CUTS_STORED_MAX if self.finished_at is None else None)
         return {
             "job": self.job,
             "pool": pool,
@@ -197,6 +202,6 @@ class JobRecord:
             "user": self.user,
             "state": self.state,
             "submitted_at": self.submitted_at,
-            "view": msgspec.json.encode(self.view()).decode(),
+            "view": msgspec.json.encode(view).decode(),
             "code": self.code,
         }

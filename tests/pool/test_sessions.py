@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import time
 import uuid
+from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 
 import httpx
 import pytest
 from blake3 import blake3
-from pool_kit import META, Client, Wire, act, held, http, new_user, read, rest, upload
+from pool_kit import META, Client, Wire, act, held, http, new_user, read, rest, running_pool, upload
 from websockets.exceptions import ConnectionClosed
 
+from djinn_lab.pool.records import CUTS_STORED_MAX
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.srg.program import Program, TensorMeta
@@ -72,6 +77,27 @@ def test_a_cell_of_two_segments_waits_between_them(client: Client, shared_pool: 
     view = rest(shared_pool).job(job)
     assert (view["state"], view["segments"], view["ops_done"]) == ("DONE", 2, 1)
     assert [cut["segment"] for cut in view["cuts"]] == [0, 1]
+
+
+def test_row_of_a_long_cell_grows_only_when_it_ends(tmp_path: Path) -> None:
+    segments = 2 * CUTS_STORED_MAX
+    with running_pool(tmp_path) as info, Client(info) as client:
+        job = client.submit(act("", keep=True), final=False)
+        client.result(job)
+        for segment in range(1, segments):
+            client.result(client.submit(act(""), job=job, segment=segment, final=False))
+        assert _stored_cuts(tmp_path, job) == list(range(segments - CUTS_STORED_MAX, segments))
+        assert [cut["segment"] for cut in rest(info).job(job)["cuts"]] == list(range(segments))
+        client.send(messages.FinishJob(job, "done"))
+        client.until(job, "DONE")
+        assert _stored_cuts(tmp_path, job) == list(range(segments))
+
+
+def _stored_cuts(directory: Path, job: str) -> list[int]:
+    """The segments of the cuts in the database's row of a job."""
+    with closing(sqlite3.connect(directory / "pool.sqlite3")) as database:
+        ((view,),) = database.execute("select view from jobs where job = ?", (job,)).fetchall()
+    return [cut["segment"] for cut in json.loads(view)["cuts"]]
 
 
 def test_a_cell_that_ends_without_another_segment(client: Client, shared_pool: RuntimeInfo) -> None:
