@@ -38,7 +38,10 @@ def _inherited_rank(tables: Tables, job: Job) -> int:
     """Its own, or the best of those that cannot run before it: what stands behind it in its session, and
     what comes after it by its own wish (priority inheritance: Sha, Rajkumar, Lehoczky, IEEE TC 39(9),
     1990)."""
-    behind = [tables.jobs[name] for name in tables.of_session[job.session]]
+    mates = tables.of_session[job.session]
+    if len(mates) == 1 and not tables.of_state[JobState.SUBMITTED]:
+        return RANKS[job.priority]
+    behind = [tables.jobs[name] for name in mates]
     submitted = tables.in_state(JobState.SUBMITTED)
     after = [other for other in submitted if other.waits_for and job.job in jobs_in(other.waits_for)]
     waiting = (other for other in (*behind, *after) if other.state is not JobState.WAITING)

@@ -33,7 +33,7 @@ from djinn_lab.jobs.next_up import NextUp
 from djinn_lab.jobs.placement.nearness import company
 from djinn_lab.jobs.request import Node, Request
 from djinn_lab.jobs.states import IN_LINE, RANKS, IllegalEvent, JobState, Move
-from djinn_lab.jobs.tables import Tables, moved
+from djinn_lab.jobs.tables import Tables, moved, next_state
 from djinn_lab.jobs.targets import suits
 
 CONTENDING = frozenset({*IN_LINE, JobState.RESTORING})
@@ -107,9 +107,10 @@ class Contest:
                 self._shrunk(job, at_s)
             if job.finished:
                 self.passed_over.discard(job.job)
+        sessions = {job.session: None for job in touched}
         named = {name for one in touched if one.terms.after for name in jobs_in(one.terms.after)}
-        awaited = [job for name in sorted(named) if (job := tables.jobs.get(name))]
-        for session in dict.fromkeys((*(job.session for job in (*touched, *awaited)), *others)):
+        sessions |= {tables.jobs[name].session: None for name in sorted(named) if name in tables.jobs}
+        for session in dict.fromkeys((*sessions, *others)) if others else sessions:
             self._follow_session(session, at_s)
 
     def _follow_devices(self) -> list[str]:
@@ -185,6 +186,8 @@ class Contest:
 
     def _look_again(self, device: str, at_s: float) -> None:
         """At those there whom memory was not ready for: where they may start is another question now."""
+        if not self.passed_over:
+            return
         jobs = self.tables.jobs
         for name in [one for one in sorted(self.passed_over) if one in jobs and jobs[one].held_on == device]:
             self.passed_over.discard(name)
@@ -339,8 +342,16 @@ class Contest:
         for device in (job.held_on, *members):
             self.tables.devices[device].running = job.job
         first_at_s = job.started_at_s if job.started_at_s is not None else at_s
-        started = replace(moved(job, Move.START), started_at_s=first_at_s, running_since_s=at_s)
-        self.tables.put(replace(started, settled=False, message="", members=members))
+        started = replace(
+            job,
+            state=next_state(job, Move.START),
+            started_at_s=first_at_s,
+            running_since_s=at_s,
+            settled=False,
+            message="",
+            members=members,
+        )
+        self.tables.put(started)
         self.tables.out.append(StartSegment(job.job, job.segment, job.held_on, members))
         self.cluster.start(
             job.job,

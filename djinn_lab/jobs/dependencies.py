@@ -125,6 +125,8 @@ def give_up_overdue(tables: Tables, at_s: float) -> None:
 
 def due_s(tables: Tables) -> float | None:
     """When the next one gives up."""
+    if not tables.of_state[JobState.SUBMITTED]:
+        return None
     limits = ((job.submitted_at_s, job.terms.after_timeout_s) for job in _waiting(tables))
     return min((since_s + limit_s for since_s, limit_s in limits if limit_s is not None), default=None)
 

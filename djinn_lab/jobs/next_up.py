@@ -30,7 +30,8 @@ class NextUp:
 
     def begun(self, device: str) -> None:
         """Somebody runs there now."""
-        self.wanted = {job: where for job, where in self.wanted.items() if where != device}
+        if device in self.wanted.values():
+            self.wanted = {job: where for job, where in self.wanted.items() if where != device}
 
     def jobs(self) -> dict[str, bool]:
         """Those whom a place is kept for on the device where they are, and the wanted. True: nobody has to

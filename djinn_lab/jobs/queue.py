@@ -81,12 +81,10 @@ class JobQueue:
 
     def due_s(self) -> float | None:
         """When a :class:`ClockTicked` would do something, None for never."""
-        running = self._tables.in_state(JobState.RUNNING)
-        dues = [due for job in running if (due := lifecycle.timeout_due_s(job)) is not None]
-        dues += [
-            due for due in (self._contest.wake_at_s, dependencies.due_s(self._tables)) if due is not None
-        ]
-        return min(dues, default=None)
+        jobs, of_state = self._tables.jobs, self._tables.of_state
+        dues = [lifecycle.timeout_due_s(jobs[name]) for name in of_state[JobState.RUNNING]]
+        dues += (self._contest.wake_at_s, dependencies.due_s(self._tables))
+        return min((due for due in dues if due is not None), default=None)
 
     # -- looking -------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
 from collections.abc import Hashable, Iterable, KeysView
 from typing import TypeVar
 
@@ -19,10 +18,11 @@ from djinn_lab.jobs.decision.plan import Reserved
 from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.decision.runners import RunnerIndex
 from djinn_lab.jobs.decision.waiting import WaitingIndex
-from djinn_lab.jobs.placement import Room
-from djinn_lab.jobs.request import Holding, Node, Request, Where, members_in
+from djinn_lab.jobs.placement import Placed, Room, Scoring
+from djinn_lab.jobs.request import Demand, Holding, Node, Request, Where, members_in
 
 _Name = TypeVar("_Name", bound=Hashable)
+PLACES_KEPT_MAX = 1000
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -84,12 +84,15 @@ class Cluster:
         self.queued: dict[str, int] = {}
         self.sharing = 0
         self.decided_s: float | None = None
-        self._waiting_by_account: Counter[str] = Counter()
-        self._running_by_account: Counter[str] = Counter()
-        self._ranks: Counter[int] = Counter()
+        self._waiting_by_account: dict[str, int] = {}
+        self._running_by_account: dict[str, int] = {}
+        self._ranks: dict[int, int] = {}
         self._charged: list[tuple[float, str]] = []
         self._lines: dict[str, tuple[str, ...]] = {}
         self._index: WaitingIndex | None = None
+        self._unindexed: dict[str, float] = {}
+        """Who came since the index was last asked for, and when: most leave before anybody asks."""
+        self._places: dict[tuple[Demand, str, str | None], Placed | None] = {}
         self._runners: RunnerIndex | None = None
         self._held: Held | None = None
         for node in nodes:
@@ -117,6 +120,7 @@ class Cluster:
         self.nodes[node.node] = node
         self.on_node.setdefault(node.node, {})
         self.room.set_node(node)
+        self._places.clear()
 
     def remove_node(self, name: str) -> None:
         """Its jobs must have been ended before; places kept on it are given up."""
@@ -127,6 +131,7 @@ class Cluster:
             self.unpin(pin.job)
         del self.nodes[name], self.on_node[name]
         self.room.remove_node(name)
+        self._places.clear()
 
     def set_calendar(self, entry: Calendar) -> None:
         if not entry.begins_s < entry.ends_s:
@@ -146,7 +151,7 @@ class Cluster:
         self._count_queued(request.account, 1)
         self.sharing += _shares_devices(request)
         if self._index is not None:
-            self._index.add(request, now_s)
+            self._unindexed[request.job] = now_s
 
     def withdraw(self, job: str) -> Request:
         """It does not wait any more."""
@@ -154,7 +159,7 @@ class Cluster:
         request = self.waiting.pop(job)
         self._count_queued(request.account, -1)
         self.sharing -= _shares_devices(request)
-        if self._index is not None:
+        if self._index is not None and self._unindexed.pop(job, None) is None:
             self._index.discard(request)
         self.promises.pop(job, None)
         return request
@@ -299,13 +304,25 @@ class Cluster:
 
     # -- for decisions ---------------------------------------------------------------------------------------
 
+    def place_alone(self, demand: Demand, scoring: Scoring, home: str | None) -> Placed | None:
+        """Where it goes while nothing runs, as :meth:`Room.place` says; looked up until a node changes."""
+        assert not self.holdings
+        asked = (demand, scoring.name, home)
+        if asked not in self._places:
+            if len(self._places) >= PLACES_KEPT_MAX:
+                self._places.clear()
+            self._places[asked] = self.room.place(demand, scoring, home)
+        return self._places[asked]
+
     def index(self, policy: QueuePolicy, now_s: float) -> WaitingIndex:
         """Who waits, in the order of this policy, with ranks as of now."""
         index = self._index
         if index is None or index.policy != policy:
             index = self._index = WaitingIndex(policy)
-            for request in self.waiting.values():
-                index.add(request, now_s)
+            self._unindexed = dict.fromkeys(self.waiting, now_s)
+        for job, since_s in self._unindexed.items():
+            index.add(self.waiting[job], since_s)
+        self._unindexed.clear()
         for job in index.due(now_s):
             index.discard(self.waiting[job])
             index.add(self.waiting[job], now_s)
@@ -383,9 +400,11 @@ class Cluster:
         )
 
 
-def _count(counter: Counter[_Name], name: _Name, change: int) -> None:
-    counter[name] += change
-    if not counter[name]:
+def _count(counter: dict[_Name, int], name: _Name, change: int) -> None:
+    counted = counter.get(name, 0) + change
+    if counted:
+        counter[name] = counted
+    else:
         del counter[name]
 
 

@@ -24,7 +24,7 @@ def start_of_lone(cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_
     plain = demand.members == 1 and demand.anchor is None and demand.device_milli == WHOLE_DEVICE_MILLI
     if not (plain and request.startable):
         return None
-    placed = cluster.room.place(demand, SCORINGS[policy.scoring], request.home)
+    placed = cluster.place_alone(demand, SCORINGS[policy.scoring], request.home)
     if placed is None or (request.home is not None and placed.where[0][0] != request.home):
         return None
     seconds = estimate_s(request, policy)
