@@ -5,7 +5,7 @@ the reason; those that are in are never held for it."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from typing import NamedTuple
 
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.records import Device, Segment, Session
@@ -19,40 +19,62 @@ GROWN_CELLS = 3
 SETTLED_CELLS = 32
 """A session that ran this many cells is as large as it is, not as large as others became."""
 REMEMBERED = 64
+SMALL_BYTES = 2**20
+"""Sessions that begin with less are alike."""
 
 
 class AdmissionLore:
-    """What past sessions taught: how large they became, and how often one closes."""
+    """What past sessions taught: how large those of about the same size became, and how often one closes.
+
+    A growth holds for sessions that began about as large, and for their user first: one whose first cell
+    keeps a scalar says nothing about one that begins with weights."""
 
     def __init__(self) -> None:
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._closed_s: deque[float] = deque(maxlen=REMEMBERED)
-        self._growths: dict[str, float] = {}
-        self._final_growths: deque[float] = deque(maxlen=REMEMBERED)
+        self._open: dict[str, _Growth] = {}
+        self._final: deque[_Growth] = deque(maxlen=REMEMBERED)
+        self._known: dict[tuple[str, int], float] = {}
 
     def cell_ended(self, session: Session) -> None:
         """How much larger is it than after its first cell?"""
         if session.first_bytes == 0:
             session.first_bytes = session.total_bytes
         elif session.cells >= GROWN_CELLS:
-            self._growths[session.session] = session.largest_bytes / session.first_bytes
+            seen = _Growth.of(session)
+            if self._open.get(session.session) != seen:
+                self._open[session.session] = seen
+                self._known.clear()
 
-    def growth(self) -> float:
-        """The median of how many times larger sessions became than after their first cell: of those that
-        closed; while these are too few, of those that are open, taken to be halfway. 0 while nothing is
-        known."""
-        seen: Collection[float] = self._final_growths
-        if len(seen) < LEARNED_FROM:
-            seen = [2 * growth - 1 for growth in self._growths.values()]
-        if len(seen) < LEARNED_FROM:
-            return 0.0
-        return max(1.0, sorted(seen)[len(seen) // 2])
+    def grown_bytes(self, user: str, first_bytes: int) -> int:
+        """How large a session becomes whose first cell left so much: the median of how many times larger
+        those became that began about as large. 0 while too few of them were seen."""
+        size_class = _size_class(first_bytes)
+        factor = self._known.get((user, size_class))
+        if factor is None:
+            factor = self._known[user, size_class] = self._growth(user, size_class)
+        return int(factor * max(first_bytes, SMALL_BYTES)) if factor else 0
+
+    def _growth(self, user: str, size_class: int) -> float:
+        """Of those that closed; while these are too few, of those that are open, taken to be halfway."""
+        alike = [seen for seen in self._final if abs(seen.size_class - size_class) <= 1]
+        halfway = [
+            seen._replace(factor=max(seen.factor, 2 * seen.factor - 1))
+            for seen in self._open.values()
+            if abs(seen.size_class - size_class) <= 1
+        ]
+        for found in (alike, alike + halfway):
+            for mine in ([seen for seen in found if seen.user == user], found):
+                if len(mine) >= LEARNED_FROM:
+                    return sorted(seen.factor for seen in mine)[len(mine) // 2]
+        return 0.0
 
     def closed(self, session: Session, now_s: float) -> None:
         """A session that held something is gone."""
-        self._growths.pop(session.session, None)
+        self._open.pop(session.session, None)
+        self._known.clear()
         if session.first_bytes > 0:
-            self._final_growths.append(session.largest_bytes / session.first_bytes)
+            self._final.append(_Growth.of(session))
         if session.largest_bytes > 0:
             self._sizes.append(session.largest_bytes)
             self._closed_s.append(now_s)
@@ -70,29 +92,50 @@ class AdmissionLore:
         return max(now_s - self._closed_s[0], 1e-3) / len(self._closed_s)
 
 
+class _Growth(NamedTuple):
+    """``factor``: how many times larger than after its first cell, or than what counts as small."""
+
+    user: str
+    size_class: int
+    factor: float
+
+    @classmethod
+    def of(cls, session: Session) -> _Growth:
+        factor = session.largest_bytes / max(session.first_bytes, SMALL_BYTES)
+        return cls(session.user, _size_class(session.first_bytes), factor)
+
+
+def _size_class(first_bytes: int) -> int:
+    """Powers of four from what counts as small."""
+    return (max(first_bytes, SMALL_BYTES) // SMALL_BYTES).bit_length() // 2
+
+
 def is_new(session: Session) -> bool:
     """It holds nothing, and may come to stay."""
     return session.total_bytes == 0 and session.rebuild_bytes == 0 and not session.passing
 
 
-def guess_bytes(segment: Segment, lore: AdmissionLore) -> int:
+def guess_bytes(segment: Segment, user: str, lore: AdmissionLore) -> int:
     """How large a new session becomes, as far as anybody knows."""
-    first = segment.peak_bytes if segment.kept_bytes is None else segment.kept_bytes
-    return max(first, int(lore.growth() * first) or lore.usual_bytes())
+    if segment.kept_bytes is None:
+        return max(segment.peak_bytes, lore.usual_bytes())
+    return max(segment.kept_bytes, lore.grown_bytes(user, segment.kept_bytes))
 
 
-def committed_bytes(device: Device, growth: float) -> int:
+def committed_bytes(device: Device, lore: AdmissionLore) -> int:
     """What the sessions of a device hold and are expected to."""
-    return device.shared_bytes + sum(_commitment(session, growth) for session in device.sessions.values())
+    return device.shared_bytes + sum(_commitment(session, lore) for session in device.sessions.values())
 
 
-def _commitment(session: Session, growth: float) -> int:
+def _commitment(session: Session, lore: AdmissionLore | None) -> int:
     nbytes = session.total_bytes + session.rebuild_bytes
     for segment in session.segments.values():
         if segment.granted:
             nbytes = max(nbytes, segment.base_bytes + segment.peak_bytes)
-    if nbytes and session.cells < SETTLED_CELLS:
-        nbytes = max(nbytes, int(growth * session.first_bytes) or session.guess_bytes)
+    if lore is not None and nbytes and session.cells < SETTLED_CELLS:
+        first_bytes = session.first_bytes
+        grown = lore.grown_bytes(session.user, first_bytes) if first_bytes else session.guess_bytes
+        nbytes = max(nbytes, grown)
     return nbytes
 
 
@@ -106,6 +149,7 @@ class Gate:
         self._lore = lore
         self._now_s = now_s
         self._ahead = 0
+        self._committed: int | None = None
 
     def hold(self, segment: Segment) -> Hold | None:
         """Why this new session must wait, and for how long; None: it may come in."""
@@ -116,10 +160,13 @@ class Gate:
             self._ahead += 1
             return Hold(segment, told, segment.reason, segment.estimate_s, True)
         limit_bytes = int(self._share * self._device.capacity_bytes)
-        committed = committed_bytes(self._device, self._lore.growth())
-        wanted = guess_bytes(segment, self._lore)
+        if self._committed is None:
+            self._committed = committed_bytes(self._device, self._lore)
+        committed = self._committed
+        wanted = guess_bytes(segment, self._device.sessions[segment.session].user, self._lore)
         alone = committed == self._device.shared_bytes
         if alone or (not self._ahead and committed + wanted <= limit_bytes):
+            self._committed = None
             return None
         self._ahead += 1
         every_s = self._lore.closing_every_s(self._now_s)
@@ -128,7 +175,7 @@ class Gate:
 
 
 def _full(committed: int, limit_bytes: int, wanted: int, device: Device) -> str:
-    inside = sum(_commitment(session, 1.0) > 0 for session in device.sessions.values())
+    inside = sum(_commitment(session, None) > 0 for session in device.sessions.values())
     where = "on the device and the host" if device.host_bytes else "on the device"
     return (
         f"memory is full: {inside} sessions hold or expect {format_bytes(committed)} of the"

@@ -67,7 +67,7 @@ def grant(tables: Tables, segment: Segment) -> None:
     segment.base_bytes = device.session_bytes.get(session.session, 0) + session.rebuild_bytes
     device.granted[segment.job] = segment
     if is_new(session):
-        session.guess_bytes = guess_bytes(segment, tables.admission_lore)
+        session.guess_bytes = guess_bytes(segment, session.user, tables.admission_lore)
     _leave_line(tables, segment)
     waited_s = tables.now_s - segment.since_s - segment.lined_s
     statistics = tables.statistics

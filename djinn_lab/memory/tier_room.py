@@ -10,7 +10,6 @@ from djinn_lab.memory.ranking import after_s
 from djinn_lab.memory.records import Device, Session
 from djinn_lab.memory.suggestions import Suggestion, Transport
 
-
 CLEARED_MAX = 2
 """Times that a session is copied to make room while nobody does anything; then the copy is kept."""
 

@@ -1,0 +1,100 @@
+"""New sessions wait for as much room as those like them came to need, and no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from djinn_lab.memory import (
+    CellEnded,
+    Command,
+    DeviceAdded,
+    Event,
+    GrantSegment,
+    HoldSegment,
+    MemoryAccounts,
+    MemoryReported,
+    SegmentPlaced,
+    SessionBound,
+    SessionClosed,
+    SessionOpened,
+)
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+class Teachers:
+    """A device of one GiB, and sessions that become larger on it and close."""
+
+    def __init__(self) -> None:
+        self.accounts = MemoryAccounts()
+        self.held: dict[str, int] = {}
+        self.feed(DeviceAdded(0.0, "cpu:0", GIB, 0, 0, 1e9))
+
+    def feed(self, event: Event) -> list[Command]:
+        return self.accounts.handle(event)
+
+    def open(self, name: str, user: str = "ann") -> None:
+        self.feed(SessionOpened(0.0, name, user))
+        self.feed(SessionBound(0.0, name, "cpu:0"))
+
+    def place(self, name: str, peak_bytes: int, kept_bytes: int) -> Command:
+        """What its owner is told first."""
+        placed = SegmentPlaced(1.0, name, 0, name, peak_bytes, 0, kept_bytes=kept_bytes)
+        return self.feed(placed)[0]
+
+    def cell(self, name: str, keeps_bytes: int) -> None:
+        assert isinstance(self.place(name, keeps_bytes, keeps_bytes), GrantSegment)
+        self.held[name] = keeps_bytes
+        self.report(name)
+        self.feed(CellEnded(1.0, name))
+
+    def report(self, job: str | None = None) -> None:
+        used = sum(self.held.values())
+        self.feed(MemoryReported(1.0, "cpu:0", used, used, dict(self.held), job=job))
+
+    def teach(self, count: int, first_bytes: int, last_bytes: int, user: str = "ann") -> None:
+        for number in range(count):
+            name = f"{user}{number}"
+            self.open(name, user)
+            for nbytes in (first_bytes, first_bytes, last_bytes):
+                self.cell(name, nbytes)
+            self.feed(SessionClosed(1.0, name))
+            self.held.pop(name)
+            self.report()
+
+
+def test_a_session_that_began_with_a_scalar_says_nothing_about_one_that_begins_with_weights() -> None:
+    pool = Teachers()
+    pool.teach(5, 4, 4 * MIB)
+    pool.open("other", "bob")
+    pool.cell("other", 100 * MIB)
+    pool.open("new", "cy")
+    assert isinstance(pool.place("new", 50 * MIB, 50 * MIB), GrantSegment)
+
+
+def test_a_session_that_begins_with_a_scalar_is_not_taken_for_one_that_becomes_huge() -> None:
+    pool = Teachers()
+    pool.teach(5, 4, 4 * MIB)
+    pool.open("other", "bob")
+    pool.cell("other", 800 * MIB)
+    pool.open("new", "cy")
+    assert isinstance(pool.place("new", 256 * KIB, 256 * KIB), GrantSegment)
+
+
+@pytest.mark.parametrize(("user", "told"), [("ann", HoldSegment), ("bob", GrantSegment)])
+def test_a_user_is_expected_to_do_as_before(user: str, told: type[Command]) -> None:
+    """Ann's sessions become sixteen times as large, bob's stay."""
+    pool = Teachers()
+    pool.teach(5, 20 * MIB, 320 * MIB, "ann")
+    pool.teach(5, 20 * MIB, 20 * MIB, "bob")
+    pool.open("other", "cy")
+    pool.cell("other", 700 * MIB)
+    pool.open("new", user)
+    assert isinstance(pool.place("new", 20 * MIB, 20 * MIB), told)
+
+
+def test_who_is_alone_comes_in_whatever_was_learnt() -> None:
+    pool = Teachers()
+    pool.teach(5, 20 * MIB, 800 * MIB)
+    pool.open("new")
+    assert isinstance(pool.place("new", 100 * MIB, 100 * MIB), GrantSegment)
