@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import (
 
 from djinn_lab.capture.arguments import NUMBERS
 from djinn_lab.capture.kernel_layouts import is_device_dependent, kernel_decides, refuses_only_shapes
+from djinn_lab.capture.on_host import tensors_in
 from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for, stays_as_it_is
 from djinn_lab.capture.signature import Kind, Signature
 from djinn_lab.capture.stand_ins import META, fake, meta, ones, two_elements, zeros, zeros_sharing
@@ -150,13 +151,19 @@ class _Call:
         self.args = args
         self.kwargs = kwargs
         self._stand_ins: list[torch.Tensor] = []
+        self._firsts: list[int] = []
+        if signature.written and len(values) > 1:  # eager refuses to write a tensor that it also reads
+            tensors = list(map(id, tensors_in(tuple(args), kwargs)))
+            if len(tensors) == len(values):
+                self._firsts = [tensors.index(one) for one in tensors]
 
     def arguments(
         self, convert: Callable[[Value], torch.Tensor], device: torch.device
     ) -> tuple[list[Any], dict[str, Any]]:
         """The arguments with each tensor replaced by what ``convert`` makes of its value, and devices by
         ``device``."""
-        self._stand_ins = [convert(value) for value in self.values]
+        made = [convert(value) for value in self.values]
+        self._stand_ins = [made[first] for first in self._firsts] if self._firsts else made
         ready = iter(self._stand_ins)
         args = [_fill(item, ready, device) for item in self.args]
         kwargs = {name: _fill(item, ready, device) for name, item in self.kwargs.items()}
@@ -167,8 +174,10 @@ class _Call:
     def may_write_twice(self) -> bool:
         """Does some input overlap itself or another? Eager refuses many writes to such memory."""
         values = self.values
-        return len({value.storage for value in values}) < len(set(values)) or any(
-            value.layout.overlaps for value in values
+        return (
+            len({value.storage for value in values}) < len(set(values))
+            or len(set(self._firsts)) < len(self._firsts)
+            or any(value.layout.overlaps for value in values)
         )
 
     def is_small(self) -> bool:
@@ -192,6 +201,7 @@ class _Call:
 
 _ORDINARY = {torch.float32, torch.float64}
 _ZERO_DIVISION = "ZeroDivisionError"
+_MEMORY_WORDS = "single memory location"
 _DTYPE_WORDS = ("dtype", "scalar type", "data type", "same type", "can't be cast")
 
 
@@ -212,6 +222,18 @@ def _raise_like_eager(call: _Call) -> None:
         except RuntimeError as error:
             if str(error) != _ZERO_DIVISION:  # of these zeros; the data may hold others
                 raise
+
+
+def _refuse_memory(call: _Call) -> None:
+    """Raise what eager says of memory that is written twice, which torch's shape rules do not look at. Other
+    errors may be those of the zeros, such as a mask that selects nothing."""
+    try:
+        _raise_like_eager(call)
+    except RuntimeError as error:
+        if _MEMORY_WORDS in str(error):
+            raise
+    except (IndexError, ValueError, TypeError):
+        pass  # the shape rules know these
 
 
 def _tried(call: _Call) -> Any:
@@ -267,7 +289,7 @@ class ShapeInference:
             return Plan(template, outputs, container, literals=[None] * len(outputs))
         with torch._C.DisableTorchFunction():
             if signature.written and call.may_write_twice() and call.is_small():
-                _raise_like_eager(call)  # shape rules do not look at memory
+                _refuse_memory(call)
             returned = _as_kernels_return(call, self._returned(call))
             resized = self._resized(call) if signature.is_out and returned is not _UNKNOWN else ()
         if returned is _UNKNOWN:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
+from djinn_lab.capture.shape_rules.strides import is_dense, may_overlap
 from djinn_lab.srg.program import Residency, TensorMeta
 
 _Key = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], bool, bool]
@@ -29,7 +30,9 @@ class Layout:
     """Interned dtype, shape and stride: equal layouts are one object, so comparing is comparing identity.
 
     ``conjugate`` and ``negative`` are torch's own lazy bits: what is meant is the conjugate (or the negative)
-    of what lies in memory. ``in_memory`` is the same layout without them, itself for nearly all."""
+    of what lies in memory. ``in_memory`` is the same layout without them, itself for nearly all.
+    ``dense``: every byte from the first element to the last is one element's. ``overlaps``: two elements may
+    lie at one place."""
 
     __slots__ = (
         "conjugate",
@@ -66,8 +69,8 @@ class Layout:
         self.numel = prod(shape)
         self.nbytes = self.numel * dtype.itemsize
         self.span_bytes = self.meta.span_bytes
-        self.dense = self.span_bytes == self.nbytes
-        self.overlaps = self.span_bytes < self.nbytes
+        self.dense = self.span_bytes == self.nbytes and is_dense(shape, stride)
+        self.overlaps = not self.dense and may_overlap(shape, stride)
 
     @classmethod
     def of(

@@ -94,6 +94,8 @@ class Call:
             return None
 
     def __call__(self, tensors: Sequence[torch.Tensor | None], scalars: Sequence[Scalar]) -> Any:
+        if self.writes and len(tensors) > 1:
+            tensors = _apart_from_written(tensors, self.writes)
         returned = self._call(tensors, scalars)
         if self._zeroed:
             returned.zero_()
@@ -110,6 +112,27 @@ class Call:
 
 
 _APPENDING = tuple([[TensorHole(), TensorHole()], dimension] for dimension in (-2, 2))
+
+
+_OVERLAP_IS_OPEN = 2
+"""``at::MemOverlap::TooHard``."""
+
+
+def _apart_from_written(
+    tensors: Sequence[torch.Tensor | None], writes: Sequence[int]
+) -> Sequence[torch.Tensor | None]:
+    """Two tensors that lie alike are one value here. Where torch would let both be given, the one that is
+    read becomes another tensor than the one that is written; capture has refused what eager refuses."""
+    written = {id(tensors[place]) for place in writes}
+    return [
+        torch.ops.aten.alias.default(tensor)
+        if tensor is not None
+        and place not in writes
+        and id(tensor) in written
+        and (not tensor.numel() or torch._debug_has_internal_overlap(tensor) == _OVERLAP_IS_OPEN)
+        else tensor
+        for place, tensor in enumerate(tensors)
+    ]
 
 
 def _may_resize(name: str) -> bool:

@@ -165,3 +165,68 @@ def test_a_plain_tensor_and_a_lazy_one_of_one_memory_see_what_either_writes(reco
     assert doubled.tolist() == [0.0, 2.0, 4.0]
     assert again.tolist() == [4.0, 8.0, 12.0]
     assert plain.tolist() == lazy.tolist() == [2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float32, torch.int64])
+def test_nan_to_num_keeps_the_strides_of_its_input(dtype: torch.dtype, recorder: Recorder) -> None:
+    x = torch.ones(1, 4, dtype=dtype).t()
+    expected = x.nan_to_num()
+    with cell(recorder):
+        result = x.nan_to_num()
+    assert result.stride() == expected.stride() == (1, 4)
+    assert torch.equal(result.cpu(), expected)
+
+
+def test_plain_tensor_with_overlaps_and_gaps_is_written_in_place(recorder: Recorder) -> None:
+    def run() -> torch.Tensor:
+        base = torch.arange(6.0).view(2, 3)
+        view = base.expand(2, 2, 3).select(2, -1)  # 4 elements in a memory of 4, but only at 2 places
+        view.fill_(-1.5)
+        return base
+
+    expected = run()
+    with cell(recorder):
+        result = run()
+    assert torch.equal(result.cpu(), expected)
+
+
+def test_lazy_view_with_overlaps_and_gaps_is_read_without_losing_what_it_leaves_out(
+    recorder: Recorder,
+) -> None:
+    with cell(recorder):
+        x = torch.arange(4.0) + 1
+        view = x.as_strided((2, 2), (0, 3))
+    assert view.tolist() == [[1.0, 4.0], [1.0, 4.0]]
+    assert x.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+@native_only
+@pytest.mark.parametrize("shape", [(0, 1, 3), (0,)])
+def test_empty_tensor_is_put_into_a_view_of_itself(shape: tuple[int, ...], recorder: Recorder) -> None:
+    with cell(recorder):
+        x = torch.zeros(shape) + 1
+        x[:-1].index_put_((torch.zeros(0, dtype=torch.int64),), x)
+    assert x.shape == shape
+
+
+@native_only
+def test_tensor_put_into_itself_is_refused_as_eager_does(recorder: Recorder) -> None:
+    def run(shape: tuple[int, ...]) -> torch.Tensor:
+        x = torch.zeros(shape) + 1
+        return x.index_put_((torch.zeros(0, dtype=torch.int64),), x)
+
+    with pytest.raises(RuntimeError, match="single memory location"):
+        run((0,))
+    with cell(recorder), pytest.raises(RuntimeError, match="single memory location"):
+        run((0,))
+
+
+def test_backward_of_a_mask_runs_in_a_later_cell(recorder: Recorder) -> None:
+    x = torch.ones(1, 8)[..., ::2].requires_grad_()
+    with cell(recorder):
+        row = x[(0,)]
+        kept = row[row.bool()]
+    with cell(recorder):
+        kept.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[1.0] * 4]

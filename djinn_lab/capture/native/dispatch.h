@@ -269,10 +269,11 @@ inline void read_arguments(Recorder& recorder, const OpInfo* info, at::ArrayRef<
     }
     if (call.inputs.size() > before) call.first_input.back() = int(before);
   }
-  if (info->writes && call.inputs.size() > 1)  // how inputs share memory
+  if (info->writes && call.inputs.size() > 1)  // how inputs share memory, and which are one tensor
     for (size_t i = 1; i < call.inputs.size(); i++)
       for (size_t j = 0; j < i; j++)
-        if (call.inputs[i].storage == call.inputs[j].storage) call.key.push_back(0xAA00 + (i << 20) + j);
+        if (call.inputs[i].storage == call.inputs[j].storage)
+          call.key.push_back((call.inputs[i].tensor->is_same(*call.inputs[j].tensor) ? 0xAB00 : 0xAA00) + (i << 20) + j);
   call.key.push_back(numeric_settings());
 }
 

@@ -189,8 +189,8 @@ PYBIND11_MODULE(djinn_recorder, m) {
       .def_readonly("offset", &Value::offset)
       .def("covers_storage",
            [](Value& v) {
-             return v.offset == 0 && v.layout->span_bytes == v.layout->nbytes && v.layout->nbytes == int64_t(v.storage->nbytes()) &&
-                 !v.layout->conjugate && !v.layout->negative;
+             return v.offset == 0 && v.layout->nbytes == int64_t(v.storage->nbytes()) && !v.layout->conjugate && !v.layout->negative &&
+                 python_layout(v.layout).attr("dense").cast<bool>();
            })
       .def("key", [](Value& v) { return py::make_tuple(v.storage->serial, reinterpret_cast<uint64_t>(v.layout), v.offset); })
       .def("__eq__", [](Value& v, Value& w) { return v.storage == w.storage && v.layout == w.layout && v.offset == w.offset; })

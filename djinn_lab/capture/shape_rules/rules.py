@@ -136,6 +136,11 @@ def _clone(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]
     return _copied(inputs[0], inputs[0].dtype, kwargs.get("memory_format"))
 
 
+def _like(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Layout] | None:
+    """Written into memory like that of the input."""
+    return _copied(inputs[0], inputs[0].dtype, None)
+
+
 def _to_copy(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Layout] | None:
     if kwargs.get("layout") not in (None, torch.strided):
         return None
@@ -199,6 +204,7 @@ _NAMED: dict[str, Rule] = {
     "aten.cat.default": _cat,
     "aten.clone.default": _clone,
     "aten._to_copy.default": _to_copy,
+    "aten.nan_to_num.default": _like,
     "aten.sort.default": _sort,
     "aten.masked_fill.Scalar": _masked_fill,
     "aten.masked_fill.Tensor": _masked_fill,

@@ -61,7 +61,7 @@ def looks_channels_last(shape: Shape, stride: Shape) -> bool:
 
 def is_dense(shape: Shape, stride: Shape) -> bool:
     """Like ``is_non_overlapping_and_dense``: the elements fill their memory in some order of dimensions."""
-    if is_row_major(shape, stride):
+    if is_row_major(shape, stride) or 0 in shape:
         return True
     step = 1
     for found, size in sorted((found, size) for size, found in zip(shape, stride, strict=True) if size > 1):
@@ -69,6 +69,16 @@ def is_dense(shape: Shape, stride: Shape) -> bool:
             return False
         step *= size
     return True
+
+
+def may_overlap(shape: Shape, stride: Shape) -> bool:
+    """Could two elements lie at one place? True also where strides that do not nest leave it open."""
+    end = 1
+    for step, size in sorted((step, size) for size, step in zip(shape, stride, strict=True) if size > 1):
+        if step < end:
+            return 0 not in shape
+        end += (size - 1) * step
+    return False
 
 
 def ordered_like(shape: Shape, operands: Sequence[Shape]) -> Shape:

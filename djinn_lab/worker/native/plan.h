@@ -32,6 +32,7 @@ struct Made {
 struct PlannedNode {
   const Op* op = nullptr;  // null: Python runs it
   Span inputs, touched, writes, made, frees, outputs;
+  bool reads_what_it_writes = false;  // by another argument
   int32_t first_number = 0;
   int64_t reserve_bytes = 0;
 };
@@ -101,6 +102,10 @@ class Plan {
     if (op != nullptr) {
       if (op->writes.empty()) node.writes = {0, 0};
       else node.writes = append_written(op->writes, slots);
+      for (int32_t place = 0; place < static_cast<int32_t>(slots.size()); ++place)
+        if (!contains(op->writes, place))
+          for (const int32_t written : op->writes)
+            node.reads_what_it_writes = node.reads_what_it_writes || slots[place] == slots.at(written);
     }
     if (op != nullptr && !dynamic && all_known && node.inputs.end - node.inputs.begin == op->tensor_count) node.op = op;
     node.outputs.begin = node.made.begin = 0;
@@ -130,6 +135,10 @@ class Plan {
       if (fresh) node.reserve_bytes += metas.at(meta).span_bytes;
     }
     node.made.end = static_cast<int32_t>(made.size());
+  }
+
+  static bool contains(const std::vector<int32_t>& numbers, int32_t number) {
+    return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
   }
 
   // The slots that are there, in order.

@@ -1,6 +1,7 @@
 // One run of a plan: the loop over its nodes.
 #pragma once
 
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <chrono>
@@ -150,11 +151,26 @@ class Run {
 
   void call(const PlannedNode& node) {
     const int32_t* inputs = plan_->places.data() + node.inputs.begin;
-    node.op->call(
-        stack_, [&](int32_t place) -> const at::Tensor& { return values_[inputs[place]].tensor; },
-        numbers_.data() + node.first_number);
+    const IValue* numbers = numbers_.data() + node.first_number;
+    if (node.reads_what_it_writes) {
+      std::vector<at::Tensor> apart;
+      for (int32_t place = 0; place < node.op->tensor_count; ++place)
+        apart.push_back(apart_from_written(node, values_[inputs[place]].tensor, place));
+      node.op->call(stack_, [&](int32_t place) -> const at::Tensor& { return apart[place]; }, numbers);
+    } else {
+      node.op->call(stack_, [&](int32_t place) -> const at::Tensor& { return values_[inputs[place]].tensor; }, numbers);
+    }
     node.op->results(stack_, results_);
     if (node.op->zeroed) results_.at(0).zero_();
+  }
+
+  // Two tensors that lie alike are one value here. Where torch would let both be given, the one that is read is another
+  // tensor than the one that is written; capture has refused what eager refuses.
+  static at::Tensor apart_from_written(const PlannedNode& node, const at::Tensor& tensor, int32_t place) {
+    const auto& writes = node.op->writes;
+    if (!tensor.defined() || std::find(writes.begin(), writes.end(), place) != writes.end()) return tensor;
+    const bool open = tensor.numel() == 0 || at::has_internal_overlap(tensor) == at::MemOverlap::TooHard;
+    return open ? tensor.alias() : tensor;
   }
 
   // Keeps the results; false when one is not what capture predicted.
