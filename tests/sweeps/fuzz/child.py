@@ -6,6 +6,7 @@ A line ``begin SEED`` comes before each program, so that the parent knows which 
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import sys
 import warnings
@@ -25,6 +26,9 @@ def main(first: int, count: int) -> None:
     faulthandler.enable()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    examine(first)  # imports what is imported late
+    gc.collect()
+    gc.freeze()
     shrunk = 0
     for seed in range(first, first + count):
         print(f"begin {seed}", flush=True)

@@ -90,7 +90,7 @@ def run_captured(program: Program) -> Ran:
 
 def _run(program: Program, recorder: Any) -> Ran:
     ran = Ran()
-    torch.manual_seed(program.seed)
+    torch.default_generator.manual_seed(program.seed)  # torch.manual_seed also walks the stack, for CUDA
     for segment in program.segments:
         try:
             with _cell(recorder) if segment.captured and recorder is not None else contextlib.nullcontext():
@@ -146,6 +146,7 @@ def compare(captured: Ran, eager: Ran) -> Difference | None:
         return _compare_errors(captured, eager)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        _fetch(captured)
         for slot, expected in eager.values.items():
             if slot not in captured.values:
                 return Difference("value", slot, "is missing")
@@ -163,6 +164,16 @@ def compare(captured: Ran, eager: Ran) -> Difference | None:
     if not torch.equal(captured.random_state, eager.random_state):
         return Difference("random", -1, "the random stream is elsewhere")
     return None
+
+
+def _fetch(ran: Ran) -> None:
+    """Bring all values over at once. What cannot be read is told by the comparison, which reads each."""
+    from djinn_lab.capture.lazy import is_lazy, recorder_of
+
+    tensors = [value for value in ran.values.values() if is_lazy(value)]
+    with contextlib.suppress(Exception):
+        if tensors:
+            recorder_of(tensors[0]).fetch_tensors(tensors, "comparison")
 
 
 def _compare_errors(captured: Ran, eager: Ran) -> Difference | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from sweeps.fuzz.execution import Outcome, run_step
-from sweeps.fuzz.operations import OPERATIONS, NotApplicable, Slots, draw_make
+from sweeps.fuzz.operations import OPERATIONS, NotApplicable, Slots, draw_make, writes
 from sweeps.fuzz.steps import Program, Segment, Step
 
 STEPS = (5, 30)
@@ -38,8 +38,8 @@ def generate(seed: int) -> Program:
 
 
 class _Maker:
-    """Keeps an eager copy of the program's state. A step that fails may have changed it halfway: then the
-    copy is made anew, without that step."""
+    """Keeps an eager copy of the program's state. A step that writes and fails may have changed it halfway:
+    then the copy is made anew, without that step."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -51,7 +51,7 @@ class _Maker:
         self._restart()
 
     def _restart(self) -> None:
-        torch.manual_seed(self._seed)
+        torch.default_generator.manual_seed(self._seed)
         self._values: dict[int, Any] = {}
         for step in self._made:
             run_step(step, self._values)
@@ -74,12 +74,16 @@ class _Maker:
             except NotApplicable:
                 continue
             step = Step(name, arguments, self._next)
+            random_state = torch.default_generator.get_state()
             outcome = run_step(step, self._values)
             if self._accept(outcome):
                 made.append(step)
                 self._keep(step)
-            else:
+            elif writes(name):
                 self._restart()
+            else:
+                self._values.pop(step.slot, None)
+                torch.default_generator.set_state(random_state)
         return made
 
     def _accept(self, outcome: Outcome) -> bool:

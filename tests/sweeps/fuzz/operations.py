@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -116,6 +117,14 @@ class Operation:
 OPERATIONS: dict[str, Operation] = {}
 
 
+_WRITING = ("set", "backward", "step", "array", "mask = ", "data =", "+=")
+
+
+def writes(name: str) -> bool:
+    """May the operation change a value that was there before?"""
+    return "_" in name or ", out" in name or name.startswith(_WRITING)
+
+
 def _broadcast(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
     return all(a == b or 1 in (a, b) for a, b in zip(reversed(left), reversed(right), strict=False))
 
@@ -150,14 +159,18 @@ def _with_dim(slots: Slots) -> tuple[Any, ...]:
 LAYOUTS = ("plain", "plain", "plain", "transposed", "strided", "expanded", "offset", "conj", "neg")
 
 
+@cache
+def _numbers(shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
+    return np.asarray(np.random.RandomState(seed).randint(-4, 5, shape), dtype=np.float64)
+
+
 def make(dtype: str, shape: tuple[int, ...], seed: int, layout: str, requires_grad: bool) -> torch.Tensor:
     """A tensor of small numbers, the same for the same arguments, without torch's generator."""
-    random = np.random.RandomState(seed)
     kind = _dtype(dtype)
     if layout == "strided":
         shape = (*shape[:-1], shape[-1] * 2) if shape else shape
-    values = random.randint(-4, 5, shape) / (1 if not kind.is_floating_point and not kind.is_complex else 2)
-    data = torch.as_tensor(np.asarray(values, dtype=np.float64))
+    whole = not kind.is_floating_point and not kind.is_complex
+    data = torch.as_tensor(np.asarray(_numbers(shape, seed) / (1 if whole else 2)))
     if kind.is_complex:
         data = torch.complex(data, data.flip(0) if data.dim() else data)
     if kind is torch.bool or kind is torch.uint8:
@@ -664,6 +677,14 @@ def draw_resize(slots: Slots) -> tuple[Any, ...]:
     return base, shape, max(elements, tensor.storage_offset() + numel if numel else 0)
 
 
+def set_to_storage(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Set, and fill the storage when that let it grow."""
+    storage = y.untyped_storage()
+    grows = storage.nbytes() < x.element_size()
+    x.set_(storage, 0, (1,))
+    return x.detach().fill_(2) if grows else x
+
+
 def assign_data(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     x.data = y.detach()
     return x
@@ -674,7 +695,7 @@ _add("set_", lambda s: (s.tensor(), s.tensor()), lambda x, y: x.set_(y), 0.5)
 _add(
     "set_ to storage",
     lambda s: (s.tensor(), s.tensor()),
-    lambda x, y: x.set_(y.untyped_storage(), 0, (1,)),
+    set_to_storage,
     0.3,
 )
 _add("set_ to nothing", _one, lambda x: x.set_(), 0.2)
