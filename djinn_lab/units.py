@@ -66,7 +66,7 @@ def parse_seconds(text: str) -> float:
     except (ValueError, KeyError):
         raise ValueError(f"{text!r} is not a duration; write for instance 90s, 10min or 1.5h") from None
     if not 0 <= value < float("inf"):
-        raise ValueError(f"{text!r} is not a duration; it must be 0 or more")
+        raise ValueError(f"{text!r} is not a duration; it must be 0 or more, and finite")
     return value
 
 

@@ -4,6 +4,7 @@ completion."""
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -65,7 +66,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--progress-after",
-        type=float,
+        type=_finite,
         metavar="SECONDS",
         help="show progress when the cell takes longer (default 2; 0: at once, negative: never)",
     )
@@ -141,6 +142,16 @@ def _after(text: str) -> tuple[str, ...]:
         return separated([text])
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _finite(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds
 
 
 def _duration(text: str) -> float:

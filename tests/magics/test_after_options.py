@@ -30,3 +30,9 @@ def test_several_are_given_with_commas_or_one_by_one() -> None:
 def test_what_cannot_be_is_refused_at_the_cell(line: str, reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         parse_options(line, "%%djinn", DEFAULTS)
+
+
+@pytest.mark.parametrize("option", ["--timeout 1e400", "--progress-after nan", "--progress-after=-inf"])
+def test_seconds_that_are_no_number_are_refused_at_the_option(option: str) -> None:
+    with pytest.raises(OptionError, match=option.replace("=", " ").split()[0]):
+        parse_options(option, "%%djinn", DEFAULTS)
