@@ -27,6 +27,7 @@ from djinn_lab.capture.arguments import NUMBERS
 from djinn_lab.capture.kernel_layouts import is_device_dependent, kernel_decides, refuses_only_shapes
 from djinn_lab.capture.on_host import tensors_in
 from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for, stays_as_it_is
+from djinn_lab.capture.shape_rules.views import view_of
 from djinn_lab.capture.signature import Kind, Signature
 from djinn_lab.capture.stand_ins import META, fake, meta, ones, two_elements, zeros, zeros_sharing
 from djinn_lab.capture.values import Layout, Value
@@ -199,6 +200,11 @@ class _Call:
         return self.signature.func(*arguments[0], **arguments[1])
 
 
+def _promoted_as(argument: Any) -> Any:
+    """What type promotion wants to know of an argument besides the tensors."""
+    return argument if isinstance(argument, (torch.dtype, str)) or argument is None else type(argument)
+
+
 _ORDINARY = {torch.float32, torch.float64}
 _ZERO_DIVISION = "ZeroDivisionError"
 _MEMORY_WORDS = "single memory location"
@@ -270,10 +276,8 @@ class ShapeInference:
         args: Sequence[Any],
         kwargs: dict[str, Any],
         values: Sequence[Value],
-        key: tuple[Any, ...],
     ) -> Plan:
-        """``key`` is the one of :class:`~djinn_lab.capture.arguments.Arguments`. Raises what eager torch
-        would raise for these shapes."""
+        """Raises what eager torch would raise for these shapes."""
         template = make_template(signature, args, kwargs)
         template = self._templates.setdefault(_encode_template(template), template)
         call = _Call(signature, args, kwargs, values)
@@ -282,11 +286,15 @@ class ShapeInference:
         inputs = [value.layout for value in values]
         if stays_as_it_is(signature, inputs, args) and not call.may_write_twice():
             return Plan(template, [Output(inputs[0], 0, signature.names[0], True)], None, literals=[None])
-        layouts = self._by_rule(call, key)
+        layouts = self._by_rule(call)
         if layouts is not None:
             outputs = [None if layout is None else Output(layout, 0, None, False) for layout in layouts]
             container = None if len(outputs) == 1 else tuple
             return Plan(template, outputs, container, literals=[None] * len(outputs))
+        view = view_of(signature, inputs, args)
+        if view is not None:
+            output = Output(view, values[0].offset, signature.names[0], False)
+            return Plan(template, [output], None, literals=[None])
         with torch._C.DisableTorchFunction():
             if signature.written and call.may_write_twice() and call.is_small():
                 _refuse_memory(call)
@@ -316,7 +324,7 @@ class ShapeInference:
             pass  # the shape rules know these
         self._accepted.add(kinds)
 
-    def _by_rule(self, call: _Call, key: tuple[Any, ...]) -> Sequence[Layout | None] | None:
+    def _by_rule(self, call: _Call) -> Sequence[Layout | None] | None:
         """Layouts of the new tensors that the op returns, where a rule of our own knows them."""
         inputs = [value.layout for value in call.values]
         rule = rule_for(call.signature)
@@ -324,7 +332,7 @@ class ShapeInference:
             return rule(inputs, call.args, call.kwargs)
         if not inputs or not is_elementwise(call.signature):
             return None
-        dtype = self._elementwise_dtype(call, key)
+        dtype = self._elementwise_dtype(call)
         if dtype is None:
             return None
         layouts = elementwise(dtype, inputs)
@@ -333,10 +341,16 @@ class ShapeInference:
                 return [Layout.of_tensor(call.run(call.arguments(ones, _CPU)))]
         return layouts
 
-    def _elementwise_dtype(self, call: _Call, key: tuple[Any, ...]) -> torch.dtype | None:
+    def _elementwise_dtype(self, call: _Call) -> torch.dtype | None:
         """What torch's type promotion makes of these inputs: asked once, on two elements each. None when it
         refuses."""
-        kinds = tuple((item.dtype, bool(item.shape)) if type(item) is Layout else item for item in key)
+        kinds = (
+            call.signature,
+            torch.get_default_dtype(),
+            *((value.layout.dtype, bool(value.layout.shape)) for value in call.values),
+            *map(_promoted_as, call.args),
+            *((name, _promoted_as(argument)) for name, argument in call.kwargs.items()),
+        )
         if kinds not in self._dtypes:
             with torch._C.DisableTorchFunction():
                 try:

@@ -4,6 +4,7 @@ torch's operator database (``make sweep-ops``)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 
@@ -32,6 +33,7 @@ _TRIAL_BYTES_MAX = 2**20
 _DYNAMIC = torch.Tag.dynamic_output_shape
 
 
+@cache
 def is_device_dependent(signature: Signature) -> bool:
     return any(part in signature.name for part in _DEVICE_DEPENDENT)
 
@@ -39,12 +41,17 @@ def is_device_dependent(signature: Signature) -> bool:
 def kernel_decides(signature: Signature, values: Sequence[Value]) -> bool:
     """Must the kernel be asked, on zeros? Rules also forget empty tensors, ``out=`` ones among them, which
     cost little to try."""
-    name, layouts = signature.name, [value.layout for value in values]
+    layouts = [value.layout for value in values]
     return (
-        any(part in name for part in _SHAPED_BY_KERNEL)
+        _has_part(signature, _SHAPED_BY_KERNEL)
         or (not all(layout.numel for layout in layouts) and _may_try(signature, layouts))
-        or (any(part in name for part in _STRIDED_BY_KERNEL) and not all(map(_is_row_major, layouts)))
+        or (_has_part(signature, _STRIDED_BY_KERNEL) and not all(map(_is_row_major, layouts)))
     )
+
+
+@cache
+def _has_part(signature: Signature, parts: tuple[str, ...]) -> bool:
+    return any(part in signature.name for part in parts)
 
 
 def refuses_only_shapes(signature: Signature) -> bool:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch._ops import OpOverload
 
 from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for
+from djinn_lab.capture.shape_rules.views import view_of
 from djinn_lab.capture.signature import Kind, Signature, signature_of
 from djinn_lab.capture.values import Layout
 from djinn_lab.srg.ops import allowed_ops
@@ -193,3 +194,23 @@ def test_a_growing_cache_asks_torch_nothing_new() -> None:
     assert attention([Layout.of_tensor(new), keys[0], keys[0]], [], {}) is not None
     mask = Layout.of(torch.bool, (1, 1, 1, 38), (38, 38, 38, 1))
     assert elementwise(torch.bool, [mask, mask]) is not None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_view_rules_lay_out_as_torch_does(seed: int) -> None:
+    chance = random.Random(seed)
+    covered = 0
+    for _ in range(50):
+        x = laid_out(chance, [chance.randint(1, 3) for _ in range(chance.randint(1, 4))], torch.float32)
+        shape = [1 if chance.random() < 0.3 else size for size in x.shape] if chance.random() < 0.3 else [-1]
+        shape = list(x.shape) if chance.random() < 0.3 else shape
+        shape.insert(chance.randint(0, len(shape)), 1)
+        dims = [chance.randint(-x.dim() - 1, x.dim()) for _ in range(2)]
+        calls = [(torch.ops.aten.view.default, [shape]), (torch.ops.aten.transpose.int, dims)]
+        calls += [(torch.ops.aten.t.default, [])]
+        for func, rest in calls:
+            found = view_of(signature_of(func), [Layout.of_tensor(x)], [x, *rest])
+            if found is not None:
+                assert found is Layout.of_tensor(func(x, *rest)), (func, x.shape, x.stride(), rest)
+                covered += 1
+    assert covered > 30

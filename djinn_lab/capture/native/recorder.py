@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from djinn_lab.capture.arguments import Arguments
 from djinn_lab.capture.backend import Backend, Cut
 from djinn_lab.capture.hooks import ModulePaths
 from djinn_lab.capture.inference import Plan, ShapeInference
@@ -101,10 +100,7 @@ class NativeRecorder:
     def plan(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Any]
     ) -> Plan:
-        signature = signature_of(func)
-        ready = iter(values)
-        call = Arguments(lambda tensor: next(ready), signature, args, kwargs)
-        return self._inference.plan(signature, args, kwargs, values, call.key)
+        return self._inference.plan(signature_of(func), args, kwargs, values)
 
     @one_thread
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

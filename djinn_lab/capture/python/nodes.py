@@ -62,7 +62,7 @@ class PythonNodes:
             key = (*key, aliasing)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._inference.plan(signature, args, kwargs, call.values, call.key)
+            plan = self._inference.plan(signature, args, kwargs, call.values)
             self._plans[key] = plan
             self.plans_made += 1
         return plan

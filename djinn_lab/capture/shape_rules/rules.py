@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -66,6 +67,7 @@ def rule_for(signature: Signature) -> Rule | None:
     return _NAMED.get(signature.name)
 
 
+@cache
 def is_elementwise(signature: Signature) -> bool:
     """One new tensor, broadcast from all the tensors among the arguments."""
     return (
