@@ -167,6 +167,16 @@ def test_a_plain_tensor_and_a_lazy_one_of_one_memory_see_what_either_writes(reco
     assert plain.tolist() == lazy.tolist() == [2.0, 4.0, 6.0]
 
 
+@pytest.mark.parametrize("dims", [(0,), (1,), (-1, 0)])
+def test_flip_keeps_the_strides_of_its_input(dims: tuple[int, ...], recorder: Recorder) -> None:
+    for x in (torch.arange(4.0).view(1, 4).t(), torch.zeros(2, 3, 4)[..., ::2].transpose(0, 2)):
+        expected = x.flip(dims)
+        with cell(recorder):
+            result = x.flip(dims)
+        assert result.stride() == expected.stride()
+        assert torch.equal(result.cpu(), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.float32, torch.int64])
 def test_nan_to_num_keeps_the_strides_of_its_input(dtype: torch.dtype, recorder: Recorder) -> None:
     x = torch.ones(1, 4, dtype=dtype).t()

@@ -143,6 +143,15 @@ def _like(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any])
     return _copied(inputs[0], inputs[0].dtype, None)
 
 
+def _flip(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Layout] | None:
+    rank = len(inputs[0].shape)
+    if len(args) != 2 or not all(-rank <= dimension < rank for dimension in args[1]):
+        return None
+    if len({dimension % rank for dimension in args[1]}) < len(args[1]):
+        return None
+    return _like(inputs, args, kwargs)
+
+
 def _to_copy(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Layout] | None:
     if kwargs.get("layout") not in (None, torch.strided):
         return None
@@ -207,6 +216,7 @@ _NAMED: dict[str, Rule] = {
     "aten.clone.default": _clone,
     "aten._to_copy.default": _to_copy,
     "aten.nan_to_num.default": _like,
+    "aten.flip.default": _flip,
     "aten.sort.default": _sort,
     "aten.masked_fill.Scalar": _masked_fill,
     "aten.masked_fill.Tensor": _masked_fill,
