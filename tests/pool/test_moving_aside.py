@@ -182,6 +182,22 @@ def test_only_an_operator_or_its_owner_lets_a_cell_move_aside(pool: RuntimeInfo)
         assert preempt(pool, job, owner) == 409
 
 
+def test_a_parked_session_that_comes_back_finds_its_values(one: PoolUnderTest) -> None:
+    """Bringing them back begins when it says hello, before it runs anything."""
+    script = Script()
+    kept = script.op("aten.full.default", meta=contiguous(10 * MIB), args=[[10 * MIB], 3.0])
+    with Client(one.info) as bob:
+        with Client(one.info) as ann:
+            assert ann.run(script.program(keep=(kept,))).outcome == "done"
+        assert bob.run(training(2, ballast_bytes=40 * MIB)[0]).outcome == "done"
+        assert tier(one, ann.session) == "host"
+        with Client(one.info, session=ann.session) as again:
+            assert again.welcome.resumed
+            total = script.op("aten.sum.default", kept, meta=contiguous())
+            found = again.result(again.submit(script.program(fetch=(total,))))
+    assert (found.outcome, found.fetched[0].data) == ("done", torch.tensor(30.0 * MIB).numpy().tobytes())
+
+
 @pytest.fixture(scope="module")
 def slow_links(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     """Two devices; what goes from one to the other takes a while."""
