@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from typing import Annotated, BinaryIO
@@ -29,6 +30,7 @@ from djinn_lab.pool.sessions import SessionEndpoint
 from djinn_lab.pool.web import admin, answer, documented, reader, runner
 from djinn_lab.protocol.messages import SignalPhase
 from djinn_lab.protocol.version import VERSION
+from djinn_lab.units import format_seconds
 
 EVENTS_MAX = 1000
 CHUNK_BYTES = 2**20
@@ -171,7 +173,16 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
             signal = msgspec.json.decode(await request.body(), type=PhaseSignal)
         except msgspec.DecodeError as error:
             raise HTTPException(422, str(error)) from None
-        answered = driver.signal(known, SignalPhase(signal.phase, signal.expected_s))
+        message, now_s = SignalPhase(signal.phase, signal.expected_s), driver.ledger.clock.now_s()
+        wait_s = known.pace.signals.wait_s(now_s)
+        if wait_s > 0:
+            raise HTTPException(
+                429,
+                f"Session {session} signals too often. Signal again in {format_seconds(wait_s)}.",
+                {"Retry-After": str(math.ceil(wait_s))},
+            )
+        known.pace.take(message, now_s)
+        answered = driver.signal(known, message)
         return answer(PhaseAnswer(answered.answer, answered.message))
 
     @app.delete("/v1/sessions/{session}", status_code=204, summary="Free all that a session holds")

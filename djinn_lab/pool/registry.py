@@ -13,6 +13,7 @@ import msgspec
 
 from djinn_lab.pool.authentication import User
 from djinn_lab.pool.database.durability import Committed
+from djinn_lab.pool.pacing import SessionPace
 from djinn_lab.pool.received import Received
 from djinn_lab.protocol.messages import PROTOCOL_VERSION, FromPool, JobUpdate, SegmentResult
 
@@ -99,7 +100,8 @@ class Link:
 class Session:
     """``account``: pays for its cells. ``pins``: blobs held for the next submit. ``verifying``: uploads under
     way, by name. ``rejected``: why an upload did not count. ``lost``: how the device with its values died,
-    until it runs again. ``notebook``: the batch notebook whose kernel opened it, empty for none."""
+    until it runs again. ``notebook``: the batch notebook whose kernel opened it, empty for none. ``pace``:
+    how often it may ask."""
 
     session: str
     user: str
@@ -115,6 +117,7 @@ class Session:
     rejected: dict[str, str] = field(default_factory=dict)
     lost: str | None = None
     notebook: str = ""
+    pace: SessionPace = field(default_factory=SessionPace)
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
         """Nothing happens when no client is connected. ``after``: as for :meth:`Link.send`."""

@@ -148,7 +148,12 @@ class SessionEndpoint:
                 raise RefusedByPool(
                     "message", f"This is no message of protocol {link.protocol_version}: {error}"
                 ) from None
-            session.last_seen = self._driver.ledger.clock.now_s()
+            now_s = session.last_seen = self._driver.ledger.clock.now_s()
+            wait_s = session.pace.take(message, now_s)
+            if wait_s > 0:  # what it sends meanwhile waits in the socket, and fills that up
+                await asyncio.sleep(wait_s)
+                if session.link is not link:
+                    return
             try:
                 if isinstance(message, protocol.CloseSession):
                     self._driver.close(session)
