@@ -28,7 +28,8 @@ class RunResult:
     """``executed`` nodes ran; ``error`` is what to raise then. ``fetched`` run parallel to
     ``program.fetch``: contiguous plain tensors. ``dynamic_metas``: layouts of the last node's outputs
     when it was dynamic. ``pool_lost``: every value is gone. ``run_s``: seconds the device ran nodes.
-    ``arrived``: the program's sources are on the device, even if nothing ran."""
+    ``arrived``: the program's sources are on the device, even if nothing ran. ``missing``: values that the
+    pool no longer has, for want of which nothing ran."""
 
     executed: int
     fetched: Sequence[torch.Tensor] = ()
@@ -38,6 +39,7 @@ class RunResult:
     pool_lost: bool = False
     arrived: bool = True
     run_s: float = 0.0
+    missing: Sequence[int] = ()
 
 
 class Backend(Protocol):

@@ -37,7 +37,7 @@ class Exposures:
     def expose(self, storage: Any, for_good: bool = False) -> None:
         """From now on others hold this storage's host memory, which is current."""
         if storage.exposure is None:
-            storage.exposure = Exposure(_digest(storage))
+            storage.exposure = Exposure(digest_of(storage.host))
             self._exposed.append(self._refer(storage))
         storage.exposure.for_good |= for_good
 
@@ -46,7 +46,7 @@ class Exposures:
         exposure = storage.exposure
         if exposure is None:
             return
-        digest = _digest(storage)
+        digest = digest_of(storage.host)
         if digest != exposure.digest:
             exposure.digest = digest
             storage.written_on_host()
@@ -77,5 +77,6 @@ def is_shown_to_numpy(tensor: torch.Tensor) -> bool:
     return not tensor.untyped_storage().resizable()
 
 
-def _digest(storage: Any) -> bytes:
-    return blake3.blake3(bytes_of_storage(storage.host)).digest()
+def digest_of(memory: torch.UntypedStorage) -> bytes:
+    """By which two states of exposed memory are compared."""
+    return blake3.blake3(bytes_of_storage(memory)).digest()

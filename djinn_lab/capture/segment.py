@@ -15,9 +15,12 @@ from djinn_lab.capture.forked import check_process
 from djinn_lab.capture.interrupts import held
 from djinn_lab.capture.pace import STREAM_NODES_MAX, WHOLE_NODES_MAX, Pace
 from djinn_lab.capture.random_stream import RandomStream
+from djinn_lab.capture.resending import with_bytes
 from djinn_lab.srg.program import EncodedProgram, TensorMeta
 
 POOL_LOST = "this value was on a device or pool that went away"
+RESENDS_MAX = 8
+"""So often is a program sent again with values that are gone: each time, another worker has died."""
 
 
 class Assembled(NamedTuple):
@@ -76,6 +79,15 @@ class Nodes(Protocol):
         """Every pool copy is gone. What the host has can be sent again."""
         ...
 
+    def bytes_of(self, flight: Any, source: int) -> torch.UntypedStorage | None:
+        """Memory with the bytes of a source as the program of ``flight`` is to read it; None where the host
+        has them not."""
+        ...
+
+    def lose_held(self, values: Sequence[int], reason: str) -> None:
+        """These pool copies are gone. What the host has is sent again when it is needed."""
+        ...
+
 
 class Waiting(NamedTuple):
     """A program that was assembled while the one before was under way."""
@@ -100,6 +112,7 @@ class Segment:
         self._nodes = nodes
         self.gather(False)
         self._flight: Assembled | None = None
+        self._cut = Cut("", 0)
         self._waiting: deque[Waiting] = deque()
 
     def draw(self) -> None:
@@ -196,7 +209,7 @@ class Segment:
                 self.backend.release(assembled.release)
             return
         self.backend.submit(assembled.program, cut)
-        self._flight = assembled
+        self._flight, self._cut = assembled, cut
 
     @held()
     def _reap(self) -> RunResult:
@@ -205,10 +218,28 @@ class Segment:
         flight, self._flight = self._flight, None
         if flight is None:
             return RunResult(0)
-        result = self.backend.result()
+        result = self._result(flight)
         self._settle(flight, result)
         if result.error is not None:
             raise result.error
+        return result
+
+    def _result(self, flight: Assembled) -> RunResult:
+        """What became of a program. Where values are gone that it reads, as with a worker that died, and the
+        host has them all, they are sent to it again."""
+        result = self.backend.result()
+        program = flight.program
+        for _ in range(RESENDS_MAX):
+            if not result.missing or program is None:
+                break
+            program = with_bytes(
+                program,
+                {source: self._nodes.bytes_of(flight.flight, source) for source in result.missing},
+                self.backend.stage,
+            )
+            if program is not None:
+                self.backend.submit(program, self._cut)
+                result = self.backend.result()
         return result
 
     def _settle(self, assembled: Assembled, result: RunResult) -> None:
@@ -220,6 +251,7 @@ class Segment:
             self._nodes.lose_pool(assembled.flight, reason)
         else:
             self._nodes.settle(assembled.flight, result.executed, result.arrived, reason)
+            self._nodes.lose_held(result.missing, POOL_LOST)
             self._pace.learn(result.executed, result.run_s)
         if result.error is None:
             self.random.finish(result.rng_state)

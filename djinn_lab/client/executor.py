@@ -52,9 +52,16 @@ def _node_count(programs: Sequence[EncodedProgram]) -> int:
 
 def _arrived(result: SegmentResult) -> bool:
     """Are the program's sources on the device? A worker that is stopped before the first op forgets them."""
+    if _missing(result):
+        return False
     if result.outcome == "cancelled":
         return result.executed > 0
     return result.outcome == "done" or bool(result.stages.keys() - WAITING_STAGES)
+
+
+def _missing(result: SegmentResult) -> Sequence[int]:
+    """Values that the pool no longer has, for want of which the segment did not begin."""
+    return result.error.missing if result.error is not None and not result.executed else ()
 
 
 def _ignore_update(update: JobUpdate) -> None:
@@ -200,6 +207,7 @@ class PoolExecutor:
             cut_line=cut.line,
             program=b"",
             terms=job.terms if job.segments == 0 and job.terms != NO_TERMS else None,
+            resends=self.cell is not None,
         )
         self._flight = flight = Flight(job, program, cut, message, entered)
         try:
@@ -284,7 +292,8 @@ class PoolExecutor:
         elapsed = perf_counter() - flight.sent
         cut = flight.cut
         report.cuts.append(CutRecord(cut.cause, cut.line, program.nodes, elapsed, run_s))
-        job.finished = job.finished or flight.message.final or result.outcome == "cancelled"
+        ended = flight.message.final and not (flight.message.resends and _missing(result))
+        job.finished = job.finished or ended or result.outcome == "cancelled"
         return self._conclude(result, program, tensors, interrupted)
 
     def _conclude(
@@ -309,6 +318,7 @@ class PoolExecutor:
             pool_lost=isinstance(error, WorkerLost),
             arrived=_arrived(result),
             run_s=result.stages.get("run", 0.0),
+            missing=() if interrupted else _missing(result),
         )
 
     def _wait(

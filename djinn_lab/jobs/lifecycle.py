@@ -99,6 +99,8 @@ def finish_segment(tables: Tables, event: SegmentFinished) -> None:
         job.cancelling and not (job.final and event.outcome == "done")
     )
     message = job.message if job.cancelling else event.message
+    if event.goes_on:
+        done = replace(done, final=False)
     tables.settle(done, "cancelled" if cancelled else event.outcome, event.at_s, message)
 
 

@@ -128,7 +128,8 @@ class SegmentProgressed(msgspec.Struct, frozen=True, tag=True):
 class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
     """The worker's answer. ``outcome``: ``done``, ``failed`` or ``cancelled``. ``memory_byte_s`` and
     ``transfer_bytes``: what it held over its run time, and what was copied for it to and from the device,
-    for its account."""
+    for its account. ``goes_on``: its client sends the failed segment again, or finishes the job, so that it
+    does not end here even if the segment was the final one."""
 
     at_s: float
     job: str
@@ -138,6 +139,7 @@ class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
     message: str = ""
     memory_byte_s: float = 0.0
     transfer_bytes: float = 0.0
+    goes_on: bool = False
 
 
 class MemberLeft(msgspec.Struct, frozen=True, tag=True):

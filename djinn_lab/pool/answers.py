@@ -75,7 +75,14 @@ def worker_error(failure: RemoteFailure, lost_values: str | None) -> ErrorInfo:
         message = f"{message}\n{lost_values}"
         advice = "Run the cells that made the values again."
     return ErrorInfo(
-        failure.family, failure.type_name, message, advice, failure.node, failure.op, list(failure.frames)
+        failure.family,
+        failure.type_name,
+        message,
+        advice,
+        failure.node,
+        failure.op,
+        list(failure.frames),
+        list(failure.missing),
     )
 
 

@@ -112,6 +112,7 @@ class Intake:
                 key=inspected.key,
                 plan_cached=inspected.cached,
                 gang=judgement.plan,
+                resends=submit.resends,
                 need_bytes=need_bytes,
             )
             self._enqueue(session, submit, event, flight, verdict)

@@ -69,7 +69,7 @@ class RunningSegment:
     """The segment in flight. ``blobs``: pinned digests; times in seconds of the pool's clock. ``key``: what
     equal programs have in common, and whether one was here before (``plan_cached``). ``restoring_s``: waited
     for session memory before it first started. ``stops``: None until it was preempted. ``gang``: how it would
-    run on several devices."""
+    run on several devices. ``resends``: as in :class:`~djinn_lab.protocol.messages.SubmitSegment`."""
 
     segment: int
     program: bytes
@@ -84,6 +84,7 @@ class RunningSegment:
     plan_cached: bool = False
     stops: Stops | None = None
     gang: GangPlan | None = None
+    resends: bool = False
     need_bytes: int = 0
     """Of the session on its device, at its fullest, as the graph says."""
 

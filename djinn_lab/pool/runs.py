@@ -94,7 +94,9 @@ class Runs:
     def _failed(self, message: SegmentFailed) -> None:
         session = self._session_of(message.job)
         error = answers.worker_error(message.error, session.lost if session else None)
-        self._settle(message, "failed", message.executed, error.message)
+        flight = self._books.records[message.job].flight
+        goes_on = flight is not None and flight.resends and bool(error.missing) and not message.executed
+        self._settle(message, "failed", message.executed, error.message, goes_on=goes_on)
         self._books.answer(
             message.job,
             "failed",
@@ -141,9 +143,10 @@ class Runs:
         executed: int,
         message: str,
         moved_bytes: int = 0,
+        goes_on: bool = False,
     ) -> None:
-        """``moved_bytes``: fetched for the cell. Its session pays for the memory that it holds, too, over the
-        run time since it last started."""
+        """``moved_bytes``: fetched for the cell. ``goes_on``: the job, even after its final segment. Its
+        session pays for the memory that it holds, too, over the run time since it last started."""
         record, now_s = self._books.records[answer.job], self._ledger.clock.now_s()
         started_s = record.flight.started_s if record.flight is not None else None
         held_bytes = answer.memory.session_bytes.get(record.session, 0)
@@ -158,5 +161,6 @@ class Runs:
                 message,
                 memory_byte_s,
                 float(moved_bytes),
+                goes_on,
             )
         )

@@ -125,6 +125,9 @@ class SubmitSegment(msgspec.Struct, frozen=True, tag="submit", omit_defaults=Tru
     of that number."""
     terms: Terms | None = None
     """What else was asked of the queue (first segment only)."""
+    resends: bool = False
+    """Where sources are missing, the client sends the segment again with their bytes, or finishes the job:
+    ``final`` does not end it then."""
 
 
 class FinishJob(msgspec.Struct, frozen=True, tag="finish"):
@@ -173,7 +176,9 @@ class JobUpdate(msgspec.Struct, frozen=True, tag="job"):
 
 class ErrorInfo(msgspec.Struct, frozen=True):
     """``family``: ``user``, ``memory``, ``refused``, ``missing_blobs``, ``cancelled`` or ``pool``.
-    ``node`` indexes the program's nodes. ``advice`` says what to do."""
+    ``node`` indexes the program's nodes. ``advice`` says what to do. ``missing``: sources that the session
+    no longer holds; then nothing of the segment was loaded or run, and it may be sent again with their bytes.
+    """
 
     family: str
     type_name: str
@@ -182,6 +187,7 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     node: int | None = None
     op: str | None = None
     frames: list[str] = []
+    missing: list[int] = []
 
 
 class Fetched(msgspec.Struct, frozen=True):

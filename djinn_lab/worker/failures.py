@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 
 import torch
 
@@ -11,8 +12,11 @@ from djinn_lab.srg.program import Program
 from djinn_lab.worker.messages import RemoteFailure
 
 
-def describe(error: Exception, program: Program, executed: int, running: bool) -> RemoteFailure:
-    """Say whose fault it is and, when ``running``, in which node: the one after ``executed`` others."""
+def describe(
+    error: Exception, program: Program, executed: int, running: bool, missing: Sequence[int] = ()
+) -> RemoteFailure:
+    """Say whose fault it is and, when ``running``, in which node: the one after ``executed`` others.
+    ``missing``: sources that the session should have held."""
     node = executed if running else None
     op = program.templates[program.nodes[executed].template].op if running else None
     text = str(error.message) if isinstance(error, DjinnError) else str(error)
@@ -28,4 +32,4 @@ def describe(error: Exception, program: Program, executed: int, running: bool) -
     else:
         family = "user" if running else "pool"
     frames = [line.rstrip() for line in traceback.format_tb(error.__traceback__)]
-    return RemoteFailure(family, type(error).__name__, text, node, op, frames)
+    return RemoteFailure(family, type(error).__name__, text, node, op, frames, list(missing))

@@ -99,7 +99,7 @@ class Interpreter:
                 outcome.exported = hand_over(exports, values, self._directory)
                 outcome.fetch_s = perf_counter() - before
         except Exception as error:  # noqa: BLE001 - the worker's edge: whatever an op raises is reported
-            outcome.failure = describe(error, program, outcome.executed, run.running)
+            outcome.failure = describe(error, program, outcome.executed, run.running, outcome.missing)
             if outcome.executed or run.running:
                 outcome.rng_state = run.rng_state()
         finally:

@@ -243,7 +243,8 @@ class SegmentDone(msgspec.Struct, frozen=True, tag="done"):
 
 class RemoteFailure(msgspec.Struct, frozen=True):
     """A Python exception on the worker. ``family``: ``user`` (the op itself raised), ``memory`` (the
-    device's limit), ``refused`` (op or message not allowed) or ``pool`` (a fault of ours)."""
+    device's limit), ``refused`` (op or message not allowed) or ``pool`` (a fault of ours). ``missing``:
+    sources that the session should have held; then nothing of the program was loaded or run."""
 
     family: str
     type_name: str
@@ -251,6 +252,7 @@ class RemoteFailure(msgspec.Struct, frozen=True):
     node: int | None
     op: str | None
     frames: list[str]
+    missing: list[int] = []
 
 
 class SegmentFailed(msgspec.Struct, frozen=True, tag="failed"):

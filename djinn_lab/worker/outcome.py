@@ -14,11 +14,13 @@ Stop = Literal["cancelled", "preempted"]
 @dataclass
 class Outcome:
     """``failure`` and ``stopped`` None: every node ran. ``executed``: of all nodes, also those of earlier
-    runs of a resumed program; the times are of this run's."""
+    runs of a resumed program; the times are of this run's. ``missing``: sources that the session should hold
+    here, and does not."""
 
     executed: int = 0
     ops_total: int = 0
     failure: RemoteFailure | None = None
+    missing: list[int] = field(default_factory=list)
     stopped: Stop | None = None
     fetched: list[FetchedTensor] = field(default_factory=list)
     exported: tuple[Handed, ...] = ()

@@ -58,6 +58,15 @@ class ProgramRun:
         found = self._values.tensors.get(value)
         return found if found is not None else self._raise_lost(value)
 
+    def _expect_held(self, resume: Resume | None) -> None:
+        """Raise for all sources that should be here and are not, before anything is loaded."""
+        held = (source.value for source in self._program.sources if source.held)
+        missing = [value for value in held if self._values.tensors.get(value) is None]
+        if missing:
+            if resume is None:
+                self._outcome.missing = missing
+            self._raise_lost(missing[0])
+
     def _raise_lost(self, value: int) -> NoReturn:
         how = self._values.lost or "its process was restarted"
         raise ValueLost(
@@ -67,13 +76,13 @@ class ProgramRun:
 
     def load(self, blobs: Mapping[str, str], resume: Resume | None) -> None:
         """What the client sent along, but for what an earlier run has loaded (and used up, perhaps)."""
+        self._expect_held(resume)
         program = self._program
         rng_state = program.rng_state if resume is None else resume.rng_state
         if rng_state is not None:
             torch.default_generator.set_state(torch.frombuffer(bytearray(rng_state), dtype=torch.uint8))
         for source in program.sources:
             if source.held:
-                self.tensor(source.value)
                 continue
             self._temporary.add(source.value)
             if resume is not None and (resume.executed or source.value in self._values.tensors):

@@ -81,6 +81,8 @@ class InProcessBackend:
             outcome.dynamic_metas,
             outcome.rng_state,
             error,
+            arrived=not outcome.missing,
+            missing=outcome.missing,
         )
 
 

@@ -41,6 +41,21 @@ def test_a_story_has_every_event_of_a_job_and_only_the_last_progress() -> None:
     assert queue.story("unknown") == ()
 
 
+def test_a_final_segment_that_its_client_sends_again_does_not_end_the_job() -> None:
+    queue = JobQueue()
+    queue.handle(DeviceAdded(0.0, "cpu:0"))
+    queue.handle(submit("a"))
+    queue.handle(SegmentFinished(2.0, "a", 0, "failed", 0, goes_on=True))
+    between = queue.job("a")
+    assert between is not None
+    assert not between.finished
+    queue.handle(submit("a", segment=1))
+    queue.handle(SegmentFinished(3.0, "a", 1, "done", 5))
+    ended = queue.job("a")
+    assert ended is not None
+    assert ended.state is JobState.DONE
+
+
 def test_finished_jobs_are_forgotten_after_a_while() -> None:
     queue = JobQueue()
     queue.handle(DeviceAdded(0.0, "cpu:0"))

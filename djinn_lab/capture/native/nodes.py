@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
+from djinn_lab.capture.exposure import digest_of
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.segment import Assembled
 from djinn_lab.srg.program import EncodedProgram
@@ -69,4 +72,12 @@ class NativeNodes:
         self._core.lose_pending(reason)
 
     def lose_pool(self, flight: Any, reason: str) -> None:
-        self._core.lose_pool(reason)
+        self._core.lose_pool(flight, reason)
+
+    def bytes_of(self, flight: Any, source: int) -> torch.UntypedStorage | None:
+        host, exposure = self._core.bytes_of(flight, source)
+        changed = exposure is not None and digest_of(host) != exposure.digest
+        return None if changed else host
+
+    def lose_held(self, values: Sequence[int], reason: str) -> None:
+        self._core.lose_held(list(values), reason)

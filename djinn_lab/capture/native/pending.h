@@ -130,11 +130,13 @@ inline void LazyStorage::release_resources() {
 }
 inline void LazyStorage::give_up() {
   if (!base && !rare) return;
+  bool in_use = base && !base->spare && host_is_current() && !exposed() && recorder->capturing;  // by a pending node, perhaps
   auto gone = std::move(rare);  // freed without the lock
   std::lock_guard<std::mutex> guard(deaths_lock);
   if (gone && gone->exposure) abandoned.push_back(gone->exposure);
   if (gone && gone->handle) abandoned.push_back(gone->handle);
   if (base) {
+    if (in_use) base->spare = gone->host;
     base->owner = nullptr;
     recorder->died(base);
     base = nullptr;
@@ -348,6 +350,7 @@ inline uint64_t Recorder::push(const Plan* plan, const Call& call) {
   ops_recorded++;
   for (int i : plan->written) {
     auto* storage = call.inputs[i].storage;
+    if (storage->base && storage->host_is_current()) storage->base->spare = storage->rare->host;
     storage->version++;
     storage->forget_host();
   }
@@ -458,6 +461,7 @@ inline py::tuple Recorder::assemble(const std::vector<uint64_t>& fetch, std::opt
     sent.natural(value);
     sent.natural(metas.add(base->layout));
     sent.text(residency_name(base->residency));
+    if (base->spare) flight->spares.emplace(value, std::move(base->spare)), base->spare = at::Storage();
     bool arrives = base->state == State::source;
     arrives && !base->has_inline ? sent.text(base->blob) : sent.nil();
     arrives && base->has_inline ? sent.binary(base->inline_bytes) : sent.nil();
@@ -535,8 +539,34 @@ inline py::tuple Recorder::assemble(const std::vector<uint64_t>& fetch, std::opt
   return py::make_tuple(data, count, release, py::cast(std::move(flight)));
 }
 
+// Nodes that did not run were to overwrite these bytes.
+inline void Recorder::give_back(Base* base, const at::Storage& spare) {
+  auto* storage = base->owner;
+  if (storage && !storage->host_is_current() && spare.nbytes() >= storage->nbytes()) storage->set_host(spare);
+}
+inline void Recorder::give_back(const Flight& flight) {
+  for (auto& [id, spare] : flight.spares)
+    if (auto* base = find_base(id)) give_back(base, spare);
+}
+inline void Recorder::give_back_spares() {
+  auto give = [&](Base* base) {
+    if (base->spare) give_back(base, base->spare), base->spare = at::Storage();
+  };
+  for (auto& [id, base] : held_) give(base);
+  for (auto& value : values_)
+    if (value.is_base && value.base) give(value.base);
+}
+inline std::pair<at::Storage, PyObject*> Recorder::bytes_of(const Flight& flight, uint64_t id) {
+  std::lock_guard<std::mutex> guard(lock);
+  auto found = flight.spares.find(id);
+  if (found != flight.spares.end()) return {found->second, nullptr};
+  auto* base = find_base(id);
+  if (!base || !base->owner || !base->owner->host_is_current()) return {at::Storage(), nullptr};
+  return {base->owner->rare->host, base->owner->rare->exposure};
+}
 inline void Recorder::settle(const Flight& flight, size_t executed, bool arrived, const std::string& reason) {
   std::lock_guard<std::mutex> guard(lock);
+  if (!arrived) give_back(flight);
   for (auto& [node, id] : flight.made)
     if (node >= executed) lose(id, reason);
   for (uint64_t id : flight.sources) {
@@ -552,8 +582,17 @@ inline void Recorder::settle(const Flight& flight, size_t executed, bool arrived
     }
   }
 }
+inline void Recorder::lose_held(const std::vector<uint64_t>& ids, const std::string& reason) {
+  std::lock_guard<std::mutex> guard(lock);
+  for (uint64_t id : ids) {
+    auto* base = find_base(id);
+    if (base && base->owner && base->owner->host_is_current()) drop_base(base->owner);  // staged anew when it is needed
+    else lose(id, reason);
+  }
+}
 inline void Recorder::lose_pending(const std::string& reason) {
   std::lock_guard<std::mutex> guard(lock);
+  give_back_spares();
   for (auto& value : values_)
     if (value.is_base && value.base->state == State::pending) lose(value.base->id, reason);
   for (auto& value : values_)
@@ -565,8 +604,10 @@ inline void Recorder::lose_pending(const std::string& reason) {
   segment++;
   scopes.clear();
 }
-inline void Recorder::lose_pool(const std::string& reason) {
+inline void Recorder::lose_pool(const Flight& flight, const std::string& reason) {
   std::lock_guard<std::mutex> guard(lock);
+  give_back(flight);
+  give_back_spares();
   for (auto* base : living()) {
     if (base->state == State::source || !base->owner) continue;
     if (base->owner->host_is_current()) drop_base(base->owner);

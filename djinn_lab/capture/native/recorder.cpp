@@ -238,6 +238,11 @@ PYBIND11_MODULE(djinn_recorder, m) {
       .def("settle", &Recorder::settle)
       .def("lose_pending", &Recorder::lose_pending)
       .def("lose_pool", &Recorder::lose_pool)
+      .def("lose_held", &Recorder::lose_held)
+      .def("bytes_of", [](Recorder& r, const Flight& flight, uint64_t id) {
+        auto [host, exposure] = r.bytes_of(flight, id);
+        return py::make_tuple(python_storage(host), exposure ? py::reinterpret_borrow<py::object>(exposure) : py::none());
+      }, "Memory with a source's bytes as a flight's program reads it, None where the host has it not; its exposure, if any.")
       .def("storages",
            [](Recorder& r) {
              std::vector<StoragePointer> found;
@@ -295,7 +300,9 @@ PYBIND11_MODULE(djinn_recorder, m) {
     enter_module = new py::object(module);
   });
   m.def("set_capturing", [](Recorder* recorder) {
+    if (capturing_recorder) capturing_recorder->capturing = false;
     capturing_recorder = recorder;
+    if (recorder) recorder->capturing = true;
     set_capturing(recorder != nullptr);
   }, py::arg("recorder").none(true), "Record what this thread does from now on; None: no more.");
   m.def("leave_after_fork", [] {

@@ -26,6 +26,7 @@ struct Scope {
 struct Flight {
   std::vector<std::pair<uint32_t, uint64_t>> made;  // node, base id
   std::vector<uint64_t> sources, dead;
+  std::unordered_map<uint64_t, at::Storage> spares;  // bytes of sources that the host has no longer
   size_t nodes = 0;
 };
 
@@ -98,7 +99,9 @@ class Recorder {
   py::tuple assemble(const std::vector<uint64_t>& fetch, std::optional<std::string> rng_state);
   void settle(const Flight& flight, size_t executed, bool arrived, const std::string& reason);
   void lose_pending(const std::string& reason);
-  void lose_pool(const std::string& reason);
+  void lose_pool(const Flight& flight, const std::string& reason);
+  std::pair<at::Storage, PyObject*> bytes_of(const Flight& flight, uint64_t id);  // and their exposure, if any
+  void lose_held(const std::vector<uint64_t>& ids, const std::string& reason);
   std::vector<uint64_t> take_released();
   void lose(uint64_t id, const std::string& reason);
   Base* find_base(uint64_t id);
@@ -118,6 +121,9 @@ class Recorder {
   uint64_t derive(LazyStorage* storage, const Layout* layout, int64_t offset);
   uint64_t push_view(LazyStorage* storage, uint64_t from, const std::string& packed, const Layout* layout, const char* name);
   void take_dead(std::vector<Base*>& dead);
+  void give_back(Base* base, const at::Storage& spare);
+  void give_back(const Flight& flight);
+  void give_back_spares();
   void free_base(Base* base);
 
   uint64_t next_id_ = 1, first_pending_ = 1, last_serial_ = 0;

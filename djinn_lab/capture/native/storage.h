@@ -42,6 +42,7 @@ struct Base {
   class LazyStorage* owner = nullptr;
   std::string blob, inline_bytes;
   bool has_inline = false;
+  at::Storage spare;  // the host's bytes of this value, which a pending node overwrites or whose storage died
 };
 
 struct View {

@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
+
 from djinn_lab.capture.python.assembly import PendingNode, PendingSource
 from djinn_lab.capture.values import Layout, Storage, Value
 
@@ -125,6 +127,32 @@ class Ledger:
             for identifier in node.outputs:
                 if identifier is not None and identifier not in node.inputs and identifier in self.live:
                     self.lost[identifier] = reason
+
+    def _storage_of(self, identifier: int) -> Storage | None:
+        reference = self.live.get(identifier)
+        value = reference() if reference is not None else None
+        base = self._bases.get(identifier)
+        return value.storage if value is not None else base() if base is not None else None
+
+    def bytes_of(self, identifier: int) -> torch.UntypedStorage | None:
+        """The host's memory with the bytes of this value. None where the host has them not, and for memory
+        that the pool knows under several ids: sent again, they would no longer share it."""
+        storage, source = self._storage_of(identifier), self.held.get(identifier)
+        if storage is None or source is None or not storage.host_is_current() or storage.exposure is not None:
+            return None
+        layout = source.layout
+        whole = layout.dense and layout.in_memory is layout and layout.nbytes == storage.nbytes
+        names = sum(other.storage == source.storage for other in self.held.values())
+        return storage.host if whole and names == 1 else None
+
+    def lose_held(self, values: Iterable[int], reason: str) -> None:
+        """The pool has these no longer; what the host has can be sent again."""
+        for identifier in values:
+            storage = self._storage_of(identifier)
+            if storage is not None and storage.host_is_current():
+                storage.forget_pool_copy()
+            elif identifier in self.live:
+                self.lost[identifier] = reason
 
     def lose_pool(self) -> None:
         """Every pool copy is gone. What the host has can be sent again; the rest raises ValueLost when

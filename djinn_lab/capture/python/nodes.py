@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from djinn_lab.capture.arguments import Arguments
 from djinn_lab.capture.inference import Plan, ShapeInference
 from djinn_lab.capture.python.assembly import PendingNode, assemble
@@ -127,3 +129,9 @@ class PythonNodes:
     def lose_pool(self, flight: _Flight, reason: str) -> None:
         self.ledger.lose(flight.nodes, reason)
         self.ledger.lose_pool()
+
+    def bytes_of(self, _flight: _Flight, source: int) -> torch.UntypedStorage | None:
+        return self.ledger.bytes_of(source)
+
+    def lose_held(self, values: Sequence[int], reason: str) -> None:
+        self.ledger.lose_held(values, reason)
