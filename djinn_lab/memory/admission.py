@@ -149,7 +149,8 @@ class Gate:
         self._lore = lore
         self._now_s = now_s
         self._ahead = 0
-        self._committed: int | None = None
+        self._committed = 0
+        self._counted: int | None = None
 
     def hold(self, segment: Segment) -> Hold | None:
         """Why this new session must wait, and for how long; None: it may come in."""
@@ -160,13 +161,13 @@ class Gate:
             self._ahead += 1
             return Hold(segment, told, segment.reason, segment.estimate_s, True)
         limit_bytes = int(self._share * self._device.capacity_bytes)
-        if self._committed is None:
+        if self._counted != len(self._device.granted):  # in a plan nothing else changes what is committed
             self._committed = committed_bytes(self._device, self._lore)
+            self._counted = len(self._device.granted)
         committed = self._committed
         wanted = guess_bytes(segment, self._device.sessions[segment.session].user, self._lore)
         alone = committed == self._device.shared_bytes
         if alone or (not self._ahead and committed + wanted <= limit_bytes):
-            self._committed = None
             return None
         self._ahead += 1
         every_s = self._lore.closing_every_s(self._now_s)

@@ -48,9 +48,11 @@ def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: floa
     free_bytes = device.free_bytes()
     room = _Room(free_bytes, free_bytes + device.leaving_bytes())
     gate = admission.Gate(device, policy, lore, now_s)
-    near = 0
+    near, far = 0, False
     for segment in list(device.waiting):
         session = device.sessions[segment.session]
+        if far and segment.line_since_s is not None and session.target is None:
+            continue  # who stands behind one whose turn is far knows that his is, too
         if segment.job not in session.segments:
             continue
         if session.target is not None:
@@ -64,6 +66,7 @@ def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: floa
                 continue
         near += 1
         if near > policy.restore_ahead and not has_turn(segment, device, policy) and session.moving is None:
+            far = True
             yield _in_line(segment, device)
             continue
         yield from _serve_one(segment, session, device, policy, now_s, room)
@@ -213,9 +216,8 @@ def _make_room(
     if chosen is None and leased:
         chosen = [victim for victim in usable if victim.kind == IDLE]
     elif chosen is None:
-        chosen = (
-            usable if device.granted else []
-        )  # in vain: whoever left would be brought back, and leave again
+        # in vain, they would leave, come back, and leave again; but who is alone runs with what there is
+        chosen = usable if device.granted or _leave_alone(usable, session, device) else []
     leaving = False
     for victim in chosen:
         room.taken.add(victim.session.session)
@@ -228,6 +230,12 @@ def _make_room(
         yield from _hold(segment, "leased", _short_of(device, needed, room, "others only just finished"))
     else:
         yield from _stuck(segment, session, device, now_s, room, needed)
+
+
+def _leave_alone(victims: list[Victim], session: Session, device: Device) -> bool:
+    """Would the session have the device to itself?"""
+    leaving = {victim.session.session for victim in victims}
+    return all(name in leaving or name == session.session for name in device.session_bytes)
 
 
 def _drops(victim: Victim, policy: MemoryPolicy, stalled_bytes: int) -> bool:
