@@ -127,6 +127,7 @@ def test_a_cell_that_lay_in_a_killed_process_only_is_lost_and_says_so(tmp_path: 
         with Client(pool.info) as ann, Client(pool.info) as bob:
             job = ann.submit(program)
             ann.until(job, "RUNNING")
+            wait_for(lambda: pool.rest.job(job)["ops_done"] > 0)
             urgent = bob.submit(program, priority="CRITICAL")
             bob.until(urgent, "RUNNING")
             kill_worker(pool)
