@@ -47,10 +47,10 @@ lint: install ## style, types, layers
 	@$(BIN)/lint-imports
 
 unit: install ## the tests that need neither browser nor pool processes
-	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not browser and not processes"
+	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not browser and not processes"
 
-test: lint browser postgresql ## everything; the tests that start processes one by one, the others beside them
-	@$(BIN)/pytest -q -n 2 --dist loadgroup
+test: lint browser postgresql ## everything, two files of tests at a time
+	@$(BIN)/pytest -q -n 2 --dist loadfile
 
 bench: install ## figures, each beside its baseline, into benchmarks/results
 	@$(BIN)/python -m benchmarks
@@ -84,7 +84,7 @@ sweep-kills: install postgresql ## pools killed at 200 random moments under load
 	@PYTHONPATH=.:tests:tests/pool $(BIN)/python -m sweeps.kills --out benchmarks/results
 
 sweep-examples: install ## the property tests with other examples than those of make test, ROUNDS times (10)
-	@for round in $$(seq $${ROUNDS:-10}); do $(BIN)/pytest -q -n 2 --dist loadgroup -m "hypothesis and not processes" --hypothesis-profile=search || exit 1; done
+	@for round in $$(seq $${ROUNDS:-10}); do $(BIN)/pytest -q -n 2 --dist loadfile -m "hypothesis and not processes" --hypothesis-profile=search || exit 1; done
 
 sweep: sweep-ops sweep-models ## both of them; sweep-tutorials needs the tutorials
 

@@ -27,14 +27,6 @@ loaders, asyncio and playwright."""
 ENDS_WITHIN_S = 20.0
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        heavy = item.get_closest_marker("processes") or item.get_closest_marker("browser")
-        item.add_marker(pytest.mark.xdist_group("processes" if heavy else item.nodeid.partition("::")[0]))
-
-
 @pytest.fixture(scope="module", autouse=True)
 def leaves_no_threads() -> Iterator[None]:
     before = set(threading.enumerate())

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from dashboard_serving import free_port, start_dashboard, stop
-from real_pool import PoolUnderTest
+from real_pool import PoolUnderTest, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
@@ -170,9 +170,16 @@ def test_the_trace_can_be_taken_away(visitor: Any, dashboard_url: str, finished_
 def test_the_wizard_refuses_and_then_saves(visitor: Any, dashboard_url: str, directory: Path) -> None:
     page = visitor.open(f"{dashboard_url}?page=wizard&step=settings")
     threads = page.get_by_label("Threads of each device")
-    threads.fill("many")
-    threads.press("Enter")
-    page.wait_for_selector("text=found 'many'")
+    refused = page.get_by_text("found 'many'").first
+
+    def asked() -> bool:
+        """The page may not listen yet."""
+        threads.fill("many")
+        threads.press("Enter")
+        page.wait_for_timeout(1000)
+        return bool(refused.is_visible())
+
+    wait_for(asked)
     threads.fill("1")
     threads.press("Enter")
     page.wait_for_selector(".badge.you")

@@ -94,7 +94,7 @@ def test_a_gang_that_makes_room_is_parked_and_comes_back(two: PoolUnderTest, exp
 def test_a_gang_goes_on_on_the_one_device_that_is_left(two: PoolUnderTest, expected: Found) -> None:
     """What the other device had made of it is brought over."""
     search = new_search()
-    urgent, _ = training(100, ballast_bytes=DEVICE_BYTES // 4)
+    urgent, _ = training(400, ballast_bytes=DEVICE_BYTES // 4)
     with two.session() as session, Client(two.info) as bob:
         with running(two, session, search, Terms(gang=2, gang_min=1)) as cell:
             critical = bob.submit(urgent, priority="CRITICAL")
