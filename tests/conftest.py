@@ -4,8 +4,10 @@ module leaves threads behind.
 One that goes on disturbs the tests after it: a connection's keep-alive, for instance, draws from ``random``
 in the middle of what hypothesis makes of it.
 
-Property tests have the same examples every time; ``make sweep-examples`` looks for others. Where tests run
-side by side, those that start processes are one group, and each other module is one.
+Property tests have the same examples every time; ``make sweep-examples`` looks for others.
+
+One thread a process computes, as on the devices of the tests' pools: kernels that add up a part in every
+thread round in another way with two.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import torch
 from hypothesis import settings
 
 settings.register_profile("same", derandomize=True)
 settings.register_profile("search", derandomize=False)
 settings.load_profile("same")
+torch.set_num_threads(1)
 
 SERVE_ALL = ("in-process worker", "asyncio_", "ThreadPoolExecutor-", "QueueFeederThread", "asyncio-waitpid-")
 """Names of threads that outlive a module on purpose: of executors that are used again, and of torch's data

@@ -175,7 +175,7 @@ class MemoryAccounts:
                 raise AssertionError(event)
 
     def _changed(self, event: Event) -> Device | None:
-        """The device where somebody did something, whatever comes of it."""
+        """The device of the session or cell that the event is about; None for what copies and time bring."""
         tables = self._tables
         match event:
             case MemoryReported():

@@ -27,8 +27,8 @@ the place on the host of one expected this much later."""
 
 
 def in_background(device: Device, policy: MemoryPolicy, now_s: float) -> Iterator[Suggestion]:
-    """At most one store and one prefetch are under way for nobody in particular; none while the host's room
-    is made free for somebody."""
+    """At most one store and one prefetch are under way for no request in particular; no store while host
+    memory is being freed for another session."""
     if not policy.moves or not device.tiers:
         return
     if policy.eager_after_s is not None:

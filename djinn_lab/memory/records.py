@@ -159,9 +159,9 @@ class Session:
 class Device:
     """``host_full``, ``disk_full``, ``device_full``: a transfer failed for it; nothing was freed since.
     ``usual_peak_bytes``: of the last segments, a moving average. ``line``: jobs that the queue named last,
-    with their places. ``changes``: what people and cells have done here so far; between two of them nobody
-    is copied in advance twice or brought back unasked twice, and a copy that was to make room is forgotten
-    once at most, so that all comes to rest."""
+    with their places. ``changes``: events of users and cells on this device so far. Between two of them no
+    session is written through twice or prefetched twice, and a copy made for an eviction is forgotten at most
+    once, so that the number of transfers is bounded."""
 
     device: str
     memory_bytes: int

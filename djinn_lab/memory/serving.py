@@ -216,7 +216,7 @@ def _make_room(
     if chosen is None and leased:
         chosen = [victim for victim in usable if victim.kind == IDLE]
     elif chosen is None:
-        # in vain, they would leave, come back, and leave again; but who is alone runs with what there is
+        # victims that do not free enough would soon be prefetched again; a session alone is granted anyway
         chosen = usable if device.granted or _leave_alone(usable, session, device) else []
     leaving = False
     for victim in chosen:

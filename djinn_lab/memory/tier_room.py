@@ -11,7 +11,7 @@ from djinn_lab.memory.records import Device, Session
 from djinn_lab.memory.suggestions import Suggestion, Transport
 
 CLEARED_MAX = 2
-"""Times that a session is copied to make room while nobody does anything; then the copy is kept."""
+"""Stores of a session for an eviction between two events of users or cells; then the copy is kept."""
 
 
 @dataclass(slots=True)
@@ -63,8 +63,8 @@ def _redundant(session: Session, device: Device) -> bool:
 
 
 def _demotions(device: Device, policy: MemoryPolicy, now_s: float, later_than_s: float) -> list[Session]:
-    """Whom the disk could take from the host, one after the other: those expected furthest first, by the
-    process that parked them."""
+    """Sessions that the disk could take from the host, one after the other, each by the process that parked
+    it: the latest expected first."""
     due = {
         session.session: after_s(session, policy, now_s)
         for session in device.sessions.values()
@@ -95,8 +95,8 @@ def clear_host(
 ) -> Iterator[Suggestion]:
     """Make room on the host for ``wanted_bytes`` of the beneficiary: forget copies of those who are on the
     device and expected soonest, then demote those away and expected furthest. Nothing where all of it would
-    not do: else what was given up in vain is copied again, and given up again. ``later_than_s``: only those
-    expected after this, for a demotion; ``forgettable``: only those, for a copy to be forgotten."""
+    not do: else a copy that was forgotten to no avail is made again, and forgotten again. ``later_than_s``:
+    for a demotion only those expected after this; ``forgettable``: for a copy to be forgotten only those."""
     missing = wanted_bytes - device.host_free_bytes() - _coming_bytes(device)
     due = {name: after_s(session, policy, now_s) for name, session in device.sessions.items()}
     redundant = [

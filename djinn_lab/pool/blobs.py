@@ -42,7 +42,7 @@ _NAME = re.compile(r"result-[0-9a-f-]{32,36}")
 
 class Blob:
     """``file``: its name in the store, as workers know it. ``names``: what programs call it. ``digest``: None
-    while nobody needed it. ``users``: who uploaded it. ``pins``: how many submits need it."""
+    while it was not needed. ``users``: who uploaded it. ``pins``: how many submits need it."""
 
     def __init__(self, file: str, nbytes: int, sketch: str | None) -> None:
         self.file = file

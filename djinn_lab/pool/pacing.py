@@ -1,4 +1,4 @@
-"""How often one session may ask for something: who asks more often waits, and nobody else does."""
+"""Rate limits of one session: a session above its rate waits, and no other one does."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ BURST_S = 1.0
 
 
 class Pace:
-    """A token bucket (Turner, "New directions in communications", 1986) that goes into debt: whoever takes a
-    token that is not there yet is told how long to wait before he goes on."""
+    """A token bucket (Turner, "New directions in communications", 1986) that goes into debt: taking a token
+    that is not there yet returns how long to wait for it."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s = per_s

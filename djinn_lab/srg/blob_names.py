@@ -11,7 +11,7 @@ _DRAWN = re.compile(r"fresh-[0-9a-f]{32}")
 
 
 def draw_name() -> str:
-    """Return a name for new bytes that nobody guesses."""
+    """Return a name for new bytes that cannot be guessed."""
     return f"fresh-{uuid.uuid4().hex}"
 
 

@@ -94,7 +94,7 @@ class Call:
             return None
 
     def __call__(self, tensors: Sequence[torch.Tensor | None], scalars: Sequence[Scalar]) -> Any:
-        if self.writes and len(tensors) > 1:
+        if self.writes and len({*map(id, tensors)}) < len(tensors):
             tensors = _apart_from_written(tensors, self.writes)
         returned = self._call(tensors, scalars)
         if self._zeroed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -107,7 +106,7 @@ def store_result(value: int, tensor: torch.Tensor, directory: Path) -> FetchedTe
 
 def _write(path: Path, host: torch.Tensor) -> None:
     """Faster than copying into a mapping of a new file, which takes a page fault for every page."""
-    content = memoryview((ctypes.c_ubyte * host.nbytes).from_address(host.data_ptr())).cast("B")
+    content = host.view(-1).view(torch.uint8).numpy().data
     with path.open("wb", buffering=0) as file:
         written = 0
         while written < host.nbytes:

@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
 from real_pool import PoolUnderTest
 
 from djinn_lab.client.session import Session
@@ -18,6 +17,5 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
 
 @pytest.fixture
 def session(pool: PoolUnderTest) -> Iterator[Session]:
-    torch.set_num_threads(1)
     with pool.session() as opened:
         yield opened

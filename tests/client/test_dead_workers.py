@@ -31,13 +31,6 @@ def pool(tmp_path: Path) -> Iterator[PoolUnderTest]:
         yield running
 
 
-@pytest.fixture
-def session(pool: PoolUnderTest) -> Iterator[Session]:
-    torch.set_num_threads(1)
-    with pool.session() as opened:
-        yield opened
-
-
 def plain(features: int) -> nn.Module:
     return nn.Linear(features, features)
 

@@ -41,7 +41,7 @@ INPUTS = {
     "transposed": lambda: random(4 * 1100 * 1100).view(1100, 1100).t(),
     "every second": lambda: random(2 * LARGE + 8)[::2],
     "a view with an offset": lambda: random(LARGE + 4000)[7:-5],
-    "expanded": lambda: random(LARGE).expand(2, COUNT),
+    "expanded": lambda: random(LARGE, 5).expand(2, COUNT),
     "nothing but zeros": lambda: torch.zeros(COUNT + 1),
 }
 

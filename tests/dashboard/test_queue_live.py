@@ -152,7 +152,7 @@ def test_the_jobs_page_has_the_history_and_every_decision(
     ann = crowd.run("ann", "RUNNING")
 
     def moved_aside() -> bool:
-        """Asked between two parts of the cell, it would move aside with nothing to show for it."""
+        """A request between two parts of the cell preempts nothing."""
         with suppress(PoolError):  # it is between two parts just now
             pool.rest.preempt(ann)
         return any(line["event"] == "SegmentPreempted" for line in pool.rest.job(ann)["events"])

@@ -1,4 +1,4 @@
-"""Left alone, session memory comes to rest: nobody is moved out and back for ever while somebody waits."""
+"""Without new events session memory comes to rest: no session is evicted and restored for ever."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Pool:
         return True
 
     def settle(self) -> None:
-        """Cells run, copies end and time passes; nobody does anything new."""
+        """Cells run, copies end and time passes; users do nothing new."""
         moves, quiet = 0, 0
         while quiet < len(TICKS_S):
             for refused in self.engine.refused:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from gang_kit import DEVICE_BYTES
 from pool_kit import Client, act, running_pool
 from real_pool import PoolUnderTest
@@ -47,15 +46,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     """Real workers on two devices, for gangs."""
     with PoolUnderTest(tmp_path_factory.mktemp("gangs"), "cpu:2", DEVICE_BYTES) as pool:
         yield pool
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As a pool's devices have."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from djinn_lab.client.session import Session
 from djinn_lab.errors import CellCancelled, RemoteError, WorkerLost
 from djinn_lab.jobs import Terms
 
-pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.processes
 
 LONG = 60
 MANY = 2048

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -17,6 +17,7 @@ from training import training
 
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
+from djinn_lab.errors import CancelFailed
 from djinn_lab.protocol.messages import CloseSession, ReleaseValues, SegmentResult
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.srg.program import Program
@@ -225,8 +226,7 @@ def test_what_is_released_while_its_device_is_busy_does_not_come_along(slow_link
         assert (moved.outcome, moved.device) == ("done", "cpu:1")
         assert moved.fetched[0].data == torch.full((1000,), 2.0).numpy().tobytes()
         assert held_bytes(pool.info, ann.session) == 4000
-        pool.rest.cancel(job)
-        assert bob.result(job).outcome == "cancelled"
+        stop(pool, bob, job)
 
 
 def test_what_is_released_while_it_is_brought_over_is_dropped_there(slow_links: PoolUnderTest) -> None:
@@ -246,8 +246,14 @@ def test_what_is_released_while_it_is_brought_over_is_dropped_there(slow_links: 
         ann.send(ReleaseValues([gone]))
         assert ann.result(moved).outcome == "done"
         wait_for(lambda: held_bytes(pool.info, ann.session) == 4000)
-        pool.rest.cancel(busy_job)
-        assert bob.result(busy_job).outcome == "cancelled"
+        stop(pool, bob, busy_job)
+
+
+def stop(pool: PoolUnderTest, client: Client, job: str) -> None:
+    """Leave the device free; on a fast machine it is by now."""
+    with suppress(CancelFailed):
+        pool.rest.cancel(job)
+    assert client.result(job).outcome in ("cancelled", "done")
 
 
 def moving(pool: PoolUnderTest, session: str) -> tuple[str, str]:
@@ -280,7 +286,6 @@ def trained(session: Session | None) -> list[bytes]:
     return [parameter.detach().cpu().numpy().tobytes() for parameter in model.parameters()]
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_a_users_training_that_moves_aside_all_the_time_is_plain_torch(pool: RuntimeInfo) -> None:
     """Whenever a part of it runs, somebody asks it to move aside."""
     expected = trained(None)

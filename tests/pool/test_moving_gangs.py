@@ -10,7 +10,6 @@ from threading import Event, Thread
 
 import gang_kit
 import pytest
-import torch
 from gang_kit import DEVICE_BYTES, TOGETHER, LongCell, Search, leaves_nothing_behind, other_of
 from pool_kit import Client
 from real_pool import PoolUnderTest, kill_worker, wait_for
@@ -20,7 +19,7 @@ from djinn_lab.client.session import Session
 from djinn_lab.errors import CellCancelled, PoolError, PoolLost, WorkerLost
 from djinn_lab.jobs import Terms
 
-pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.processes
 
 MIB = 2**20
 Found = tuple[list[float], list[list[float]]]
@@ -34,7 +33,6 @@ def new_search() -> Search:
 @pytest.fixture(scope="module")
 def expected() -> Found:
     """What one device finds, and the weights."""
-    torch.set_num_threads(1)
     alone = new_search()
     return alone.train(STEPS).tolist(), alone.weights()
 

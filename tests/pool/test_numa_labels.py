@@ -17,7 +17,7 @@ from djinn_lab.errors import Refused
 from djinn_lab.jobs import Terms
 from djinn_lab.worker.numa import node_of_cores
 
-pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")

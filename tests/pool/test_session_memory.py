@@ -378,7 +378,7 @@ def test_a_host_tier_larger_than_the_machine_is_refused(
 def test_where_sessions_fill_every_tier_who_finds_no_room_is_told_and_nothing_moves_for_ever(
     tmp_path: Path,
 ) -> None:
-    """Each makes a second state when it comes again, and nobody closes."""
+    """Each session makes a second state in its next cell, and none closes."""
     small = {"host_bytes": 60 * MIB, "disk_bytes": 60 * MIB, "link_bytes_per_s": 200 * MIB}
     with PoolUnderTest(tmp_path, "cpu:1", 100 * MIB, **small) as pool, ExitStack() as stack:
         opened = sessions(pool, 7, stack)
