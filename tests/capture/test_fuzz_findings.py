@@ -72,6 +72,18 @@ def test_set_keeps_the_negative_bit_of_the_tensor(lazy: bool, recorder: Recorder
 
 
 @native_only
+def test_set_to_memory_on_the_host_keeps_the_negative_bit_of_the_tensor(recorder: Recorder) -> None:
+    memory = torch.arange(3.0)
+    with cell(recorder):
+        negative = torch._neg_view(torch.ones(3))
+        negative.set_(memory[1:])
+    assert negative.tolist() == [-1.0, -2.0]
+    with cell(recorder):
+        memory.fill_(5.0)
+    assert negative.tolist() == [-5.0, -5.0]
+
+
+@native_only
 def test_an_out_that_shares_no_memory_may_grow_outside_a_cell(recorder: Recorder) -> None:
     with cell(recorder):
         out = torch.arange(3.0)
@@ -184,6 +196,16 @@ def test_nan_to_num_keeps_the_strides_of_its_input(dtype: torch.dtype, recorder:
     with cell(recorder):
         result = x.nan_to_num()
     assert result.stride() == expected.stride() == (1, 4)
+    assert torch.equal(result.cpu(), expected)
+
+
+@pytest.mark.parametrize("op", ["tril", "triu"])
+def test_triangle_is_row_major_whatever_its_input_is(op: str, recorder: Recorder) -> None:
+    x = torch.arange(4).view(1, 4).t()
+    expected = getattr(x, op)()
+    with cell(recorder):
+        result = getattr(x * 1, op)()
+    assert result.stride() == expected.stride() == (1, 1)
     assert torch.equal(result.cpu(), expected)
 
 

@@ -123,6 +123,12 @@ NAMED: dict[str, Callable[[random.Random, list[int]], tuple[OpOverload, list[Any
         [laid_out_exactly(chance, shape), chance.randrange(len(shape))],
         {},
     ),
+    "tril": lambda chance, shape: (
+        torch.ops.aten.tril.default,
+        [laid_out_exactly(chance, [*shape, 1]).transpose(0, -1), chance.randrange(-2, 3)],
+        {},
+    ),
+    "triu": lambda chance, shape: (torch.ops.aten.triu.default, [laid_out_exactly(chance, [2, *shape])], {}),
     "masked_fill": lambda chance, shape: (
         torch.ops.aten.masked_fill.Scalar,
         [laid_out_exactly(chance, shape), laid_out(chance, shape, torch.bool), 1.0],

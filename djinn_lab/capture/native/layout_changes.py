@@ -17,7 +17,7 @@ from djinn_lab.capture.resized import changed_shape, meta_of_lazy, resized_layou
 from djinn_lab.capture.segment import paused
 from djinn_lab.capture.signature import Signature, signature_of
 from djinn_lab.capture.trees import map_tensors
-from djinn_lab.capture.values import Layout
+from djinn_lab.capture.values import Layout, read_as
 from djinn_lab.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class LayoutChanges:
             native.look_at(tensor, native.Value(value.storage, layout, offset))
         elif native.is_lazy(tensor):
             with torch.no_grad():
-                plain = torch.empty(0, dtype=tensor.dtype)
+                plain = read_as(torch.empty(0, dtype=tensor.dtype), Layout.of_tensor(tensor))
                 signature.func(plain, *args[1:], **kwargs)
             native.become(tensor, plain)
         else:

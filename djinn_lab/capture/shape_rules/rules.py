@@ -143,6 +143,12 @@ def _like(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any])
     return _copied(inputs[0], inputs[0].dtype, None)
 
 
+def _triangle(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Layout] | None:
+    """``TORCH_META_FUNC(tril)`` in TriangularOps.cpp: row-major, whatever the input is."""
+    shape = inputs[0].shape
+    return None if len(shape) < 2 or 0 in shape else [Layout.of(inputs[0].dtype, shape, row_major(shape))]
+
+
 def _flip(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Layout] | None:
     rank = len(inputs[0].shape)
     if len(args) != 2 or not all(-rank <= dimension < rank for dimension in args[1]):
@@ -218,6 +224,8 @@ _NAMED: dict[str, Rule] = {
     "aten.nan_to_num.default": _like,
     "aten.flip.default": _flip,
     "aten.sort.default": _sort,
+    "aten.tril.default": _triangle,
+    "aten.triu.default": _triangle,
     "aten.masked_fill.Scalar": _masked_fill,
     "aten.masked_fill.Tensor": _masked_fill,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
