@@ -33,6 +33,7 @@ from benchmarks import (
 )
 from benchmarks.bench import Bench
 from benchmarks.figures import Figure
+from benchmarks.machine import checkout_commit
 from benchmarks.report import print_figures, write_results
 from benchmarks.stage_audit import stage_figures
 
@@ -76,11 +77,12 @@ def main(arguments: Sequence[str]) -> int:
     unknown = sorted(set(chosen) - set(TOPICS))
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(TOPICS)}")
+    commit = checkout_commit()
     with Bench(options.quick) as bench:
         figures = run(bench, [name for name in TOPICS if name in chosen])
     folder = options.output or (None if options.quick else RESULTS)
     if folder is not None:
-        print(f"written: {write_results(folder, figures, options.quick)}")
+        print(f"written: {write_results(folder, figures, options.quick, commit)}")
     return 0
 
 

@@ -52,7 +52,7 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def write_results(folder: Path, figures: Iterable[Figure], quick: bool) -> Path:
+def write_results(folder: Path, figures: Iterable[Figure], quick: bool, commit: str) -> Path:
     """``<machine>-<date>.json`` in ``folder``."""
     machine, at = this_machine(), now()
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,6 +61,7 @@ def write_results(folder: Path, figures: Iterable[Figure], quick: bool) -> Path:
         "format": FORMAT,
         "finished_at": at.isoformat(),
         "quick": quick,
+        "commit": commit,
         "machine": asdict(machine),
         "figures": [asdict(item) for item in figures],
     }

@@ -19,7 +19,7 @@ from benchmarks.samples import Summary
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = (ROOT / "docs" / "benchmarks.md").read_text()
 TIMEOUT_S = 540
-TOP = ("format", "finished_at", "quick", "machine", "figures")
+TOP = ("format", "finished_at", "quick", "commit", "machine", "figures")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

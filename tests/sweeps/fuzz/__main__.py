@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from sweeps.fuzz.report import Tally
 from sweeps.fuzz.runner import BATCH, JOBS, run_range
 from sweeps.fuzz.single import repeat
 
-from benchmarks.machine import now, this_machine
+from benchmarks.machine import checkout_commit, now, this_machine
+from djinn_lab.capture.recorders import chosen
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.seed is not None:
         sys.exit(repeat(options.seed))
-    started = now()
+    started, commit = now(), checkout_commit()
     tally = Tally()
     run_range(options.first, options.count, options.jobs, tally)
     print(tally)
@@ -39,7 +39,8 @@ def main() -> None:
         report: dict[str, Any] = {
             "what": "random sequences of ops, captured beside eager",
             "date": started.isoformat(),
-            "commit": _commit(),
+            "commit": commit,
+            "recorder": chosen(),
             "first": options.first,
             "count": options.count,
             "batch": BATCH,
@@ -48,14 +49,6 @@ def main() -> None:
         out.write_text(json.dumps(report, indent=1) + "\n")
         print(out)
     sys.exit(1 if tally.crashes or tally.hangs else 0)
-
-
-def _commit() -> str:
-    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    changed = subprocess.run(
-        ["git", "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() + ("+" if changed.stdout else "")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ import torch
 from comparison import compare, run_child
 from repositories import MissingRepository, copy_repository, revision
 
-from benchmarks.machine import now, this_machine
+from benchmarks.machine import checkout_commit, now, this_machine
+from djinn_lab.capture.recorders import chosen
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[2] / "benchmarks" / "results"
@@ -38,6 +39,7 @@ def main() -> None:
     if options.folder is None:
         parser.error("say where the repositories are: an argument, or DJINN_TUTORIALS")
     root = Path(options.folder)
+    commit = checkout_commit()
     found = []
     for item in tomllib.loads((HERE / "manifest.toml").read_text())["item"]:
         name = f"{item['repository']}/{item['path']}"
@@ -52,6 +54,8 @@ def main() -> None:
         print(f"{answer['outcome']:14} {name}  {answer.get('reason', '')[:1500]}", flush=True)
     out = options.out or RESULTS / f"tutorials-{this_machine().slug}-{now().date()}.json"
     report = {
+        "commit": commit,
+        "recorder": chosen(),
         "what": "public scripts and notebooks, plain against every cell under %%djinn",
         "machine": asdict(this_machine()),
         "torch": str(torch.__version__),
