@@ -164,6 +164,23 @@ def test_memory_that_its_holders_let_grow_is_read_as_far_as_it_was_lazy(recorder
 
 
 @native_only
+def test_memory_of_a_result_may_grow_as_any_other_tensors(recorder: Recorder) -> None:
+    with cell(recorder):
+        x = torch.arange(2, dtype=torch.float16) + 1
+        y = torch.zeros(3) + 1
+        y.set_(x.untyped_storage(), 0, (5,))
+        y[1:] = 2
+    assert x.tolist() == [1.0, 2.0]
+    assert (y.shape, y[1:].tolist()) == ((5,), [2.0] * 4)
+    with cell(recorder):
+        doubled = x * 2
+    x.untyped_storage().resize_(400)
+    assert doubled.tolist() == [2.0, 4.0]
+    assert x.data_ptr() == y.data_ptr() == x.untyped_storage().data_ptr()
+    assert x.tolist() == [1.0, 2.0]
+
+
+@native_only
 def test_a_plain_tensor_and_a_lazy_one_of_one_memory_see_what_either_writes(recorder: Recorder) -> None:
     plain = torch.arange(3.0)
     with cell(recorder):

@@ -699,6 +699,8 @@ inline bool LazyImpl::has_storage() const {
       py::gil_scoped_acquire gil;
       Off off;
       ask->materialize(storage->recorder->owner, py::cast(c10::intrusive_ptr<LazyStorage>::reclaim_copy(storage)));
+    } else if (C10_UNLIKELY(storage->host_moved())) {
+      storage->point_at_host();
     }
   }
   return bool(storage_);

@@ -203,5 +203,5 @@ def _keep(value: Any, tensor: torch.Tensor) -> bool:
             tensor = tensor.view(torch.uint8)  # a copy of bools would make each byte 0 or 1
         with torch.no_grad():
             tensor = torch.empty_strided(layout.shape, layout.stride, dtype=tensor.dtype).copy_(tensor)
-    value.storage.host = tensor.untyped_storage()
+    value.storage.host = native.resizable(tensor.untyped_storage())  # a mapped file would stay as it is
     return True

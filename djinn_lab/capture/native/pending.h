@@ -142,11 +142,15 @@ inline void LazyStorage::give_up() {
     base = nullptr;
   }
 }
+inline at::DataPtr borrowed(at::Storage memory) {
+  void* address = memory.mutable_data();
+  auto* keep = new at::Storage(std::move(memory));
+  return {address, keep, [](void* kept) { delete static_cast<at::Storage*>(kept); }, at::kCPU};
+}
+inline void LazyStorage::point_at_host() { set_data_ptr_noswap(borrowed(rare->host)); }
 inline void LazyStorage::set_host(at::Storage host) {
-  void* memory = host.mutable_data();
-  auto* keep = new at::Storage(host);
-  set_data_ptr_noswap(at::DataPtr(memory, keep, [](void* kept) { delete static_cast<at::Storage*>(kept); }, at::kCPU));
   more().host = std::move(host);
+  point_at_host();
   rare->host_version = version;
 }
 inline void LazyStorage::forget_host() {

@@ -348,6 +348,12 @@ PYBIND11_MODULE(djinn_recorder, m) {
   m.def("become", [](const Tensor& tensor, const Tensor& other) {
     tensor.unsafeGetTensorImpl()->shallow_copy_from(other.getIntrusivePtr());
   }, "Make a tensor be what another is, keeping its identity and its autograd graph.");
+  m.def("resizable", [](py::object memory) {
+    auto held = torch::createStorage(memory.ptr());
+    if (held.resizable()) return memory;
+    auto nbytes = held.nbytes();
+    return python_storage({c10::Storage::use_byte_size_t(), nbytes, borrowed(std::move(held)), c10::GetCPUAllocator(), true});
+  }, "The same bytes as a storage that torch may let grow, as memory that its ops allocate.");
   m.def("capturing_owner", [] { return capturing_recorder ? py::reinterpret_borrow<py::object>(capturing_recorder->owner) : py::none(); });
   m.def("storage_users", [](const Tensor& tensor) { return users_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()); });
   m.def("module_call", [](py::object module_type) {

@@ -85,6 +85,8 @@ class LazyStorage final : public c10::StorageImpl {
   bool usable() const { return base && base->usable && covered == nbytes() && !(rare && rare->exposure); }
   bool host_is_current() const { return rare && rare->host && rare->host_version == version; }
   void set_host(at::Storage host);
+  bool host_moved() { return rare && rare->host && rare->host.data() != _mutable_data_ptr_no_checks().get(); }  // others let it grow
+  void point_at_host();
   void forget_host();
 
  private:
