@@ -181,6 +181,15 @@ class _Call:
             or any(value.layout.overlaps for value in values)
         )
 
+    def is_apart(self) -> bool:
+        """Has each distinct tensor memory of its own, every element its own place? A tensor may come twice:
+        ``x.mul_(x)`` is no hazard to an elementwise op."""
+        firsts = self._firsts or range(len(self.values))
+        distinct = dict(zip(firsts, self.values, strict=True)).values()
+        return len({value.storage for value in distinct}) == len(distinct) and not any(
+            value.layout.overlaps for value in distinct
+        )
+
     def is_small(self) -> bool:
         """Little enough to try it here on real zeros."""
         return sum(value.layout.span_bytes for value in self.values) <= REAL_CHECK_BYTES_MAX
@@ -284,7 +293,7 @@ class ShapeInference:
         with torch._C.DisableTorchFunction():
             self._refuse_dtypes(call)
         inputs = [value.layout for value in values]
-        if stays_as_it_is(signature, inputs, args) and not call.may_write_twice():
+        if stays_as_it_is(signature, inputs, args) and call.is_apart():
             return Plan(template, [Output(inputs[0], 0, signature.names[0], True)], None, literals=[None])
         layouts = self._by_rule(call)
         if layouts is not None:
