@@ -19,6 +19,7 @@ from djinn_lab.cli import (
     pool,
     profiles,
     queue,
+    replay,
     reservations,
     sessions,
     setup,
@@ -66,6 +67,7 @@ def build_app() -> typer.Typer:
     app.command("doctor")(doctor.examine)
     app.command("demo")(demo.run_demo)
     app.add_typer(kernel.build_group(), name="kernel")
+    app.command("replay")(replay.replay_journal)
     app.command("simulate")(simulate.run_simulation)
     app.command("bench")(bench.run_benchmarks)
     app.command("version")(version.show_versions)

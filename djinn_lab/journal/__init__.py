@@ -1,30 +1,29 @@
-"""Append-only events of the cores, and their replay.
+"""Append-only events of the engine, and their replay.
 
-Each record carries a digest of the commands that its event led to. Replaying the records of one pool into
-fresh cores must lead to the same commands; where it does not, :func:`replay` says at which record.
+Each record carries a digest of the commands that its event led to. Replaying the records of one pool into a
+fresh engine must lead to the same commands; where it does not, :func:`replay` says at which record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 from blake3 import blake3
 
 from djinn_lab import jobs, memory
+from djinn_lab.engine import Command, Engine, Event
 
-JOBS = "jobs"
-MEMORY = "memory"
+CORE = "engine"
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_jobs = msgspec.json.Decoder(jobs.Event).decode
-_decode_memory = msgspec.json.Decoder(memory.Event).decode
+_decode = msgspec.json.Decoder(Event).decode
 
 
 class Record(msgspec.Struct, frozen=True):
-    """``seq`` counts up over the life of a database. ``core``: ``"jobs"`` or ``"memory"``. ``detail``:
-    the event as JSON. ``commands``: digest of what the core answered."""
+    """``seq`` counts up over the life of a database. ``core``: CORE, or another name in what older versions
+    wrote. ``detail``: the event as JSON. ``commands``: digest of what the engine answered."""
 
     seq: int
     pool: str
@@ -36,13 +35,13 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Handled(NamedTuple):
-    """An event that a core handled, and what it answered, for the journal's line ``seq``. Nobody may change
-    either any more, since the line is written later."""
+    """An event that the engine handled, and what it answered, for the journal's line ``seq``. Neither may
+    change any more, since the line is written later."""
 
     seq: int
     pool: str
-    event: jobs.Event | memory.Event
-    commands: Sequence[jobs.Command] | Sequence[memory.Command]
+    event: Event
+    commands: Sequence[Command]
 
     @property
     def record(self) -> Record:
@@ -50,41 +49,35 @@ class Handled(NamedTuple):
 
 
 class ReplayDiffers(Exception):
-    """A core decided otherwise than it did live."""
+    """The engine decided otherwise than it did live."""
 
 
-def record(
-    seq: int,
-    pool: str,
-    event: jobs.Event | memory.Event,
-    commands: Sequence[jobs.Command] | Sequence[memory.Command],
-) -> Record:
+def record(seq: int, pool: str, event: Event, commands: Sequence[Command]) -> Record:
     """The journal's line for one handled event."""
-    core = JOBS if isinstance(event, jobs.Event) else MEMORY
     detail = msgspec.json.encode(event).decode()
-    return Record(seq, pool, event.at_s, core, type(event).__name__, detail, digest(commands))
+    return Record(seq, pool, event.at_s, CORE, type(event).__name__, detail, digest(commands))
 
 
-def digest(commands: Sequence[jobs.Command] | Sequence[memory.Command]) -> str:
+def digest(commands: Sequence[Command]) -> str:
     """64 bits over the commands, equal for equal commands."""
     return str(blake3(_encode(commands)).hexdigest(length=8))
 
 
-def replay(
-    records: Iterable[Record], queue: jobs.JobQueue, accounts: memory.MemoryAccounts
-) -> list[list[jobs.Command] | list[memory.Command]]:
-    """Feed one pool's records, oldest first, into fresh cores; the commands, record by record.
+def replay(records: Iterable[Record], engine: Engine) -> Iterator[list[Command]]:
+    """Feed one pool's records, oldest first, into a fresh engine; the commands, record by record.
 
-    Raises ReplayDiffers at the first record whose commands differ from the live ones.
+    Raises ReplayDiffers at the first record that this engine cannot read or take, or whose commands differ
+    from the live ones.
     """
-    answers: list[list[jobs.Command] | list[memory.Command]] = []
     for line in records:
-        commands: list[jobs.Command] | list[memory.Command]
-        if line.core == JOBS:
-            commands = queue.handle(_decode_jobs(line.detail))
-        else:
-            commands = accounts.handle(_decode_memory(line.detail))
+        what = f"Event {line.seq} ({line.event})"
+        try:
+            commands = engine.handle(_decode(line.detail))
+        except (jobs.IllegalEvent, memory.IllegalEvent) as error:
+            raise ReplayDiffers(f"{what} cannot happen here: {error}") from None
+        except msgspec.ValidationError as error:
+            raise ReplayDiffers(f"{what} is none that this version knows: {error}") from None
         if digest(commands) != line.commands:
-            raise ReplayDiffers(f"record {line.seq} ({line.event}) now leads to {commands}")
-        answers.append(commands)
-    return answers
+            told = "\n".join(f"  {command}" for command in commands) or "  nothing"
+            raise ReplayDiffers(f"{what} led to other commands than now:\n{told}")
+        yield commands

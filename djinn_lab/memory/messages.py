@@ -242,6 +242,10 @@ class RefuseSegment(msgspec.Struct, frozen=True, tag=True):
     node: int | None
     op: str | None
 
+    @property
+    def sentence(self) -> str:
+        return f"{self.message[:1].upper()}{self.message[1:]}."
+
 
 class GrantSegment(msgspec.Struct, frozen=True, tag=True):
     """The session's state is on the device and there is room for the segment. ``waited_s``: since placed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from djinn_lab.engine import WorkLost
 from djinn_lab.errors import DjinnError
 from djinn_lab.jobs import EndSegment, Job, JobState
 from djinn_lab.memory import RefuseSegment
@@ -24,8 +25,9 @@ def refused(error: DjinnError) -> ErrorInfo:
 
 
 def never_fits(verdict: RefuseSegment) -> ErrorInfo:
-    message = verdict.message[:1].upper() + verdict.message[1:] + "."
-    return ErrorInfo("memory", "DeviceMemoryError", message, verdict.advice, verdict.node, verdict.op)
+    return ErrorInfo(
+        "memory", "DeviceMemoryError", verdict.sentence, verdict.advice, verdict.node, verdict.op
+    )
 
 
 def already_finished(submit: SubmitSegment, job: Job) -> SegmentResult:
@@ -86,15 +88,9 @@ def worker_error(failure: RemoteFailure, lost_values: str | None) -> ErrorInfo:
     )
 
 
-def lost_aside(how: str) -> ErrorInfo:
+def lost_aside(lost: WorkLost) -> ErrorInfo:
     """Of a preempted cell."""
-    return ErrorInfo(
-        "pool",
-        "WorkerLost",
-        f"{how[:1].upper()}{how[1:]} while this cell was set aside, and the values that this session had "
-        "there are lost.",
-        "Run the cells that made the values again.",
-    )
+    return ErrorInfo("pool", "WorkerLost", lost.sentence, "Run the cells that made the values again.")
 
 
 def stages(flight: RunningSegment, seconds: Mapping[str, float], now_s: float) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from djinn_lab.jobs import QueueOpened
+from djinn_lab.engine import PoolOpened
 from djinn_lab.jobs.decision import OURS, QueuePolicy
 from djinn_lab.jobs.resources import ResourceHistory
 from djinn_lab.memory import POLICIES, MemoryPolicy
@@ -54,8 +54,8 @@ def assemble(
         authentication.add(name, role, digest, above)
     metrics = Metrics()
     fleet = Fleet(launcher.plans, measurements)
-    ledger = Ledger(pool, clock, store.journal, last_seq, policy)
-    ledger.jobs(QueueOpened(started_at, queue_policy, shares))
+    ledger = Ledger(pool, clock, store.journal, last_seq)
+    ledger.handle(PoolOpened(started_at, queue_policy, shares, policy))
     books = Bookkeeper(ledger, blobs, store, SessionRegistry(), metrics.observe_segment)
     books.remember(store.submit(lambda connection: history.read_names(connection, PAST_MAX)).result())
     books.resources = ResourceHistory(store.submit(read_forecasts).result())

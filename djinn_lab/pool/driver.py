@@ -1,4 +1,4 @@
-"""Drives the cores live: stamps the time, journals, handles, performs. Holds no policy.
+"""Drives the engine live: stamps the time, journals, handles, performs. Holds no policy.
 
 Everything here runs on the event loop's thread and none of it blocks. What comes in: messages of sessions
 (through :mod:`djinn_lab.pool.sessions`) and of workers (through the launcher). What goes out: frames to
@@ -7,20 +7,22 @@ workers, messages to clients, writes queued at the store.
 
 from __future__ import annotations
 
-from djinn_lab import jobs, memory
+import logging
+from collections.abc import Sequence
+
+from djinn_lab import engine, jobs, memory
 from djinn_lab.pool import answers
 from djinn_lab.pool.alarm import Alarm
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
+from djinn_lab.pool.gangs.live import SEPARATOR
 from djinn_lab.pool.gangs.runs import GangRuns
-from djinn_lab.pool.in_turn import InTurn, of_queue
 from djinn_lab.pool.intake import Intake
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
-from djinn_lab.pool.memory_news import MemoryNews
 from djinn_lab.pool.registry import Session
-from djinn_lab.pool.residence import RELEASE_JOB, Residence
+from djinn_lab.pool.residence import RELEASE_JOB, Residence, Transfer
 from djinn_lab.pool.runs import Runs
 from djinn_lab.protocol.messages import (
     ErrorInfo,
@@ -55,6 +57,8 @@ Steering = (
 )
 """What people in charge change."""
 
+log = logging.getLogger(__name__)
+
 
 class Driver:
     """One per pool."""
@@ -68,25 +72,23 @@ class Driver:
         self.blobs = blobs
         self.books = books
         self.registry = books.registry
-        self.news = MemoryNews(ledger, books, self._jobs)
-        self.runs = Runs(ledger, books, self._jobs)
+        self.runs = Runs(ledger, books, self.tell)
+        self.residence = Residence(ledger, launcher, self.registry, self.tell)
         self.gangs = GangRuns(
             ledger,
             launcher,
             fleet,
             blobs,
             books,
-            self.news,
-            self._jobs,
+            self.residence,
+            self.tell,
             self.runs.progress,
             self._gang_over,
             self._run_whole,
         )
-        self.residence = Residence(ledger, launcher, self.registry, self.gangs.rooms)
-        self.gangs.rooms.residence = self.residence
-        self.intake = Intake(ledger, blobs, books, self.residence, fleet, self._perform)
-        self._commands = InTurn(self._perform_one)
-        self._alarm = Alarm(self.ledger.clock.now_s, self._due)
+        self.intake = Intake(ledger, blobs, books, fleet, self._perform)
+        self._commands: engine.InTurn[engine.Command] = engine.InTurn(self._perform_one)
+        self._alarm = Alarm(self.ledger.clock.now_s, self.tick)
 
     # -- from sessions -------------------------------------------------------------------------------------
 
@@ -100,42 +102,42 @@ class Driver:
         if job is None or job.finished or job.session != session.session:
             return
         outcome = finish.outcome if finish.outcome in ("done", "failed", "cancelled") else "failed"
-        self._jobs(jobs.JobFinished(self.ledger.clock.now_s(), finish.job, outcome, finish.message))
+        self.tell(jobs.JobFinished(self.ledger.clock.now_s(), finish.job, outcome, finish.message))
 
     def cancel(self, job: str, message: str) -> None:
         """Raises jobs.IllegalEvent for a job that is unknown or finished. ``message``: by whom."""
-        self._jobs(jobs.CancelRequested(self.ledger.clock.now_s(), job, message))
+        self.tell(jobs.CancelRequested(self.ledger.clock.now_s(), job, message))
 
     def announce(self, job: str, name: str) -> None:
         """The job has come to a checkpoint. Raises jobs.IllegalEvent for one that is finished."""
-        self._jobs(jobs.CheckpointAnnounced(self.ledger.clock.now_s(), job, name))
+        self.tell(jobs.CheckpointAnnounced(self.ledger.clock.now_s(), job, name))
         known = self.ledger.queue.job(job)
         assert known is not None
         self.books.announced(job, known.checkpoints)
 
     def publish(self, account: str, name: str) -> None:
         """Data is there, and in the database."""
-        self._jobs(jobs.DataPublished(self.ledger.clock.now_s(), account, name))
+        self.tell(jobs.DataPublished(self.ledger.clock.now_s(), account, name))
 
     def notebook_changed(self, notebook: jobs.Elsewhere) -> None:
         """And it is in the database. Cells may come after it."""
         if self.ledger.queue.awaits(notebook.job):
-            self._jobs(jobs.ElsewhereChanged(self.ledger.clock.now_s(), notebook))
+            self.tell(jobs.ElsewhereChanged(self.ledger.clock.now_s(), notebook))
 
     def preempt(self, job: str, message: str) -> None:
         """Raises jobs.IllegalEvent for a job that does not run. ``message``: by whom."""
-        self._jobs(jobs.PreemptRequested(self.ledger.clock.now_s(), job, message))
+        self.tell(jobs.PreemptRequested(self.ledger.clock.now_s(), job, message))
 
     def steer(self, event: Steering) -> None:
         """Somebody in charge changes what the queue goes by. Raises jobs.IllegalEvent for what cannot be."""
-        self._jobs(event)
+        self.tell(event)
 
     def signal(self, session: Session, signal: SignalPhase) -> memory.AnswerPhase:
         now_s = self.ledger.clock.now_s()
         event = memory.PhaseSignalled(now_s, session.session, signal.phase[:40], signal.expected_s)
-        answer, *others = self.ledger.memory(event)
+        answer, *others = self.ledger.handle(event)
         assert isinstance(answer, memory.AnswerPhase)
-        self.residence.perform(others)
+        self._perform(others)
         return answer
 
     def release(self, session: Session, values: list[int]) -> None:
@@ -148,15 +150,13 @@ class Driver:
         session.link = None
         session.last_seen = now_s
         self.intake.unpin_query(session)
-        self._jobs(jobs.SessionDetached(now_s, session.session))
-        self.residence.handle(memory.SessionDetached(now_s, session.session))
+        self.tell(engine.SessionDetached(now_s, session.session))
 
     def close(self, session: Session) -> None:
         """Free everything that the session holds."""
         now_s = self.ledger.clock.now_s()
         self.intake.unpin_query(session)
-        self._jobs(jobs.SessionClosed(now_s, session.session))
-        self.residence.handle(memory.SessionClosed(now_s, session.session))
+        self.tell(engine.SessionClosed(now_s, session.session))
         self.registry.remove(session.session)
         self.blobs.close_session(session.session)
         if session.link is not None:
@@ -202,7 +202,7 @@ class Driver:
         self.fleet.worker_died(device)
         self.residence.died(device, seen.pid if seen else None)
         self.gangs.died(device)
-        self._jobs(jobs.DeviceLost(now_s, device, f"the process of {device} {how}"))
+        self.tell(jobs.DeviceLost(now_s, device, f"the process of {device} {how}"))
 
     def worker_failed(self, device: str, how: str) -> None:
         self.fleet.worker_failed(device, how)
@@ -210,8 +210,7 @@ class Driver:
     # -- by the clock --------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Session memory looks ahead."""
-        self.residence.handle(memory.ClockTicked(self.ledger.clock.now_s()))
+        self.tell(engine.ClockTicked(self.ledger.clock.now_s()))
 
     def calibrate_idle(self) -> None:
         """Measure a device that nobody uses and that was never measured."""
@@ -222,27 +221,30 @@ class Driver:
 
     # -- parts ---------------------------------------------------------------------------------------------
 
-    def _jobs(self, event: jobs.Event) -> None:
-        self._perform(self.ledger.jobs(event))
+    def tell(self, event: engine.Event) -> None:
+        """Feed the engine and do what it says. Raises the IllegalEvent of :mod:`djinn_lab.jobs` or
+        :mod:`djinn_lab.memory`, with nothing changed."""
+        commands = self.ledger.handle(event)
+        if isinstance(event, engine.RoomWithdrawn | engine.RoomClosed):
+            room = event.room
+            self._commands.drop(lambda one: isinstance(one, engine.RoomAnswer) and one.room == room)
+        self._perform(commands)
 
-    def _due(self) -> None:
-        self._jobs(jobs.ClockTicked(self.ledger.clock.now_s()))
-
-    def _perform(self, commands: list[jobs.Command]) -> None:
-        self._commands.put(of_queue(commands, self._rank))
+    def _perform(self, commands: Sequence[engine.Command]) -> None:
+        self._commands.put(commands)
         if self._commands.run():
-            self._alarm.set(self.ledger.queue.due_s())
+            self._alarm.set(self.ledger.engine.due_s())
 
-    def _rank(self, command: jobs.PlaceSegment) -> int:
-        job = self.ledger.queue.job(command.job)
-        return len(jobs.RANKS) if job is None else jobs.RANKS[job.priority]
-
-    def _perform_one(self, command: jobs.Command) -> None:
+    def _perform_one(self, command: engine.Command) -> None:
         match command:
-            case jobs.PlaceSegment():
-                self._place(command)
             case jobs.StartSegment():
                 self._start(command)
+            case jobs.Notify():
+                self.books.note(command)
+            case jobs.ChargeAccount():
+                self.books.charge(command)
+            case jobs.EndSegment():
+                self._end(command)
             case jobs.CancelSegment() if self.gangs.runs(command.job):
                 self.gangs.cancel(command.job)
             case jobs.CancelSegment():
@@ -251,36 +253,46 @@ class Driver:
                 self.gangs.pause(command.job)
             case jobs.PreemptSegment():
                 self.launcher.send(command.device, PreemptSegment(command.job, command.segment))
-            case jobs.LineOrdered():
-                self.residence.order_line(command.device, command.jobs)
-            case jobs.ChargeAccount():
-                self.books.charge(command)
-            case jobs.EndSegment():
-                self._end(command)
-            case jobs.Notify():
-                self.books.note(command)
-                if command.state in jobs.FINISHED:
-                    self._cell_over(command.job)
+            case memory.GrantSegment():
+                self._granted(command)
+            case engine.RoomGranted() | engine.RoomHeld() | engine.RoomRefused():
+                self.gangs.rooms.heard(command)
+            case _:
+                self._perform_rare(command)
 
-    def _place(self, command: jobs.PlaceSegment) -> None:
-        """The queue bound the segment's session: memory decides when it may start."""
-        job = self.ledger.queue.job(command.job)
-        flight = self.books.records[command.job].flight
-        if job is None or flight is None or not _asks(job) or self.news.refuses_lost(command.job):
-            return
-        assert job.held_on is not None
-        if self.ledger.accounts.device(job.held_on) is None:
-            return  # it has just died; the queue hears of it next, and asks again for another one
-        self.residence.handle(memory.SegmentWithdrawn(self.ledger.clock.now_s(), command.job))
-        self.residence.bind(command.session, job.held_on)  # no other one: a mate's move may have been refused
-        self.residence.perform(self.residence.place(flight.placement))
+    def _perform_rare(self, command: engine.Command) -> None:
+        match command:
+            case memory.RefuseSegment():
+                self.books.records[command.job].error = answers.never_fits(command)
+            case engine.WorkLost():
+                self.books.records[command.job].error = answers.lost_aside(command)
+            case memory.ValuesLost() if SEPARATOR in command.session:
+                self.gangs.rooms.lost(command)
+            case memory.ValuesLost():
+                self._lost(command)
+            case memory.FreeSession():
+                self.residence.free(command)
+            case memory.DropParked():
+                self.residence.drop_parked(command)
+            case engine.Anomaly():
+                log.error("%s", command.message)
+            case _ if isinstance(command, Transfer):
+                self.residence.transfer(command)
+            case _:
+                raise AssertionError(command)
 
-    def _cell_over(self, job: str) -> None:
-        """Between cells a session waits for its user."""
-        session = self.books.records[job].session
-        if not self.ledger.accounts.knows(session) or self.ledger.queue.has_unfinished(session):
-            return
-        self.residence.handle(memory.CellEnded(self.ledger.clock.now_s(), session))
+    def _granted(self, grant: memory.GrantSegment) -> None:
+        flight = self.books.records[grant.job].flight
+        if flight is not None and flight.stops is None:
+            flight.restoring_s = grant.waited_s
+
+    def _lost(self, lost: memory.ValuesLost) -> None:
+        """With what a preempted segment of the session had made, where there is one."""
+        self.residence.lost(lost)
+        for record in self.books.records.values():
+            stops = record.flight.stops if record.flight is not None else None
+            if record.session == lost.session and stops is not None and stops.since_s is not None:
+                stops.lost = lost.reason
 
     def _start(self, command: jobs.StartSegment) -> None:
         record = self.books.records[command.job]
@@ -330,7 +342,6 @@ class Driver:
     def _end(self, command: jobs.EndSegment) -> None:
         """The pool answers for the worker."""
         self.gangs.abandon(command.job)
-        self.residence.handle(memory.SegmentWithdrawn(self.ledger.clock.now_s(), command.job))
         match command.outcome:
             case "lost":
                 error: ErrorInfo | None = answers.lost(command)
@@ -353,21 +364,14 @@ class Driver:
         now_s = self.ledger.clock.now_s()
         ready = self.fleet.status(device).ready
         assert ready is not None
-        self.residence.handle(
-            memory.DeviceAdded(
+        self.tell(
+            engine.DeviceAdded(
                 at_s=now_s,
                 device=device,
                 memory_bytes=ready.memory_bytes,
                 host_bytes=ready.host_bytes,
                 disk_bytes=ready.disk_bytes,
                 link_bytes_per_s=ready.link_bytes_per_s,
+                numa_node=ready.numa_node,
             )
         )
-        link = ready.link_bytes_per_s or 0.0
-        self._jobs(jobs.DeviceAdded(now_s, device, ready.memory_bytes, link, ready.numa_node))
-
-
-def _asks(job: jobs.Job) -> bool:
-    """It waits for memory's answer; by now it may be over."""
-    asks = job.state is jobs.JobState.PREEMPTED and job.memory == "ask"
-    return asks or job.state is jobs.JobState.RESTORING

@@ -1,16 +1,15 @@
-"""Segments on their way in: looked into, shown to session memory, then queued or refused with the reason."""
+"""Segments on their way in: looked into, then given to the engine, or refused with the reason."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
-from djinn_lab import jobs, memory
+from djinn_lab import engine, jobs, memory
 from djinn_lab.errors import Refused
 from djinn_lab.jobs.conditions import parse
 from djinn_lab.jobs.resources import Use
@@ -21,10 +20,9 @@ from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
 from djinn_lab.pool.gangs.plans import Judgement, KnownBranches, judge
 from djinn_lab.pool.ledger import Ledger
-from djinn_lab.pool.placement import Placement
-from djinn_lab.pool.records import RunningSegment
+from djinn_lab.pool.records import JobRecord, RunningSegment
 from djinn_lab.pool.registry import Session
-from djinn_lab.pool.residence import RELEASE_JOB, Residence
+from djinn_lab.pool.residence import RELEASE_JOB
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
 from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.srg.program import decode_program
@@ -41,22 +39,20 @@ class BatchNotebooks(Protocol):
 
 
 class Intake:
-    """``perform`` carries out what the queue says. ``notebooks``: None where there are none."""
+    """``perform`` carries out what the engine says. ``notebooks``: None where there are none."""
 
     def __init__(
         self,
         ledger: Ledger,
         blobs: BlobStore,
         books: Bookkeeper,
-        residence: Residence,
         fleet: Fleet,
-        perform: Callable[[list[jobs.Command]], None],
+        perform: Callable[[Sequence[engine.Command]], None],
     ) -> None:
         self._fleet = fleet
         self._ledger = ledger
         self._blobs = blobs
         self._books = books
-        self._residence = residence
         self._perform = perform
         self.plans = PlanCache()
         self.notebooks: BatchNotebooks | None = None
@@ -87,36 +83,30 @@ class Intake:
         judgement = await self._judge(submit, inspected, known)
         try:
             event = self._event(session, submit, inspected, judgement, known)
-            self._ledger.queue.check(event)
+            commands = self._ledger.handle(event)
         except jobs.IllegalEvent as error:
             refusal = Refused(f"The pool refuses this cell: {error}.")
             session.send(answers.failed(submit, answers.refused(refusal)))
             return
-        placement = _placement(session, submit, inspected)
-        verdict, others = self._ask_memory(placement, later=bool(event.terms.after))
-        self._residence.put(others)
         need_bytes = self._ledger.accounts.session_bytes(session.session) + inspected.footprint.peak_bytes
-        if isinstance(verdict, memory.RefuseSegment):
-            self._refuse(session, submit, inspected.ops, answers.never_fits(verdict))
-            record = self._books.records.get(submit.job)
-            if record is not None:
-                self._books.took(record, Use(0.0, need_bytes, record.cell))
-        else:
-            flight = RunningSegment(
-                submit.segment,
-                submit.program,
-                inspected.blobs,
-                received_s,
-                placement,
-                inspected.footprint,
-                key=inspected.key,
-                plan_cached=inspected.cached,
-                gang=judgement.plan,
-                resends=submit.resends,
-                need_bytes=need_bytes,
-            )
-            self._enqueue(session, submit, event, flight, verdict)
-        self._residence.perform()
+        if commands and isinstance(verdict := commands[0], memory.RefuseSegment):
+            reason = answers.never_fits(verdict)
+            record = self._answer_refused(session, submit, inspected.ops, reason, commands)
+            self._books.took(record, Use(0.0, need_bytes, record.cell))
+            return
+        flight = RunningSegment(
+            submit.segment,
+            submit.program,
+            inspected.blobs,
+            received_s,
+            inspected.footprint,
+            key=inspected.key,
+            plan_cached=inspected.cached,
+            gang=judgement.plan,
+            resends=submit.resends,
+            need_bytes=need_bytes,
+        )
+        self._enqueue(session, submit, event.segment, flight, commands)
 
     async def _judge(self, submit: SubmitSegment, inspected: Inspected, known: jobs.Job | None) -> Judgement:
         """Of a cell that asked for several devices."""
@@ -133,25 +123,6 @@ class Intake:
 
         return judged() if len(submit.program) <= INLINE_BYTES_MAX else await asyncio.to_thread(judged)
 
-    def _ask_memory(self, placement: Placement, later: bool) -> tuple[memory.Command, list[memory.Command]]:
-        """The answer for this segment, and what else follows. ``later``: only whether it can ever run; the
-        queue places it when the jobs that it waits for have ended."""
-        if self._ledger.accounts.home_of(placement.session) is not None and not later:
-            commands = self._residence.place(placement)
-        else:
-            event = memory.SegmentProposed(
-                at_s=self._ledger.clock.now_s(),
-                job=placement.job,
-                segment=placement.segment,
-                session=placement.session,
-                peak_bytes=placement.peak_bytes,
-                node=placement.node,
-                op=placement.op,
-            )
-            commands = self._ledger.memory(event)
-        answer = next(command for command in commands if _answers(command, placement.job))
-        return answer, [command for command in commands if command is not answer]
-
     def _event(
         self,
         session: Session,
@@ -159,10 +130,11 @@ class Intake:
         inspected: Inspected,
         judgement: Judgement,
         known: jobs.Job | None,
-    ) -> jobs.SegmentSubmitted:
+    ) -> engine.SegmentArrived:
         terms, notebooks = self._terms(submit)
-        return jobs.SegmentSubmitted(
-            at_s=self._ledger.clock.now_s(),
+        now_s, footprint = self._ledger.clock.now_s(), inspected.footprint
+        segment = jobs.SegmentSubmitted(
+            at_s=now_s,
             job=submit.job,
             segment=submit.segment,
             session=session.session,
@@ -172,16 +144,22 @@ class Intake:
             final=submit.final,
             wish=terms.target if known is None else known.terms.target,
             predicted_s=self._predicted_s(session, submit, inspected, judgement),
-            memory="ask",
-            move_s=self._ledger.accounts.move_s(session.session),
             account=session.account,
             terms=terms,
             devices=judgement.devices,
             devices_why=judgement.why,
             met=self._books.published.met(session.account, terms.after),
-            parts_s=self._ledger.accounts.copy_s(2 * judgement.parts_bytes),
             elsewhere=notebooks,
             notebook=session.notebook,
+        )
+        return engine.SegmentArrived(
+            at_s=now_s,
+            segment=segment,
+            peak_bytes=footprint.peak_bytes,
+            node=footprint.node,
+            op=inspected.peak_op,
+            kept_bytes=footprint.kept_bytes,
+            parts_bytes=judgement.parts_bytes,
         )
 
     def _predicted_s(
@@ -221,9 +199,8 @@ class Intake:
         submit: SubmitSegment,
         event: jobs.SegmentSubmitted,
         flight: RunningSegment,
-        verdict: memory.Command,
+        commands: Sequence[engine.Command],
     ) -> None:
-        commands = self._ledger.jobs(_with_verdict(event, verdict))
         record = self._books.record_of(session, submit)
         record.ops_total = record.ops_before + event.ops_total
         record.predicted_s = event.predicted_s
@@ -250,49 +227,32 @@ class Intake:
             final=submit.final,
             message=error.message,
         )
-        with contextlib.suppress(jobs.IllegalEvent):
-            commands = self._ledger.jobs(event)
-            record = self._books.record_of(session, submit)
-            record.ops_total += ops
-            record.ops_before += ops
-            record.error = error
-            self._perform(commands)
+        try:
+            commands = self._ledger.handle(event)
+        except jobs.IllegalEvent:  # it can't be in the queue either, which changes nothing about the answer
+            self.unpin_query(session)
+            session.send(answers.failed(submit, error), self._books.durability.commit())
+        else:
+            self._answer_refused(session, submit, ops, error, commands)
+
+    def _answer_refused(
+        self,
+        session: Session,
+        submit: SubmitSegment,
+        ops: int,
+        error: ErrorInfo,
+        commands: Sequence[engine.Command],
+    ) -> JobRecord:
+        """``commands``: what the engine said of it."""
+        record = self._books.record_of(session, submit)
+        record.ops_total += ops
+        record.ops_before += ops
+        record.error = error
+        self._perform(commands)
         self.unpin_query(session)
         session.send(answers.failed(submit, error), self._books.durability.commit())
+        return record
 
     def unpin_query(self, session: Session) -> None:
         self._blobs.unpin(session.pins)
         session.pins.clear()
-
-
-def _placement(session: Session, submit: SubmitSegment, inspected: Inspected) -> Placement:
-    return Placement(
-        job=submit.job,
-        segment=submit.segment,
-        session=session.session,
-        peak_bytes=inspected.footprint.peak_bytes,
-        rank=jobs.RANKS.get(submit.priority, len(jobs.RANKS)),
-        node=inspected.footprint.node,
-        op=inspected.peak_op,
-        kept_bytes=inspected.footprint.kept_bytes,
-    )
-
-
-def _with_verdict(event: jobs.SegmentSubmitted, verdict: memory.Command) -> jobs.SegmentSubmitted:
-    """What session memory said, for the queue."""
-    match verdict:
-        case memory.GrantSegment():
-            return msgspec.structs.replace(event, memory="granted")
-        case memory.HoldSegment(in_line=True):
-            return msgspec.structs.replace(event, memory="line")
-        case memory.HoldSegment():
-            return msgspec.structs.replace(
-                event, memory="held", memory_reason=verdict.reason, memory_wait_s=verdict.estimate_s
-            )
-        case _:
-            return event
-
-
-def _answers(command: memory.Command, job: str) -> bool:
-    kinds = (memory.AdmitSegment, memory.GrantSegment, memory.HoldSegment, memory.RefuseSegment)
-    return isinstance(command, kinds) and command.job == job

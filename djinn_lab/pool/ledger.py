@@ -1,4 +1,4 @@
-"""The cores and their journal: stamp the time, handle, journal. Holds no policy."""
+"""The engine and its journal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from time import perf_counter
 import msgspec
 
 from djinn_lab import jobs, memory
+from djinn_lab.engine import Command, Engine, Event
 from djinn_lab.journal import Handled
 from djinn_lab.pool.clock import Clock
 
@@ -16,7 +17,7 @@ HANDLED_MAX = 2000
 
 
 class DecisionTimes(msgspec.Struct, frozen=True):
-    """Of the latest ``count`` events that the queue handled, seconds each."""
+    """Of the latest ``count`` events that the engine handled, seconds each."""
 
     count: int
     p50_s: float
@@ -24,7 +25,8 @@ class DecisionTimes(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """``write`` takes all that the cores handled, in order, without blocking."""
+    """``write`` takes all that the engine handled, in order, without blocking. ``queue``, ``accounts``: to be
+    looked at."""
 
     def __init__(
         self,
@@ -32,20 +34,29 @@ class Ledger:
         clock: Clock,
         write: Callable[[Handled], None],
         last_seq: int = 0,
-        policy: memory.MemoryPolicy = memory.POLICIES["ours"],
     ) -> None:
         self.pool = pool
         self.clock = clock
-        self.queue = jobs.JobQueue()
-        self.accounts = memory.MemoryAccounts(policy)
+        self.engine = Engine()
         self._write = write
         self._seq = last_seq
         self._handled_s: deque[float] = deque(maxlen=HANDLED_MAX)
 
-    def jobs(self, event: jobs.Event) -> list[jobs.Command]:
-        """Raises jobs.IllegalEvent, with nothing changed or journaled."""
+    @property
+    def queue(self) -> jobs.JobQueue:
+        return self.engine.queue
+
+    @property
+    def accounts(self) -> memory.MemoryAccounts:
+        return self.engine.accounts
+
+    def handle(self, event: Event) -> list[Command]:
+        """Raises the IllegalEvent of :mod:`djinn_lab.jobs` or :mod:`djinn_lab.memory`, with nothing changed
+        or journaled."""
         began_s = perf_counter()
-        commands = self.queue.handle(event)
+        commands = self.engine.handle(event)
+        if self.engine.idle:
+            return []  # several times a second
         self._handled_s.append(perf_counter() - began_s)
         self._seq += 1
         self._write(Handled(self._seq, self.pool, event, commands))
@@ -58,12 +69,3 @@ class Ledger:
             return None
         last = len(ordered) - 1
         return DecisionTimes(len(ordered), ordered[last // 2], ordered[int(0.99 * last)])
-
-    def memory(self, event: memory.Event) -> list[memory.Command]:
-        """Raises memory.IllegalEvent, with nothing changed or journaled."""
-        commands = self.accounts.handle(event)
-        if isinstance(event, memory.ClockTicked) and not commands:
-            return []  # nothing happened, several times a second
-        self._seq += 1
-        self._write(Handled(self._seq, self.pool, event, commands))
-        return commands

@@ -10,7 +10,6 @@ from djinn_lab.jobs import Job, Notify
 from djinn_lab.jobs.resources import Foretold, Use
 from djinn_lab.memory.footprint import Footprint
 from djinn_lab.pool.gangs.plans import GangPlan
-from djinn_lab.pool.placement import Placement
 from djinn_lab.pool.stops import Stops
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
 from djinn_lab.srg.merging import STREAMED
@@ -75,7 +74,6 @@ class RunningSegment:
     program: bytes
     blobs: list[str]
     received_s: float
-    placement: Placement
     footprint: Footprint
     started_s: float | None = None
     restoring_s: float = 0.0

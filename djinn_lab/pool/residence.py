@@ -1,4 +1,4 @@
-"""Carries out what session memory decides: transfers at the workers, grants at the queue, news to sessions.
+"""Carries out what session memory decides: transfers at the workers, and what a lost session is told.
 
 Holds no policy. What a stored session looks like (its manifest) is kept here, so that another worker can
 restore it after the one that stored it died.
@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from djinn_lab import memory
-from djinn_lab.pool.alarm import Alarm
-from djinn_lab.pool.in_turn import InTurn, about
+from djinn_lab import engine, memory
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.leftovers import Leftovers
-from djinn_lab.pool.placement import Placement
 from djinn_lab.pool.registry import SessionRegistry
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker import messages as worker
@@ -61,129 +57,57 @@ class Releases:
         return [*self.answered.pop(session, ()), *waiting]
 
 
-class Hears(Protocol):
-    """``granted``, ``held``, ``refused``: what becomes of segments that were placed. ``stays``: a session
-    cannot go to the device that the queue chose. ``lost``: a session's values are gone."""
-
-    def granted(self, command: memory.GrantSegment) -> None: ...
-
-    def held(self, command: memory.HoldSegment) -> None: ...
-
-    def refused(self, command: memory.RefuseSegment) -> None: ...
-
-    def stays(self, command: memory.MoveRefused) -> None: ...
-
-    def lost(self, command: memory.ValuesLost) -> None: ...
+Transfer = (
+    memory.StoreSession
+    | memory.EvictSession
+    | memory.RestoreSession
+    | memory.DemoteSession
+    | memory.ForgetStored
+    | memory.ExpediteTransfer
+)
 
 
 class Residence:
-    """``hear``: who is told what memory decides about jobs."""
+    """``tell`` feeds the engine and does what it says."""
 
     def __init__(
         self,
         ledger: Ledger,
         launcher: LocalLauncher,
         registry: SessionRegistry,
-        hear: Hears,
+        tell: Callable[[engine.Event], None],
     ) -> None:
         self._ledger = ledger
         self._launcher = launcher
         self._registry = registry
-        self._hear = hear
-        self._alarm = Alarm(self._now_s, self._timeout)
+        self._tell = tell
         self._stored: dict[str, Stored] = {}
         self._reported: dict[str, worker.WorkerMemory] = {}
         self._releases: defaultdict[str, Releases] = defaultdict(Releases)
         self._leftovers = Leftovers(launcher.parked_directories)
-        self._commands = InTurn(self._perform)
 
-    def place(self, placement: Placement) -> list[memory.Command]:
-        """Ask for a segment of a session that is bound. The commands are for :meth:`perform`, but for the
-        answer, which the caller may take out."""
-        return self._ledger.memory(
-            memory.SegmentPlaced(
-                at_s=self._now_s(),
-                job=placement.job,
-                segment=placement.segment,
-                session=placement.session,
-                peak_bytes=placement.peak_bytes,
-                rank=placement.rank,
-                node=placement.node,
-                op=placement.op,
-                kept_bytes=placement.kept_bytes,
-            )
-        )
+    # -- from the engine -----------------------------------------------------------------------------------
 
-    def bind(self, session: str, device: str) -> None:
-        """The queue chose a device for the session, where its segments are about to be placed."""
-        account = self._ledger.accounts.session(session)
-        if account is not None and (account.target or account.device) != device:
-            for job in self._ledger.queue.jobs_of(session):
-                self.handle(memory.SegmentWithdrawn(self._now_s(), job))
-            self.handle(memory.SessionBound(self._now_s(), session, device))
+    def free(self, command: memory.FreeSession) -> None:
+        self._stored.pop(command.session, None)
+        self._releases[command.device].answered.pop(command.session, None)
+        self._send(command.device, worker.CloseSession(command.session))
+        self._sweep()
 
-    def order_line(self, device: str, line: tuple[str, ...]) -> None:
-        """The queue says who runs next there."""
-        if self._ledger.accounts.device(device) is not None:
-            self.handle(memory.LineOrdered(self._now_s(), device, line))
+    def drop_parked(self, command: memory.DropParked) -> None:
+        self._stored.pop(command.session, None)
+        self._send(command.device, worker.DropParked(command.session))
+        self._sweep()
 
-    def handle(self, event: memory.Event) -> None:
-        """Feed the core and do what it says."""
-        if isinstance(event, memory.SegmentWithdrawn):
-            withdrawn = event.job
-            self._commands.drop(lambda command: about(command, withdrawn))
-        self.perform(self._ledger.memory(event))
+    def lost(self, command: memory.ValuesLost) -> None:
+        self._stored.pop(command.session, None)
+        self._sweep()
+        session = self._registry.get(command.session)
+        if session is not None:
+            reason = command.reason[:1].upper() + command.reason[1:]
+            session.lost = f"{reason}, and this session's values are lost."
 
-    def perform(self, commands: Sequence[memory.Command] = ()) -> None:
-        """And those that were put in before."""
-        self._commands.put(commands)
-        if self._commands.run():
-            # somebody may wait for a moment, such as the end of a lease, that comes before the next tick
-            self._alarm.set(self._ledger.accounts.next_timeout_s())
-
-    def put(self, commands: Sequence[memory.Command]) -> None:
-        """For the next :meth:`perform`."""
-        self._commands.put(commands)
-
-    def _timeout(self) -> None:
-        self.handle(memory.ClockTicked(self._now_s()))
-
-    def _perform(self, command: memory.Command) -> None:
-        match command:
-            case memory.GrantSegment():
-                self._hear.granted(command)
-            case memory.HoldSegment():
-                self._hear.held(command)
-            case memory.RefuseSegment():
-                self._hear.refused(command)
-            case memory.FreeSession():
-                self._stored.pop(command.session, None)
-                self._releases[command.device].answered.pop(command.session, None)
-                self._send(command.device, worker.CloseSession(command.session))
-                self._sweep()
-            case memory.DropParked():
-                self._stored.pop(command.session, None)
-                self._send(command.device, worker.DropParked(command.session))
-                self._sweep()
-            case memory.MoveRefused():
-                self._hear.stays(command)
-            case memory.ValuesLost():
-                self._lost(command)
-                self._sweep()
-            case memory.AnswerPhase() | memory.AdmitSegment():
-                raise AssertionError(command)
-            case _:
-                self._transfer(command)
-
-    def _transfer(
-        self,
-        command: memory.StoreSession
-        | memory.EvictSession
-        | memory.RestoreSession
-        | memory.DemoteSession
-        | memory.ForgetStored
-        | memory.ExpediteTransfer,
-    ) -> None:
+    def transfer(self, command: Transfer) -> None:
         match command:
             case memory.StoreSession():
                 order: worker.ToWorker = worker.Store(command.transfer, command.session, command.expedited)
@@ -224,7 +148,7 @@ class Residence:
             partial=known is not None,
         )
         try:
-            self.handle(event)
+            self._tell(event)
         except memory.IllegalEvent as error:
             del self._reported[device]
             log.error("%s: the worker's memory report makes no sense: %s", device, error)
@@ -293,7 +217,7 @@ class Residence:
         self._reported.pop(device, None)
         if pid is not None:
             self._leftovers.died(pid)
-        self.handle(memory.DeviceLost(self._now_s(), device))
+        self._tell(engine.WorkerDied(self._now_s(), device))
         self._sweep()
 
     # -- from sessions -------------------------------------------------------------------------------------
@@ -325,7 +249,7 @@ class Residence:
     ) -> None:
         self.report(event.device, answer.memory)
         try:
-            self.handle(event)
+            self._tell(event)
         except memory.IllegalEvent as error:
             log.error("%s: the worker's transfer makes no sense: %s", event.device, error)
 
@@ -346,14 +270,6 @@ class Residence:
 
     def _process(self, device: str) -> tuple[str, int]:
         return device, self._launcher.restarts(device)
-
-    def _lost(self, command: memory.ValuesLost) -> None:
-        self._stored.pop(command.session, None)
-        session = self._registry.get(command.session)
-        if session is not None:
-            reason = command.reason[:1].upper() + command.reason[1:]
-            session.lost = f"{reason}, and this session's values are lost."
-        self._hear.lost(command)
 
     def _send(self, device: str, message: worker.ToWorker) -> None:
         self._launcher.send(device, message)

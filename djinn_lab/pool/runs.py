@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from djinn_lab import jobs
+from djinn_lab import engine, jobs
 from djinn_lab.pool import answers
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.ledger import Ledger
@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 
 class Runs:
-    """``tell`` feeds the queue and does what it says."""
+    """``tell`` feeds the engine and does what it says."""
 
-    def __init__(self, ledger: Ledger, books: Bookkeeper, tell: Callable[[jobs.Event], None]) -> None:
+    def __init__(self, ledger: Ledger, books: Bookkeeper, tell: Callable[[engine.Event], None]) -> None:
         self._ledger = ledger
         self._books = books
         self._tell = tell
@@ -120,10 +120,10 @@ class Runs:
         if flight.stops is None:
             flight.stops = Stops()
         flight.stops.add(message, now_s)
-        flight.placement.peak_bytes = flight.footprint.remaining_bytes(message.executed)
-        move_s = self._ledger.accounts.move_s(flight.placement.session)
-        event = jobs.SegmentPreempted(now_s, message.job, message.segment, message.executed, move_s)
-        self._tell(event)
+        remaining_bytes = flight.footprint.remaining_bytes(message.executed)
+        self._tell(
+            engine.SegmentStopped(now_s, message.job, message.segment, message.executed, remaining_bytes)
+        )
 
     def _stops(self, job: str) -> Stops | None:
         flight = self._books.records[job].flight

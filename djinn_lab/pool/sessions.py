@@ -98,7 +98,7 @@ class SessionEndpoint:
         if session is None:
             now_s = self._driver.ledger.clock.now_s()
             session = self._driver.registry.add(user, hello.name[:200], same_host, now_s, link)
-            self._driver.residence.handle(memory.SessionOpened(now_s, session.session, user.name))
+            self._driver.tell(memory.SessionOpened(now_s, session.session, user.name))
         directory = self._blobs.open_session(session.session)
         link.send(
             protocol.Welcome(
@@ -130,7 +130,7 @@ class SessionEndpoint:
         session.link = link
         session.same_host = hello.host == self._host
         session.connected_at = session.last_seen = now_s
-        self._driver.residence.handle(memory.SessionResumed(now_s, session.session))
+        self._driver.tell(memory.SessionResumed(now_s, session.session))
         return session
 
     async def _listen(self, websocket: WebSocket, session: Session, link: Link) -> None:

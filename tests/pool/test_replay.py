@@ -9,8 +9,10 @@ import pytest
 import sqlalchemy as sa
 from pool_kit import Client, act, held, read, rest, running_pool
 
-from djinn_lab import jobs, memory
-from djinn_lab.journal import Record, ReplayDiffers, replay
+from djinn_lab import jobs
+from djinn_lab.cli import main
+from djinn_lab.engine import DeviceAdded, Engine
+from djinn_lab.journal import CORE, Record, ReplayDiffers, replay
 from djinn_lab.pool.database.tables import journal
 from djinn_lab.protocol import messages
 
@@ -62,21 +64,47 @@ def test_replay_gives_the_same_commands(tmp_path: Path) -> None:
         "SegmentProgressed",
         "SessionDetached",
     } <= kinds
-    queue, accounts = jobs.JobQueue(), memory.MemoryAccounts()
-    answers = replay(records, queue, accounts)
-    queue.validate()
-    accounts.validate()
-    commands = [command for answer in answers for command in answer]
+    engine = Engine()
+    commands = [command for answer in replay(records, engine) for command in answer]
+    engine.validate()
     assert sum(isinstance(command, jobs.StartSegment) for command in commands) >= 9
 
     missing_one = [record for record in records if record.event != "CancelRequested"]
-    with pytest.raises((ReplayDiffers, jobs.IllegalEvent)):
-        replay(missing_one, jobs.JobQueue(), memory.MemoryAccounts())
+    with pytest.raises(ReplayDiffers):
+        list(replay(missing_one, Engine()))
 
 
 def test_a_decision_that_differs_is_named() -> None:
-    event = jobs.DeviceAdded(1.0, "cpu:0")
+    event = DeviceAdded(1.0, "cpu:0", 2**20)
     detail = msgspec.json.encode(event).decode()
-    record = Record(7, "pool", 1.0, "jobs", "DeviceAdded", detail, "0123456789abcdef")
-    with pytest.raises(ReplayDiffers, match="record 7 \\(DeviceAdded\\)"):
-        replay([record], jobs.JobQueue(), memory.MemoryAccounts())
+    record = Record(7, "pool", 1.0, CORE, "DeviceAdded", detail, "0123456789abcdef")
+    with pytest.raises(ReplayDiffers, match="Event 7 \\(DeviceAdded\\) led to other commands"):
+        list(replay([record], Engine()))
+
+
+def test_a_journal_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pool = lively_run(tmp_path)
+    database = str(tmp_path / "pool.sqlite3")
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", database])
+    assert ended.value.code == 0
+    assert f"events of pool {pool} lead to the same commands as they did live" in capsys.readouterr().out
+
+    engine = sa.create_engine(f"sqlite:///{database}")
+    with engine.begin() as connection:
+        first = connection.scalar(sa.select(sa.func.min(journal.c.seq)))
+        changed = connection.scalar(sa.select(journal.c.seq).where(journal.c.event == "CancelRequested"))
+        connection.execute(sa.update(journal).where(journal.c.seq == changed).values(commands="0" * 16))
+    assert failure(database, capsys).startswith(f"Event {changed} (CancelRequested) led to other commands")
+    with engine.begin() as connection:
+        connection.execute(sa.delete(journal).where(journal.c.seq == first))
+    engine.dispose()
+    assert "what was before is not kept" in failure(database, capsys)
+    assert "There is no file nowhere.db" in failure("nowhere.db", capsys)
+
+
+def failure(database: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", database])
+    assert ended.value.code == 1
+    return capsys.readouterr().err

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import sqlalchemy as sa
 
+from djinn_lab.journal import Record
 from djinn_lab.pool.database import tables
 from djinn_lab.pool.records import JobView
 from djinn_lab.worker.messages import DeviceMeasured
@@ -110,6 +111,20 @@ def read_events(connection: sa.Connection, pool: str, after: int | None, limit: 
         for row in connection.execute(query.limit(limit))
     ]
     return rows if after is not None else rows[::-1]
+
+
+def newest_pool(connection: sa.Connection) -> str | None:
+    """Whose events are the last of the journal; None for an empty one."""
+    table = tables.journal
+    return connection.scalar(sa.select(table.c.pool).order_by(table.c.seq.desc()).limit(1))
+
+
+def read_journal(connection: sa.Connection, pool: str) -> Iterator[Record]:
+    """All events of this pool's run that are kept, oldest first."""
+    table = tables.journal
+    query = sa.select(table).where(table.c.pool == pool).order_by(table.c.seq)
+    for row in connection.execution_options(yield_per=1000).execute(query):
+        yield Record(**row._mapping)
 
 
 def read_users(connection: sa.Connection) -> list[tuple[str, str, str, str | None]]:

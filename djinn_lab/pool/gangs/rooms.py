@@ -1,6 +1,5 @@
-"""Room for groups of gangs: each has a session of its own, which session memory knows and nobody else. What
-a group that was stopped has made is its state; where it is to go on
-elsewhere session memory brings it there."""
+"""Rooms for groups of gangs: what a group that was stopped has made stays in its room, and is brought along
+where it goes on elsewhere."""
 
 from __future__ import annotations
 
@@ -9,12 +8,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from djinn_lab import memory
+from djinn_lab import engine, memory
 from djinn_lab.pool.gangs.course import Order
 from djinn_lab.pool.gangs.live import SEPARATOR, LiveGang, name_of
 from djinn_lab.pool.ledger import Ledger
-from djinn_lab.pool.placement import Placement
-from djinn_lab.pool.residence import Hears, Residence
 
 ROOM_WAIT_S = 3.0
 """So long a group waits for room on a device; then the gang does without that one."""
@@ -32,104 +29,96 @@ class _Timer:
 
 
 class GroupRooms:
-    """``gangs``: the live ones, by job. ``obey`` carries out what a course says. What session memory says
-    about others goes to ``others``."""
+    """``tell`` feeds the engine. ``gangs``: the live ones, by job. ``obey`` carries out what a course
+    says."""
 
     def __init__(
         self,
         ledger: Ledger,
-        others: Hears,
+        tell: Callable[[engine.Event], None],
         gangs: Mapping[str, LiveGang],
         obey: Callable[[LiveGang, Iterable[Order]], None],
     ) -> None:
         self._ledger = ledger
-        self._others = others
+        self._tell = tell
         self._gangs = gangs
         self._obey = obey
         self._timers: dict[str, _Timer] = {}
         self._stuck: set[str] = set()
-        self.residence: Residence | None = None
 
     # -- from gangs ----------------------------------------------------------------------------------------
 
     def ask(self, gang: LiveGang, group: int, device: str) -> None:
-        assert self.residence is not None
-        name, now_s = name_of(gang.job, group), self._ledger.clock.now_s()
-        if group not in gang.opened:
-            gang.opened.add(group)
-            self.residence.handle(memory.SessionOpened(now_s, name, gang.record.user, passing=True))
-        self.residence.handle(memory.SessionBound(now_s, name, device))
-        peak_bytes = gang.peak_bytes(group)
-        placement = Placement(name, gang.segment, name, peak_bytes, gang.rank, None, None, 0)
-        self.residence.perform(self.residence.place(placement))
+        gang.opened.add(group)
+        asked = engine.RoomAsked(
+            at_s=self._now_s(),
+            room=name_of(gang.job, group),
+            user=gang.record.user,
+            device=device,
+            segment=gang.segment,
+            peak_bytes=gang.peak_bytes(group),
+            rank=gang.rank,
+        )
+        self._tell(asked)
 
     def hold_back(self, gang: LiveGang, group: int) -> None:
         """It wants no room any more; what it has made stays."""
-        assert self.residence is not None
         name = name_of(gang.job, group)
         self._stop_waiting(name)
-        self.residence.handle(memory.SegmentWithdrawn(self._ledger.clock.now_s(), name))
+        self._tell(engine.RoomWithdrawn(self._now_s(), name))
 
     def close(self, gang: LiveGang, group: int) -> None:
         """It needs nothing any more."""
-        assert self.residence is not None
         name = name_of(gang.job, group)
         self._stop_waiting(name)
         gang.stops.pop(group, None)
         if group in gang.opened:
             gang.opened.discard(group)
-            self.residence.handle(memory.SessionClosed(self._ledger.clock.now_s(), name))
+            self._tell(engine.RoomClosed(self._now_s(), name))
 
-    # -- from session memory -------------------------------------------------------------------------------
+    # -- from the engine -----------------------------------------------------------------------------------
 
-    def granted(self, command: memory.GrantSegment) -> None:
-        if SEPARATOR not in command.job:
-            self._others.granted(command)
-            return
-        gang, group = self._find(command.job)
-        if gang is not None and command.job not in self._stuck:
-            self._stop_waiting(command.job)
+    def heard(self, answer: engine.RoomAnswer) -> None:
+        match answer:
+            case engine.RoomGranted():
+                self._granted(answer)
+            case engine.RoomHeld():
+                self._held(answer)
+            case engine.RoomRefused() if answer.stays:
+                self._stays(answer)
+            case engine.RoomRefused():
+                self._withhold(answer.room, answer.message)
+
+    def _granted(self, granted: engine.RoomGranted) -> None:
+        gang, group = self._find(granted.room)
+        if gang is not None and granted.room not in self._stuck:
+            self._stop_waiting(granted.room)
             self._obey(gang, gang.course.granted(group))
 
-    def held(self, command: memory.HoldSegment) -> None:
+    def _held(self, held: engine.RoomHeld) -> None:
         """Copies come to an end; who waits for others to leave may wait for long."""
-        if SEPARATOR not in command.job:
-            self._others.held(command)
-            return
-        gang, group = self._find(command.job)
+        gang, group = self._find(held.room)
         if gang is None:
             return
-        if group in gang.stops and not (command.room or command.admission):
-            self._stop_waiting(command.job)
-        elif command.job in self._timers:
-            self._timers[command.job].why = command.reason
+        if group in gang.stops and not held.others:
+            self._stop_waiting(held.room)
+        elif held.room in self._timers:
+            self._timers[held.room].why = held.reason
         else:
             loop = asyncio.get_running_loop()
-            handle = loop.call_later(ROOM_WAIT_S, self._waited_too_long, command.job)
-            self._timers[command.job] = _Timer(handle, command.reason)
+            handle = loop.call_later(ROOM_WAIT_S, self._waited_too_long, held.room)
+            self._timers[held.room] = _Timer(handle, held.reason)
 
-    def refused(self, command: memory.RefuseSegment) -> None:
-        if SEPARATOR not in command.job:
-            self._others.refused(command)
-        else:
-            self._withhold(command.job, command.message)
-
-    def stays(self, command: memory.MoveRefused) -> None:
+    def _stays(self, refused: engine.RoomRefused) -> None:
         """Session memory goes on to serve it where it is, where the gang does not want it: it is begun again,
         once all has been heard that session memory says now."""
-        if SEPARATOR not in command.job:
-            self._others.stays(command)
-            return
-        log.warning("part %s begins again, since it cannot be moved: %s", command.job, command.reason)
-        self._stuck.add(command.job)
-        asyncio.get_running_loop().call_soon(self._begin_again, command.job)
+        log.warning("part %s begins again, since it cannot be moved: %s", refused.room, refused.message)
+        self._stuck.add(refused.room)
+        asyncio.get_running_loop().call_soon(self._begin_again, refused.room)
 
     def lost(self, command: memory.ValuesLost) -> None:
         """What a group had made is gone: it begins again when it is its turn. (Of one that runs, the gang
         hears that its device died.)"""
-        if SEPARATOR not in command.session:
-            self._others.lost(command)
-            return
         gang, group = self._find(command.session)
         if gang is not None:
             if gang.stops.pop(group, None) is not None:
@@ -161,3 +150,6 @@ class GroupRooms:
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.handle.cancel()
+
+    def _now_s(self) -> float:
+        return self._ledger.clock.now_s()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from djinn_lab import jobs
+from djinn_lab import engine, jobs
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
 from djinn_lab.pool.fleet import Fleet
@@ -33,7 +33,7 @@ from djinn_lab.pool.gangs.plans import GangPlan
 from djinn_lab.pool.gangs.rooms import GroupRooms
 from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
-from djinn_lab.pool.residence import Hears, Residence
+from djinn_lab.pool.residence import Residence
 from djinn_lab.pool.stops import Stops
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker import messages as worker
@@ -44,9 +44,9 @@ log = logging.getLogger(__name__)
 
 
 class GangRuns:
-    """``tell`` feeds the queue; ``progress`` hears how far a segment is, ``over`` takes the one answer to it,
-    ``whole`` runs it as if it were no gang. ``rooms`` hears session memory, and passes what is about no part
-    on to ``others``."""
+    """``tell`` feeds the engine; ``progress`` hears how far a segment is, ``over`` takes the one answer
+    to it, ``whole`` runs it as if it were no gang. ``rooms`` hears what the engine says of
+    its parts' rooms."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class GangRuns:
         fleet: Fleet,
         blobs: BlobStore,
         books: Bookkeeper,
-        others: Hears,
-        tell: Callable[[jobs.Event], None],
+        residence: Residence,
+        tell: Callable[[engine.Event], None],
         progress: Callable[[worker.SegmentProgress], None],
         over: Callable[[str, worker.SegmentDone | worker.SegmentCancelled], None],
         whole: Callable[[str, str], None],
@@ -66,12 +66,13 @@ class GangRuns:
         self._fleet = fleet
         self._blobs = blobs
         self._books = books
+        self._residence = residence
         self._tell = tell
         self._progress = progress
         self._over = over
         self._whole = whole
         self._gangs: dict[str, LiveGang] = {}
-        self.rooms = GroupRooms(ledger, others, self._gangs, self._obey)
+        self.rooms = GroupRooms(ledger, tell, self._gangs, self._obey)
 
     # -- from the queue ------------------------------------------------------------------------------------
 
@@ -238,21 +239,20 @@ class GangRuns:
 
     def _stand_aside(self, gang: LiveGang) -> None:
         """The queue has all its devices again; what it made lies in its sessions."""
-        now_s, home, accounts = self._now_s(), gang.course.home, self._ledger.accounts
+        now_s, home = self._now_s(), gang.course.home
         flight, job = gang.record.flight, self._ledger.queue.job(gang.job)
         assert flight is not None
         assert job is not None
         flight.stops = flight.stops or Stops()
         flight.stops.since_s, flight.stops.if_given_up = now_s, gang.at_home()
         self._residence.report(home, self._residence.reported(home), gang.job)
-        event = jobs.SegmentPreempted(
+        event = engine.SegmentStopped(
             at_s=now_s,
             job=gang.job,
             segment=gang.segment,
             ops_done=max(job.ops_done, gang.executed_ops),
-            move_s=accounts.move_s(gang.record.session),
             devices=gang.course.useful_devices,
-            parts_s=sum(accounts.move_s(name_of(gang.job, group)) or 0.0 for group in gang.opened),
+            rooms=tuple(name_of(gang.job, group) for group in sorted(gang.opened)),
         )
         self._tell(event)
 
@@ -305,11 +305,6 @@ class GangRuns:
     def _delete(self, gang: LiveGang) -> None:
         for handed in gang.handed.values():
             unlink(handed)
-
-    @property
-    def _residence(self) -> Residence:
-        assert self.rooms.residence is not None
-        return self.rooms.residence
 
     def _clock_s(self, gang: LiveGang) -> float:
         """Now, without the time that it stood aside."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queue_with_memory import QueueWithMemory
+from pool_around_engine import PoolAroundEngine
 
 from djinn_lab.jobs import (
     CancelRequested,
@@ -25,16 +25,16 @@ SOON_S = 2.0
 """Copies take a hundredth of a second here; a request for room that failed is made again in a quarter."""
 
 
-def crowded(memory_mib: int) -> QueueWithMemory:
+def crowded(memory_mib: int) -> PoolAroundEngine:
     """Two devices; ann has eight long cells, each of a session of its own."""
-    pool = QueueWithMemory(2, memory_mib)
+    pool = PoolAroundEngine(2, memory_mib)
     for number in range(8):
         pool.open(f"ann{number}")
     pool.open("bob")
     return pool
 
 
-def hand_in(pool: QueueWithMemory) -> None:
+def hand_in(pool: PoolAroundEngine) -> None:
     for number in range(8):
         pool.submit(f"a{number}", f"ann{number}", account="ann", seconds=50.0, mib=40)
 
@@ -115,7 +115,7 @@ class Watched:
     """Steps on a pool that is looked at twice a second."""
 
     def __init__(self, memory_mib: int) -> None:
-        self.pool = QueueWithMemory(len(DEVICES), memory_mib)
+        self.pool = PoolAroundEngine(len(DEVICES), memory_mib)
         self.sessions = {f"{user}{number}": user for user in USERS for number in range(4)}
         for session in self.sessions:
             self.pool.open(session)

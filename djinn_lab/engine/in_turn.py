@@ -1,4 +1,4 @@
-"""The commands of the two cores, in the order in which the pool does them."""
+"""Commands, one after the other, and the order in which the cores hear of each other's."""
 
 from __future__ import annotations
 

@@ -1,0 +1,425 @@
+"""The one door to the cores: an event in, all that follows from it out.
+
+The queue (:mod:`djinn_lab.jobs`) decides who runs where, session memory (:mod:`djinn_lab.memory`) what stays
+on which device. The engine joins them. It asks session memory about each segment that comes or is bound to a
+device, tells the queue what session memory grants, holds and refuses, binds sessions where the queue sends
+them, orders the line, and lets neither act on what the other has withdrawn. No I/O and no clock: the pool,
+the replay of a journal and simulated pools drive the same object.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from djinn_lab import jobs, memory
+from djinn_lab.engine.commands import Anomaly, Command, RoomGranted, RoomHeld, RoomRefused, WorkLost
+from djinn_lab.engine.events import (
+    ClockTicked,
+    DeviceAdded,
+    Event,
+    OfMemory,
+    PoolOpened,
+    RoomAsked,
+    RoomClosed,
+    RoomWithdrawn,
+    SegmentArrived,
+    SegmentStopped,
+    SessionClosed,
+    SessionDetached,
+    WorkerDied,
+)
+from djinn_lab.engine.in_turn import InTurn, about, of_queue
+
+
+class Engine:
+    """One per pool, driven by one thread. ``queue`` and ``accounts`` are for looking only."""
+
+    def __init__(self) -> None:
+        self.queue = jobs.JobQueue()
+        self.accounts = memory.MemoryAccounts()
+        self.idle = True
+        """The last event was a tick at which nothing was due."""
+        self._asked: dict[str, memory.SegmentPlaced] = {}
+        """By job, what its segment in flight needs."""
+        self._aside: dict[str, str] = {}
+        """Jobs that moved aside, and how what they had made was lost; empty while it is there."""
+        self._rooms: set[str] = set()
+        self._now_s = 0.0
+        self._of_queue = InTurn(self._obey_queue)
+        self._of_memory = InTurn(self._obey_memory)
+        self._out: list[Command] = []
+
+    def handle(self, event: Event) -> list[Command]:
+        """Apply one event; the commands are to be carried out in their order. Raises the IllegalEvent of
+        :mod:`djinn_lab.jobs` or :mod:`djinn_lab.memory`, with nothing changed, when it cannot happen now."""
+        self._now_s, self._out, self.idle = event.at_s, [], False
+        match event:
+            case SegmentArrived():
+                self._arrive(event)
+            case jobs.SegmentFinished():
+                self._tell(event)
+                self._forget(event.job)
+            case SegmentStopped():
+                self._stop(event)
+            case ClockTicked():
+                self._tick(event)
+            case (
+                PoolOpened()
+                | DeviceAdded()
+                | WorkerDied()
+                | RoomAsked()
+                | RoomWithdrawn()
+                | RoomClosed()
+                | SessionDetached()
+                | SessionClosed()
+            ):
+                self._handle_rare(event)
+            case _ if isinstance(event, OfMemory):
+                self._remember(event)
+            case _:
+                self._tell(event)
+        return self._out
+
+    def _handle_rare(
+        self,
+        event: PoolOpened
+        | DeviceAdded
+        | WorkerDied
+        | RoomAsked
+        | RoomWithdrawn
+        | RoomClosed
+        | SessionDetached
+        | SessionClosed,
+    ) -> None:
+        at_s = event.at_s
+        match event:
+            case PoolOpened():
+                self._tell(jobs.QueueOpened(at_s, event.queue_policy, event.shares))
+                self.accounts = memory.MemoryAccounts(event.memory_policy)
+            case DeviceAdded():
+                self._add_device(event)
+            case WorkerDied():
+                self._remember(memory.DeviceLost(at_s, event.device))
+            case RoomAsked():
+                self._ask_room(event)
+            case RoomWithdrawn():
+                self._remember(memory.SegmentWithdrawn(at_s, event.room))
+            case RoomClosed() if event.room in self._rooms:
+                self._rooms.discard(event.room)
+                self._remember(memory.SessionClosed(at_s, event.room))
+            case SessionDetached():
+                self._tell(jobs.SessionDetached(at_s, event.session))
+                self._remember(memory.SessionDetached(at_s, event.session))
+            case SessionClosed():
+                self._tell(jobs.SessionClosed(at_s, event.session))
+                self._remember(memory.SessionClosed(at_s, event.session))
+            case _:
+                pass
+
+    def due_s(self) -> float | None:
+        """When a :class:`ClockTicked` would do something for those who wait, None for never."""
+        dues = (self.queue.due_s(), self.accounts.next_timeout_s())
+        return min((due for due in dues if due is not None), default=None)
+
+    def validate(self) -> None:
+        """Assert every invariant."""
+        self.queue.validate()
+        self.accounts.validate()
+        assert self._asked.keys() >= self._aside.keys()
+        assert all(self.queue.job(job) for job in self._asked)
+
+    # -- events --------------------------------------------------------------------------------------------
+
+    def _arrive(self, event: SegmentArrived) -> None:
+        """Session memory is asked first, and the queue hears what it said."""
+        accounts = self.accounts
+        segment = replace(
+            event.segment,
+            memory="ask",
+            move_s=accounts.move_s(event.segment.session),
+            parts_s=accounts.copy_s(2 * event.parts_bytes),
+        )
+        self.queue.check(segment)
+        asked = _asked(event)
+        if accounts.home_of(segment.session) is not None and not segment.terms.after:
+            said = accounts.handle(asked)
+        else:  # whether it can ever run; the queue places it when it is bound
+            said = accounts.handle(_proposed(asked))
+        answer = next(command for command in said if _answers(command, segment.job))
+        self._of_memory.put(command for command in said if command is not answer)
+        if isinstance(answer, memory.RefuseSegment):
+            self._out.append(answer)
+            self._tell(_refused(segment, answer))
+        else:
+            self._asked[segment.job] = asked
+            self._tell(_with_verdict(segment, answer))
+        self._of_memory.run()
+
+    def _stop(self, event: SegmentStopped) -> None:
+        accounts = self.accounts
+        asked = self._asked[event.job]
+        stopped = jobs.SegmentPreempted(
+            at_s=event.at_s,
+            job=event.job,
+            segment=event.segment,
+            ops_done=event.ops_done,
+            move_s=accounts.move_s(asked.session),
+            devices=event.devices,
+            parts_s=sum(accounts.move_s(room) or 0.0 for room in event.rooms),
+        )
+        if event.remaining_bytes is not None:
+            self._asked[event.job] = replace(asked, peak_bytes=event.remaining_bytes)
+        self._aside[event.job] = ""
+        self._tell(stopped)
+
+    def _tick(self, event: ClockTicked) -> None:
+        commands = self.accounts.handle(memory.ClockTicked(event.at_s))
+        self._of_memory.put(commands)
+        self._of_memory.run()
+        due_s = self.queue.due_s()
+        self.idle = not commands
+        if due_s is not None and due_s <= event.at_s:
+            self.idle = False
+            self._tell(jobs.ClockTicked(event.at_s))
+
+    def _add_device(self, event: DeviceAdded) -> None:
+        added = memory.DeviceAdded(
+            at_s=event.at_s,
+            device=event.device,
+            memory_bytes=event.memory_bytes,
+            host_bytes=event.host_bytes,
+            disk_bytes=event.disk_bytes,
+            link_bytes_per_s=event.link_bytes_per_s,
+            slots=event.slots,
+        )
+        self._remember(added)
+        link = event.link_bytes_per_s or 0.0
+        self._tell(jobs.DeviceAdded(event.at_s, event.device, event.memory_bytes, link, event.numa_node))
+
+    def _ask_room(self, event: RoomAsked) -> None:
+        """Session memory keeps a room as it keeps a session."""
+        if event.room not in self._rooms:
+            self._rooms.add(event.room)
+            self._remember(memory.SessionOpened(event.at_s, event.room, event.user, passing=True))
+        self._remember(memory.SessionBound(event.at_s, event.room, event.device))
+        self._remember(
+            memory.SegmentPlaced(
+                at_s=event.at_s,
+                job=event.room,
+                segment=event.segment,
+                session=event.room,
+                peak_bytes=event.peak_bytes,
+                rank=event.rank,
+                kept_bytes=0,
+            )
+        )
+
+    # -- the queue's commands ------------------------------------------------------------------------------
+
+    def _tell(self, event: jobs.Event) -> None:
+        self._of_queue.put(of_queue(self.queue.handle(event), self._rank))
+        self._of_queue.run()
+
+    def _rank(self, command: jobs.PlaceSegment) -> int:
+        job = self.queue.job(command.job)
+        return len(jobs.RANKS) if job is None else jobs.RANKS[job.priority]
+
+    def _obey_queue(self, command: jobs.Command) -> None:
+        match command:
+            case jobs.PlaceSegment():
+                self._place(command)
+                return
+            case jobs.LineOrdered():
+                if self.accounts.device(command.device) is not None:
+                    self._remember(memory.LineOrdered(self._now_s, command.device, command.jobs))
+                return
+            case jobs.StartSegment():
+                self._aside.pop(command.job, None)
+            case jobs.EndSegment():
+                self._remember(memory.SegmentWithdrawn(self._now_s, command.job))
+                self._forget(command.job)
+            case jobs.Notify() if command.state in jobs.FINISHED:
+                self._end_cell(command.job)
+            case _:
+                pass
+        self._out.append(command)
+
+    def _place(self, command: jobs.PlaceSegment) -> None:
+        """The queue bound the segment's session: session memory says when it may start."""
+        job, asked = self.queue.job(command.job), self._asked.get(command.job)
+        if job is None or asked is None or not _asks(job) or self._refuses_lost(job.job):
+            return
+        assert job.held_on is not None
+        if self.accounts.device(job.held_on) is None:
+            return  # it has just died; the queue hears of it next, and asks again for another one
+        self._remember(memory.SegmentWithdrawn(self._now_s, job.job))
+        self._bind(job.session, job.held_on)  # no other one: a mate's move may have been refused
+        self._remember(replace(asked, at_s=self._now_s))
+
+    def _bind(self, session: str, device: str) -> None:
+        account = self.accounts.session(session)
+        if account is not None and (account.target or account.device) != device:
+            for job in self.queue.jobs_of(session):
+                self._remember(memory.SegmentWithdrawn(self._now_s, job))
+            self._remember(memory.SessionBound(self._now_s, session, device))
+
+    def _end_cell(self, job: str) -> None:
+        """Between cells a session waits for its user."""
+        known = self.queue.job(job)
+        assert known is not None
+        if self.accounts.knows(known.session) and not self.queue.has_unfinished(known.session):
+            self._remember(memory.CellEnded(self._now_s, known.session))
+
+    def _forget(self, job: str) -> None:
+        """Its segment is over."""
+        self._asked.pop(job, None)
+        self._aside.pop(job, None)
+
+    # -- session memory's commands -------------------------------------------------------------------------
+
+    def _remember(self, event: memory.Event) -> None:
+        if isinstance(event, memory.SegmentWithdrawn):
+            withdrawn = event.job
+            self._of_memory.drop(lambda command: about(command, withdrawn))
+        self._of_memory.put(self.accounts.handle(event))
+        self._of_memory.run()
+
+    def _obey_memory(self, command: memory.Command) -> None:
+        match command:
+            case memory.GrantSegment() | memory.HoldSegment() | memory.RefuseSegment() | memory.MoveRefused():
+                if command.job in self._rooms:
+                    self._out.append(_of_room(command))
+                else:
+                    self._pass_on(command)
+            case memory.ValuesLost():
+                for job in self.queue.jobs_of(command.session):
+                    if job in self._aside:
+                        self._aside[job] = command.reason
+                self._out.append(command)
+            case memory.AdmitSegment():
+                raise AssertionError(command)
+            case _:
+                self._out.append(command)
+
+    def _pass_on(
+        self,
+        command: memory.GrantSegment | memory.HoldSegment | memory.RefuseSegment | memory.MoveRefused,
+    ) -> None:
+        """To the queue."""
+        now_s, job = self._now_s, command.job
+        match command:
+            case memory.GrantSegment() if not self._refuses_lost(job):
+                self._out.append(command)
+                self._tell(jobs.MemoryGranted(now_s, job, self._device(job)))
+            case memory.HoldSegment():
+                self._tell(
+                    jobs.MemoryHeld(
+                        at_s=now_s,
+                        job=job,
+                        reason=command.reason,
+                        wait_s=command.estimate_s,
+                        in_line=command.in_line,
+                        room=command.room,
+                        device=self._device(job),
+                    )
+                )
+            case memory.RefuseSegment():
+                self._out.append(command)
+                self._tell(jobs.MemoryRefused(now_s, job, command.sentence))
+            case memory.MoveRefused():
+                try:
+                    self._tell(jobs.MoveRefused(now_s, job, command.device, command.reason))
+                except jobs.IllegalEvent as error:
+                    self._out.append(Anomaly(f"session memory refuses a move that is over: {error}"))
+            case _:
+                pass
+
+    def _device(self, job: str) -> str | None:
+        """Where session memory was asked for it."""
+        known = self.queue.job(job)
+        account = None if known is None else self.accounts.session(known.session)
+        return None if account is None else account.target or account.device
+
+    def _refuses_lost(self, job: str) -> bool:
+        """A segment that moved aside and whose work is lost cannot go on: the queue is told so."""
+        reason = self._aside.get(job)
+        if not reason:
+            return False
+        lost = WorkLost(job, reason)
+        self._out.append(lost)
+        self._tell(jobs.MemoryRefused(self._now_s, job, lost.sentence))
+        return True
+
+
+def _asks(job: jobs.Job) -> bool:
+    """It waits for session memory's answer; by now it may be over."""
+    asks = job.state is jobs.JobState.PREEMPTED and job.memory == "ask"
+    return asks or job.state is jobs.JobState.RESTORING
+
+
+def _asked(event: SegmentArrived) -> memory.SegmentPlaced:
+    segment = event.segment
+    return memory.SegmentPlaced(
+        at_s=event.at_s,
+        job=segment.job,
+        segment=segment.segment,
+        session=segment.session,
+        peak_bytes=event.peak_bytes,
+        rank=jobs.RANKS.get(segment.priority, len(jobs.RANKS)),
+        node=event.node,
+        op=event.op,
+        kept_bytes=event.kept_bytes,
+    )
+
+
+def _proposed(asked: memory.SegmentPlaced) -> memory.SegmentProposed:
+    return memory.SegmentProposed(
+        asked.at_s, asked.job, asked.segment, asked.session, asked.peak_bytes, asked.node, asked.op
+    )
+
+
+def _answers(command: memory.Command, job: str) -> bool:
+    kinds = (memory.AdmitSegment, memory.GrantSegment, memory.HoldSegment, memory.RefuseSegment)
+    return isinstance(command, kinds) and command.job == job
+
+
+def _with_verdict(segment: jobs.SegmentSubmitted, verdict: memory.Command) -> jobs.SegmentSubmitted:
+    """What session memory said, for the queue."""
+    match verdict:
+        case memory.GrantSegment():
+            return replace(segment, memory="granted")
+        case memory.HoldSegment(in_line=True):
+            return replace(segment, memory="line")
+        case memory.HoldSegment():
+            reason, wait_s = verdict.reason, verdict.estimate_s
+            return replace(segment, memory="held", memory_reason=reason, memory_wait_s=wait_s)
+        case _:
+            return segment
+
+
+def _refused(segment: jobs.SegmentSubmitted, verdict: memory.RefuseSegment) -> jobs.SegmentRefused:
+    return jobs.SegmentRefused(
+        at_s=segment.at_s,
+        job=segment.job,
+        segment=segment.segment,
+        session=segment.session,
+        user=segment.user,
+        priority=segment.priority,
+        ops_total=segment.ops_total,
+        final=segment.final,
+        message=verdict.sentence,
+    )
+
+
+def _of_room(
+    command: memory.GrantSegment | memory.HoldSegment | memory.RefuseSegment | memory.MoveRefused,
+) -> RoomGranted | RoomHeld | RoomRefused:
+    match command:
+        case memory.GrantSegment():
+            return RoomGranted(command.job)
+        case memory.HoldSegment():
+            return RoomHeld(command.job, command.reason, command.room or command.admission)
+        case memory.RefuseSegment():
+            return RoomRefused(command.job, command.message)
+        case _:
+            return RoomRefused(command.job, command.reason, stays=True)

@@ -1,0 +1,95 @@
+"""What the engine says, event by event, where queue and session memory meet."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from pool_around_engine import MIB, PoolAroundEngine
+
+from djinn_lab import engine, jobs, memory
+
+
+def commands_of(pool: PoolAroundEngine, event: engine.Event) -> list[str]:
+    return [type(command).__name__ for command in pool.engine.handle(event)]
+
+
+def test_a_cell_that_never_fits_is_refused_with_numbers_and_the_queue_knows() -> None:
+    pool = PoolAroundEngine(1, 10)
+    pool.open("ann")
+    segment = jobs.SegmentSubmitted(0.0, "big", 0, "ann", "ann", "NORMAL", 1, True)
+    refusal, *others = pool.engine.handle(engine.SegmentArrived(0.0, segment, 11 * MIB, op="mm"))
+    assert isinstance(refusal, memory.RefuseSegment)
+    assert (
+        refusal.sentence
+        == "The cell needs 11.0 MiB at once at mm, and the largest device, cpu:0, has 10.0 MiB."
+    )
+    known = pool.queue.job("big")
+    assert known is not None
+    assert (known.state, known.message) == (jobs.JobState.FAILED, refusal.sentence)
+    assert [type(other) for other in others] == [jobs.Notify]
+
+
+def test_an_event_that_cannot_be_changes_nothing() -> None:
+    pool = PoolAroundEngine(1, 10)
+    pool.open("ann")
+    pool.submit("one", "ann")
+    before = pool.queue.snapshot()
+    segment = jobs.SegmentSubmitted(0.0, "one", 0, "ann", "ann", "NORMAL", 1, True)
+    with pytest.raises(jobs.IllegalEvent):
+        pool.engine.handle(engine.SegmentArrived(0.0, segment, MIB))
+    with pytest.raises(memory.IllegalEvent):
+        pool.engine.handle(memory.SessionResumed(0.0, "bob"))
+    assert pool.queue.snapshot() == before
+    pool.run(5.0)
+    assert pool.outcomes == {"one": "DONE"}
+
+
+def test_a_tick_at_which_nothing_is_due_is_idle() -> None:
+    pool = PoolAroundEngine(1, 10)
+    assert pool.engine.handle(engine.ClockTicked(1.0)) == []
+    assert pool.engine.idle
+    pool.open("ann")
+    assert not pool.engine.idle
+
+
+def test_work_that_is_lost_while_its_cell_is_set_aside_ends_the_cell() -> None:
+    pool = PoolAroundEngine(1, 100, host_mib=0)  # nothing can be parked
+    for name in ("ann", "bob"):
+        pool.open(name)
+    pool.submit("long", "ann", seconds=10.0, mib=20)
+    pool.run(1.0)
+    pool.submit("urgent", "bob", seconds=3.0, mib=20, priority=jobs.Priority.CRITICAL)
+    pool.run(2.0)
+    assert pool.queue.job("long").state is jobs.JobState.PREEMPTED  # type: ignore[union-attr]
+    pool.lose("cpu:0", back_after_s=0.5)
+    pool.run(20.0)
+    assert pool.outcomes == {"long": "FAILED", "urgent": "FAILED"}
+    known = pool.queue.job("long")
+    assert known is not None
+    assert (
+        "while this cell was set aside, and the values that this session had there are lost" in known.message
+    )
+    pool.engine.validate()
+
+
+def test_a_room_is_kept_while_its_part_is_away_and_freed_when_it_is_closed() -> None:
+    pool = PoolAroundEngine(2, 100)
+    asked = engine.RoomAsked(0.0, "job/0", "ann", "cpu:0", 0, 30 * MIB, 2)
+    assert commands_of(pool, asked) == ["RoomGranted"]
+    held = {"job/0": 30 * MIB}
+    report = memory.MemoryReported(0.0, "cpu:0", 30 * MIB, 30 * MIB, held, unstored_bytes=held, job="job/0")
+    assert commands_of(pool, report) == []
+    elsewhere = replace(asked, device="cpu:1", peak_bytes=MIB)
+    assert commands_of(pool, elsewhere) == ["StoreSession", "RoomHeld"]
+    assert commands_of(pool, engine.RoomWithdrawn(0.0, "job/0")) == []
+    assert pool.engine.accounts.session_bytes("job/0") == 30 * MIB
+    assert "FreeSession" in commands_of(pool, engine.RoomClosed(0.0, "job/0"))
+    assert not pool.engine.accounts.knows("job/0")
+    assert commands_of(pool, engine.RoomClosed(0.0, "job/0")) == []
+
+
+def test_a_room_that_no_device_has_is_refused() -> None:
+    pool = PoolAroundEngine(1, 100)
+    answers = pool.engine.handle(engine.RoomAsked(0.0, "job/0", "ann", "cpu:0", 0, 101 * MIB, 2))
+    assert [type(answer) for answer in answers] == [engine.RoomRefused]
+    assert "100.0 MiB" in answers[0].message  # type: ignore[union-attr]
