@@ -24,6 +24,7 @@ from djinn_lab.dashboard.queue_tables import (
     queue_sentence,
     reservation_rows,
     running_rows,
+    stall_sentence,
     waiting_rows,
 )
 from djinn_lab.errors import DjinnError
@@ -74,6 +75,7 @@ class QueuePage:
     def _build_view(self) -> None:
         full: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
         self._heading = html_pane(margin=(0, 0, 8, 0))
+        self._stall = html_pane(margin=(0, 0, 8, 0))
         self._fairness = html_pane(margin=(18, 0, 6, 0))
         self._running_heading = html_pane(heading("Running now"), margin=(16, 0, 6, 0))
         self._reserved_heading = html_pane(heading("Reserved devices"), margin=(16, 0, 6, 0))
@@ -82,6 +84,7 @@ class QueuePage:
         )
         self._live = pn.Column(
             self._heading,
+            self._stall,
             self.waiting,
             self.why,
             self._what_if,
@@ -113,6 +116,7 @@ class QueuePage:
             return
         assert queue is not None
         show_html(self._heading, heading("Queue", queue_sentence(queue)))
+        show_html(self._stall, _stall_notice(queue))
         names = {job.job: job.cell for job in snapshot.jobs}
         rows = waiting_rows(queue, names)
         note = f"The first {len(rows)} of {queue.waiting_count}" if queue.waiting_count > len(rows) else ""
@@ -169,3 +173,10 @@ class QueuePage:
 
     def _failed(self, error: DjinnError) -> None:
         show_html(self.answer, notice(error.message, error.advice, "bad"))
+
+
+def _stall_notice(queue: Queue) -> str:
+    if queue.stall is None:
+        return ""
+    advice = "Report it, with the pool's database. Cancelling the cell frees its place."
+    return notice(stall_sentence(queue.stall, queue.now), advice, "bad")

@@ -92,6 +92,15 @@ class EstimateError(msgspec.Struct, frozen=True):
     p90_s: float
 
 
+class Stall(msgspec.Struct, frozen=True):
+    """``job`` could run on ``device``, and nothing is under way that lets it."""
+
+    since_s: float
+    job: str
+    device: str
+    reason: str
+
+
 class Queue(msgspec.Struct, frozen=True):
     """``now`` is the pool's clock, in seconds since the epoch."""
 
@@ -108,6 +117,7 @@ class Queue(msgspec.Struct, frozen=True):
     reservations: tuple[Reservation, ...] = ()
     jain: float | None = None
     estimate_error: EstimateError | None = None
+    stall: Stall | None = None
 
     def device_s(self) -> dict[str, float]:
         """Device-seconds that everybody who pays has had, with what runs now, on all devices of a gang. What

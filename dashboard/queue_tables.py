@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from djinn_lab.dashboard.queue_records import Account, Queue, Reservation, RunningCell, WaitingCell
+from djinn_lab.dashboard.queue_records import Account, Queue, Reservation, RunningCell, Stall, WaitingCell
 from djinn_lab.dashboard.theme import STATE_COLOURS
 from djinn_lab.jobs import RANKS
 from djinn_lab.units import format_seconds
@@ -206,6 +206,14 @@ def queue_sentence(queue: Queue) -> str:
     if error is not None:
         told += f" Starts were foretold to within {format_seconds(error.median_s)} (median of {error.count})."
     return told
+
+
+def stall_sentence(stall: Stall, now: float) -> str:
+    waited = format_seconds(max(0.0, now - stall.since_s))
+    return (
+        f"{stall.device} has idled for {waited} though cell {stall.job[:8]} could run there, and nothing is "
+        f"under way that would let it: {stall.reason}"
+    )
 
 
 def fairness_sentence(queue: Queue) -> str:

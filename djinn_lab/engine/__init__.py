@@ -9,6 +9,7 @@ from djinn_lab.engine.commands import (
     RoomHeld,
     RoomRefused,
     WorkLost,
+    WorkStalled,
 )
 from djinn_lab.engine.engine import Engine
 from djinn_lab.engine.events import (
@@ -48,5 +49,6 @@ __all__ = [
     "SessionClosed",
     "SessionDetached",
     "WorkLost",
+    "WorkStalled",
     "WorkerDied",
 ]

@@ -42,6 +42,15 @@ class RoomRefused(msgspec.Struct, frozen=True, tag=True):
     stays: bool = False
 
 
+class WorkStalled(msgspec.Struct, frozen=True, tag=True):
+    """``job`` waits though ``device`` could run it, and nothing is under way that would change that; to be
+    told to those in charge. ``reason``: for which it waits."""
+
+    job: str
+    device: str
+    reason: str
+
+
 class Anomaly(msgspec.Struct, frozen=True, tag=True):
     """The cores disagree about something; to be logged."""
 
@@ -54,6 +63,7 @@ Command = (
     | RoomGranted
     | RoomHeld
     | RoomRefused
+    | WorkStalled
     | Anomaly
     | jobs.StartSegment
     | jobs.CancelSegment

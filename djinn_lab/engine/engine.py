@@ -29,6 +29,7 @@ from djinn_lab.engine.events import (
     WorkerDied,
 )
 from djinn_lab.engine.in_turn import InTurn, about, of_queue
+from djinn_lab.engine.watch import Stall, Watch
 
 
 class Engine:
@@ -44,6 +45,7 @@ class Engine:
         self._aside: dict[str, str] = {}
         """Jobs that moved aside, and how what they had made was lost; empty while it is there."""
         self._rooms: set[str] = set()
+        self._watch = Watch()
         self._now_s = 0.0
         self._of_queue = InTurn(self._obey_queue)
         self._of_memory = InTurn(self._obey_memory)
@@ -53,6 +55,21 @@ class Engine:
         """Apply one event; the commands are to be carried out in their order. Raises the IllegalEvent of
         :mod:`djinn_lab.jobs` or :mod:`djinn_lab.memory`, with nothing changed, when it cannot happen now."""
         self._now_s, self._out, self.idle = event.at_s, [], False
+        self._apply(event)
+        if not isinstance(event, ClockTicked) or self._out:
+            self._watch.happened(event.at_s, self._out)
+        elif stalled := self._watch.look(event.at_s, self.queue):
+            self._out.append(stalled)
+            self.idle = False
+        return self._out
+
+    @property
+    def stall(self) -> Stall | None:
+        """Work that waits for nothing, since when."""
+        return self._watch.stall
+
+    def _apply(self, event: Event) -> None:
+        """Frequent ones."""
         match event:
             case SegmentArrived():
                 self._arrive(event)
@@ -73,14 +90,16 @@ class Engine:
                 | SessionDetached()
                 | SessionClosed()
             ):
-                self._handle_rare(event)
+                self._apply_rare(event)
+            case memory.TransferDone() | memory.TransferFailed():
+                self._watch.copied(event.transfer)
+                self._remember(event)
             case _ if isinstance(event, OfMemory):
                 self._remember(event)
             case _:
                 self._tell(event)
-        return self._out
 
-    def _handle_rare(
+    def _apply_rare(
         self,
         event: PoolOpened
         | DeviceAdded
@@ -99,6 +118,7 @@ class Engine:
             case DeviceAdded():
                 self._add_device(event)
             case WorkerDied():
+                self._watch.died(event.device)
                 self._remember(memory.DeviceLost(at_s, event.device))
             case RoomAsked():
                 self._ask_room(event)

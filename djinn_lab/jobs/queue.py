@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from djinn_lab.jobs import arrivals, dependencies, lifecycle, targets
 from djinn_lab.jobs.awaited import CheckpointAnnounced, DataPublished, ElsewhereChanged
 from djinn_lab.jobs.commands import Command
@@ -127,6 +129,13 @@ class JobQueue:
         """All that a decision reads, frozen: to explain, forecast and replay from."""
         contest = self._contest
         return Snapshot.taken(contest.cluster, contest.shares, contest.policy, at_s)
+
+    def would_start(self, at_s: float) -> list[tuple[str, str]]:
+        """Jobs with their devices: those that would start now if session memory kept none of them waiting."""
+        snapshot = self.decision(at_s)
+        ready = tuple(replace(request, startable=True) for request in snapshot.cluster.waiting)
+        found = replace(snapshot, cluster=replace(snapshot.cluster, waiting=ready)).decide()
+        return [(start.job, start.where[0][0]) for start in found.starts]
 
     @property
     def contending(self) -> int:

@@ -274,6 +274,10 @@ class Driver:
                 self.residence.free(command)
             case memory.DropParked():
                 self.residence.drop_parked(command)
+            case engine.WorkStalled():
+                log.warning(
+                    "%s idles though job %s could run there: %s", command.device, command.job, command.reason
+                )
             case engine.Anomaly():
                 log.error("%s", command.message)
             case _ if isinstance(command, Transfer):

@@ -46,6 +46,7 @@ class Metrics:
             "djinn_start_estimate_error_seconds", "By how much foretold starts were off", ["quantile"]
         )
         self._preemptions = self._gauge("djinn_preemptions", "Cells that moved aside so far", [])
+        self._stalled = self._gauge("djinn_stalled", "1 while work waits for nothing", [])
         self._unusual = self._gauge("djinn_jobs_unusually_long", "Running far beyond their forecast", [])
         self._memory = MemoryCollector()
         self._registry.register(self._memory)
@@ -73,6 +74,7 @@ class Metrics:
         for view in queue.devices:
             self._queue.labels(view.device).set(len(view.line))
             self._restarts.labels(view.device).set(driver.launcher.restarts(view.device))
+        self._stalled.set(driver.ledger.engine.stall is not None)
         self._unusual.set(len(driver.books.unusual(queue.jobs)))
         self._render_queue(driver)
         snapshot = driver.ledger.accounts.snapshot()

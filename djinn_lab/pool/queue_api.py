@@ -89,7 +89,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
             queue.decided_s,
             driver.books.unusual(known),
         )
-        return answer(found)
+        return answer(msgspec.structs.replace(found, stall=driver.ledger.engine.stall))
 
     @app.get(
         "/v1/usage",

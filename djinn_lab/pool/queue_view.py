@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from djinn_lab.engine.watch import Stall
 from djinn_lab.jobs import IN_LINE, Job, JobQueue, JobState
 from djinn_lab.jobs.decision import (
     Calendar,
@@ -74,7 +75,8 @@ class RunningJob(msgspec.Struct, frozen=True):
 
 class QueueReport(msgspec.Struct, frozen=True):
     """``waiting``: the first of ``waiting_count``. ``decided_at``: when something was last started or moved
-    aside. ``jain``: of the dominant shares over weights of all who pay, 1 for equal."""
+    aside. ``jain``: of the dominant shares over weights of all who pay, 1 for equal. ``stall``: work that
+    waits though a device idles and nothing is under way, which is a defect of the pool."""
 
     now: float
     policy: str
@@ -89,6 +91,7 @@ class QueueReport(msgspec.Struct, frozen=True):
     reservations: list[Calendar]
     jain: float | None
     estimate_error: EstimateError | None
+    stall: Stall | None = None
 
 
 class Why(msgspec.Struct, frozen=True):

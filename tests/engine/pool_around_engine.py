@@ -8,8 +8,6 @@ import math
 from collections.abc import Callable
 from itertools import count
 
-from msgspec.structs import replace
-
 from djinn_lab import engine, jobs, memory
 
 MIB = 1 << 20
@@ -30,7 +28,14 @@ class PoolAroundEngine:
     """``started_s``, ``ended_s``: by job. ``runs``: by device, which job, and until when it would.
     ``copies``: since a cell ended or came."""
 
-    def __init__(self, devices: int, memory_mib: int, host_mib: int | None = None, disk_mib: int = 0) -> None:
+    def __init__(
+        self,
+        devices: int,
+        memory_mib: int,
+        host_mib: int | None = None,
+        disk_mib: int = 0,
+        link_mib_per_s: int | None = None,
+    ) -> None:
         self.engine = engine.Engine()
         self.queue = self.engine.queue
         self.now_s = 0.0
@@ -39,7 +44,9 @@ class PoolAroundEngine:
         self.ended_s: dict[str, float] = {}
         self.outcomes: dict[str, str] = {}
         self.runs: dict[str, tuple[str, float]] = {}
+        self.stalls: list[engine.WorkStalled] = []
         self.copies = 0
+        self.copies_most = 0
         self._arrived: dict[str, engine.SegmentArrived] = {}
         self._held: dict[str, dict[str, int]] = {device: {} for device in self.devices}
         self._parked: dict[str, dict[str, int]] = {device: {} for device in self.devices}
@@ -50,6 +57,7 @@ class PoolAroundEngine:
         self._size = memory_mib * MIB
         self._host_bytes = 100 * self._size if host_mib is None else host_mib * MIB
         self._disk_bytes = disk_mib * MIB
+        self._link_mib_per_s = link_mib_per_s
         self._gone: set[str] = set()
         self._lives = dict.fromkeys(self.devices, 0)
         for device in self.devices:
@@ -71,7 +79,8 @@ class PoolAroundEngine:
         mib: int = 1,
         target: str | None = None,
     ) -> None:
-        """A cell that leaves behind what it needs at most. ``seconds``: that it takes, and is expected to."""
+        """A cell that leaves behind what it needs at most, or what was there before if that is more.
+        ``seconds``: that it takes, and is expected to."""
         segment = jobs.SegmentSubmitted(
             at_s=self.now_s,
             job=job,
@@ -107,12 +116,9 @@ class PoolAroundEngine:
                 self.tell(engine.ClockTicked(self.now_s))
 
     @property
-    def idle_in_vain(self) -> list[str]:
+    def held_from_idle_devices(self) -> list[str]:
         """Cells that would start on an idle device now if only memory were granted."""
-        snapshot = self.queue.decision(self.now_s)
-        ready = tuple(replace(request, startable=True) for request in snapshot.cluster.waiting)
-        found = replace(snapshot, cluster=replace(snapshot.cluster, waiting=ready))
-        return [start.job for start in found.decide().starts]
+        return [job for job, _ in self.queue.would_start(self.now_s)]
 
     # -- the engine ----------------------------------------------------------------------------------------
 
@@ -128,6 +134,8 @@ class PoolAroundEngine:
                 self._after(0.0, lambda: self._move_aside(command.job, command.device))
             case jobs.CancelSegment():
                 self._after(0.0, lambda: self._cancelled(command.job, command.device))
+            case engine.WorkStalled():
+                self.stalls.append(command)
             case jobs.Notify() if command.state in jobs.FINISHED:
                 self.ended_s[command.job] = self.now_s
                 self.outcomes[command.job] = str(command.state)
@@ -141,8 +149,9 @@ class PoolAroundEngine:
                 self._report(command.device)
             case _ if isinstance(command, Copy):
                 self.copies += 1
+                self.copies_most = max(self.copies_most, self.copies)
                 life = self._lives[command.device]
-                self._after(COPY_S, lambda: self._copied(command, life))
+                self._after(self._copy_s(command), lambda: self._copied(command, life))
             case _:
                 pass
 
@@ -202,8 +211,9 @@ class PoolAroundEngine:
     def _stop(self, job: str, device: str) -> None:
         del self.runs[device]
         arrived = self._arrived[job]
-        self._held[device][arrived.segment.session] = arrived.peak_bytes
-        self._parked[device].pop(arrived.segment.session, None)  # it holds what is not stored
+        session, held = arrived.segment.session, self._held[device]
+        held[session] = max(arrived.peak_bytes, held.get(session, 0))
+        self._parked[device].pop(session, None)  # it holds what is not stored
         self._report(device, job)
 
     def _report(self, device: str, job: str | None = None) -> None:
@@ -224,6 +234,12 @@ class PoolAroundEngine:
         )
 
     # -- copies --------------------------------------------------------------------------------------------
+
+    def _copy_s(self, command: Copy) -> float:
+        if self._link_mib_per_s is None or isinstance(command, memory.EvictSession | memory.ForgetStored):
+            return COPY_S
+        nbytes = self.engine.accounts.session_bytes(command.session)
+        return COPY_S + nbytes / MIB / self._link_mib_per_s
 
     def _copied(self, command: Copy, life: int) -> None:
         device, session = command.device, command.session

@@ -127,7 +127,7 @@ class Watched:
         while pool.now_s < until_s:
             pool.run(min(until_s, pool.now_s + 0.5))
             since = self.idle_since_s
-            self.idle_since_s = {job: since.get(job, pool.now_s) for job in pool.idle_in_vain}
+            self.idle_since_s = {job: since.get(job, pool.now_s) for job in pool.held_from_idle_devices}
             assert all(pool.now_s - since_s <= SOON_S for since_s in self.idle_since_s.values())
 
     def step(self, kind: str, *what: Any) -> None:
