@@ -20,8 +20,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-settings.register_profile("same", derandomize=True)
-settings.register_profile("search", derandomize=False)
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("search", derandomize=False, deadline=None)
 settings.load_profile("same")
 torch.set_num_threads(1)
 

@@ -74,8 +74,7 @@ class Engine:
             case SegmentArrived():
                 self._arrive(event)
             case jobs.SegmentFinished():
-                self._tell(event)
-                self._forget(event.job)
+                self._finish(event)
             case SegmentStopped():
                 self._stop(event)
             case ClockTicked():
@@ -161,9 +160,10 @@ class Engine:
         )
         self.queue.check(segment)
         asked = _asked(event)
-        if accounts.home_of(segment.session) is not None and not segment.terms.after:
+        at_home = accounts.home_of(segment.session) is not None and not segment.terms.after
+        if at_home and self.queue.first_of(segment.session) in (None, segment.job):
             said = accounts.handle(asked)
-        else:  # whether it can ever run; the queue places it when it is bound
+        else:  # whether it can ever run; it is placed when its turn comes
             said = accounts.handle(_proposed(asked))
         answer = next(command for command in said if _answers(command, segment.job))
         self._of_memory.put(command for command in said if command is not answer)
@@ -174,6 +174,13 @@ class Engine:
             self._asked[segment.job] = asked
             self._tell(_with_verdict(segment, answer))
         self._of_memory.run()
+
+    def _finish(self, event: jobs.SegmentFinished) -> None:
+        self._tell(event)
+        self._forget(event.job)
+        job = self.queue.job(event.job)
+        assert job is not None
+        self._ask_for_first(job.session)
 
     def _stop(self, event: SegmentStopped) -> None:
         accounts = self.accounts
@@ -265,9 +272,23 @@ class Engine:
         self._out.append(command)
 
     def _place(self, command: jobs.PlaceSegment) -> None:
-        """The queue bound the segment's session: session memory says when it may start."""
-        job, asked = self.queue.job(command.job), self._asked.get(command.job)
-        if job is None or asked is None or not _asks(job) or self._refuses_lost(job.job):
+        """The queue bound the segment's session."""
+        job = self.queue.job(command.job)
+        if job is not None and self.queue.first_of(job.session) == job.job:
+            self._ask_for(job)
+
+    def _ask_for_first(self, session: str) -> None:
+        """A session's cells run one after the other, so session memory is asked for the first of them only:
+        what a later one had would be in the way of all."""
+        first = self.queue.first_of(session)
+        job = None if first is None else self.queue.job(first)
+        if job is not None and job.memory == "ask":
+            self._ask_for(job)
+
+    def _ask_for(self, job: jobs.Job) -> None:
+        """Session memory says when it may start."""
+        asked = self._asked.get(job.job)
+        if asked is None or not _asks(job) or self._refuses_lost(job.job):
             return
         assert job.held_on is not None
         if self.accounts.device(job.held_on) is None:
@@ -284,11 +305,13 @@ class Engine:
             self._remember(memory.SessionBound(self._now_s, session, device))
 
     def _end_cell(self, job: str) -> None:
-        """Between cells a session waits for its user."""
-        known = self.queue.job(job)
-        assert known is not None
-        if self.accounts.knows(known.session) and not self.queue.has_unfinished(known.session):
-            self._remember(memory.CellEnded(self._now_s, known.session))
+        """The session's next one has its turn; between cells it waits for its user."""
+        ended = self.queue.job(job)
+        assert ended is not None
+        if self.queue.has_unfinished(ended.session):
+            self._ask_for_first(ended.session)
+        elif self.accounts.knows(ended.session):
+            self._remember(memory.CellEnded(self._now_s, ended.session))
 
     def _forget(self, job: str) -> None:
         """Its segment is over."""
@@ -340,6 +363,8 @@ class Engine:
                         wait_s=command.estimate_s,
                         in_line=command.in_line,
                         room=command.room,
+                        stuck=command.stuck,
+                        closing=command.admission,
                         device=self._device(job),
                     )
                 )
@@ -411,8 +436,15 @@ def _with_verdict(segment: jobs.SegmentSubmitted, verdict: memory.Command) -> jo
         case memory.HoldSegment(in_line=True):
             return replace(segment, memory="line")
         case memory.HoldSegment():
-            reason, wait_s = verdict.reason, verdict.estimate_s
-            return replace(segment, memory="held", memory_reason=reason, memory_wait_s=wait_s)
+            return replace(
+                segment,
+                memory="held",
+                memory_reason=verdict.reason,
+                memory_wait_s=verdict.estimate_s,
+                memory_room=verdict.room,
+                memory_stuck=verdict.stuck,
+                memory_closing=verdict.admission,
+            )
         case _:
             return segment
 

@@ -1,4 +1,4 @@
-"""Notices when cells wait, a device that could run one of them idles, and nothing is under way that would
+"""Notices when cells wait, devices that could run one of them idle, and nothing runs or is copied that would
 change that: a defect of the scheduler or of session memory, to be told to people, never hidden."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Watch:
     def look(self, now_s: float, queue: jobs.JobQueue) -> WorkStalled | None:
         """Once for each stall."""
         quiet = now_s - self._since_s >= STALLED_AFTER_S
-        if self.stall is not None or self._copies or not quiet or not queue.contending:
+        if self.stall is not None or self._copies or not quiet or not queue.contending or queue.running:
             return None
         starts = queue.would_start(now_s)
         if not starts:

@@ -39,6 +39,9 @@ def submit(tables: Tables, event: SegmentSubmitted) -> None:
             memory=event.memory,
             memory_reason=event.memory_reason,
             memory_wait_s=event.memory_wait_s,
+            memory_room=event.memory_room,
+            memory_stuck=event.memory_stuck,
+            memory_closing=event.memory_closing,
             devices=event.devices,
             devices_why=event.devices_why,
             waits_for=waiting.open,
@@ -141,6 +144,8 @@ def _arrived(
             memory_reason="",
             memory_wait_s=None,
             memory_room=False,
+            memory_stuck=False,
+            memory_closing=False,
             devices=1,
             devices_why="",
         )

@@ -43,6 +43,10 @@ class Job(msgspec.Struct, frozen=True):
     memory_wait_s: float | None = None
     memory_room: bool = False
     """Held until others leave, not for a copy."""
+    memory_stuck: bool = False
+    """Held, and nothing is under way that brings it room."""
+    memory_closing: bool = False
+    """Held until sessions close."""
     terms: Terms = NO_TERMS
     deadline_at_s: float | None = None
     waits_for: tuple[str, ...] = ()

@@ -43,6 +43,8 @@ def hold(tables: Tables, event: MemoryHeld) -> None:
             memory_reason=event.reason,
             memory_wait_s=event.wait_s,
             memory_room=event.room,
+            memory_stuck=event.stuck,
+            memory_closing=event.closing,
         )
     )
 
@@ -68,7 +70,15 @@ def _is_late(tables: Tables, event: MemoryGranted | MemoryHeld) -> bool:
 
 def _in_line(job: Job, memory: MemoryNeed) -> Job:
     back = moved(job, Move.GRANT) if job.state is JobState.RESTORING else job
-    return replace(back, memory=memory, memory_reason="", memory_wait_s=None, memory_room=False)
+    return replace(
+        back,
+        memory=memory,
+        memory_reason="",
+        memory_wait_s=None,
+        memory_room=False,
+        memory_stuck=False,
+        memory_closing=False,
+    )
 
 
 def _waiting_for_memory(tables: Tables, job: str) -> Job:

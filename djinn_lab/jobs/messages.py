@@ -39,7 +39,8 @@ class DeviceLost(msgspec.Struct, frozen=True, tag=True):
 
 class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     """``wish``: where the user wants it to run, as :mod:`djinn_lab.jobs.targets` has it. ``predicted_s``:
-    expected run time, None when unknown. With ``memory`` held: why, and for how long about. ``account``: the
+    expected run time, None when unknown. With ``memory`` held: why, for how long about, and as in
+    :class:`MemoryHeld`. ``account``: the
     leaf of the share tree that pays, the user's name if empty. ``terms`` count with the first segment.
     ``devices``: that this segment can use at once, at most as many as its terms ask for; fewer:
     ``devices_why``. ``move_s``: what bringing the session's state to another device would take, None when it
@@ -60,6 +61,9 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     memory: MemoryNeed = "free"
     memory_reason: str = ""
     memory_wait_s: float | None = None
+    memory_room: bool = False
+    memory_stuck: bool = False
+    memory_closing: bool = False
     account: str = ""
     terms: Terms = NO_TERMS
     move_s: float | None = None
@@ -88,6 +92,8 @@ class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
 class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
     """The job's segment waits for its session's state, or for room, on its device; sent again when the reason
     changes. ``in_line``: only until its turn is near. ``room``: for others to leave, not for a copy.
+    ``stuck``: nothing is under way that brings it any, so that no place is kept for it meanwhile;
+    ``closing``: until sessions close.
     ``device``: as in :class:`MemoryGranted`."""
 
     at_s: float
@@ -96,6 +102,8 @@ class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
     wait_s: float | None = None
     in_line: bool = False
     room: bool = False
+    stuck: bool = False
+    closing: bool = False
     device: str | None = None
 
 

@@ -131,9 +131,14 @@ class JobQueue:
         return Snapshot.taken(contest.cluster, contest.shares, contest.policy, at_s)
 
     def would_start(self, at_s: float) -> list[tuple[str, str]]:
-        """Jobs with their devices: those that would start now if session memory kept none of them waiting."""
-        snapshot = self.decision(at_s)
-        ready = tuple(replace(request, startable=True) for request in snapshot.cluster.waiting)
+        """Jobs with their devices: those that would start now if session memory kept none of them waiting,
+        but for those that wait for sessions to close, which only their users can do."""
+        snapshot, jobs = self.decision(at_s), self._tables.jobs
+        ready = tuple(
+            replace(request, startable=True)
+            for request in snapshot.cluster.waiting
+            if not jobs[request.job].memory_closing
+        )
         found = replace(snapshot, cluster=replace(snapshot.cluster, waiting=ready)).decide()
         return [(start.job, start.where[0][0]) for start in found.starts]
 
@@ -141,6 +146,11 @@ class JobQueue:
     def contending(self) -> int:
         """How many jobs wait for a device."""
         return len(self._contest.cluster.waiting)
+
+    @property
+    def running(self) -> bool:
+        """Does anything run?"""
+        return bool(self._tables.of_state[JobState.RUNNING])
 
     def contending_accounts(self) -> Iterator[str]:
         """The account of every job that waits for a device."""
@@ -176,6 +186,12 @@ class JobQueue:
     def jobs_of(self, session: str) -> tuple[str, ...]:
         """The session's unfinished jobs, in the order in which their segments came."""
         return tuple(self._tables.of_session.get(session, ()))
+
+    def first_of(self, session: str) -> str | None:
+        """The session's job that nothing of it stands before: its jobs run one after the other. One that
+        waits for its client stands in no other's way."""
+        first = self._tables.first_of_session(session)
+        return None if first is None else first.job
 
     def has_unfinished(self, session: str) -> bool:
         """Does a job of the session run or wait?"""

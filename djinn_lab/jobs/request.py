@@ -65,8 +65,8 @@ class Request(msgspec.Struct, frozen=True):
     None when unknown; it orders and sizes holes, and never kills. ``attained_s``: device-seconds that it
     has had. ``home``: where its state lies; elsewhere costs ``move_s``. ``preempted``: how often it had to
     move aside, last at ``preempted_at_s``. ``startable`` False: it keeps its place, but something is still
-    brought for it, so that others may pass. ``park_s``: what moving aside is expected to cost once it
-    runs."""
+    brought for it, so that others may pass. ``stuck``: nothing is being brought, so that no place is kept
+    for it. ``park_s``: what moving aside is expected to cost once it runs."""
 
     job: str
     account: str
@@ -83,6 +83,7 @@ class Request(msgspec.Struct, frozen=True):
     startable: bool = True
     preempted_at_s: float | None = None
     park_s: float = 0.0
+    stuck: bool = False
 
 
 class Holding(msgspec.Struct, frozen=True):

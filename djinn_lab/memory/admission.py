@@ -159,7 +159,7 @@ class Gate:
         told = f"admission {self._ahead + 1}"
         if self._ahead and segment.told == told:
             self._ahead += 1
-            return Hold(segment, told, segment.reason, segment.estimate_s, True)
+            return Hold(segment, told, segment.reason, segment.estimate_s, admission=True, stuck=True)
         limit_bytes = int(self._share * self._device.capacity_bytes)
         if self._counted != len(self._device.granted):  # in a plan nothing else changes what is committed
             self._committed = committed_bytes(self._device, self._lore)
@@ -172,7 +172,8 @@ class Gate:
         self._ahead += 1
         every_s = self._lore.closing_every_s(self._now_s)
         estimate_s = None if every_s is None else every_s * self._ahead
-        return Hold(segment, told, _full(committed, limit_bytes, wanted, self._device), estimate_s, True)
+        reason = _full(committed, limit_bytes, wanted, self._device)
+        return Hold(segment, told, reason, estimate_s, admission=True, stuck=True)
 
 
 def _full(committed: int, limit_bytes: int, wanted: int, device: Device) -> str:

@@ -127,6 +127,7 @@ def _hold(tables: Tables, hold: Hold) -> None:
             hold.admission,
             hold.in_line,
             hold.room,
+            hold.stuck,
         )
     )
 

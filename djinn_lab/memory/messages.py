@@ -259,7 +259,8 @@ class HoldSegment(msgspec.Struct, frozen=True, tag=True):
     """It waits; ``reason`` is one sentence with numbers, for its owner. Sent again when that changes.
     ``estimate_s``: of the wait, None when unknown. ``admission``: it waits for others to leave, not for a
     copy. ``in_line``: its state is there, and room is kept only for those whose turn is near. ``room``: it
-    waits for cells that run, and would have room if they moved aside."""
+    waits for cells that run, and would have room if they moved aside. ``stuck``: nothing is under way that
+    brings it room, nor would anybody's moving aside: it waits for cells to end or sessions to close."""
 
     job: str
     segment: int
@@ -268,6 +269,7 @@ class HoldSegment(msgspec.Struct, frozen=True, tag=True):
     admission: bool = False
     in_line: bool = False
     room: bool = False
+    stuck: bool = False
 
 
 class StoreSession(msgspec.Struct, frozen=True, tag=True):

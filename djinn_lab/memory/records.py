@@ -154,6 +154,13 @@ class Session:
         """A segment of it is placed, held or granted."""
         return bool(self.segments)
 
+    @property
+    def earliest(self) -> tuple[int, int, int] | None:
+        """Where its first waiting segment stands; None where it waits for nothing, or has been granted."""
+        if any(segment.granted for segment in self.segments.values()):
+            return None
+        return min((segment.order for segment in self.segments.values()), default=None)
+
 
 @dataclass(slots=True, eq=False)
 class Device:

@@ -28,7 +28,8 @@ FAILURES_MAX = 3
 class _Room:
     """``free_bytes``: now, less what those before have claimed; ``coming_bytes``: with what is leaving, too.
     ``host``: room for stores. ``taken``: victims of those before. ``exhausted``: somebody before found too
-    little, so that nobody later need look; ``running``: until cells end; ``full``: until somebody closes."""
+    little, so that nobody later need look; ``running``: what running cells have would do; ``full``: until
+    somebody closes; ``stuck``: nothing is under way that would help."""
 
     free_bytes: int
     coming_bytes: int
@@ -37,6 +38,7 @@ class _Room:
     exhausted: bool = False
     running: bool = False
     full: bool = False
+    stuck: bool = False
 
     def claim(self, nbytes: int) -> None:
         self.free_bytes -= nbytes
@@ -142,12 +144,12 @@ def _serve_one(
     if not room.exhausted:
         yield from _make_room(segment, session, device, policy, now_s, room, needed)
         return
-    if room.full:
-        room.claim(-needed)
     if segment.job:
         told = "behind, full" if room.full else "behind, running" if room.running else "behind"
         reason = _short_of(device, needed, room, "others wait before it")
-        yield Hold(segment, told, reason, admission=room.full, room=room.running)
+        yield Hold(segment, told, reason, admission=room.full, room=room.running, stuck=room.stuck)
+    if room.full:
+        room.claim(-needed)
 
 
 def _proceed(
@@ -191,7 +193,7 @@ def _make_room(
     room: _Room,
     needed: int,
 ) -> Iterator[Suggestion]:
-    host = room.host = room.host or HostRoom.of(device, policy, now_s)
+    host = room.host = room.host or HostRoom.of(device, policy, now_s, segment)
     found = [
         victim
         for victim in victims(device, policy, now_s, segment)
@@ -222,7 +224,9 @@ def _make_room(
     for victim in chosen:
         room.taken.add(victim.session.session)
         room.coming_bytes += device.session_bytes.get(victim.session.session, 0)
-        yield from send_off(victim, device, policy, now_s, f"room for {segment.session}", stalled_bytes)
+        yield from send_off(
+            victim, device, policy, now_s, f"room for {segment.session}", stalled_bytes, segment
+        )
         leaving |= victim.session.moving is not None
     if leaving or device.copying("forget") or device.copying("demote"):
         yield from _hold(segment, "leaving", _short_of(device, needed, room, "others are being moved out"))
@@ -230,6 +234,16 @@ def _make_room(
         yield from _hold(segment, "leased", _short_of(device, needed, room, "others only just finished"))
     else:
         yield from _stuck(segment, session, device, now_s, room, needed)
+
+
+def _would_free(device: Device, host: HostRoom) -> int:
+    """Bytes, if the cells that have room here moved aside, and those of their sessions left that can."""
+    freed = 0
+    for segment in device.granted.values():
+        here = device.session_bytes.get(segment.session, 0)
+        freed += max(0, segment.base_bytes + segment.peak_bytes - here)
+        freed += here if host.can_take(device.sessions[segment.session]) else 0
+    return freed
 
 
 def _leave_alone(victims: list[Victim], session: Session, device: Device) -> bool:
@@ -250,9 +264,10 @@ def send_off(
     now_s: float,
     reason: str,
     stalled_bytes: int = 0,
+    behind: Segment | None = None,
 ) -> Iterator[Suggestion]:
     """Move a session out: at once where it is stored whole, else by storing it first, or by dropping what its
-    owner can rebuild."""
+    owner can rebuild. ``behind``: for which segment."""
     session = victim.session
     if session.moving is not None:
         yield from _hurry(session)
@@ -265,7 +280,7 @@ def send_off(
     elif may_rebuild(session, policy, victim.after_s, stalled_bytes):
         yield Transport("evict", session, discard=True, reason=f"{reason}; rebuilding it costs least")
     else:
-        yield from clear_host(device, session.unstored_bytes, session, policy, now_s)
+        yield from clear_host(device, session.unstored_bytes, session, policy, now_s, behind=behind)
 
 
 def _stuck(
@@ -273,10 +288,14 @@ def _stuck(
 ) -> Iterator[Suggestion]:
     """Nobody can leave. Somebody will end or arrive, or else it runs with what there is."""
     if device.granted:
-        room.running, running = True, len(device.granted)
+        assert room.host is not None
+        room.running = _would_free(device, room.host) >= -room.coming_bytes
+        room.stuck, running = not room.running, len(device.granted)
         what = f"it waits for {running} running {'cell' if running == 1 else 'cells'} to end"
         if segment.job:
-            yield Hold(segment, "running", _short_of(device, needed, room, what), room=True)
+            told = "running" if room.running else "running, stuck"
+            reason = _short_of(device, needed, room, what)
+            yield Hold(segment, told, reason, room=room.running, stuck=room.stuck)
         return
     if device.moving:
         yield from _hold(segment, "copies", _short_of(device, needed, room, "copies are under way"))
@@ -307,9 +326,9 @@ def _full(segment: Segment, device: Device, room: _Room, needed: int) -> Iterato
         yield _out_of_memory(last, device, needed, room.free_bytes + needed)
         if last is segment:
             return
-    room.full = True
+    room.full = room.stuck = True
     what = f"{len(holders)} sessions fill the device and the tiers below; it waits for one to close"
-    yield Hold(segment, "full", _short_of(device, needed, room, what), admission=True)
+    yield Hold(segment, "full", _short_of(device, needed, room, what), admission=True, stuck=True)
     room.claim(-needed)
 
 

@@ -32,7 +32,7 @@ class Grant(NamedTuple):
 
 class Hold(NamedTuple):
     """``told``: the kind of reason, so that the owner hears only of changes. ``in_line``: only its turn is
-    missing. ``room``: running cells have it."""
+    missing. ``room``: running cells have it, and would leave enough of it. ``stuck``: it is not coming."""
 
     segment: Segment
     told: str
@@ -41,6 +41,7 @@ class Hold(NamedTuple):
     admission: bool = False
     in_line: bool = False
     room: bool = False
+    stuck: bool = False
 
 
 class Refuse(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.ranking import after_s
-from djinn_lab.memory.records import Device, Session
+from djinn_lab.memory.records import Device, Segment, Session
 from djinn_lab.memory.suggestions import Suggestion, Transport
 
 CLEARED_MAX = 2
@@ -16,26 +16,30 @@ CLEARED_MAX = 2
 
 @dataclass(slots=True)
 class HostRoom:
-    """``bytes_left``: what stores could still take, once everything redundant is forgotten and everything
-    that may be, and for which the disk has room, is demoted."""
+    """``at_once_bytes``: what a store could take, once everything redundant is forgotten and everything that
+    may be, and for which the disk has room, is demoted. ``bytes_left``: what several could, one after the
+    other, since what was stored may be demoted in its turn."""
 
+    at_once_bytes: int
     bytes_left: int
 
     @classmethod
-    def of(cls, device: Device, policy: MemoryPolicy, now_s: float) -> HostRoom:
+    def of(cls, device: Device, policy: MemoryPolicy, now_s: float, behind: Segment | None) -> HostRoom:
+        """For those who leave so that this segment has room."""
         spare = sum(
             _stored_bytes(session, device)
             for session in device.sessions.values()
             if _redundant(session, device)
         )
-        demoted = sum(session.total_bytes for session in _demotions(device, policy, now_s, 0.0))
-        return cls(device.host_free_bytes() + _coming_bytes(device) + spare + demoted)
+        demoted = sum(session.total_bytes for session in _demotions(device, policy, now_s, 0.0, behind))
+        at_once_bytes = device.host_free_bytes() + _coming_bytes(device) + spare + demoted
+        return cls(at_once_bytes, at_once_bytes + device.disk_free_bytes() - demoted)
 
     def can_take(self, session: Session) -> bool:
         """Whether the session could be stored whole; claims what that takes."""
         if session.unstored_bytes == 0 or session.moving is not None:
             return True
-        if self.bytes_left < session.total_bytes:
+        if min(self.at_once_bytes, self.bytes_left) < session.total_bytes:
             return False
         self.bytes_left -= session.total_bytes
         return True
@@ -62,24 +66,33 @@ def _redundant(session: Session, device: Device) -> bool:
     return here and (session.cleared_at != device.changes or session.cleared < CLEARED_MAX)
 
 
-def _demotions(device: Device, policy: MemoryPolicy, now_s: float, later_than_s: float) -> list[Session]:
+def _demotions(
+    device: Device, policy: MemoryPolicy, now_s: float, later_than_s: float, behind: Segment | None
+) -> list[Session]:
     """Sessions that the disk could take from the host, one after the other, each by the process that parked
-    it: the latest expected first."""
-    due = {
-        session.session: after_s(session, policy, now_s)
+    it: of the idle the latest expected first, then those that wait ``behind`` this segment, the last first.
+    Their state is as far from the device there, but what it needs can be stored."""
+    parked = [
+        session
         for session in device.sessions.values()
         if session.place == "host"
         and session.moving is None
-        and not session.busy
         and session.keeper == session.device
         and session.retry_s <= now_s
-    }
+    ]
+    idle = [(after_s(one, policy, now_s), one.session, one) for one in parked if not one.busy]
+    chosen = [
+        one for due_s, _, one in sorted(idle, key=lambda one: (-one[0], one[1])) if due_s > later_than_s
+    ]
+    if behind is not None:
+        waiting = [(one.earliest, one) for one in parked if one.busy and one.session != behind.session]
+        later = [one for one in waiting if one[0] is not None and one[0] > behind.order]
+        chosen += [one for _, one in sorted(later, key=lambda one: one[0] or (), reverse=True)]
     found, disk_bytes = [], device.disk_free_bytes()
-    for name in sorted(due, key=lambda name: (-due[name], name)):
-        nbytes = device.sessions[name].total_bytes
-        if due[name] > later_than_s and nbytes <= disk_bytes:
-            found.append(device.sessions[name])
-            disk_bytes -= nbytes
+    for session in chosen:
+        if session.total_bytes <= disk_bytes:
+            found.append(session)
+            disk_bytes -= session.total_bytes
     return found
 
 
@@ -91,12 +104,14 @@ def clear_host(
     now_s: float,
     *,
     later_than_s: float = 0.0,
+    behind: Segment | None = None,
     forgettable: Collection[str] | None = None,
 ) -> Iterator[Suggestion]:
     """Make room on the host for ``wanted_bytes`` of the beneficiary: forget copies of those who are on the
     device and expected soonest, then demote those away and expected furthest. Nothing where all of it would
     not do: else a copy that was forgotten to no avail is made again, and forgotten again. ``later_than_s``:
-    for a demotion only those expected after this; ``forgettable``: for a copy to be forgotten only those."""
+    for a demotion only those expected after this; ``behind``: those that wait behind this segment may be
+    demoted, too; ``forgettable``: for a copy to be forgotten only those."""
     missing = wanted_bytes - device.host_free_bytes() - _coming_bytes(device)
     due = {name: after_s(session, policy, now_s) for name, session in device.sessions.items()}
     redundant = [
@@ -113,7 +128,7 @@ def clear_host(
         if missing > 0:
             missing -= _stored_bytes(session, device)
             given_up.append(Transport("forget", session, reason=reason))
-    for session in _demotions(device, policy, now_s, later_than_s):
+    for session in _demotions(device, policy, now_s, later_than_s, behind):
         if missing > 0:
             missing -= session.total_bytes
             given_up.append(Transport("demote", session, reason=reason))

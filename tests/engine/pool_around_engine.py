@@ -68,6 +68,10 @@ class PoolAroundEngine:
     def open(self, session: str) -> None:
         self.tell(memory.SessionOpened(self.now_s, session, session))
 
+    def close(self, session: str) -> None:
+        self.copies = 0
+        self.tell(engine.SessionClosed(self.now_s, session))
+
     def submit(
         self,
         job: str,

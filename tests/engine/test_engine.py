@@ -93,3 +93,54 @@ def test_a_room_that_no_device_has_is_refused() -> None:
     answers = pool.engine.handle(engine.RoomAsked(0.0, "job/0", "ann", "cpu:0", 0, 101 * MIB, 2))
     assert [type(answer) for answer in answers] == [engine.RoomRefused]
     assert "100.0 MiB" in answers[0].message  # type: ignore[union-attr]
+
+
+def test_a_later_cell_of_a_session_has_no_room_that_others_could_use() -> None:
+    """Whatever its priority, it runs after the first."""
+    pool = PoolAroundEngine(1, 100)
+    for name in ("ann", "bob", "carl"):
+        pool.open(name)
+    pool.submit("runs", "carl", seconds=5.0, mib=50)
+    pool.submit("first", "ann", seconds=1.0, mib=60)
+    pool.submit("later", "ann", seconds=1.0, mib=40, priority=jobs.Priority.CRITICAL)
+    pool.run(1.0)
+    later = pool.queue.job("later")
+    assert later is not None
+    assert (later.state, later.memory) == (jobs.JobState.RESTORING, "ask")
+    pool.submit("other", "bob", seconds=1.0, mib=40)
+    pool.run(60.0)
+    assert pool.outcomes == dict.fromkeys(("runs", "first", "later", "other"), "DONE")
+    assert pool.started_s["later"] >= pool.ended_s["first"]
+
+
+def test_no_place_is_kept_for_a_cell_that_memory_has_no_room_for() -> None:
+    """Ann's cell goes on instead of waiting at an idle device for one that cannot come in."""
+    pool = PoolAroundEngine(1, 100, host_mib=0)
+    for name in ("ann", "bob", "carl"):
+        pool.open(name)
+    pool.submit("fills", "carl", seconds=0.1, mib=70)
+    pool.run(1.0)
+    pool.submit("long", "ann", seconds=10.0, mib=10)
+    pool.run(2.0)
+    pool.submit("urgent", "bob", seconds=1.0, mib=60, priority=jobs.Priority.CRITICAL)
+    pool.run(30.0)
+    assert pool.outcomes == {"fills": "DONE", "long": "DONE"}
+    assert pool.queue.explain("urgent").endswith("it waits for one to close")
+    assert pool.stalls == []
+    pool.close("carl")
+    pool.run(40.0)
+    assert pool.outcomes["urgent"] == "DONE"
+
+
+def test_the_disk_takes_the_state_of_those_who_wait_behind() -> None:
+    """The host is full of the state of sessions whose cells wait for each other's room."""
+    pool = PoolAroundEngine(1, 130, host_mib=130, disk_mib=1000)
+    sessions = ("ann", "bob", "carl", "dora")
+    for round_number in range(3):
+        for name in sessions:
+            if not round_number:
+                pool.open(name)
+            pool.submit(f"{name}{round_number}", name, seconds=0.5, mib=60)
+        pool.run(30.0 * (round_number + 1))
+    assert len(pool.ended_s) == 3 * len(sessions)
+    assert set(pool.outcomes.values()) == {"DONE"}

@@ -3,6 +3,7 @@ start there."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pool_around_engine import PoolAroundEngine
 from djinn_lab.jobs import (
     CancelRequested,
     DeviceCordoned,
+    IllegalEvent,
     Priority,
     ReservationEnded,
     ReservationMade,
@@ -111,11 +113,23 @@ STEPS = st.lists(
 )
 
 
+TIERS = st.tuples(
+    st.sampled_from([130, 160, 260]),
+    st.sampled_from([0, 60, 150, 10_000]),
+    st.sampled_from([0, 100, 10_000]),
+    st.sampled_from([None, 100, 1000]),
+)
+"""MiB of the device, the host and the disk; MiB/s of the link. The largest session with its largest cell fits
+each device."""
+COPIES_OF_A_SESSION = 4
+"""Stored, evicted, restored and demoted, between two events of cells."""
+
+
 class Watched:
     """Steps on a pool that is looked at twice a second."""
 
-    def __init__(self, memory_mib: int) -> None:
-        self.pool = PoolAroundEngine(len(DEVICES), memory_mib)
+    def __init__(self, memory_mib: int, *tiers: int | None) -> None:
+        self.pool = PoolAroundEngine(len(DEVICES), memory_mib, *tiers)
         self.sessions = {f"{user}{number}": user for user in USERS for number in range(4)}
         for session in self.sessions:
             self.pool.open(session)
@@ -130,15 +144,22 @@ class Watched:
             self.idle_since_s = {job: since.get(job, pool.now_s) for job in pool.held_from_idle_devices}
             assert all(pool.now_s - since_s <= SOON_S for since_s in self.idle_since_s.values())
 
+    def step_unwatched(self, kind: str, *what: Any) -> None:
+        """As a user or operator does; an order that cannot be obeyed is refused."""
+        if kind == "wait":
+            self.pool.run(self.pool.now_s + what[0])
+            return
+        with suppress(IllegalEvent):
+            self.step(kind, *what)
+
     def step(self, kind: str, *what: Any) -> None:
         pool, now_s = self.pool, self.pool.now_s
         match kind:
             case "submit":
                 which, priority, seconds, mib, target = what
                 session = list(self.sessions)[which]
-                self.cells += 1
                 pool.submit(
-                    f"job{self.cells}",
+                    f"job{self.cells + 1}",
                     session,
                     account=self.sessions[session],
                     priority=priority,
@@ -146,6 +167,7 @@ class Watched:
                     mib=mib,
                     target=target,
                 )
+                self.cells += 1
             case "wait":
                 self.run(what[0])
             case "limit":
@@ -178,3 +200,29 @@ def test_no_device_idles_for_long_while_somebody_may_start(
     while len(watched.pool.ended_s) < watched.cells:
         watched.run(5.0)
         assert watched.pool.now_s < LATER_S * 2, "it does not come to an end"
+
+
+@settings(max_examples=80, deadline=None)
+@given(TIERS, STEPS)
+def test_with_little_memory_all_ends_few_copies_are_made_and_nothing_waits_for_nothing(
+    tiers: tuple[int, int, int, int | None], steps: list[tuple[Any, ...]]
+) -> None:
+    """Who waits for a session to close goes on when those that are done with their cells close."""
+    watched = Watched(*tiers)
+    pool = watched.pool
+    for step in steps:
+        watched.step_unwatched(*step)
+    for device in DEVICES:
+        watched.step_unwatched("cordon", device, False)
+    sessions = list(watched.sessions)
+    while len(pool.ended_s) < watched.cells:
+        before = len(pool.ended_s)
+        pool.run(pool.now_s + 100.0)
+        if len(pool.ended_s) == before:
+            idle = [session for session in sessions if not pool.queue.has_unfinished(session)]
+            assert idle, [pool.queue.explain(job.job) for job in pool.queue.snapshot().jobs]
+            sessions.remove(idle[0])
+            pool.close(idle[0])
+    pool.engine.validate()
+    assert pool.stalls == []
+    assert pool.copies_most <= COPIES_OF_A_SESSION * len(watched.sessions)

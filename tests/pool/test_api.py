@@ -161,8 +161,8 @@ def test_events(client: Client, shared_pool: RuntimeInfo) -> None:
     job = client.run(act("")).job
     events = api.events(after=last)
     assert [event["seq"] for event in events] == list(range(last + 1, last + 1 + len(events)))
-    submitted = [event for event in events if event["event"] == "SegmentSubmitted"]
-    assert [event["detail"]["job"] for event in submitted] == [job]
+    submitted = [event for event in events if event["event"] == "SegmentArrived"]
+    assert [event["detail"]["segment"]["job"] for event in submitted] == [job]
 
 
 def test_metrics(client: Client, shared_pool: RuntimeInfo) -> None:

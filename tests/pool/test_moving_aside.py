@@ -145,7 +145,7 @@ def test_a_cell_that_lay_in_a_killed_process_only_is_lost_and_says_so(tmp_path: 
 @pytest.mark.parametrize("how", ["cancel", "close"])
 def test_a_cell_that_moved_aside_and_is_given_up_leaves_nothing(pool: RuntimeInfo, how: str) -> None:
     program, _ = training(3 * STEPS, size=128, ballast_bytes=20 * MIB)  # still there when the other has come
-    other, _ = training(5 * STEPS)
+    other, _ = training(STEPS, ballast_bytes=8 * MIB)
     with Client(pool) as bob:
         with Client(pool) as ann:
             job = ann.submit(program)

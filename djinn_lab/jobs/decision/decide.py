@@ -108,7 +108,7 @@ class _Decision:
 
     def _pins(self) -> None:
         """Places that were kept: taken where everybody has left, else closed to others. Given up where its
-        account may not have it any more, or others have it reserved."""
+        account may not have it any more, others have it reserved, or memory has no room for it."""
         trial, cluster = self.trial, self.trial.cluster
         for pin in cluster.pins.values():
             request, members = cluster.waiting[pin.job], members_in(pin.where)
@@ -121,6 +121,9 @@ class _Decision:
             elif left and not trial.kept_from(request).isdisjoint(node for node, _ in pin.where):
                 trial.give_up(pin)
                 self._note(request, Reason.CALENDAR)
+            elif left and request.stuck:
+                trial.give_up(pin)
+                self._note(request, Reason.NOT_READY)
             elif left and request.startable and fits_at(trial.room, request.demand, pin.where):
                 trial.start(request, Placed(pin.where, {}), pinned=True)
                 self._note(request, Reason.STARTS_NOW)
