@@ -12,7 +12,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from djinn_lab import jobs, memory
-from djinn_lab.engine.commands import Anomaly, Command, RoomGranted, RoomHeld, RoomRefused, WorkLost
+from djinn_lab.engine import said
+from djinn_lab.engine.commands import Anomaly, Command, WorkLost
 from djinn_lab.engine.events import (
     ClockTicked,
     DeviceAdded,
@@ -42,6 +43,8 @@ class Engine:
         """The last event was a tick at which nothing was due."""
         self._asked: dict[str, memory.SegmentPlaced] = {}
         """By job, what its segment in flight needs."""
+        self._placed: set[str] = set()
+        """Jobs whose segment session memory knows: it is held or granted."""
         self._aside: dict[str, str] = {}
         """Jobs that moved aside, and how what they had made was lost; empty while it is there."""
         self._rooms: set[str] = set()
@@ -159,20 +162,25 @@ class Engine:
             parts_s=accounts.copy_s(2 * event.parts_bytes),
         )
         self.queue.check(segment)
-        asked = _asked(event)
-        at_home = accounts.home_of(segment.session) is not None and not segment.terms.after
-        if at_home and self.queue.first_of(segment.session) in (None, segment.job):
-            said = accounts.handle(asked)
+        asked = said.placed(event)
+        bound = accounts.home_of(segment.session) is not None and not segment.terms.after
+        first = self.queue.first_of(segment.session) in (None, segment.job)
+        if bound and first:
+            commands = accounts.handle(asked)
         else:  # whether it can ever run; it is placed when its turn comes
-            said = accounts.handle(_proposed(asked))
-        answer = next(command for command in said if _answers(command, segment.job))
-        self._of_memory.put(command for command in said if command is not answer)
+            commands = accounts.handle(said.proposed(asked))
+        answer = next(command for command in commands if said.answers(command, segment.job))
+        self._of_memory.put(command for command in commands if command is not answer)
         if isinstance(answer, memory.RefuseSegment):
             self._out.append(answer)
-            self._tell(_refused(segment, answer))
+            self._tell(said.refused(segment, answer))
         else:
             self._asked[segment.job] = asked
-            self._tell(_with_verdict(segment, answer))
+            if bound and first:
+                self._placed.add(segment.job)
+            if bound and not first:
+                segment = replace(segment, memory="line")
+            self._tell(said.with_verdict(segment, answer))
         self._of_memory.run()
 
     def _finish(self, event: jobs.SegmentFinished) -> None:
@@ -274,33 +282,39 @@ class Engine:
     def _place(self, command: jobs.PlaceSegment) -> None:
         """The queue bound the segment's session."""
         job = self.queue.job(command.job)
-        if job is not None and self.queue.first_of(job.session) == job.job:
+        if job is None or not said.asks(job):
+            return
+        if self.queue.first_of(job.session) == job.job:
             self._ask_for(job)
+        else:
+            self._tell(jobs.MemoryHeld(self._now_s, job.job, "", in_line=True, device=job.held_on))
 
     def _ask_for_first(self, session: str) -> None:
         """A session's cells run one after the other, so session memory is asked for the first of them only:
-        what a later one had would be in the way of all."""
+        room that a later one had would be in the way of all."""
         first = self.queue.first_of(session)
         job = None if first is None else self.queue.job(first)
-        if job is not None and job.memory == "ask":
+        if job is not None and job.job not in self._placed and said.asks(job):
             self._ask_for(job)
 
     def _ask_for(self, job: jobs.Job) -> None:
         """Session memory says when it may start."""
         asked = self._asked.get(job.job)
-        if asked is None or not _asks(job) or self._refuses_lost(job.job):
+        if asked is None or self._refuses_lost(job.job):
             return
         assert job.held_on is not None
         if self.accounts.device(job.held_on) is None:
             return  # it has just died; the queue hears of it next, and asks again for another one
         self._remember(memory.SegmentWithdrawn(self._now_s, job.job))
         self._bind(job.session, job.held_on)  # no other one: a mate's move may have been refused
+        self._placed.add(job.job)
         self._remember(replace(asked, at_s=self._now_s))
 
     def _bind(self, session: str, device: str) -> None:
         account = self.accounts.session(session)
         if account is not None and (account.target or account.device) != device:
             for job in self.queue.jobs_of(session):
+                self._placed.discard(job)
                 self._remember(memory.SegmentWithdrawn(self._now_s, job))
             self._remember(memory.SessionBound(self._now_s, session, device))
 
@@ -316,6 +330,7 @@ class Engine:
     def _forget(self, job: str) -> None:
         """Its segment is over."""
         self._asked.pop(job, None)
+        self._placed.discard(job)
         self._aside.pop(job, None)
 
     # -- session memory's commands -------------------------------------------------------------------------
@@ -331,7 +346,7 @@ class Engine:
         match command:
             case memory.GrantSegment() | memory.HoldSegment() | memory.RefuseSegment() | memory.MoveRefused():
                 if command.job in self._rooms:
-                    self._out.append(_of_room(command))
+                    self._out.append(said.of_room(command))
                 else:
                     self._pass_on(command)
             case memory.ValuesLost():
@@ -394,84 +409,3 @@ class Engine:
         self._out.append(lost)
         self._tell(jobs.MemoryRefused(self._now_s, job, lost.sentence))
         return True
-
-
-def _asks(job: jobs.Job) -> bool:
-    """It waits for session memory's answer; by now it may be over."""
-    asks = job.state is jobs.JobState.PREEMPTED and job.memory == "ask"
-    return asks or job.state is jobs.JobState.RESTORING
-
-
-def _asked(event: SegmentArrived) -> memory.SegmentPlaced:
-    segment = event.segment
-    return memory.SegmentPlaced(
-        at_s=event.at_s,
-        job=segment.job,
-        segment=segment.segment,
-        session=segment.session,
-        peak_bytes=event.peak_bytes,
-        rank=jobs.RANKS.get(segment.priority, len(jobs.RANKS)),
-        node=event.node,
-        op=event.op,
-        kept_bytes=event.kept_bytes,
-    )
-
-
-def _proposed(asked: memory.SegmentPlaced) -> memory.SegmentProposed:
-    return memory.SegmentProposed(
-        asked.at_s, asked.job, asked.segment, asked.session, asked.peak_bytes, asked.node, asked.op
-    )
-
-
-def _answers(command: memory.Command, job: str) -> bool:
-    kinds = (memory.AdmitSegment, memory.GrantSegment, memory.HoldSegment, memory.RefuseSegment)
-    return isinstance(command, kinds) and command.job == job
-
-
-def _with_verdict(segment: jobs.SegmentSubmitted, verdict: memory.Command) -> jobs.SegmentSubmitted:
-    """What session memory said, for the queue."""
-    match verdict:
-        case memory.GrantSegment():
-            return replace(segment, memory="granted")
-        case memory.HoldSegment(in_line=True):
-            return replace(segment, memory="line")
-        case memory.HoldSegment():
-            return replace(
-                segment,
-                memory="held",
-                memory_reason=verdict.reason,
-                memory_wait_s=verdict.estimate_s,
-                memory_room=verdict.room,
-                memory_stuck=verdict.stuck,
-                memory_closing=verdict.admission,
-            )
-        case _:
-            return segment
-
-
-def _refused(segment: jobs.SegmentSubmitted, verdict: memory.RefuseSegment) -> jobs.SegmentRefused:
-    return jobs.SegmentRefused(
-        at_s=segment.at_s,
-        job=segment.job,
-        segment=segment.segment,
-        session=segment.session,
-        user=segment.user,
-        priority=segment.priority,
-        ops_total=segment.ops_total,
-        final=segment.final,
-        message=verdict.sentence,
-    )
-
-
-def _of_room(
-    command: memory.GrantSegment | memory.HoldSegment | memory.RefuseSegment | memory.MoveRefused,
-) -> RoomGranted | RoomHeld | RoomRefused:
-    match command:
-        case memory.GrantSegment():
-            return RoomGranted(command.job)
-        case memory.HoldSegment():
-            return RoomHeld(command.job, command.reason, command.room or command.admission)
-        case memory.RefuseSegment():
-            return RoomRefused(command.job, command.message)
-        case _:
-            return RoomRefused(command.job, command.reason, stays=True)
