@@ -51,7 +51,7 @@ class PoolAroundEngine:
         self._held: dict[str, dict[str, int]] = {device: {} for device in self.devices}
         self._parked: dict[str, dict[str, int]] = {device: {} for device in self.devices}
         self._on_disk: dict[str, dict[str, int]] = {device: {} for device in self.devices}
-        self._commands: engine.InTurn[engine.Command] = engine.InTurn(self._perform)
+        self._commands: engine.InTurn[engine.Command] = engine.InTurn(self.perform)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._size = memory_mib * MIB
@@ -130,7 +130,7 @@ class PoolAroundEngine:
         self._commands.put(self.engine.handle(event))
         self._commands.run()
 
-    def _perform(self, command: engine.Command) -> None:
+    def perform(self, command: engine.Command) -> None:
         match command:
             case jobs.StartSegment():
                 self._start(command)
@@ -201,7 +201,9 @@ class PoolAroundEngine:
 
     def _add(self, device: str) -> None:
         self._gone.discard(device)
-        self.tell(engine.DeviceAdded(self.now_s, device, self._size, self._host_bytes, self._disk_bytes, 1e9))
+        link = 1e9 if self._link_mib_per_s is None else float(self._link_mib_per_s * MIB)
+        tiers = (self._host_bytes, self._disk_bytes)
+        self.tell(engine.DeviceAdded(self.now_s, device, self._size, *tiers, link))
 
     def _move_aside(self, job: str, device: str) -> None:
         running, ends_s = self.runs.get(device, ("", 0.0))

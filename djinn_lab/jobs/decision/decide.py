@@ -374,18 +374,18 @@ class _Decision:
         return placed if where == placed.where else Placed(where, {})
 
     def _waits_for_home(self, request: Request, demand: Demand, allowed: frozenset[str] | None) -> bool:
-        """Its home is busy, and will be free sooner than it could move."""
+        """Its home is busy, and will be free before moving would pay."""
         trial, home = self.trial, request.home
         assert home is not None
         node = trial.cluster.nodes.get(home)
-        if not self.policy.hold_home or request.move_s <= 0 or node is None:
+        if request.move_s <= 0 or node is None:
             return False
         if not node.ready or node.cordoned or (allowed is not None and home not in allowed):
             return False
         if trial.room.place(demand, trial.scoring, home, frozenset({home})) is not None:
             return False
         wait_s = trial.home_wait_s(home)
-        if 0 < wait_s <= request.move_s:
+        if 0 < wait_s <= self.policy.home_patience * request.move_s:
             trial.wake_by(trial.now_s + wait_s)
             return True
         return False

@@ -46,9 +46,10 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     whole pool computes in ``fair_margin_s + park_factor x park_s``, per weight. ``min_runtime_s``: so long
     nobody is preempted, where accounts set nothing else; ``preemptions_max``: so often a job is (rank 0 may
     nevertheless). ``preempt_depth``: how many kinds of waiting jobs are tried as preemptors in one
-    decision; ``victims_max``: how many jobs one may displace. ``hold_home``: wait for the home device while
-    that costs less than moving. ``energy_price_per_kwh``: in the currency of devices' prices, added to
-    those by what operators say that devices draw."""
+    decision; ``victims_max``: how many jobs one may displace. ``home_patience``: wait for the home device
+    while that takes less than so many times what moving there would, since what moves takes links and host
+    memory from others, too; 0: go wherever there is room. ``energy_price_per_kwh``: in the currency of
+    devices' prices, added to those by what operators say that devices draw."""
 
     name: str
     version: int = 1
@@ -71,7 +72,7 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     deadline_slack_s: float = 60.0
     attained_limits_s: tuple[float, ...] = ()
     unknown_s: float = 300.0
-    hold_home: bool = True
+    home_patience: float = 4.0
     scoring: str = "default"
     energy_price_per_kwh: float = 0.0
 
