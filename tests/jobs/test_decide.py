@@ -100,8 +100,8 @@ def test_decide_changes_nothing() -> None:
     assert decide(cluster, shares, POLICIES["ours"], 0.0) == plan
 
 
-def test_home_is_waited_for_while_that_is_cheaper_than_moving() -> None:
-    for move_s, expected in ((20.0, "gpu:0"), (5.0, "gpu:1")):
+def test_home_is_waited_for_until_moving_pays() -> None:
+    for move_s, expected in ((20.0, "gpu:0"), (3.0, "gpu:0"), (2.0, "gpu:1")):
         pool = DrivenPool(device_nodes(2), POLICIES["ours"])
         pool.arrive(request("busy", 0, seconds=10, home="gpu:0", move_s=1.0))
         pool.arrive(request("mine", 1, seconds=10, home="gpu:0", move_s=move_s))
