@@ -53,7 +53,10 @@ def _url(database: str) -> str:
     if "://" in database:
         return checked_url(database)
     if not Path(database).is_file():
-        raise UserError(f"There is no file {database}.", "djinn-lab pool status names the database.")
+        raise UserError(
+            f"There is no file {database}.",
+            "A pool's database is pool.sqlite3 in DJINN_RUNTIME_DIR, or in ~/.local/share/djinn-lab.",
+        )
     return sqlite_url(Path(database).absolute())
 
 

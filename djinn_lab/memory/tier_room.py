@@ -70,8 +70,8 @@ def _demotions(
     device: Device, policy: MemoryPolicy, now_s: float, later_than_s: float, behind: Segment | None
 ) -> list[Session]:
     """Sessions that the disk could take from the host, one after the other, each by the process that parked
-    it: of the idle the latest expected first, then those that wait ``behind`` this segment, the last first.
-    Their state is as far from the device there, but what it needs can be stored."""
+    it: of the idle the latest expected first, then those that wait ``behind`` this segment, the last first,
+    and at the end its own: it comes back from the disk, and who leaves for it has the host."""
     parked = [
         session
         for session in device.sessions.values()
@@ -85,8 +85,8 @@ def _demotions(
         one for due_s, _, one in sorted(idle, key=lambda one: (-one[0], one[1])) if due_s > later_than_s
     ]
     if behind is not None:
-        waiting = [(one.earliest, one) for one in parked if one.busy and one.session != behind.session]
-        later = [one for one in waiting if one[0] is not None and one[0] > behind.order]
+        waiting = [(one.earliest, one) for one in parked if one.busy]
+        later = [one for one in waiting if one[0] is not None and one[0] >= behind.order]
         chosen += [one for _, one in sorted(later, key=lambda one: one[0] or (), reverse=True)]
     found, disk_bytes = [], device.disk_free_bytes()
     for session in chosen:

@@ -180,7 +180,7 @@ def why(
         return Why(job.job, job.state, plain + by_class, None, None, quality)
     outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s, job=job.job)
     found = outlook.explain(job.job)
-    held = f"{job.memory_reason} " if job.memory_reason else ""
+    held = f"{job.memory_reason[:1].upper()}{job.memory_reason[1:]}. " if job.memory_reason else ""
     return Why(job.job, job.state, held + told(found, error) + by_class, found, snapshot.digest, quality)
 
 

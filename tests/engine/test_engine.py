@@ -144,3 +144,17 @@ def test_the_disk_takes_the_state_of_those_who_wait_behind() -> None:
         pool.run(30.0 * (round_number + 1))
     assert len(pool.ended_s) == 3 * len(sessions)
     assert set(pool.outcomes.values()) == {"DONE"}
+
+
+def test_two_sessions_change_places_though_the_host_has_room_for_one() -> None:
+    """The state of the one that comes back goes to the disk meanwhile."""
+    pool = PoolAroundEngine(1, 200, host_mib=100, disk_mib=300)
+    sessions = [f"session{number}" for number in range(4)]
+    for session in sessions:
+        pool.open(session)
+    for turn in range(3):
+        for session in sessions:
+            pool.submit(f"{session}-{turn}", session, seconds=0.1, mib=1 if turn else 55)
+            pool.run(pool.now_s + 5.0)
+    assert len(pool.ended_s) == 12
+    assert set(pool.outcomes.values()) == {"DONE"}
