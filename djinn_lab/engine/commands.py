@@ -9,7 +9,7 @@ from djinn_lab import jobs, memory
 
 
 class WorkLost(msgspec.Struct, frozen=True, tag=True):
-    """What a segment that moved aside had made is gone, and ``reason`` says how: it will be ended."""
+    """What a preempted segment had made is gone, and ``reason`` says how: it will be ended."""
 
     job: str
     reason: str
@@ -73,11 +73,7 @@ Command = (
     | jobs.Notify
     | memory.GrantSegment
     | memory.RefuseSegment
-    | memory.StoreSession
-    | memory.EvictSession
-    | memory.RestoreSession
-    | memory.DemoteSession
-    | memory.ForgetStored
+    | memory.TransferCommand
     | memory.ExpediteTransfer
     | memory.FreeSession
     | memory.DropParked

@@ -46,7 +46,7 @@ class Engine:
         self._placed: set[str] = set()
         """Jobs whose segment session memory knows: it is held or granted."""
         self._aside: dict[str, str] = {}
-        """Jobs that moved aside, and how what they had made was lost; empty while it is there."""
+        """Preempted jobs, and how what they had made was lost; empty while it is there."""
         self._rooms: set[str] = set()
         self._watch = Watch()
         self._now_s = 0.0
@@ -188,7 +188,8 @@ class Engine:
         self._forget(event.job)
         job = self.queue.job(event.job)
         assert job is not None
-        self._ask_for_first(job.session)
+        if not job.finished:  # else the end of its cell has asked
+            self._ask_for_first(job.session)
 
     def _stop(self, event: SegmentStopped) -> None:
         accounts = self.accounts
@@ -401,7 +402,7 @@ class Engine:
         return None if account is None else account.target or account.device
 
     def _refuses_lost(self, job: str) -> bool:
-        """A segment that moved aside and whose work is lost cannot go on: the queue is told so."""
+        """A preempted segment whose work is lost cannot go on: the queue is told so."""
         reason = self._aside.get(job)
         if not reason:
             return False

@@ -10,14 +10,6 @@ from djinn_lab.engine.commands import Command, WorkStalled
 
 STALLED_AFTER_S = 5.0
 
-_COPIES = (
-    memory.StoreSession,
-    memory.EvictSession,
-    memory.RestoreSession,
-    memory.DemoteSession,
-    memory.ForgetStored,
-)
-
 
 class Stall(msgspec.Struct, frozen=True):
     """``since_s``: when something last happened. ``job``: one of those that could run on ``device``;
@@ -42,7 +34,7 @@ class Watch:
         self._since_s, self.stall = now_s, None
         for command in commands:
             match command:
-                case _ if isinstance(command, _COPIES):
+                case _ if isinstance(command, memory.TransferCommand):
                     self._copies[command.transfer] = command.device, command.session
                 case memory.FreeSession():
                     self._forget(session=command.session)

@@ -259,8 +259,8 @@ class HoldSegment(msgspec.Struct, frozen=True, tag=True):
     """It waits; ``reason`` is one sentence with numbers, for its owner. Sent again when that changes.
     ``estimate_s``: of the wait, None when unknown. ``admission``: it waits for others to leave, not for a
     copy. ``in_line``: its state is there, and room is kept only for those whose turn is near. ``room``: it
-    waits for cells that run, and would have room if they moved aside. ``stuck``: nothing is under way that
-    brings it room, nor would anybody's moving aside: it waits for cells to end or sessions to close."""
+    waits for cells that run, and would have room if they were preempted. ``stuck``: nothing is under way
+    that brings it room, nor would a preemption: it waits for cells to end or sessions to close."""
 
     job: str
     segment: int
@@ -307,6 +307,10 @@ class ForgetStored(msgspec.Struct, frozen=True, tag=True):
     transfer: int
     session: str
     device: str
+
+
+TransferCommand = StoreSession | EvictSession | RestoreSession | DemoteSession | ForgetStored
+"""Those that begin a transfer."""
 
 
 class ExpediteTransfer(msgspec.Struct, frozen=True, tag=True):
@@ -365,11 +369,7 @@ Command = (
     | RefuseSegment
     | GrantSegment
     | HoldSegment
-    | StoreSession
-    | EvictSession
-    | RestoreSession
-    | DemoteSession
-    | ForgetStored
+    | TransferCommand
     | ExpediteTransfer
     | FreeSession
     | DropParked

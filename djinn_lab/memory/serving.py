@@ -28,8 +28,8 @@ FAILURES_MAX = 3
 class _Room:
     """``free_bytes``: now, less what those before have claimed; ``coming_bytes``: with what is leaving, too.
     ``host``: room for stores. ``taken``: victims of those before. ``exhausted``: somebody before found too
-    little, so that nobody later need look; ``running``: what running cells have would do; ``full``: until
-    somebody closes; ``stuck``: nothing is under way that would help."""
+    little, so that no later one is looked at; ``running``: what running cells have would do; ``full``: until
+    a session closes; ``stuck``: nothing is under way that would help."""
 
     free_bytes: int
     coming_bytes: int
@@ -233,11 +233,11 @@ def _make_room(
     elif leased:
         yield from _hold(segment, "leased", _short_of(device, needed, room, "others only just finished"))
     else:
-        yield from _stuck(segment, session, device, now_s, room, needed)
+        yield from _stuck(segment, session, device, now_s, room, host, needed)
 
 
 def _would_free(device: Device, host: HostRoom) -> int:
-    """Bytes, if the cells that have room here moved aside, and those of their sessions left that can."""
+    """Bytes, if the cells that have room here were preempted, and those of their sessions left that can."""
     freed = 0
     for segment in device.granted.values():
         here = device.session_bytes.get(segment.session, 0)
@@ -284,12 +284,17 @@ def send_off(
 
 
 def _stuck(
-    segment: Segment, session: Session, device: Device, now_s: float, room: _Room, needed: int
+    segment: Segment,
+    session: Session,
+    device: Device,
+    now_s: float,
+    room: _Room,
+    host: HostRoom,
+    needed: int,
 ) -> Iterator[Suggestion]:
-    """Nobody can leave. Somebody will end or arrive, or else it runs with what there is."""
+    """No session can leave. A cell will end or a copy arrive, or else it runs with what there is."""
     if device.granted:
-        assert room.host is not None
-        room.running = _would_free(device, room.host) >= -room.coming_bytes
+        room.running = _would_free(device, host) >= -room.coming_bytes
         room.stuck, running = not room.running, len(device.granted)
         what = f"it waits for {running} running {'cell' if running == 1 else 'cells'} to end"
         if segment.job:

@@ -89,7 +89,8 @@ class Intake:
             session.send(answers.failed(submit, answers.refused(refusal)))
             return
         need_bytes = self._ledger.accounts.session_bytes(session.session) + inspected.footprint.peak_bytes
-        if commands and isinstance(verdict := commands[0], memory.RefuseSegment):
+        verdict = _turned_away(commands, submit.job)
+        if verdict is not None:
             reason = answers.never_fits(verdict)
             record = self._answer_refused(session, submit, inspected.ops, reason, commands)
             self._books.took(record, Use(0.0, need_bytes, record.cell))
@@ -256,3 +257,11 @@ class Intake:
     def unpin_query(self, session: Session) -> None:
         self._blobs.unpin(session.pins)
         session.pins.clear()
+
+
+def _turned_away(commands: Sequence[engine.Command], job: str) -> memory.RefuseSegment | None:
+    """Why the segment was not let in. One that was, and is refused on the device that it was bound to, is
+    answered by its EndSegment."""
+    if any(isinstance(one, jobs.EndSegment) and one.job == job for one in commands):
+        return None
+    return next((one for one in commands if isinstance(one, memory.RefuseSegment) and one.job == job), None)

@@ -57,14 +57,7 @@ class Releases:
         return [*self.answered.pop(session, ()), *waiting]
 
 
-Transfer = (
-    memory.StoreSession
-    | memory.EvictSession
-    | memory.RestoreSession
-    | memory.DemoteSession
-    | memory.ForgetStored
-    | memory.ExpediteTransfer
-)
+Transfer = memory.TransferCommand | memory.ExpediteTransfer
 
 
 class Residence:

@@ -15,14 +15,6 @@ OPS = 10
 TICK_S = 0.25
 COPY_S = 0.01
 
-Copy = (
-    memory.StoreSession
-    | memory.EvictSession
-    | memory.RestoreSession
-    | memory.DemoteSession
-    | memory.ForgetStored
-)
-
 
 class PoolAroundEngine:
     """``started_s``, ``ended_s``: by job. ``runs``: by device, which job, and until when it would.
@@ -151,7 +143,7 @@ class PoolAroundEngine:
                 for tier in (self._held, self._parked, self._on_disk):
                     tier[command.device].pop(command.session, None)
                 self._report(command.device)
-            case _ if isinstance(command, Copy):
+            case _ if isinstance(command, memory.TransferCommand):
                 self.copies += 1
                 self.copies_most = max(self.copies_most, self.copies)
                 life = self._lives[command.device]
@@ -241,13 +233,13 @@ class PoolAroundEngine:
 
     # -- copies --------------------------------------------------------------------------------------------
 
-    def _copy_s(self, command: Copy) -> float:
+    def _copy_s(self, command: memory.TransferCommand) -> float:
         if self._link_mib_per_s is None or isinstance(command, memory.EvictSession | memory.ForgetStored):
             return COPY_S
         nbytes = self.engine.accounts.session_bytes(command.session)
         return COPY_S + nbytes / MIB / self._link_mib_per_s
 
-    def _copied(self, command: Copy, life: int) -> None:
+    def _copied(self, command: memory.TransferCommand, life: int) -> None:
         device, session = command.device, command.session
         if life != self._lives[device]:
             return

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from pool_around_engine import Copy, PoolAroundEngine
+from pool_around_engine import PoolAroundEngine
 
-from djinn_lab import engine
+from djinn_lab import engine, memory
 
 STATE_MIB, CELL_S = 33, 0.3
 
@@ -20,7 +20,7 @@ class CountedPool(PoolAroundEngine):
         super().__init__(2, memory_mib, host_mib=4000, link_mib_per_s=link_mib_per_s)
 
     def perform(self, command: engine.Command) -> None:
-        if isinstance(command, Copy):
+        if isinstance(command, memory.TransferCommand):
             self.kinds[type(command).__name__] += 1
         super().perform(command)
 

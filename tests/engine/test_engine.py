@@ -158,3 +158,17 @@ def test_two_sessions_change_places_though_the_host_has_room_for_one() -> None:
             pool.run(pool.now_s + 5.0)
     assert len(pool.ended_s) == 12
     assert set(pool.outcomes.values()) == {"DONE"}
+
+
+def test_a_cell_that_was_let_in_and_does_not_fit_its_device_is_answered_by_its_end() -> None:
+    """The larger device could have had it; it was bound to the smaller one."""
+    core = engine.Engine()
+    for device, mib in (("cpu:0", 10), ("cpu:1", 100)):
+        core.handle(engine.DeviceAdded(0.0, device, mib * MIB))
+    core.handle(memory.SessionOpened(0.0, "ann", "ann"))
+    segment = jobs.SegmentSubmitted(0.0, "big", 0, "ann", "ann", "NORMAL", 1, True, wish="cpu:0")
+    commands = core.handle(engine.SegmentArrived(0.0, segment, 50 * MIB))
+    kinds = [type(command) for command in commands]
+    assert memory.RefuseSegment in kinds
+    assert jobs.EndSegment in kinds
+    core.validate()
