@@ -41,6 +41,11 @@ from djinn_lab.units import format_bytes
 ADVICE = "Use smaller batches or tensors, or run on a pool whose devices have more memory."
 
 
+FULL_S = 1.0
+"""A tier that refused a copy for want of room is taken to be full for this long, unless something is freed
+there: what it had no room for in one piece may fit later, and less may fit now."""
+
+
 class MemoryAccounts:
     """What every session holds, where, and who may run. One instance is driven by one thread."""
 
@@ -209,6 +214,8 @@ class MemoryAccounts:
     def _tick(self) -> None:
         tables = self._tables
         for device in list(tables.devices.values()):
+            if tables.now_s - device.full_s >= FULL_S:
+                device.host_full = device.disk_full = device.device_full = False
             self._plan(device)
 
     # -- segments ------------------------------------------------------------------------------------------

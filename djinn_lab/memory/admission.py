@@ -5,10 +5,12 @@ the reason; those that are in are never held for it."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.records import Device, Segment, Session
+from djinn_lab.memory.states import Connection
 from djinn_lab.memory.suggestions import Hold
 from djinn_lab.units import format_bytes
 
@@ -122,21 +124,47 @@ def guess_bytes(segment: Segment, user: str, lore: AdmissionLore) -> int:
     return max(segment.kept_bytes, lore.grown_bytes(user, segment.kept_bytes))
 
 
-def committed_bytes(device: Device, lore: AdmissionLore) -> int:
-    """What the sessions of a device hold and are expected to."""
-    return device.shared_bytes + sum(_commitment(session, lore) for session in device.sessions.values())
+def wait_for_close(device: Device) -> str:
+    """What a segment waits for that only a closed session would help, and which of them may be closed."""
+    abandoned = sum(
+        session.connection is Connection.DETACHED and session.total_bytes > 0
+        for session in device.sessions.values()
+    )
+    if not abandoned:
+        return "it waits for one to close"
+    return f"it waits for one to close, and {abandoned} without a client can be: djinn-lab close"
 
 
-def _commitment(session: Session, lore: AdmissionLore | None) -> int:
+def can_exchange(device: Device, sizes: Iterable[int]) -> bool:
+    """Whether the device and the tiers below hold sessions of these sizes, each in one of them, and one more
+    place of the largest that can move: two sessions that are to change places need an empty one. First fit,
+    the largest first."""
+    falling = sorted(sizes, reverse=True)
+    largest = next((nbytes for nbytes in falling if nbytes <= device.host_bytes), 0)
+    free = [device.memory_bytes - device.shared_bytes, device.host_bytes, device.disk_bytes]
+    if sum(falling) <= free[0]:
+        return True
+    for nbytes in sorted([*falling, largest], reverse=True):
+        tier = next((tier for tier, free_bytes in enumerate(free) if nbytes <= free_bytes), None)
+        if tier is None:
+            return False
+        free[tier] -= nbytes
+    return True
+
+
+def _expected_bytes(session: Session, lore: AdmissionLore) -> int:
+    """What it holds, or will hold between two cells."""
     nbytes = session.total_bytes + session.rebuild_bytes
-    for segment in session.segments.values():
-        if segment.granted:
-            nbytes = max(nbytes, segment.base_bytes + segment.peak_bytes)
-    if lore is not None and nbytes and session.cells < SETTLED_CELLS:
-        first_bytes = session.first_bytes
-        grown = lore.grown_bytes(session.user, first_bytes) if first_bytes else session.guess_bytes
-        nbytes = max(nbytes, grown)
-    return nbytes
+    if nbytes == 0 or session.cells >= SETTLED_CELLS:
+        return nbytes
+    first_bytes = session.first_bytes
+    grown = lore.grown_bytes(session.user, first_bytes) if first_bytes else session.guess_bytes
+    return max(nbytes, grown)
+
+
+def _granted_bytes(session: Session) -> int:
+    granted = [one.base_bytes + one.peak_bytes for one in session.segments.values() if one.granted]
+    return max(granted, default=0)
 
 
 class Gate:
@@ -150,6 +178,7 @@ class Gate:
         self._now_s = now_s
         self._ahead = 0
         self._committed = 0
+        self._expected: list[int] = []
         self._counted: int | None = None
 
     def hold(self, segment: Segment) -> Hold | None:
@@ -160,27 +189,44 @@ class Gate:
         if self._ahead and segment.told == told:
             self._ahead += 1
             return Hold(segment, told, segment.reason, segment.estimate_s, admission=True, stuck=True)
-        limit_bytes = int(self._share * self._device.capacity_bytes)
         if self._counted != len(self._device.granted):  # in a plan nothing else changes what is committed
-            self._committed = committed_bytes(self._device, self._lore)
-            self._counted = len(self._device.granted)
-        committed = self._committed
-        wanted = guess_bytes(segment, self._device.sessions[segment.session].user, self._lore)
-        alone = committed == self._device.shared_bytes
-        if alone or (not self._ahead and committed + wanted <= limit_bytes):
+            self._count()
+        reason = self._objection(segment)
+        if not self._ahead and not reason:
             return None
         self._ahead += 1
         every_s = self._lore.closing_every_s(self._now_s)
         estimate_s = None if every_s is None else every_s * self._ahead
-        reason = _full(committed, limit_bytes, wanted, self._device)
+        reason = f"memory is full: {reason or 'others wait before it'}; {wait_for_close(self._device)}"
         return Hold(segment, told, reason, estimate_s, admission=True, stuck=True)
 
+    def _ends_exchange(self, keeps: int) -> bool:
+        """Sessions can change places as long as this one stays outside."""
+        expected, device = self._expected, self._device
+        return not can_exchange(device, [*expected, keeps]) and can_exchange(device, expected)
 
-def _full(committed: int, limit_bytes: int, wanted: int, device: Device) -> str:
-    inside = sum(_commitment(session, None) > 0 for session in device.sessions.values())
-    where = "on the device and the host" if device.host_bytes else "on the device"
-    return (
-        f"memory is full: {inside} sessions hold or expect {format_bytes(committed)} of the"
-        f" {format_bytes(limit_bytes)} that may be given away {where}, and this one needs"
-        f" {format_bytes(wanted)}; it waits for one to close"
-    )
+    def _count(self) -> None:
+        self._counted = len(self._device.granted)
+        sessions = self._device.sessions.values()
+        self._expected = [_expected_bytes(session, self._lore) for session in sessions]
+        granted = [_granted_bytes(session) for session in sessions]
+        self._committed = self._device.shared_bytes + sum(map(max, self._expected, granted))
+
+    def _objection(self, segment: Segment) -> str:
+        """Empty for none. A session that would be alone has none against it."""
+        device, committed = self._device, self._committed
+        wanted = guess_bytes(segment, device.sessions[segment.session].user, self._lore)
+        if committed == device.shared_bytes:
+            return ""
+        limit_bytes = int((self._share or 1.0) * device.capacity_bytes)
+        where = f"on {device.device}{' and the host' if device.host_bytes else ''}"
+        inside = sum(nbytes > 0 for nbytes in self._expected)
+        held = f"{inside} sessions hold or expect {format_bytes(committed)} of"
+        needs = f"and this one needs {format_bytes(wanted)}"
+        if committed + wanted > limit_bytes:
+            return f"{held} the {format_bytes(limit_bytes)} that may be given away {where}, {needs}"
+        keeps = wanted if segment.kept_bytes is not None else 0
+        if device.host_bytes and self._ends_exchange(keeps):
+            capacity = format_bytes(device.capacity_bytes)
+            return f"{held} {capacity} {where}, {needs}, which leaves no room to exchange sessions"
+        return ""

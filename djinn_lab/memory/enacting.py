@@ -79,6 +79,7 @@ def grant(tables: Tables, segment: Segment) -> None:
         _woke(tables, session, segment, device)
     session.wish_s = session.ready_s = None
     session.prefetched = False
+    session.settled_until_s = 0.0
     tables.out.append(GrantSegment(segment.job, segment.segment, waited_s))
 
 
@@ -226,6 +227,9 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
             statistics.came_back(session.session)
             session.unstored_bytes = session.ready_bytes = 0
             session.prefetched = transfer.prefetch
+            if session.busy:
+                stays_s = tables.policy.residency_copies * (tables.now_s - transfer.begun_s)
+                session.settled_until_s = tables.now_s + stays_s
             if session.wish_s is not None and session.ready_s is None:
                 session.ready_s = tables.now_s
             moving.arrived(tables, session)
@@ -285,6 +289,8 @@ def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
     device.host_full |= event.full == "host"
     device.disk_full |= event.full == "disk"
     device.device_full |= event.full == "device"
+    if event.full is not None:
+        device.full_s = tables.now_s
     session.failures += 1
     session.retry_s = tables.now_s + RETRY_S * 2 ** min(session.failures - 1, 6)
     if session.target is not None and session.busy and transfer.kind in ("store", "evict"):

@@ -23,13 +23,15 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     ``trust_estimates``: what is signalled is exact (the oracle).
 
     ``lease_restores``: a session stays for this many times its own restore after it went idle, at least
-    ``lease_s_min`` and at most ``lease_s_max``. ``displacement``: a prefetch may take the room of a session
-    that is expected this many times later. ``settle_s``: an idle session is copied in advance after this
-    long, at once where half of the device is in use. ``just_in_time_s``: how long before the expected
-    moment that kind of prefetch begins. ``wish_s``: how long a COMPUTE or SOON signal counts without a
-    cell. ``headroom``: the part of a device that prefetches leave free for the cells of those who are
-    there. ``ready_ahead``: segments that room is kept for besides those that run; the others of a device's
-    line wait, the next ``restore_ahead`` of them with their state on the device or on its way there."""
+    ``lease_s_min`` and at most ``lease_s_max``. ``residency_copies``: state that was restored for a waiting
+    cell stays until that ran, at most for this many times its copy. ``displacement``: a prefetch may take the
+    room of a session that is expected this many times later. ``settle_s``: an idle session is copied in
+    advance after this long, at once where half of the device is in use. ``just_in_time_s``: how long before
+    the expected moment that kind of prefetch begins. ``wish_s``: how long a COMPUTE or SOON signal counts
+    without a cell. ``headroom``: the part of a device that prefetches leave free for the cells of those who
+    are there. ``ready_ahead``: segments that room is kept for besides those that run; the others of a
+    device's line wait, the next ``restore_ahead`` of them with their state on the device or on its way
+    there."""
 
     name: str
     moves: bool = True
@@ -43,6 +45,7 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     lease_restores: float = 2.0
     lease_s_min: float = 0.02
     lease_s_max: float = 2.0
+    residency_copies: float = 10.0
     settle_s: float = 0.25
     displacement: float = 1.3
     just_in_time_s: float = 0.25
@@ -61,6 +64,7 @@ _REACTIVE = MemoryPolicy(
     admission_share=None,
     lease_restores=0.0,
     lease_s_min=0.0,
+    residency_copies=0.0,
 )
 
 POLICIES: Mapping[str, MemoryPolicy] = {

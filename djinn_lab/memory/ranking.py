@@ -101,7 +101,9 @@ def victim_kind(session: Session, policy: MemoryPolicy, now_s: float, behind: Se
         later = behind is not None and all(
             not segment.granted and segment.order > behind.order for segment in session.segments.values()
         )
-        return HELD if later and behind is not None and behind.session != session.session else None
+        if behind is None or not later or behind.session == session.session:
+            return None
+        return None if settled(session, now_s, behind) else HELD
     if session.idle(now_s, policy.wish_s):
         leased_until_s = session.leased_until_s
         if leased_until_s is None or now_s >= leased_until_s:
@@ -112,6 +114,13 @@ def victim_kind(session: Session, policy: MemoryPolicy, now_s: float, behind: Se
                 return IDLE
         return LEASED
     return IN_CELL if session.cell else SOON
+
+
+def settled(session: Session, now_s: float, behind: Segment | None = None) -> bool:
+    """It was brought back for a cell that has not run since. ``behind``: and stays for such a segment."""
+    if now_s >= session.settled_until_s or not session.resident:
+        return False
+    return behind is None or any(segment.rank <= behind.rank for segment in session.segments.values())
 
 
 def _worth(victim: Victim, device: Device) -> float:

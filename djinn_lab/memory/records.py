@@ -72,16 +72,17 @@ class Session:
     """``total_bytes``: its state, wherever it is; ``first_bytes``: after its first cell. ``unstored_bytes``,
     ``ready_bytes``: as last reported, of a session on the device. ``cell``: one is under way. ``wish_s``:
     since when it wants to compute, None once it does. ``announced_s``, ``announced_at_s``: the last estimate
-    and when it was given. ``prefetched``: brought back unasked and not used since. ``job``: of the last
-    segment, and when the first of it was placed. ``weight_bytes``: of weights that it looked at together with
-    others. ``recoverable``: another
-    process could bring back what it holds. ``retry_s``: no transfer before, after one failed. ``gap``,
-    ``due_s``: what is expected of its gap, and for when, as computed for ``due_bucket``. ``said_s``: when it
-    last announced to compute. ``teaches``: the gap that it is in is one. ``target``: the device that it is
-    bound for, while its state still lies at ``device``. ``keeper``: the device, alive, whose process holds
-    what is parked. ``passing``: as in :class:`~djinn_lab.memory.messages.SessionOpened`. ``copied_at``,
-    ``fetched_at``: ``changes`` of its device when it was last copied in advance, and brought back unasked.
-    ``cleared_at``, ``cleared``: those when it was last copied to make room, and how often since."""
+    and when it was given. ``prefetched``: brought back unasked and not used since. ``settled_until_s``:
+    brought back for a cell, it stays until that ran, at most so long. ``job``: of the last segment, and when
+    the first of it was placed. ``weight_bytes``: of weights that it looked at together with others.
+    ``recoverable``: another process could bring back what it holds. ``retry_s``: no transfer before, after
+    one failed. ``gap``, ``due_s``: what is expected of its gap, and for when, as computed for ``due_bucket``.
+    ``said_s``: when it last announced to compute. ``teaches``: the gap that it is in is one. ``target``: the
+    device that it is bound for, while its state still lies at ``device``. ``keeper``: the device, alive,
+    whose process holds what is parked. ``passing``: as in :class:`~djinn_lab.memory.messages.SessionOpened`.
+    ``copied_at``, ``fetched_at``: ``changes`` of its device when it was last copied in advance, and brought
+    back unasked. ``cleared_at``, ``cleared``: those when it was last copied to make room, and how often
+    since."""
 
     session: str
     user: str
@@ -109,6 +110,7 @@ class Session:
     passing: bool = False
     idle_since_s: float | None = None
     leased_until_s: float | None = None
+    settled_until_s: float = 0.0
     announced_s: float | None = None
     announced_at_s: float = 0.0
     deferred: tuple[float, float | None] | None = None
@@ -164,7 +166,8 @@ class Session:
 
 @dataclass(slots=True, eq=False)
 class Device:
-    """``host_full``, ``disk_full``, ``device_full``: a transfer failed for it; nothing was freed since.
+    """``host_full``, ``disk_full``, ``device_full``: a transfer failed for it, the last at ``full_s``, and
+    nothing was freed since.
     ``usual_peak_bytes``: of the last segments, a moving average. ``line``: jobs that the queue named last,
     with their places. ``changes``: events of users and cells on this device so far. Between two of them no
     session is written through twice or prefetched twice, and a copy made for an eviction is forgotten at most
@@ -193,6 +196,7 @@ class Device:
     host_full: bool = False
     disk_full: bool = False
     device_full: bool = False
+    full_s: float = 0.0
     slots: int = 1
     usual_peak_bytes: float = 0.0
     line: dict[str, int] = field(default_factory=dict)

@@ -42,7 +42,7 @@ def take(tables: Tables, event: MemoryReported) -> list[Device]:
     device.host_used_bytes, device.disk_used_bytes = event.host_bytes, event.disk_bytes
     after = (holding, event.kv_bytes, event.unstored_bytes, event.ready_bytes, event.weight_bytes)
     concerned = [device]
-    for name in _changed(before, after):
+    for name in sorted(_changed(before, after)):
         session = device.sessions.get(name)
         if session is not None:
             tables.sync(session, device)

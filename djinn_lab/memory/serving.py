@@ -13,7 +13,7 @@ from djinn_lab.memory.admission import AdmissionLore
 from djinn_lab.memory.costs import may_rebuild
 from djinn_lab.memory.moving import send_over
 from djinn_lab.memory.policy import MemoryPolicy
-from djinn_lab.memory.ranking import IDLE, LEASED, Victim, fewest, victims
+from djinn_lab.memory.ranking import IDLE, LEASED, Victim, fewest, settled, victims
 from djinn_lab.memory.records import FIRST, LAST, Device, Segment, Session
 from djinn_lab.memory.states import Phase
 from djinn_lab.memory.suggestions import Grant, Hold, Hurry, Refuse, Suggestion, Transport
@@ -51,7 +51,7 @@ def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: floa
     room = _Room(free_bytes, free_bytes + device.leaving_bytes())
     gate = admission.Gate(device, policy, lore, now_s)
     near, far = 0, False
-    for segment in list(device.waiting):
+    for segment in sorted(device.waiting, key=lambda one: not settled(device.sessions[one.session], now_s)):
         session = device.sessions[segment.session]
         if far and segment.line_since_s is not None and session.target is None:
             continue  # who stands behind one whose turn is far knows that his is, too
@@ -293,8 +293,13 @@ def _stuck(
     needed: int,
 ) -> Iterator[Suggestion]:
     """No session can leave. A cell will end or a copy arrive, or else it runs with what there is."""
-    if device.granted:
-        room.running = _would_free(device, host) >= -room.coming_bytes
+    others = [
+        other
+        for other in device.sessions.values()
+        if other is not session and device.session_bytes.get(other.session, 0) > 0
+    ]
+    room.running = bool(device.granted) and _would_free(device, host) >= -room.coming_bytes
+    if device.granted and (room.running or not _closing_helps(others, device)):
         room.stuck, running = not room.running, len(device.granted)
         what = f"it waits for {running} running {'cell' if running == 1 else 'cells'} to end"
         if segment.job:
@@ -305,11 +310,6 @@ def _stuck(
     if device.moving:
         yield from _hold(segment, "copies", _short_of(device, needed, room, "copies are under way"))
         return
-    others = [
-        other
-        for other in device.sessions.values()
-        if other is not session and device.session_bytes.get(other.session, 0) > 0
-    ]
     if any(other.retry_s > now_s and other.failures < FAILURES_MAX for other in others):
         yield from _hold(
             segment, "retry", _short_of(device, needed, room, "a copy failed and is tried again")
@@ -323,16 +323,24 @@ def _stuck(
     yield from _anyway(segment, session, now_s)
 
 
+def _closing_helps(others: list[Session], device: Device) -> bool:
+    """More than the end of those that run: nothing is on its way out, and some that do not run stay."""
+    waiting = [other for other in others if not any(one.granted for one in other.segments.values())]
+    return device.tiers and not device.moving and bool(waiting)
+
+
 def _full(segment: Segment, device: Device, room: _Room, needed: int) -> Iterator[Suggestion]:
-    """Whoever closes makes room. Where everybody waits nobody will, and the last to come has to go."""
+    """A session that closes makes room. Where all that hold something wait none will, and the last of them
+    has to go."""
     holders = [session for session in device.sessions.values() if session.total_bytes > 0]
-    if all(holder.busy for holder in holders):
-        last = device.waiting[-1]
-        yield _out_of_memory(last, device, needed, room.free_bytes + needed)
+    if not device.granted and all(holder.busy for holder in holders):
+        last = [one for one in device.waiting if device.sessions[one.session].total_bytes > 0][-1]
+        whole = needed_bytes(device.sessions[last.session], last, device)
+        yield _out_of_memory(last, device, whole, device.free_bytes())
         if last is segment:
             return
     room.full = room.stuck = True
-    what = f"{len(holders)} sessions fill the device and the tiers below; it waits for one to close"
+    what = f"{len(holders)} sessions fill the device and the tiers below; {admission.wait_for_close(device)}"
     yield Hold(segment, "full", _short_of(device, needed, room, what), admission=True, stuck=True)
     room.claim(-needed)
 

@@ -323,6 +323,7 @@ class Copies:
                 store.hold(piece)
             nbytes = sum(piece.nbytes for piece in held.values())
             file = store.reserve_file(f"session-{os.getpid()}-{transfer}.pieces", nbytes) if held else None
+        kept = False  # from then on the last of its pieces removes the file
         try:
             if held and file is None:
                 raise TransferProblem(
@@ -337,10 +338,11 @@ class Copies:
                 if values.closed or values.parked is not parked or values.state != "parked":
                     raise SessionGone
                 self._now_in_file(parked, file, offsets)
+                kept = file is not None and file.pieces > 0
                 copied.manifest = self._parked_manifest(name, parked)
         finally:
             with fences.lock:
-                if file is not None and not file.pieces:
+                if file is not None and not kept:
                     store.remove_file(file)
                 for piece in held.values():
                     store.drop(piece)

@@ -212,6 +212,7 @@ class PoolAroundEngine:
         session, held = arrived.segment.session, self._held[device]
         held[session] = max(arrived.peak_bytes, held.get(session, 0))
         self._parked[device].pop(session, None)  # it holds what is not stored
+        self._on_disk[device].pop(session, None)
         self._report(device, job)
 
     def _report(self, device: str, job: str | None = None) -> None:

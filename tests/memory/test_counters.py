@@ -199,7 +199,7 @@ def test_failures_mismatches_and_losses() -> None:
 
 
 def test_admission_waits() -> None:
-    pool = Pool(host=1000)
+    pool = Pool(host=1300)
     pool.open("a", 600)
     pool.settle()
     pool.tick(10.0)
@@ -207,7 +207,7 @@ def test_admission_waits() -> None:
     pool.open("b", 600)
     pool.tick(10.0)
     pool.settle()
-    pool.open("c", 700)
+    pool.open("c", 1000)
     (held,) = pool.accounts.snapshot().held
     assert held.admission
     assert "memory is full" in held.reason

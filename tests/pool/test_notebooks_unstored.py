@@ -67,6 +67,8 @@ def test_a_start_and_an_end_that_could_not_be_stored_are_stored_later_by_themsel
         await until_state(store, "nb1", "DONE")
         executed = json.loads(await service.executed("nb1") or b"")
         assert "".join(executed["cells"][0]["outputs"][0]["text"]) == "1\n"
+        while len(told(caplog)) < 4:
+            await asyncio.sleep(0.02)
 
     served(tmp_path, test)
     failed, over, failed_again, over_again = told(caplog)
