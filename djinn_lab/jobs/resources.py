@@ -136,9 +136,10 @@ class ResourceHistory:
         self._new_uses: dict[str, None] = {}
         self._newly_compared: set[str] = set()
 
-    def foretell(self, program: str, device_s: float | None, peak_bytes: int) -> Foretold:
-        """``device_s`` and ``peak_bytes``: as its graph says."""
-        known = self._uses.get(program)
+    def foretell(self, program: str | None, device_s: float | None, peak_bytes: int) -> Foretold:
+        """``program``: None for one that cannot be told from others. ``device_s`` and ``peak_bytes``: as its
+        graph says."""
+        known = None if program is None else self._uses.get(program)
         if known:
             return from_runs(known, self._compared["runs"].error)
         return Foretold(device_s, peak_bytes, error=self.graph_error)

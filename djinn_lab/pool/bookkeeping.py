@@ -108,9 +108,11 @@ class Bookkeeper:
         self._store.put(timings_row(done.job, done.segment, timings))
 
     def foretell(self, record: JobRecord, flight: RunningSegment) -> None:
-        """What a new cell is likely to take."""
-        code = sha256(_below_magic(record.code).encode(errors="replace"))
-        record.program = (code.digest() + (flight.key or b"")).hex()
+        """What a new cell is likely to take. One without code that begins with a read is like every other
+        one of which no more is known: it has no earlier runs, and is none."""
+        if record.code or record.ops_total:
+            code = sha256(_below_magic(record.code).encode(errors="replace"))
+            record.program = (code.digest() + (flight.key or b"")).hex()
         record.foretold = self.resources.foretell(record.program, record.predicted_s, flight.need_bytes)
 
     def took(self, record: JobRecord, use: Use) -> None:

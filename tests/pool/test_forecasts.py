@@ -62,6 +62,21 @@ def test_the_next_pool_goes_on_with_what_this_one_learnt(tmp_path: Path) -> None
         assert 0.9 * 2**24 <= foretold["peak_bytes"] <= 1.2 * 2**24
 
 
+def test_a_cell_that_begins_with_a_read_teaches_nothing_about_other_reads(pool: PoolUnderTest) -> None:
+    with pool.session() as session:
+        with session.capture("small"):
+            y, z = torch.ones(3) * 2, torch.ones(3) * 3
+        with session.capture("heavy"):
+            assert y.tolist() == [2.0, 2.0, 2.0]  # a segment without an op, before all others
+            heavy = (torch.ones(2**21) + 1).sum()
+        assert heavy.item() == 2**22
+        with session.capture("read") as cell:
+            assert z.tolist() == [3.0, 3.0, 3.0]
+        foretold = pool.rest.job(str(cell.report.job))["foretold"]
+    assert foretold["runs"] == 0
+    assert foretold["peak_bytes"] < 2**20
+
+
 def test_why_tells_what_a_running_cell_is_likely_to_take(pool: PoolUnderTest) -> None:
     told: list[str] = []
 
