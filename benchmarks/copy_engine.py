@@ -15,13 +15,13 @@ import torch
 from benchmarks.bench import Bench
 from benchmarks.decode_programs import Decoder
 from benchmarks.figures import OURS, Figure, Goal, figure
+from djinn_lab.protocol import worker as messages
+from djinn_lab.protocol.worker import TransferDone, TransferFailed
 from djinn_lab.srg.program import Program, encode_program
-from djinn_lab.worker import messages
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.link import CpuLink
-from djinn_lab.worker.messages import TransferDone, TransferFailed
 from djinn_lab.worker.pieces import PieceStore
 from djinn_lab.worker.process import memory_report
 from djinn_lab.worker.tier_service import Message, TierService

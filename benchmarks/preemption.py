@@ -19,6 +19,7 @@ import torch
 from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, Goal, figure
 from benchmarks.samples import Summary
+from djinn_lab.protocol import worker as messages
 from djinn_lab.srg.program import (
     NodeRecord,
     Program,
@@ -30,7 +31,6 @@ from djinn_lab.srg.program import (
     TensorMeta,
     encode_program,
 )
-from djinn_lab.worker import messages
 from djinn_lab.worker.framing import receive_frame, send_frame
 
 NAME = "preemption"

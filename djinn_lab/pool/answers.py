@@ -12,7 +12,7 @@ from djinn_lab.memory import RefuseSegment
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.records import RunningSegment
 from djinn_lab.protocol.messages import ErrorInfo, Fetched, SegmentResult, SubmitSegment
-from djinn_lab.worker.messages import RemoteFailure, SegmentDone
+from djinn_lab.protocol.worker import RemoteFailure, SegmentDone
 
 
 def failed(submit: SubmitSegment, error: ErrorInfo, outcome: str = "failed") -> SegmentResult:

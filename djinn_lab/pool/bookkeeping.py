@@ -27,7 +27,7 @@ from djinn_lab.pool.registry import Session, SessionRegistry
 from djinn_lab.pool.run_surprises import RunSurprises
 from djinn_lab.pool.start_estimates import StartEstimates
 from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
-from djinn_lab.worker.messages import SegmentDone, WorkerMemory
+from djinn_lab.protocol.worker import SegmentDone, WorkerMemory
 
 RECORDS_MAX = 1000
 HISTORY_MAX = 10_000

@@ -13,8 +13,8 @@ import msgspec
 
 from djinn_lab.config import PoolSettings
 from djinn_lab.errors import OptionError
+from djinn_lab.protocol.host_limit import largest_host_bytes
 from djinn_lab.units import format_bytes
-from djinn_lab.worker.host_limit import largest_host_bytes
 
 CPU_DEVICES_DEFAULT = 2
 CPU_BYTES_MAX = 4 * 2**30

@@ -30,7 +30,7 @@ from djinn_lab.protocol.messages import (
     SignalPhase,
     SubmitSegment,
 )
-from djinn_lab.worker.messages import (
+from djinn_lab.protocol.worker import (
     Calibrate,
     CancelSegment,
     FromWorker,

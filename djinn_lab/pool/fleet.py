@@ -9,8 +9,8 @@ import msgspec
 
 from djinn_lab.pool.devices import DevicePlan
 from djinn_lab.protocol.messages import DeviceInfo
+from djinn_lab.protocol.worker import DeviceMeasured, FromWorker, WorkerReady
 from djinn_lab.srg.work import Work
-from djinn_lab.worker.messages import DeviceMeasured, FromWorker, WorkerReady
 
 CALIBRATE_AFTER_IDLE_S = 3.0
 

@@ -23,7 +23,7 @@ from typing import Protocol
 import msgspec
 
 from djinn_lab.pool.devices import DevicePlan
-from djinn_lab.worker.messages import (
+from djinn_lab.protocol.worker import (
     FRAME_BYTES_MAX,
     FromWorker,
     Shutdown,

@@ -16,8 +16,8 @@ from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.leftovers import Leftovers
 from djinn_lab.pool.registry import SessionRegistry
+from djinn_lab.protocol import worker
 from djinn_lab.srg.program import Program, encode_program
-from djinn_lab.worker import messages as worker
 
 RELEASE_JOB = "release"
 """Job name of segments that only drop values; the queue does not know them."""

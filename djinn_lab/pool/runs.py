@@ -12,7 +12,7 @@ from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.records import RunningSegment
 from djinn_lab.pool.registry import Session
 from djinn_lab.pool.stops import Stops
-from djinn_lab.worker.messages import (
+from djinn_lab.protocol.worker import (
     SegmentCancelled,
     SegmentDone,
     SegmentFailed,

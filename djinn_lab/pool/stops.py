@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from djinn_lab.worker.messages import Resume, SegmentDone, SegmentPreempted, WorkerMemory
+from djinn_lab.protocol.worker import Resume, SegmentDone, SegmentPreempted, WorkerMemory
 
 
 @dataclass(slots=True)
 class Stops:
     """Of one segment's stops so far. ``executed``, ``rng_state``, ``if_given_up``: at the last one, as in
-    :class:`~djinn_lab.worker.messages.SegmentPreempted`. Seconds are summed over its runs; those of nodes
+    :class:`~djinn_lab.protocol.worker.SegmentPreempted`. Seconds are summed over its runs; those of nodes
     count from the first run's beginning, without the time between runs, which is ``aside_s``. ``since_s``:
     when it stopped, None while it runs. ``lost``: what it had made is gone, and how."""
 

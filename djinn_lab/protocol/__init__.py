@@ -1,1 +1,1 @@
-"""What clients and pools say to each other, and how they find each other."""
+"""What clients and pools say to each other, what pools and workers do, and how clients find pools."""

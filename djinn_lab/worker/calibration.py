@@ -9,6 +9,7 @@ from time import perf_counter
 
 import torch
 
+from djinn_lab.protocol.worker import DeviceMeasured
 from djinn_lab.srg.program import (
     NodeRecord,
     Program,
@@ -20,7 +21,6 @@ from djinn_lab.srg.program import (
     encode_program,
 )
 from djinn_lab.worker.interpreter import Interpreter
-from djinn_lab.worker.messages import DeviceMeasured
 from djinn_lab.worker.outcome import StopSignal
 
 CHAIN_OPS = 200

@@ -26,7 +26,7 @@ from djinn_lab.worker.values import SessionValues
 
 
 class TransferProblem(Exception):
-    """``full`` and ``mismatch``: as in :class:`djinn_lab.worker.messages.TransferFailed`."""
+    """``full`` and ``mismatch``: as in :class:`djinn_lab.protocol.worker.TransferFailed`."""
 
     def __init__(self, reason: str, full: str | None = None, mismatch: bool = False) -> None:
         super().__init__(reason)

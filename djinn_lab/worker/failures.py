@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from djinn_lab.errors import DeviceMemoryError, DjinnError, Refused, ValueLost
+from djinn_lab.protocol.worker import RemoteFailure
 from djinn_lab.srg.program import Program
-from djinn_lab.worker.messages import RemoteFailure
 
 
 def describe(

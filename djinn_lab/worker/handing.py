@@ -11,8 +11,8 @@ import msgspec
 import torch
 
 from djinn_lab.errors import ValueLost
+from djinn_lab.protocol.worker import Handed
 from djinn_lab.worker.memory_account import MemoryAccount
-from djinn_lab.worker.messages import Handed
 from djinn_lab.worker.parked import Layout
 from djinn_lab.worker.storages import Storage
 from djinn_lab.worker.values import SessionValues

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from djinn_lab.errors import PoolError
+from djinn_lab.protocol.host_limit import largest_host_bytes
 from djinn_lab.units import format_bytes
 from djinn_lab.worker.extents import Extents
-from djinn_lab.worker.host_limit import largest_host_bytes
 
 PINNED_SLAB_BYTES = 8 * 2**30
 

@@ -8,13 +8,13 @@ from time import perf_counter
 
 import torch
 
+from djinn_lab.protocol.worker import Handed, Resume, encode
 from djinn_lab.srg.program import Program, Source, Template, TensorMeta, decode_program
 from djinn_lab.worker import parking
 from djinn_lab.worker.executor import find_executor
 from djinn_lab.worker.failures import describe
 from djinn_lab.worker.handing import hand_over, take_over
 from djinn_lab.worker.memory_account import MemoryAccount
-from djinn_lab.worker.messages import Handed, Resume, encode
 from djinn_lab.worker.numeric_settings import applied
 from djinn_lab.worker.outcome import Outcome, Stop
 from djinn_lab.worker.parked import Layout
@@ -66,7 +66,7 @@ class Interpreter:
         """``report(done, total)`` is called before the first op and after every op, ``should_stop`` before
         every load and op. (Where ``should_stop`` is a :class:`StopSignal`, it is looked at as often, but not
         called, and ``report`` is called some times a second.) Faults come back in the outcome. ``key`` and
-        what follows it: as in :class:`~djinn_lab.worker.messages.RunSegment`."""
+        what follows it: as in :class:`~djinn_lab.protocol.worker.RunSegment`."""
         program = self._read(encoded, key, resume)
         outcome = Outcome(resume.executed if resume is not None else 0, len(program.nodes))
         values = self.values_of(session)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from djinn_lab.protocol.worker import FetchedTensor, Handed, RemoteFailure
 from djinn_lab.srg.program import TensorMeta
-from djinn_lab.worker.messages import FetchedTensor, Handed, RemoteFailure
 
 Stop = Literal["cancelled", "preempted"]
 

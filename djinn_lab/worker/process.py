@@ -14,7 +14,8 @@ from time import perf_counter
 
 import torch
 
-from djinn_lab.worker import messages, numa, tier_service
+from djinn_lab.protocol import worker as messages
+from djinn_lab.worker import numa, tier_service
 from djinn_lab.worker.calibration import measure
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.cuda_link import CudaLink

@@ -10,11 +10,11 @@ from typing import Any, NoReturn, Protocol
 import torch
 
 from djinn_lab.errors import ValueLost
+from djinn_lab.protocol.worker import Resume
 from djinn_lab.srg.program import NodeRecord, Program, Source, TensorMeta
 from djinn_lab.worker.bridge import Bridge
 from djinn_lab.worker.executor import NativeRun, Plan
 from djinn_lab.worker.memory_account import MemoryAccount
-from djinn_lab.worker.messages import Resume
 from djinn_lab.worker.outcome import Outcome, Stop
 from djinn_lab.worker.preparation import Made, Preparation, products_of_node
 from djinn_lab.worker.templates import Call

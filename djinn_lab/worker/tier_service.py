@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
+from djinn_lab.protocol import worker as messages
+from djinn_lab.protocol.worker import TransferDone, TransferFailed, WorkerMemory
 from djinn_lab.units import format_bytes
-from djinn_lab.worker import messages, parking
+from djinn_lab.worker import parking
 from djinn_lab.worker.copying import Copied, Copies, SessionGone, TransferProblem
 from djinn_lab.worker.lanes import Job, Lane
-from djinn_lab.worker.messages import TransferDone, TransferFailed, WorkerMemory
 from djinn_lab.worker.parked import read_manifest
 from djinn_lab.worker.values import SessionValues
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from djinn_lab.errors import Refused
+from djinn_lab.protocol.worker import FetchedTensor
 from djinn_lab.srg.program import Source, TensorMeta, row_major
-from djinn_lab.worker.messages import FetchedTensor
 
 INLINE_BYTES_MAX = 64 * 2**10
 

@@ -17,10 +17,10 @@ from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.capture.recorders import Recorder, capturing
 from djinn_lab.client.remote_errors import to_exception
 from djinn_lab.pool.answers import worker_error
+from djinn_lab.protocol.worker import FetchedTensor
 from djinn_lab.srg.program import EncodedProgram, Program, encode_program
 from djinn_lab.srg.validation import validate_program
 from djinn_lab.worker.interpreter import Interpreter
-from djinn_lab.worker.messages import FetchedTensor
 
 _WORKER = ThreadPoolExecutor(1, thread_name_prefix="in-process worker")
 """Inside a dispatched op torch leaves out conjugation, autograd and more for its thread; a worker knows

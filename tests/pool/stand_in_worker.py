@@ -17,8 +17,8 @@ import time
 import uuid
 from pathlib import Path
 
+from djinn_lab.protocol import worker as wire
 from djinn_lab.srg.program import Program, decode_program
-from djinn_lab.worker import messages as wire
 
 INLINE_BYTES_MAX = 64 * 2**10
 

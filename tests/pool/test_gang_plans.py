@@ -8,9 +8,9 @@ from programs import Script
 
 from djinn_lab.pool.gangs import plans as gang_plans
 from djinn_lab.pool.gangs.plans import Judgement, KnownBranches, judge
+from djinn_lab.protocol.worker import DeviceMeasured
 from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import Program, encode_program
-from djinn_lab.worker.messages import DeviceMeasured
 
 FLOPS_PER_S = 1e9
 RATES = DeviceMeasured(flops_per_s=FLOPS_PER_S, memory_bytes_per_s=1e10, op_overhead_s=1e-6)

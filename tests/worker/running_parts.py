@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 from worker_kit import Device
 
+from djinn_lab.protocol.worker import Handed
 from djinn_lab.srg.branches import COPIED, Branches
 from djinn_lab.srg.parting import Part, part_program
 from djinn_lab.srg.program import Program, Source, encode_program
 from djinn_lab.srg.validation import validate_program
 from djinn_lab.worker.interpreter import Outcome
-from djinn_lab.worker.messages import Handed
 
 
 def run_part(

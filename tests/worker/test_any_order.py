@@ -13,8 +13,9 @@ from audit import audit
 from programs import Script
 from worker_kit import Answer, Device, Message, run_undisturbed
 
+from djinn_lab.protocol import worker as messages
 from djinn_lab.srg.program import Program, TensorMeta
-from djinn_lab.worker import cuts, messages, storages
+from djinn_lab.worker import cuts, storages
 from djinn_lab.worker.copying import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.interpreter import Interpreter
 

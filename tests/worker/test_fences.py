@@ -16,7 +16,7 @@ from programs import Script
 from replaced_kernels import Kernel
 from worker_kit import Device, done, failed
 
-from djinn_lab.worker import messages
+from djinn_lab.protocol import worker as messages
 from djinn_lab.worker.fences import Fences
 from djinn_lab.worker.storages import Storage
 

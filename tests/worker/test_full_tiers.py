@@ -12,7 +12,7 @@ from programs import Script
 from worker_kit import MIB, Device, failed, fetch, keep
 
 from djinn_lab.errors import PoolError
-from djinn_lab.worker import messages
+from djinn_lab.protocol import worker as messages
 from djinn_lab.worker.host_arena import HostArena
 
 Make = Callable[..., Device]

@@ -18,9 +18,9 @@ from random_programs import SIZE, RandomPrograms
 from replaced_kernels import Kernel
 from worker_kit import MIB, Device
 
+from djinn_lab.protocol.worker import Resume
 from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import Program, ScalarHole, TensorMeta, encode_program
-from djinn_lab.worker.messages import Resume
 from djinn_lab.worker.outcome import Outcome, StopSignal
 
 MakeDevice = Callable[..., Device]

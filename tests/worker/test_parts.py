@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_lab.errors import DeviceMemoryError
+from djinn_lab.protocol.host_limit import USABLE_PART, largest_host_bytes
 from djinn_lab.worker.extents import Extents, rounded
-from djinn_lab.worker.host_limit import USABLE_PART, largest_host_bytes
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.sums import weighted_sums, weights_for
 

@@ -10,9 +10,9 @@ from programs import Script
 from training import training
 from worker_kit import WorkerUnderTest, read_fetched
 
+from djinn_lab.protocol import worker as messages
+from djinn_lab.protocol.worker import Resume
 from djinn_lab.srg.program import Program, encode_program
-from djinn_lab.worker import messages
-from djinn_lab.worker.messages import Resume
 
 pytestmark = pytest.mark.processes
 

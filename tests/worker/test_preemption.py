@@ -15,8 +15,9 @@ from programs import Script
 from random_programs import SIZE, RandomPrograms
 from worker_kit import Device, read_fetched
 
+from djinn_lab.protocol import worker as messages
 from djinn_lab.srg.program import Program
-from djinn_lab.worker import cuts, messages, storages
+from djinn_lab.worker import cuts, storages
 from djinn_lab.worker.outcome import Outcome, Stop
 
 MakeDevice = Callable[..., Device]

@@ -11,8 +11,8 @@ import torch
 from programs import Script
 from worker_kit import MIB, WorkerUnderTest, read_fetched, start_worker
 
+from djinn_lab.protocol import worker as messages
 from djinn_lab.srg.program import Program, encode_program
-from djinn_lab.worker import messages
 
 pytestmark = pytest.mark.processes
 

@@ -14,7 +14,8 @@ from audit import audit
 from test_any_order import AnyOrder
 from worker_kit import Device
 
-from djinn_lab.worker import cuts, messages, storages
+from djinn_lab.protocol import worker as messages
+from djinn_lab.worker import cuts, storages
 
 ROUNDS = 25
 HELD_MAX = 40

@@ -10,7 +10,7 @@ import torch
 from programs import Script
 from worker_kit import MIB, Device, done, failed, fetch, keep
 
-from djinn_lab.worker import messages
+from djinn_lab.protocol import worker as messages
 from djinn_lab.worker.copying import Copied
 from djinn_lab.worker.lanes import Job, Lane
 

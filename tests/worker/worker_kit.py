@@ -14,15 +14,15 @@ from typing import TypeVar
 import torch
 from programs import Script
 
+from djinn_lab.protocol import worker as messages
+from djinn_lab.protocol.worker import FetchedTensor, TransferDone, TransferFailed
 from djinn_lab.srg.program import Program, encode_program
-from djinn_lab.worker import messages
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.fences import Fences
 from djinn_lab.worker.framing import receive_frame, send_frame
 from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.interpreter import Interpreter, Outcome, Stop
 from djinn_lab.worker.link import CpuLink
-from djinn_lab.worker.messages import FetchedTensor, TransferDone, TransferFailed
 from djinn_lab.worker.pieces import PieceStore
 from djinn_lab.worker.process import memory_report
 from djinn_lab.worker.tier_service import Message, TierService

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from djinn_lab.journal import Record
 from djinn_lab.pool.database import tables
 from djinn_lab.pool.records import JobView
-from djinn_lab.worker.messages import DeviceMeasured
+from djinn_lab.protocol.worker import DeviceMeasured
 
 _decode_view = msgspec.json.Decoder(JobView).decode
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from djinn_lab.pool.gangs.course import PartName
 from djinn_lab.pool.gangs.plans import GangPlan, PlannedPart
-from djinn_lab.worker.messages import SegmentDone
+from djinn_lab.protocol.worker import SegmentDone
 
 
 def whole_answer(

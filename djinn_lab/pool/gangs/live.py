@@ -10,7 +10,7 @@ from djinn_lab.pool.gangs.course import GangCourse, PartName
 from djinn_lab.pool.gangs.plans import GangPlan, PlannedPart
 from djinn_lab.pool.records import JobRecord
 from djinn_lab.pool.stops import Stops
-from djinn_lab.worker import messages as worker
+from djinn_lab.protocol import worker
 
 SEPARATOR = "/"
 """Between a job and the name of a part, in what workers and session memory are told."""

@@ -35,8 +35,8 @@ from djinn_lab.pool.launcher import LocalLauncher
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.residence import Residence
 from djinn_lab.pool.stops import Stops
+from djinn_lab.protocol import worker
 from djinn_lab.srg.program import Program, encode_program
-from djinn_lab.worker import messages as worker
 
 Answer = worker.SegmentDone | worker.SegmentFailed | worker.SegmentCancelled | worker.SegmentPreempted
 

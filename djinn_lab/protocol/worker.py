@@ -2,8 +2,7 @@
 
 Frames are a 4-byte big-endian length and a MessagePack body. The worker answers every
 :class:`RunSegment` with exactly one :class:`SegmentDone`, :class:`SegmentFailed`,
-:class:`SegmentCancelled` or :class:`SegmentPreempted`. This module imports no torch, so that the pool can
-use it.
+:class:`SegmentCancelled` or :class:`SegmentPreempted`.
 """
 
 from __future__ import annotations
