@@ -82,7 +82,8 @@ class Worker:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "djinn_lab.worker", "--fd", str(theirs.fileno())]
         command += ["--device", "cpu:0", "--memory-bytes", str(MEMORY_BYTES), "--threads", "1"]
-        command += ["--blob-directory", str(directory), "--host-directory", str(directory)]
+        command += ["--store-directory", str(directory), "--result-directory", str(directory)]
+        command += ["--host-directory", str(directory)]
         command += ["--host-bytes", str(MEMORY_BYTES)]
         with theirs:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
@@ -106,9 +107,10 @@ class Worker:
         item = done.fetched[0]
         if item.data is not None:
             return done, item.data
-        assert item.path is not None
-        content = Path(item.path).read_bytes()
-        Path(item.path).unlink()
+        assert item.blob is not None
+        result = self._directory / item.blob
+        content = result.read_bytes()
+        result.unlink()
         return done, content
 
     def stop(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from djinn_lab.engine import WorkLost
 from djinn_lab.errors import DjinnError
@@ -110,21 +109,16 @@ def stages(flight: RunningSegment, seconds: Mapping[str, float], now_s: float) -
 
 
 def fetched(done: SegmentDone | None, outcome: str, session: str, blobs: BlobStore) -> list[Fetched]:
-    """Result files move to the session's directory; those of a cancelled segment are deleted."""
+    """Results move to the session; those of a cancelled segment are deleted."""
     if done is None:
         return []
     if outcome != "done":
-        discard(done)
+        discard(done, blobs)
         return []
-    return [
-        Fetched(
-            tensor.value,
-            tensor.meta,
-            data=tensor.data,
-            blob=None if tensor.path is None else blobs.deliver(session, tensor.path),
-        )
-        for tensor in done.fetched
-    ]
+    for tensor in done.fetched:
+        if tensor.blob is not None:
+            blobs.deliver(session, tensor.blob)
+    return [Fetched(tensor.value, tensor.meta, tensor.data, tensor.blob) for tensor in done.fetched]
 
 
 def undelivered(problem: Exception) -> ErrorInfo:
@@ -133,8 +127,8 @@ def undelivered(problem: Exception) -> ErrorInfo:
     )
 
 
-def discard(done: SegmentDone | None) -> None:
-    """Nobody will read these results."""
+def discard(done: SegmentDone | None, blobs: BlobStore) -> None:
+    """Delete results that no client will read."""
     for tensor in done.fetched if done is not None else ():
-        if tensor.path is not None:
-            Path(tensor.path).unlink(missing_ok=True)
+        if tensor.blob is not None:
+            blobs.discard(tensor.blob)

@@ -11,6 +11,8 @@ from djinn_lab.protocol.runtime_file import process_is_alive
 
 DIRECTORY_PREFIX = "djinn-"
 OWNER_FILE = "owner.pid"
+STORE = "store"
+RESULTS = "results"
 PARKED = "parked"
 SHARE_OF_FREE_SPACE = 0.5
 
@@ -19,7 +21,7 @@ def open_blob_directory(pool: str, fallback: Path) -> Path:
     """Make this pool's directory in shared memory (or below ``fallback``), and remove those of dead pools."""
     base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else fallback
     directory = own_directory(base, pool)
-    for name in ("store", "results", PARKED):
+    for name in (STORE, RESULTS, PARKED):
         (directory / name).mkdir(mode=0o700)
     return directory
 

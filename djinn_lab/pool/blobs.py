@@ -26,6 +26,7 @@ from typing import BinaryIO
 from blake3 import blake3
 
 from djinn_lab.errors import Refused
+from djinn_lab.pool.blob_directory import RESULTS, STORE
 from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of
 from djinn_lab.srg.blob_names import is_digest, is_drawn
 from djinn_lab.units import format_bytes
@@ -60,8 +61,8 @@ class BlobStore:
     def __init__(self, directory: Path, bytes_max: int) -> None:
         self.directory = directory
         self.bytes_max = bytes_max
-        self.results = directory / "results"
-        self._store = directory / "store"
+        self.results = directory / RESULTS
+        self._store = directory / STORE
         self._blobs: OrderedDict[str, Blob] = OrderedDict()
         """By file."""
         self._named: dict[str, Blob] = {}
@@ -106,9 +107,9 @@ class BlobStore:
                 assert blob.pins > 0
                 blob.pins -= 1
 
-    def path(self, name: str) -> Path:
-        """The file of a present blob; equal for all names of equal bytes."""
-        return self._store / self._named[name].file
+    def stored_name(self, name: str) -> str:
+        """What workers know a present blob by; equal for all names of equal bytes."""
+        return self._named[name].file
 
     def open_session(self, session: str) -> Path:
         """The session's own directory."""
@@ -169,13 +170,14 @@ class BlobStore:
             incoming.unlink(missing_ok=True)
         return nbytes
 
-    def deliver(self, session: str, path: str) -> str:
-        """Move a worker's result file to its session; its name there. Raises Refused for any other path."""
-        source = Path(path)
-        if source.parent != self.results or not _NAME.fullmatch(source.name):
-            raise Refused(f"the worker named a result file {path!r}")
-        source.rename(self.directory / session / source.name)
-        return source.name
+    def deliver(self, session: str, name: str) -> None:
+        """Move a worker's result to its session. Raises Refused for any other name."""
+        source = self.results / checked_result_name(name)
+        source.rename(self.directory / session / name)
+
+    def discard(self, result: str) -> None:
+        """Delete a worker's result that no session gets. Raises Refused for any other name."""
+        (self.results / checked_result_name(result)).unlink(missing_ok=True)
 
     def take_result(self, session: str, name: str) -> BinaryIO | None:
         """A result of this session, open and already deleted, for the caller to close; None when there is

@@ -252,7 +252,7 @@ class Bookkeeper:
         self._changed.add(job)
         session = self.registry.get(record.session)
         if session is None or session.link is None:
-            answers.discard(done)
+            answers.discard(done, self._blobs)
             return
         try:
             fetched = answers.fetched(done, outcome, session.session, self._blobs)

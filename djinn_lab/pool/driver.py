@@ -322,7 +322,7 @@ class Driver:
         record = self.books.records[job]
         flight, now_s = record.flight, self.ledger.clock.now_s()
         assert flight is not None
-        blobs = {digest: str(self.blobs.path(digest)) for digest in flight.blobs}
+        blobs = {name: self.blobs.stored_name(name) for name in flight.blobs}
         resume = flight.stops.resume(now_s) if flight.stops is not None and not anew else None
         run = RunSegment(
             *(job, flight.segment, record.session, flight.program, blobs, flight.key, resume), tells=False

@@ -22,6 +22,7 @@ from typing import Protocol
 
 import msgspec
 
+from djinn_lab.pool.blob_directory import RESULTS, STORE
 from djinn_lab.pool.devices import DevicePlan
 from djinn_lab.protocol.worker import (
     FRAME_BYTES_MAX,
@@ -199,7 +200,8 @@ class LocalLauncher:
         ours, theirs = socket.socketpair()
         arguments = ["--fd", str(theirs.fileno()), "--device", plan.device]
         arguments += ["--memory-bytes", str(plan.memory_bytes), "--threads", str(plan.threads)]
-        arguments += ["--blob-directory", str(self._blob_directory)]
+        arguments += ["--store-directory", str(self._blob_directory / STORE)]
+        arguments += ["--result-directory", str(self._blob_directory / RESULTS)]
         arguments += ["--link-bytes-per-second", str(plan.link_bytes_per_s)]
         if self._host_directory is not None and plan.host_bytes:
             arguments += ["--host-bytes", str(plan.host_bytes), "--host-directory", str(self._host_directory)]

@@ -88,9 +88,7 @@ def run_pool(options: PoolOptions) -> None:
     pool = uuid.uuid4().hex[:12]
     directory = open_blob_directory(pool, runtime_directory())
     disk = own_directory(data_directory() / PARKED, pool)
-    launcher = LocalLauncher(
-        options.plans, directory / "results", options.worker_command, directory / PARKED, disk
-    )
+    launcher = LocalLauncher(options.plans, directory, options.worker_command, directory / PARKED, disk)
     try:
         if not options.standby:
             launcher.spawn()

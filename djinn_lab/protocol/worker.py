@@ -25,17 +25,19 @@ class Resume(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Handed(msgspec.Struct, frozen=True, array_like=True):
-    """One storage and the values that look at it, on their way from one session to another. ``path``: a file
-    with all its bytes, None where there are none. ``layouts``: encoded, of every value; workers know how."""
+    """One storage and the values that look at it, on their way from one session to another. ``blob``: the
+    name of a result with all its bytes, None where there are none. ``layouts``: encoded, of every value;
+    workers know how."""
 
-    path: str | None
+    blob: str | None
     nbytes: int
     values: tuple[int, ...]
     layouts: bytes
 
 
 class RunSegment(msgspec.Struct, frozen=True, tag="run"):
-    """``program``: encoded :class:`~djinn_lab.srg.program.Program`. ``blobs``: name to file path. ``key``:
+    """``program``: encoded :class:`~djinn_lab.srg.program.Program`. ``blobs``: what the program calls a blob
+    to its name in the pool's store, which is one for equal bytes. ``key``:
     equal for programs that differ in numbers of values and in scalars only. ``resume``: of a segment that
     was preempted; its session's values are here again, with all that it had made by then.
     ``imports``: taken over before anything else, into the memory of those of their values that are here;
@@ -194,15 +196,13 @@ class SegmentProgress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class FetchedTensor(msgspec.Struct, frozen=True, tag="tensor"):
-    """Bytes of a fetched value, contiguous in logical (row-major) order: inline or in a file.
-
-    The file lies in the pool's blob directory and belongs to the receiver, who deletes it.
-    """
+    """Bytes of a fetched value, contiguous in logical (row-major) order: inline, or as the result that
+    ``blob`` names. A result belongs to its receiver, who deletes it."""
 
     value: int
     meta: TensorMeta
     data: bytes | None
-    path: str | None
+    blob: str | None
 
 
 class WorkerMemory(msgspec.Struct, frozen=True):
@@ -223,7 +223,7 @@ class WorkerMemory(msgspec.Struct, frozen=True):
 
 class SegmentDone(msgspec.Struct, frozen=True, tag="done"):
     """``node_start_s``/``node_end_s``: per node that this run executed, seconds since it began on the
-    worker; of a resumed segment, those since then. The files of ``exported`` belong to the
+    worker; of a resumed segment, those since then. The results of ``exported`` belong to the
     receiver."""
 
     job: str

@@ -1,4 +1,5 @@
-"""``python -m djinn_lab.worker --fd N --device cpu:0 --memory-bytes B --threads T --blob-directory D``"""
+"""``python -m djinn_lab.worker --fd N --device cpu:0 --memory-bytes B --threads T --store-directory S
+--result-directory R``"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def main() -> None:
     parser.add_argument("--device", required=True)
     parser.add_argument("--memory-bytes", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--blob-directory", type=Path, required=True)
+    parser.add_argument("--store-directory", type=Path, required=True)
+    parser.add_argument("--result-directory", type=Path, required=True)
     parser.add_argument("--host-bytes", type=int, default=0)
     parser.add_argument("--host-directory", type=Path)
     parser.add_argument("--disk-bytes", type=int, default=0)
@@ -49,7 +51,12 @@ def main() -> None:
         arguments.link_bytes_per_second,
     )
     WorkerProcess(
-        connection, arguments.device, arguments.memory_bytes, arguments.blob_directory, limits
+        connection,
+        arguments.device,
+        arguments.memory_bytes,
+        arguments.store_directory,
+        arguments.result_directory,
+        limits,
     ).serve()
     sys.stdout.flush()
     sys.stderr.flush()

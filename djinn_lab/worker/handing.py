@@ -1,5 +1,5 @@
-"""Values that go from one session to another as whole storages, through files: how they alias, where they
-begin in memory and what lies between their elements stays as it is."""
+"""Values that go from one session to another as whole storages, through results of the pool: how they
+alias, where they begin in memory and what lies between their elements stays as it is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Layout]).decode
 
 
-def hand_over(identifiers: Sequence[int], values: SessionValues, directory: Path) -> tuple[Handed, ...]:
+def hand_over(identifiers: Sequence[int], values: SessionValues, results: Path) -> tuple[Handed, ...]:
     """Raises ValueLost for a value that is not here."""
     by_storage: dict[int | None, list[int]] = {}
     for identifier in identifiers:
@@ -29,47 +29,52 @@ def hand_over(identifiers: Sequence[int], values: SessionValues, directory: Path
             raise ValueLost(f"value {identifier} is not on this device any more.", "Run its cell again.")
         storage = values.storage_of.get(identifier)
         by_storage.setdefault(None if storage is None else storage.key, []).append(identifier)
-    return tuple(_handed(key, found, values, directory) for key, found in by_storage.items())
+    return tuple(_handed(key, found, values, results) for key, found in by_storage.items())
 
 
-def _handed(key: int | None, found: list[int], values: SessionValues, directory: Path) -> Handed:
+def _handed(key: int | None, found: list[int], values: SessionValues, results: Path) -> Handed:
     layouts = _encode([Layout.of(values.tensors[identifier]) for identifier in found])
     if key is None:
         return Handed(None, 0, tuple(found), layouts)
     memory = values.storages[key].memory()
-    path = None
+    name = None
     if memory.numel():
-        path = directory / f"result-{uuid.uuid4().hex}"
-        torch.from_file(str(path), shared=True, size=memory.numel(), dtype=torch.uint8).copy_(memory)
-    return Handed(None if path is None else str(path), memory.numel(), tuple(found), layouts)
+        name = f"result-{uuid.uuid4().hex}"
+        path = str(results / name)
+        torch.from_file(path, shared=True, size=memory.numel(), dtype=torch.uint8).copy_(memory)
+    return Handed(name, memory.numel(), tuple(found), layouts)
 
 
-def take_over(handed: Handed, values: SessionValues, account: MemoryAccount, device: torch.device) -> None:
+def take_over(
+    handed: Handed, values: SessionValues, account: MemoryAccount, device: torch.device, results: Path
+) -> None:
     """Into the memory of a value that is here, or into new memory. Called before the session's program
     runs."""
     layouts = dict(zip(handed.values, _decode(handed.layouts), strict=True))
     here = next((one for one in handed.values if one in values.storage_of), None)
     if here is None:
-        _place(layouts, _new_memory(handed, account, device), values, account, handed.nbytes, device)
+        _place(layouts, _new_memory(handed, account, device, results), values, account, handed.nbytes, device)
         return
-    storage = _write_back(handed, values, here)
+    storage = _write_back(handed, values, here, results)
     fresh = {one: layout for one, layout in layouts.items() if one not in values.tensors}
     _place(fresh, storage.handle, values, account, 0, device)
 
 
-def _new_memory(handed: Handed, account: MemoryAccount, device: torch.device) -> torch.UntypedStorage:
+def _new_memory(
+    handed: Handed, account: MemoryAccount, device: torch.device, results: Path
+) -> torch.UntypedStorage:
     account.reserve(handed.nbytes, "what another device made for this cell")
     try:
         memory = torch.empty(handed.nbytes, dtype=torch.uint8, device=device)
-        if handed.path is not None:
-            memory.copy_(_file(handed))
+        if handed.blob is not None:
+            memory.copy_(_file(handed, results))
     except BaseException:
         account.release(handed.nbytes)
         raise
     return memory.untyped_storage()
 
 
-def _write_back(handed: Handed, values: SessionValues, here: int) -> Storage:
+def _write_back(handed: Handed, values: SessionValues, here: int, results: Path) -> Storage:
     if values.storage_of[here].nbytes != handed.nbytes:
         raise AssertionError(
             f"value {here} has {values.storage_of[here].nbytes} bytes of memory here, "
@@ -77,16 +82,16 @@ def _write_back(handed: Handed, values: SessionValues, here: int) -> Storage:
         )
     written = values.begin_write([here], [0])
     try:
-        if handed.path is not None:
-            values.storage_of[here].memory().copy_(_file(handed))
+        if handed.blob is not None:
+            values.storage_of[here].memory().copy_(_file(handed, results))
     finally:
         values.end_write(written, False)
     return values.storage_of[here]
 
 
-def _file(handed: Handed) -> torch.Tensor:
-    assert handed.path is not None
-    return torch.from_file(handed.path, shared=False, size=handed.nbytes, dtype=torch.uint8)
+def _file(handed: Handed, results: Path) -> torch.Tensor:
+    assert handed.blob is not None
+    return torch.from_file(str(results / handed.blob), shared=False, size=handed.nbytes, dtype=torch.uint8)
 
 
 def _place(

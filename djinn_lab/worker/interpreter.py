@@ -32,18 +32,19 @@ CALLS_KEPT_MAX = 50_000
 
 
 class Interpreter:
-    """``native``: run programs by the C++ extension where it is there, else in Python."""
+    """``results``: where fetched and handed values go, as files. ``native``: run programs by the C++
+    extension where it is there, else in Python."""
 
     def __init__(
         self,
         device: torch.device,
         memory_bytes: int,
-        directory: Path,
+        results: Path,
         tiers: Tiers | None = None,
         native: bool = True,
     ) -> None:
         self._device = device
-        self._directory = directory
+        self._results = results
         self._calls: dict[bytes, Call] = {}
         self._prepared = Preparations()
         self._executor = find_executor() if native else None
@@ -83,7 +84,7 @@ class Interpreter:
             if resume is not None:
                 run.take_up(resume)
             for handed in imports:
-                take_over(handed, values, self.memory, self._device)
+                take_over(handed, values, self.memory, self._device, self._results)
             run.load(blobs, resume)
             outcome.load_s = perf_counter() - started
             if outcome.stopped is None:
@@ -94,9 +95,9 @@ class Interpreter:
             if outcome.stopped is None:
                 before = perf_counter()
                 outcome.fetched = [
-                    store_result(value, run.tensor(value), self._directory) for value in program.fetch
+                    store_result(value, run.tensor(value), self._results) for value in program.fetch
                 ]
-                outcome.exported = hand_over(exports, values, self._directory)
+                outcome.exported = hand_over(exports, values, self._results)
                 outcome.fetch_s = perf_counter() - before
         except Exception as error:  # noqa: BLE001 - the worker's edge: whatever an op raises is reported
             outcome.failure = describe(error, program, outcome.executed, run.running, outcome.missing)

@@ -41,12 +41,15 @@ class Given:
 
 
 class WorkerProcess:
+    """``store``: the directory of uploaded blobs. ``results``: where what is fetched or handed on goes."""
+
     def __init__(
         self,
         connection: socket.socket,
         device: str,
         memory_bytes: int,
-        directory: Path,
+        store: Path,
+        results: Path,
         limits: TierLimits | None = None,
     ) -> None:
         self._connection = connection
@@ -56,7 +59,8 @@ class WorkerProcess:
         cuda = self._device.type == "cuda"
         arena = HostArena(limits.host_bytes, limits.host_directory, device, pin=cuda)
         tiers = Tiers(PieceStore(arena, limits.disk_bytes, limits.disk_directory))
-        self._interpreter = Interpreter(self._device, memory_bytes, directory, tiers)
+        self._interpreter = Interpreter(self._device, memory_bytes, results, tiers)
+        self._store = store
         link = CudaLink(self._device) if cuda else CpuLink(limits.link_bytes_per_second)
         self._link_bytes_per_s = link.bytes_per_second
         self._sending = threading.Lock()
@@ -136,7 +140,7 @@ class WorkerProcess:
         outcome = self._interpreter.run(
             message.session,
             message.program,
-            message.blobs,
+            {name: str(self._store / blob) for name, blob in message.blobs.items()},
             given.stop,
             report,
             message.key,

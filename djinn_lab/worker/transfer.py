@@ -82,8 +82,8 @@ def _to_device(elements: torch.Tensor, meta: TensorMeta, device: torch.device) -
     return elements.to(device).as_strided(meta.shape, meta.stride, 0)
 
 
-def store_result(value: int, tensor: torch.Tensor, directory: Path) -> FetchedTensor:
-    """Row-major bytes of a value: inline when few, else in a new file."""
+def store_result(value: int, tensor: torch.Tensor, results: Path) -> FetchedTensor:
+    """Row-major bytes of a value: inline when few, else in a new file of ``results``."""
     if tensor._is_zerotensor():
         tensor = tensor.clone()
     host = tensor.detach().resolve_conj().resolve_neg().cpu()
@@ -95,13 +95,14 @@ def store_result(value: int, tensor: torch.Tensor, directory: Path) -> FetchedTe
         flat = torch.empty(host.shape, dtype=host.dtype).copy_(host)  # one element may claim any stride
         data = flat.view(-1).view(torch.uint8).numpy().tobytes() if nbytes else b""
         return FetchedTensor(value, meta, data, None)
-    path = directory / f"result-{uuid.uuid4().hex}"
+    name = f"result-{uuid.uuid4().hex}"
+    path = results / name
     if host.is_contiguous():
         _write(path, host)
     else:
         mapped = torch.from_file(str(path), shared=True, size=nbytes, dtype=torch.uint8)
         mapped.view(host.dtype).view(meta.shape).copy_(host)
-    return FetchedTensor(value, meta, None, str(path))
+    return FetchedTensor(value, meta, None, name)
 
 
 def _write(path: Path, host: torch.Tensor) -> None:

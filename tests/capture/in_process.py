@@ -77,7 +77,7 @@ class InProcessBackend:
             error = to_exception(worker_error(outcome.failure, None), program)
         return RunResult(
             outcome.executed,
-            [read_fetched(item) for item in outcome.fetched],
+            [read_fetched(item, self.directory) for item in outcome.fetched],
             outcome.dynamic_metas,
             outcome.rng_state,
             error,
@@ -86,8 +86,8 @@ class InProcessBackend:
         )
 
 
-def read_fetched(item: FetchedTensor) -> torch.Tensor:
-    data = item.data if item.data is not None else Path(item.path or "").read_bytes()
+def read_fetched(item: FetchedTensor, results: Path) -> torch.Tensor:
+    data = item.data if item.data is not None else (results / (item.blob or "")).read_bytes()
     dtype: torch.dtype = getattr(torch, item.meta.dtype)
     if not data:
         return torch.empty(item.meta.shape, dtype=dtype)

@@ -87,7 +87,7 @@ class StandIn:
         loaded: dict[int, bytes] = {}
         for source in program.sources:
             if source.blob is not None:
-                loaded[source.value] = Path(run.blobs[source.blob]).read_bytes()
+                loaded[source.value] = self.blob(run.blobs[source.blob])
                 held[source.value] = len(loaded[source.value])
             elif source.value not in held:
                 raise Failed("pool", "ValueLost", f"value {source.value} is not held")
@@ -107,16 +107,18 @@ class StandIn:
         fetched = []
         for value in program.fetch:
             data = loaded.get(value, bytes(metas[value].nbytes))
-            path = None
+            name = None
             if len(data) > INLINE_BYTES_MAX:
-                file = Path(self.arguments.blob_directory) / f"result-{uuid.uuid4()}"
-                file.write_bytes(data)
-                path = str(file)
-            fetched.append(wire.FetchedTensor(value, metas[value], None if path else data, path))
+                name = f"result-{uuid.uuid4()}"
+                (Path(self.arguments.result_directory) / name).write_bytes(data)
+            fetched.append(wire.FetchedTensor(value, metas[value], None if name else data, name))
         run_s = time.perf_counter() - began
         return wire.SegmentDone(
             run.job, run.segment, fetched, [], None, starts, ends, 0.0, run_s, 0.0, self.memory()
         )
+
+    def blob(self, name: str) -> bytes:
+        return (Path(self.arguments.store_directory) / name).read_bytes()
 
     def act(self, run: wire.RunSegment, what: str, total: int) -> None:
         verb, _, rest = what.partition(" ")
@@ -170,7 +172,8 @@ def main() -> None:
     parser.add_argument("--device", required=True)
     parser.add_argument("--memory-bytes", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--blob-directory", required=True)
+    parser.add_argument("--store-directory", required=True)
+    parser.add_argument("--result-directory", required=True)
     StandIn(parser.parse_known_args()[0]).run()
 
 

@@ -90,9 +90,12 @@ def kernel() -> Iterator[Kernel]:
 @pytest.fixture
 def make_device(shared_memory: Path, native: bool) -> Iterator[Callable[..., Device]]:
     made: list[Device] = []
+    results = shared_memory / "results"
+    results.mkdir()
 
     def make(**options: object) -> Device:
         options.setdefault("native", native)
+        options.setdefault("results", results)
         device = Device(shared_memory / str(len(made)), name=f"cpu:{len(made)}", **options)  # type: ignore[arg-type]
         made.append(device)
         return device

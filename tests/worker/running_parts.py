@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 from worker_kit import Device
@@ -82,8 +81,8 @@ def run_in_parts(
     else:
         home.run("ann", Program((), (), (), (), (), release=parts.release))
     for one in (*files, *handed):
-        if one.path is not None:
-            Path(one.path).unlink()
+        if one.blob is not None:
+            (home.results / one.blob).unlink()
     if failed:
         return None
     needed = {index for index, place in enumerate(branches.places) if place != COPIED}

@@ -51,8 +51,8 @@ def restore(worker: WorkerUnderTest, number: int, manifest: bytes) -> None:
     worker.wait_for(messages.TransferDone)
 
 
-def tensors(done: messages.SegmentDone) -> list[bytes]:
-    return [read_fetched(item).numpy().tobytes() for item in done.fetched]
+def tensors(worker: WorkerUnderTest, done: messages.SegmentDone) -> list[bytes]:
+    return [read_fetched(item, worker.directory).numpy().tobytes() for item in done.fetched]
 
 
 def test_training_moves_between_two_processes_and_ends_as_if_it_had_not(start: Start) -> None:
@@ -76,7 +76,7 @@ def test_training_moves_between_two_processes_and_ends_as_if_it_had_not(start: S
         begin(here, program, Resume(stopped.executed, stopped.rng_state))
     assert done > 0
     found = here.wait_for(messages.SegmentDone)
-    assert tensors(found) == tensors(expected)
+    assert tensors(here, found) == tensors(there, expected)
     assert found.rng_state == expected.rng_state
     assert len(found.node_end_s) == len(program.nodes) - done
     assert found.memory.session_bytes["ann"] == expected.memory.session_bytes["undisturbed"]
@@ -117,7 +117,7 @@ def test_a_killed_process_costs_a_parked_program_nothing(start: Start) -> None:
     first.kill()
     restore(second, 1, manifest)
     begin(second, program, Resume(stopped.executed, stopped.rng_state))
-    assert tensors(second.wait_for(messages.SegmentDone)) == tensors(expected)
+    assert tensors(second, second.wait_for(messages.SegmentDone)) == tensors(second, expected)
 
 
 def test_what_lay_only_in_a_killed_process_is_lost(start: Start) -> None:

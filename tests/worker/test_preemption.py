@@ -179,7 +179,7 @@ def test_a_stop_before_the_first_op_or_load(make_device: MakeDevice, calls: int)
     other.restore("ann", device.park("ann").manifest)
     device.interpreter.close("ann")
     done = other.try_run("ann", program, resume=messages.Resume(0, stopped.rng_state))
-    assert read_fetched(done.fetched[0]).tolist() == [11.0] * 100
+    assert read_fetched(done.fetched[0], device.results).tolist() == [11.0] * 100
 
 
 def test_going_on_without_what_was_made_is_a_loss_and_no_error_of_the_op(make_device: MakeDevice) -> None:

@@ -45,7 +45,7 @@ def ask(worker: WorkerUnderTest, message: messages.ToWorker) -> messages.Transfe
 
 
 def fetched(worker: WorkerUnderTest, session: str, program: Program) -> list[torch.Tensor]:
-    return [read_fetched(item) for item in worker.run(session, program).fetched]
+    return [read_fetched(item, worker.directory) for item in worker.run(session, program).fetched]
 
 
 def test_ready_says_what_the_tiers_hold(start: Start, own_worker: OwnWorker) -> None:

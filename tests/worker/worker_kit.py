@@ -33,13 +33,14 @@ Answer = TransferDone | TransferFailed
 Kind = TypeVar("Kind")
 
 
-def read_fetched(item: FetchedTensor) -> torch.Tensor:
+def read_fetched(item: FetchedTensor, results: Path) -> torch.Tensor:
+    """``results``: where the worker puts what is not inline."""
     if item.data is not None:
         data = item.data
     else:
-        assert item.path is not None
-        data = Path(item.path).read_bytes()
-        Path(item.path).unlink()
+        assert item.blob is not None
+        data = (results / item.blob).read_bytes()
+        (results / item.blob).unlink()
     dtype: torch.dtype = getattr(torch, item.meta.dtype)
     if not data:
         return torch.empty(item.meta.shape, dtype=dtype)
@@ -54,7 +55,7 @@ def run_undisturbed(
     encoded = encode_program(program)
     outcome = interpreter.run(session, encoded, paths, lambda: None, lambda done, total: None)
     assert outcome.failure is None, outcome.failure
-    return [read_fetched(item) for item in outcome.fetched]
+    return [read_fetched(item, blobs) for item in outcome.fetched]
 
 
 class Device:
@@ -70,14 +71,16 @@ class Device:
         name: str = "cpu:0",
         fences: Fences | None = None,
         native: bool = True,
+        results: Path | None = None,
     ) -> None:
         self.directory = directory
+        self.results = results or directory
         directory.mkdir(exist_ok=True)
         self.arena = HostArena(host_bytes, directory, name)
         self.store = PieceStore(self.arena, disk_bytes, directory)
         self.tiers = Tiers(self.store, fences or Fences())
         device = torch.device("cpu")
-        self.interpreter = Interpreter(device, memory_bytes, directory, self.tiers, native)
+        self.interpreter = Interpreter(device, memory_bytes, self.results, self.tiers, native)
         self.copies = Copies(
             self.tiers,
             CpuLink(link_bytes_per_second),
@@ -125,7 +128,7 @@ class Device:
         )
 
     def fetch(self, session: str, program: Program) -> list[torch.Tensor]:
-        return [read_fetched(item) for item in self.run(session, program).fetched]
+        return [read_fetched(item, self.results) for item in self.run(session, program).fetched]
 
     def send(self, message: Message) -> None:
         self.service.handle(message)
@@ -188,7 +191,7 @@ class WorkerUnderTest:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "djinn_lab.worker", "--fd", str(theirs.fileno())]
         command += ["--device", "cpu:0", "--memory-bytes", str(memory_bytes), "--threads", "1"]
-        command += ["--blob-directory", str(directory), *options]
+        command += ["--store-directory", str(directory), "--result-directory", str(directory), *options]
         with theirs:
             process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
         ours.settimeout(60)

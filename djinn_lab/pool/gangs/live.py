@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from djinn_lab.pool.gangs.course import GangCourse, PartName
 from djinn_lab.pool.gangs.plans import GangPlan, PlannedPart
@@ -90,10 +88,3 @@ def part_of(text: str) -> PartName:
             return text
         case _:
             return int(text)
-
-
-def unlink(handed: Iterable[worker.Handed]) -> None:
-    """Their files."""
-    for one in handed:
-        if one.path is not None:
-            Path(one.path).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Runs gangs over workers: carries out what a :class:`~djinn_lab.pool.gangs.course.GangCourse` orders.
 
 Every part is a segment of its own for the worker that runs it. Groups have sessions of their own there
-(:mod:`~djinn_lab.pool.gangs.rooms`). What goes from part to part lies in files in the pool's directory; they
+(:mod:`~djinn_lab.pool.gangs.rooms`). What goes from part to part are results in the pool's store; they
 are deleted when the gang is over. A gang that stands aside stays here until the queue starts it again."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from djinn_lab.pool.gangs.course import (
     StandAside,
     StopPart,
 )
-from djinn_lab.pool.gangs.live import SEPARATOR, LiveGang, name_of, part_of, unlink
+from djinn_lab.pool.gangs.live import SEPARATOR, LiveGang, name_of, part_of
 from djinn_lab.pool.gangs.plans import GangPlan
 from djinn_lab.pool.gangs.rooms import GroupRooms
 from djinn_lab.pool.launcher import LocalLauncher
@@ -149,7 +149,7 @@ class GangRuns:
         self._residence.report(device, message.memory, message.job if isinstance(part, int) else None)
         if gang is None:
             if isinstance(message, worker.SegmentDone):
-                unlink(message.exported)
+                self._discard(message.exported)
             return True
         self._answered(gang, part, device, message)
         return True
@@ -230,7 +230,7 @@ class GangRuns:
                 segment=gang.segment,
                 session=name_of(gang.job, part) if isinstance(part, int) else gang.record.session,
                 program=planned.program,
-                blobs={digest: str(self._blobs.path(digest)) for digest in planned.blobs},
+                blobs={name: self._blobs.stored_name(name) for name in planned.blobs},
                 resume=None if stops is None else stops.resume(self._now_s()),
                 imports=gang.imports(part),
                 exports=planned.exports,
@@ -304,7 +304,12 @@ class GangRuns:
 
     def _delete(self, gang: LiveGang) -> None:
         for handed in gang.handed.values():
-            unlink(handed)
+            self._discard(handed)
+
+    def _discard(self, handed: Iterable[worker.Handed]) -> None:
+        for one in handed:
+            if one.blob is not None:
+                self._blobs.discard(one.blob)
 
     def _clock_s(self, gang: LiveGang) -> float:
         """Now, without the time that it stood aside."""
