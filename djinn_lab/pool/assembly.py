@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from djinn_lab.engine import PoolOpened
 from djinn_lab.jobs.decision import OURS, QueuePolicy
@@ -18,9 +18,10 @@ from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_ERRORS, read_for
 from djinn_lab.pool.database.published import read_published
 from djinn_lab.pool.database.shares import read_shares
 from djinn_lab.pool.database.store import Store
+from djinn_lab.pool.devices import DevicePlan
 from djinn_lab.pool.driver import Driver
 from djinn_lab.pool.fleet import Fleet
-from djinn_lab.pool.launcher import LocalLauncher
+from djinn_lab.pool.launcher import Launcher
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.metrics import Metrics
 from djinn_lab.pool.notebooks.service import NOTEBOOK_RULES, NotebookRules, NotebookService
@@ -32,7 +33,8 @@ from djinn_lab.pool.start_estimates import StartEstimates
 def assemble(
     pool: str,
     token: str,
-    launcher: LocalLauncher,
+    launcher: Launcher,
+    plans: Sequence[DevicePlan],
     blobs: BlobStore,
     store: Store,
     stop: Callable[[], None],
@@ -53,7 +55,7 @@ def assemble(
     for name, role, digest, above in users:
         authentication.add(name, role, digest, above)
     metrics = Metrics()
-    fleet = Fleet(launcher.plans, measurements)
+    fleet = Fleet(plans, measurements)
     ledger = Ledger(pool, clock, store.journal, last_seq)
     ledger.handle(PoolOpened(started_at, queue_policy, shares, policy))
     books = Bookkeeper(ledger, blobs, store, SessionRegistry(), metrics.observe_segment)

@@ -1,14 +1,14 @@
 """Drives the engine live: stamps the time, journals, handles, performs. Holds no policy.
 
 Everything here runs on the event loop's thread and none of it blocks. What comes in: messages of sessions
-(through :mod:`djinn_lab.pool.sessions`) and of workers (through the launcher). What goes out: frames to
+(through :mod:`djinn_lab.pool.sessions`) and of workers (through the launcher). What goes out: orders to
 workers, messages to clients, writes queued at the store.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from djinn_lab import engine, jobs, memory
 from djinn_lab.pool import answers
@@ -19,7 +19,7 @@ from djinn_lab.pool.fleet import Fleet
 from djinn_lab.pool.gangs.live import SEPARATOR
 from djinn_lab.pool.gangs.runs import GangRuns
 from djinn_lab.pool.intake import Intake
-from djinn_lab.pool.launcher import LocalLauncher
+from djinn_lab.pool.launcher import Launcher
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.registry import Session
 from djinn_lab.pool.residence import RELEASE_JOB, Residence, Transfer
@@ -32,9 +32,7 @@ from djinn_lab.protocol.messages import (
 )
 from djinn_lab.protocol.worker import (
     Calibrate,
-    CancelSegment,
     FromWorker,
-    PreemptSegment,
     RunSegment,
     SegmentCancelled,
     SegmentDone,
@@ -64,7 +62,7 @@ class Driver:
     """One per pool."""
 
     def __init__(
-        self, ledger: Ledger, launcher: LocalLauncher, fleet: Fleet, blobs: BlobStore, books: Bookkeeper
+        self, ledger: Ledger, launcher: Launcher, fleet: Fleet, blobs: BlobStore, books: Bookkeeper
     ) -> None:
         self.ledger = ledger
         self.launcher = launcher
@@ -198,14 +196,17 @@ class Driver:
 
     def worker_died(self, device: str, how: str) -> None:
         now_s = self.ledger.clock.now_s()
-        seen = self.fleet.status(device).seen
         self.fleet.worker_died(device)
-        self.residence.died(device, seen.pid if seen else None)
+        self.residence.died(device)
         self.gangs.died(device)
         self.tell(jobs.DeviceLost(now_s, device, f"the process of {device} {how}"))
 
     def worker_failed(self, device: str, how: str) -> None:
         self.fleet.worker_failed(device, how)
+
+    def manifests(self) -> Iterator[bytes]:
+        """Of all sessions that may be restored from what they name."""
+        return self.residence.manifests()
 
     # -- by the clock --------------------------------------------------------------------------------------
 
@@ -217,7 +218,7 @@ class Driver:
         busy = {view.device for view in self.ledger.queue.snapshot().devices if view.running is not None}
         device = self.fleet.due_for_measuring(busy, self.ledger.clock.now_s())
         if device is not None:
-            self.launcher.send(device, Calibrate())
+            self.launcher.run(device, Calibrate())
 
     # -- parts ---------------------------------------------------------------------------------------------
 
@@ -248,11 +249,11 @@ class Driver:
             case jobs.CancelSegment() if self.gangs.runs(command.job):
                 self.gangs.cancel(command.job)
             case jobs.CancelSegment():
-                self.launcher.send(command.device, CancelSegment(command.job))
+                self.launcher.cancel(command.device, command.job)
             case jobs.PreemptSegment() if self.gangs.runs(command.job):
                 self.gangs.pause(command.job)
             case jobs.PreemptSegment():
-                self.launcher.send(command.device, PreemptSegment(command.job, command.segment))
+                self.launcher.preempt(command.device, command.job, command.segment)
             case memory.GrantSegment():
                 self._granted(command)
             case engine.RoomGranted() | engine.RoomHeld() | engine.RoomRefused():
@@ -327,7 +328,7 @@ class Driver:
         run = RunSegment(
             *(job, flight.segment, record.session, flight.program, blobs, flight.key, resume), tells=False
         )
-        self.launcher.send(device, run)
+        self.launcher.run(device, run)
 
     def _run_whole(self, job: str, why: str) -> None:
         """A gang could not go on as one."""
@@ -337,7 +338,7 @@ class Driver:
         self.books.records[job].gang = why
         self._run(job, known.held_on, anew=True)
         if known.preempting:
-            self.launcher.send(known.held_on, PreemptSegment(job, known.segment))
+            self.launcher.preempt(known.held_on, job, known.segment)
 
     def _gang_over(self, device: str, answer: SegmentDone | SegmentCancelled) -> None:
         self.residence.report(device, answer.memory, answer.job)

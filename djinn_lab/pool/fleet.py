@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -32,7 +33,9 @@ class DeviceStatus:
 class Fleet:
     """``measurements``: from the store, by device name and thread count."""
 
-    def __init__(self, plans: list[DevicePlan], measurements: dict[tuple[str, int], DeviceMeasured]) -> None:
+    def __init__(
+        self, plans: Sequence[DevicePlan], measurements: dict[tuple[str, int], DeviceMeasured]
+    ) -> None:
         self._statuses = {plan.device: DeviceStatus(plan) for plan in plans}
         self._measurements = measurements
         self.news = asyncio.Event()

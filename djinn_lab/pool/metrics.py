@@ -73,7 +73,7 @@ class Metrics:
         queue = driver.ledger.queue.snapshot()
         for view in queue.devices:
             self._queue.labels(view.device).set(len(view.line))
-            self._restarts.labels(view.device).set(driver.launcher.restarts(view.device))
+            self._restarts.labels(view.device).set(driver.launcher.health(view.device).restarts)
         self._stalled.set(driver.ledger.engine.stall is not None)
         self._unusual.set(len(driver.books.unusual(queue.jobs)))
         self._render_queue(driver)

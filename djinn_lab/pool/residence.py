@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from djinn_lab import engine, memory
-from djinn_lab.pool.launcher import LocalLauncher
+from djinn_lab.pool.launcher import Launcher
 from djinn_lab.pool.ledger import Ledger
-from djinn_lab.pool.leftovers import Leftovers
 from djinn_lab.pool.registry import SessionRegistry
 from djinn_lab.protocol import worker
 from djinn_lab.srg.program import Program, encode_program
@@ -66,7 +65,7 @@ class Residence:
     def __init__(
         self,
         ledger: Ledger,
-        launcher: LocalLauncher,
+        launcher: Launcher,
         registry: SessionRegistry,
         tell: Callable[[engine.Event], None],
     ) -> None:
@@ -77,24 +76,20 @@ class Residence:
         self._stored: dict[str, Stored] = {}
         self._reported: dict[str, worker.WorkerMemory] = {}
         self._releases: defaultdict[str, Releases] = defaultdict(Releases)
-        self._leftovers = Leftovers(launcher.parked_directories)
 
     # -- from the engine -----------------------------------------------------------------------------------
 
     def free(self, command: memory.FreeSession) -> None:
         self._stored.pop(command.session, None)
         self._releases[command.device].answered.pop(command.session, None)
-        self._send(command.device, worker.CloseSession(command.session))
-        self._sweep()
+        self._launcher.copy(command.device, worker.CloseSession(command.session))
 
     def drop_parked(self, command: memory.DropParked) -> None:
         self._stored.pop(command.session, None)
-        self._send(command.device, worker.DropParked(command.session))
-        self._sweep()
+        self._launcher.copy(command.device, worker.DropParked(command.session))
 
     def lost(self, command: memory.ValuesLost) -> None:
         self._stored.pop(command.session, None)
-        self._sweep()
         session = self._registry.get(command.session)
         if session is not None:
             reason = command.reason[:1].upper() + command.reason[1:]
@@ -103,7 +98,7 @@ class Residence:
     def transfer(self, command: Transfer) -> None:
         match command:
             case memory.StoreSession():
-                order: worker.ToWorker = worker.Store(command.transfer, command.session, command.expedited)
+                order: worker.CopyOrder = worker.Store(command.transfer, command.session, command.expedited)
             case memory.EvictSession():
                 order = worker.Evict(command.transfer, command.session, command.discard)
             case memory.RestoreSession():
@@ -115,7 +110,7 @@ class Residence:
                 order = worker.Forget(command.transfer, command.session)
             case memory.ExpediteTransfer():
                 order = worker.Expedite(command.transfer)
-        self._send(command.device, order)
+        self._launcher.copy(command.device, order)
 
     # -- from workers --------------------------------------------------------------------------------------
 
@@ -154,7 +149,6 @@ class Residence:
         if done.manifest is not None:
             released = self._releases[device].in_manifest(done.session)
             self._stored[done.session] = Stored(done.manifest, self._process(device), released)
-            self._sweep()
         if done.kind == "restore":
             self._restored(device, done.session)
         self._transfer_ended(
@@ -204,14 +198,15 @@ class Residence:
         """A worker has dropped what it was told to."""
         self._releases[device].answer()
 
-    def died(self, device: str, pid: int | None) -> None:
-        """The device's process ended; what it parked stays as long as a session needs it."""
+    def died(self, device: str) -> None:
+        """The device's worker is gone; what it parked can still be restored."""
         self._releases.pop(device, None)
         self._reported.pop(device, None)
-        if pid is not None:
-            self._leftovers.died(pid)
         self._tell(engine.WorkerDied(self._now_s(), device))
-        self._sweep()
+
+    def manifests(self) -> Iterator[bytes]:
+        """Of all sessions that may be restored from what they name."""
+        return (stored.manifest for stored in self._stored.values())
 
     # -- from sessions -------------------------------------------------------------------------------------
 
@@ -232,9 +227,6 @@ class Residence:
 
     # -- parts ---------------------------------------------------------------------------------------------
 
-    def _sweep(self) -> None:
-        self._leftovers.sweep(stored.manifest for stored in self._stored.values())
-
     def _transfer_ended(
         self,
         answer: worker.TransferDone | worker.TransferFailed,
@@ -249,7 +241,8 @@ class Residence:
     def _send_release(self, device: str, session: str, values: list[int]) -> None:
         self._releases[device].sent.append((session, values))
         program = Program(metas=(), templates=(), scopes=(), sources=(), nodes=(), release=values)
-        self._send(device, worker.RunSegment(RELEASE_JOB, 0, session, encode_program(program), tells=False))
+        order = worker.RunSegment(RELEASE_JOB, 0, session, encode_program(program), tells=False)
+        self._launcher.run(device, order)
 
     def _restore(self, command: memory.RestoreSession) -> worker.Restore:
         """Another process than the one that stored it is told what lies where, and what of it nobody holds
@@ -262,10 +255,7 @@ class Residence:
         return worker.Restore(number, session, expedited, stored.manifest, tuple(stored.released))
 
     def _process(self, device: str) -> tuple[str, int]:
-        return device, self._launcher.restarts(device)
-
-    def _send(self, device: str, message: worker.ToWorker) -> None:
-        self._launcher.send(device, message)
+        return device, self._launcher.health(device).restarts
 
     def _now_s(self) -> float:
         return self._ledger.clock.now_s()

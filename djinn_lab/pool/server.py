@@ -34,7 +34,7 @@ from djinn_lab.pool.blob_directory import (
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.database.engine import lost, unusable
 from djinn_lab.pool.devices import DevicePlan
-from djinn_lab.pool.launcher import LocalLauncher
+from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.protocol.host import host_id
 from djinn_lab.protocol.messages import PROTOCOL_VERSION
 from djinn_lab.protocol.runtime_file import (
@@ -88,10 +88,10 @@ def run_pool(options: PoolOptions) -> None:
     pool = uuid.uuid4().hex[:12]
     directory = open_blob_directory(pool, runtime_directory())
     disk = own_directory(data_directory() / PARKED, pool)
-    launcher = LocalLauncher(options.plans, directory, options.worker_command, directory / PARKED, disk)
+    launcher = LocalLauncher(directory, options.worker_command, directory / PARKED, disk)
     try:
         if not options.standby:
-            launcher.spawn()
+            _warm(launcher, options)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         asyncio.run(_serve(options, pool, directory, launcher))
     finally:
@@ -99,6 +99,12 @@ def run_pool(options: PoolOptions) -> None:
         remove_runtime(os.getpid())
         remove_directory(directory)
         remove_directory(disk)
+
+
+def _warm(launcher: LocalLauncher, options: PoolOptions) -> None:
+    """Let the workers load while the server does."""
+    for plan in options.plans:
+        launcher.warm(plan)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
@@ -139,7 +145,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
         if await _until_leading(running, info):
             await _lead(running, msgspec.structs.replace(info, standing_by=False), directory)
     except sa.exc.SQLAlchemyError as error:
-        launcher.kill()  # what it computes can be told to nobody
+        await launcher.close(at_once=True)  # what it computes can be told to nobody
         raise lost(options.database, error) from error
     finally:
         remove_runtime(os.getpid())
@@ -186,7 +192,7 @@ async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
     options, launcher, stopped = running.options, running.launcher, running.stopped
     if options.standby:
         log.info("pool %s takes over", info.pool)
-        launcher.spawn()
+        _warm(launcher, options)
     blobs = BlobStore(directory, options.blob_bytes_max or default_bytes_max(directory))
     policy = POLICIES[options.memory_policy]
     notebooks = NotebookRules(options.notebook_slots, options.notebooks_for, options.notebook_umask)
@@ -194,6 +200,7 @@ async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
         info.pool,
         info.token,
         launcher,
+        options.plans,
         blobs,
         running.store,
         stopped.set,
@@ -202,7 +209,8 @@ async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
         notebooks,
     )
     running.front.app = create_app(context)
-    launcher.watch(context.driver)
+    for plan in options.plans:
+        launcher.spawn(plan, context.driver)
     heartbeat = asyncio.get_running_loop().create_task(context.heartbeat.run(), name="heartbeat")
     ended = asyncio.ensure_future(_done(running.store.ended))
     try:
@@ -215,7 +223,7 @@ async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
             log.info("pool %s is ready at %s", info.pool, info.url)
             await _first(stopped.wait(), running.serving, heartbeat, ended)
     except sa.exc.SQLAlchemyError:
-        launcher.kill()
+        await launcher.close(at_once=True)
         raise
     finally:
         ended.cancel()
@@ -225,7 +233,7 @@ async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
         await asyncio.gather(running.serving, return_exceptions=True)
         heartbeat.cancel()
         await asyncio.gather(heartbeat, ended, return_exceptions=True)
-        await launcher.stop()
+        await launcher.close()
         context.heartbeat.save()
 
 

@@ -113,7 +113,7 @@ def device_reports(driver: Driver) -> list[DeviceReport]:
     for status in driver.fleet.statuses:
         device = status.plan.device
         info, view, account = infos[device], queue.get(device), driver.ledger.accounts.device(device)
-        running = view.running if view else None
+        running, health = view.running if view else None, driver.launcher.health(device)
         reports.append(
             DeviceReport(
                 **msgspec.structs.asdict(info),
@@ -122,8 +122,8 @@ def device_reports(driver: Driver) -> list[DeviceReport]:
                 peak_bytes=account.peak_bytes if account else 0,
                 job=running,
                 queue_length=len(view.line) if view else 0,
-                pid=driver.launcher.pid(device),
-                restarts=driver.launcher.restarts(device),
+                pid=health.shown.get("pid"),
+                restarts=health.restarts,
                 session_bytes=dict(account.session_bytes) if account else {},
                 failure=status.failure,
                 cordoned=view.cordoned if view else False,

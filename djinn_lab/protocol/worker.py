@@ -138,21 +138,13 @@ class Expedite(msgspec.Struct, frozen=True, tag="expedite"):
     transfer: int
 
 
-ToWorker = (
-    RunSegment
-    | CancelSegment
-    | PreemptSegment
-    | CloseSession
-    | Calibrate
-    | Shutdown
-    | Store
-    | Evict
-    | Restore
-    | Demote
-    | Forget
-    | DropParked
-    | Expedite
-)
+RunOrder = RunSegment | Calibrate
+"""What a worker does one after the other."""
+
+CopyOrder = Store | Evict | Restore | Demote | Forget | Expedite | DropParked | CloseSession
+"""What moves or drops a session's values."""
+
+ToWorker = RunOrder | CopyOrder | CancelSegment | PreemptSegment | Shutdown
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -164,7 +156,6 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
     memory_bytes: int
     threads: int
     torch_version: str
-    pid: int
     host_bytes: int = 0
     disk_bytes: int = 0
     link_bytes_per_s: float | None = None

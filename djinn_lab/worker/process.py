@@ -3,7 +3,6 @@ thread runs them."""
 
 from __future__ import annotations
 
-import os
 import queue
 import resource
 import socket
@@ -202,7 +201,6 @@ class WorkerProcess:
             memory_bytes=self._memory_bytes,
             threads=torch.get_num_threads(),
             torch_version=str(torch.__version__),
-            pid=os.getpid(),
             host_bytes=self._limits.host_bytes,
             disk_bytes=self._limits.disk_bytes,
             link_bytes_per_s=self._link_bytes_per_s,

@@ -23,7 +23,7 @@ from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database.engine import sqlite_url
 from djinn_lab.pool.database.store import Store
-from djinn_lab.pool.launcher import LocalLauncher
+from djinn_lab.pool.launchers.local import LocalLauncher
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -47,9 +47,9 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolContext]:
     """A pool's parts, without devices and without a server."""
     directory = tmp_path_factory.mktemp("pool")
     blobs = BlobStore(directory, 2**20)
-    launcher = LocalLauncher((), directory)
+    launcher = LocalLauncher(directory)
     store = Store(sqlite_url(directory / "pool.sqlite3"))
-    made = assemble("documented", "token", launcher, blobs, store, lambda: None)
+    made = assemble("documented", "token", launcher, (), blobs, store, lambda: None)
     yield made
     made.store.close()
 

@@ -51,7 +51,6 @@ class StandIn:
                 arguments.memory_bytes,
                 arguments.threads,
                 "0",
-                os.getpid(),
             )
         )
         while True:

@@ -17,7 +17,7 @@ from djinn_lab.pool.authentication import owner_name
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.database.engine import sqlite_url
 from djinn_lab.pool.database.store import Store
-from djinn_lab.pool.launcher import LocalLauncher
+from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.pool.notebooks.left_behind import EXECUTED_BYTES_MAX, executed_left
 from djinn_lab.pool.notebooks.messages import EXECUTED_FILE
 from djinn_lab.pool.notebooks.service import NotebookService
@@ -50,9 +50,9 @@ def served(
     async def run() -> None:
         store = FailingStore(sqlite_url(directory / "pool.sqlite3"))
         try:
-            launcher = LocalLauncher((), directory)
+            launcher = LocalLauncher(directory)
             blobs = BlobStore(directory / "blobs", 2**20)
-            service = assemble("pool", "token", launcher, blobs, store, lambda: None).notebooks
+            service = assemble("pool", "token", launcher, (), blobs, store, lambda: None).notebooks
             store.failing = failing
             await service.start("http://127.0.0.1:9", directory / "notebooks")
             await service.started.wait()

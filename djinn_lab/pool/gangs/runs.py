@@ -31,7 +31,7 @@ from djinn_lab.pool.gangs.course import (
 from djinn_lab.pool.gangs.live import SEPARATOR, LiveGang, name_of, part_of
 from djinn_lab.pool.gangs.plans import GangPlan
 from djinn_lab.pool.gangs.rooms import GroupRooms
-from djinn_lab.pool.launcher import LocalLauncher
+from djinn_lab.pool.launcher import Launcher
 from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.residence import Residence
 from djinn_lab.pool.stops import Stops
@@ -51,7 +51,7 @@ class GangRuns:
     def __init__(
         self,
         ledger: Ledger,
-        launcher: LocalLauncher,
+        launcher: Launcher,
         fleet: Fleet,
         blobs: BlobStore,
         books: Bookkeeper,
@@ -127,7 +127,7 @@ class GangRuns:
         if gang is None:
             return
         for part, device in gang.course.running.items():
-            self._launcher.send(device, worker.CancelSegment(name_of(job, part)))
+            self._launcher.cancel(device, name_of(job, part))
         for group in list(gang.opened):
             self.rooms.close(gang, group)
         self._delete(gang)
@@ -197,10 +197,10 @@ class GangRuns:
                 case RunPart() if gang.course.running.get(order.part) == order.device:
                     self._run(gang, order.part, order.device)
                 case StopPart():
-                    self._launcher.send(order.device, worker.CancelSegment(name_of(gang.job, order.part)))
+                    self._launcher.cancel(order.device, name_of(gang.job, order.part))
                 case PausePart():
                     name = name_of(gang.job, order.part)
-                    self._launcher.send(order.device, worker.PreemptSegment(name, gang.segment))
+                    self._launcher.preempt(order.device, name, gang.segment)
                 case StandAside():
                     self._stand_aside(gang)
                 case HoldBack():
@@ -223,7 +223,7 @@ class GangRuns:
             gang.sent_s[part] = self._clock_s(gang)
             gang.executed[part] = 0
         gang.used[device] = None
-        self._launcher.send(
+        self._launcher.run(
             device,
             worker.RunSegment(
                 job=name_of(gang.job, part),
@@ -264,7 +264,7 @@ class GangRuns:
             return
         undo = set(gang.plan.undo)
         nothing = Program((), (), (), (), (), release=gang.at_home())
-        self._launcher.send(
+        self._launcher.run(
             device,
             worker.RunSegment(
                 job=name_of(gang.job, "undo"),
