@@ -1,0 +1,237 @@
+"""Drives a launcher through its interface alone, for the contract that all launchers must keep.
+
+A :class:`Site` is what a test needs besides the interface: a launcher, its pool's blobs, a way to kill a
+worker, and a look at what workers have left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import psutil
+import torch
+from blake3 import blake3
+
+from djinn_lab.pool.blob_directory import RESULTS, STORE
+from djinn_lab.pool.devices import DevicePlan
+from djinn_lab.pool.launcher import Launcher
+from djinn_lab.pool.launchers.local import LocalLauncher
+from djinn_lab.protocol.worker import (
+    FetchedTensor,
+    FromWorker,
+    RunSegment,
+    SegmentDone,
+    SegmentFailed,
+    TransferFailed,
+    WorkerReady,
+)
+from djinn_lab.srg.program import Program, encode_program
+
+MIB = 2**20
+DEVICE_BYTES = HOST_BYTES = DISK_BYTES = 64 * MIB
+TOLD_WITHIN_S = 60.0
+
+Kind = TypeVar("Kind")
+Result = TypeVar("Result")
+
+
+class Site(Protocol):
+    """One implementation, somewhere."""
+
+    launcher: Launcher
+
+    def put(self, tensor: torch.Tensor) -> str:
+        """The name in the pool's store of a tensor's bytes."""
+
+    def take(self, result: str) -> bytes:
+        """What a worker left under this name for the pool; it is deleted."""
+
+    def kill(self, device: str) -> None:
+        """End the device's worker as if its machine had."""
+
+    def parked(self) -> set[str]:
+        """What workers, alive or dead, keep of sessions outside their devices."""
+
+    def processes(self) -> set[str]:
+        """What runs for the launcher."""
+
+
+class LocalSite:
+    """Processes of this machine."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._parked = [directory / "host", directory / "disk"]
+        for path in (directory / STORE, directory / RESULTS, *self._parked):
+            path.mkdir()
+        self.launcher: Launcher = LocalLauncher(
+            directory, host_directory=self._parked[0], disk_directory=self._parked[1]
+        )
+
+    def put(self, tensor: torch.Tensor) -> str:
+        content = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        name = blake3(content).hexdigest()
+        (self._directory / STORE / name).write_bytes(content)
+        return name
+
+    def take(self, result: str) -> bytes:
+        path = self._directory / RESULTS / result
+        content = path.read_bytes()
+        path.unlink()
+        return content
+
+    def kill(self, device: str) -> None:
+        os.kill(self.launcher.health(device).shown["pid"], signal.SIGKILL)
+
+    def parked(self) -> set[str]:
+        return {file.name for path in self._parked for file in path.iterdir()}
+
+    def processes(self) -> set[str]:
+        ours = str(self._directory)
+        return {str(one.pid) for one in psutil.Process().children() if _mentions(one, ours)}
+
+
+def _mentions(process: psutil.Process, text: str) -> bool:
+    try:
+        return any(text in argument for argument in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
+@contextmanager
+def local_site() -> Iterator[Site]:
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="djinn-test-") as made:
+        yield LocalSite(Path(made))
+
+
+SITES = {"local": local_site}
+"""Every implementation, by name."""
+
+
+class Heard:
+    """What the launcher told, in order: ``said`` by device and not waited for yet, with None for the loss of
+    a worker. ``kept``: the manifests that the pool still needs."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, list[FromWorker | None]] = {}
+        self.deaths: list[tuple[str, str]] = []
+        self.failures: list[tuple[str, str]] = []
+        self.kept: list[bytes] = []
+        self.news = asyncio.Event()
+
+    def worker_said(self, device: str, message: FromWorker) -> None:
+        self.said.setdefault(device, []).append(message)
+        self.news.set()
+
+    def worker_died(self, device: str, how: str) -> None:
+        self.said.setdefault(device, []).append(None)
+        self.deaths.append((device, how))
+        self.news.set()
+
+    def worker_failed(self, device: str, how: str) -> None:
+        self.failures.append((device, how))
+        self.news.set()
+
+    def manifests(self) -> list[bytes]:
+        return self.kept
+
+
+class Workers:
+    """A launcher's workers, for tests that wait: every call enters the event loop and leaves it again."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.launcher = site.launcher
+        self.heard = Heard()
+        self._runner = asyncio.Runner()
+
+    def start(self, *devices: str, host_bytes: int = HOST_BYTES) -> None:
+        for device in devices:
+            plan = DevicePlan(device, "cpu", DEVICE_BYTES, 1, host_bytes, DISK_BYTES)
+            self.do(lambda plan=plan: self.launcher.spawn(plan, self.heard))  # type: ignore[misc]
+
+    def ready(self, *devices: str) -> None:
+        self.start(*devices)
+        for device in devices:
+            self.next(device, WorkerReady)
+
+    def do(self, order: Callable[[], Result]) -> Result:
+        """Call a method of the launcher where its pool does."""
+
+        async def call() -> Result:
+            return order()
+
+        return self._wait(call())
+
+    def run(self, device: str, session: str, program: Program, job: str = "job", **more: Any) -> SegmentDone:
+        self.begin(device, session, program, job, **more)
+        return self.next(device, SegmentDone)
+
+    def begin(self, device: str, session: str, program: Program, job: str = "job", **more: Any) -> None:
+        order = RunSegment(job, more.pop("segment", 0), session, encode_program(program), **more)
+        self.do(lambda: self.launcher.run(device, order))
+
+    def next(self, device: str, kind: type[Kind]) -> Kind:
+        """Wait for the worker's next message of a kind. Those before it are not looked at, but none may be a
+        failure."""
+
+        def find() -> Kind | None:
+            said = self.heard.said.get(device, [])
+            while said:
+                assert said[0] is not None, f"{device} was lost: {self.heard.deaths}"
+                message = said.pop(0)
+                if isinstance(message, kind):
+                    return message
+                assert not isinstance(message, SegmentFailed | TransferFailed), message
+            return None
+
+        return self.until(find)
+
+    def until(self, find: Callable[[], Result | None]) -> Result:
+        """Wait until it finds something."""
+        return self._wait(asyncio.wait_for(self._until(find), TOLD_WITHIN_S))
+
+    def lost(self, device: str) -> None:
+        """Wait for its worker's loss; what was said before is not looked at."""
+
+        def find() -> bool | None:
+            said = self.heard.said.get(device, [])
+            if None not in said:
+                return None
+            del said[: said.index(None) + 1]
+            return True
+
+        self.until(find)
+
+    def values(self, done: SegmentDone) -> list[bytes]:
+        """What was fetched."""
+        return [self._bytes(one) for one in done.fetched]
+
+    def close(self, at_once: bool = False) -> None:
+        self._wait(self.launcher.close(at_once))
+
+    def leave(self) -> None:
+        self.close(at_once=True)
+        self._runner.close()
+
+    def _bytes(self, tensor: FetchedTensor) -> bytes:
+        if tensor.data is not None:
+            return tensor.data
+        assert tensor.blob is not None
+        return self.site.take(tensor.blob)
+
+    def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return self._runner.run(work)
+
+    async def _until(self, find: Callable[[], Result | None]) -> Result:
+        while (found := find()) is None:
+            self.heard.news.clear()
+            await self.heard.news.wait()
+        return found

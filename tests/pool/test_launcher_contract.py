@@ -1,0 +1,340 @@
+"""What every launcher does, with real workers and through its interface alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from launcher_kit import DEVICE_BYTES, DISK_BYTES, HOST_BYTES, MIB, SITES, Site, Workers
+from programs import Script
+from training import training
+
+from djinn_lab.protocol.worker import (
+    Calibrate,
+    CloseSession,
+    CopyOrder,
+    Demote,
+    DeviceMeasured,
+    DropParked,
+    Evict,
+    Expedite,
+    Forget,
+    Restore,
+    Resume,
+    SegmentCancelled,
+    SegmentDone,
+    SegmentFailed,
+    SegmentPreempted,
+    SegmentStarted,
+    SessionClosed,
+    Store,
+    TransferDone,
+    WorkerReady,
+)
+from djinn_lab.srg.program import Program
+
+pytestmark = pytest.mark.processes
+
+ONE, OTHER = "cpu:0", "cpu:1"
+
+
+@pytest.fixture(params=SITES)
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    with SITES[request.param]() as made:
+        yield made
+
+
+@pytest.fixture
+def fresh(site: Site) -> Iterator[Workers]:
+    """Workers that no other test uses; none is started."""
+    made = Workers(site)
+    yield made
+    made.leave()
+
+
+@pytest.fixture(scope="module", params=SITES)
+def shared(request: pytest.FixtureRequest) -> Iterator[Workers]:
+    with SITES[request.param]() as site:
+        made = Workers(site)
+        made.ready(ONE, OTHER)
+        yield made
+        assert not made.heard.deaths
+        made.leave()
+
+
+@pytest.fixture
+def workers(shared: Workers) -> Iterator[Workers]:
+    """Two that are ready, without sessions."""
+    yield shared
+    for device in (ONE, OTHER):
+        for session in ("ann", "bob"):
+            shared.do(lambda d=device, s=session: shared.launcher.copy(d, CloseSession(s)))  # type: ignore[misc]
+            while shared.next(device, SessionClosed).session != session:
+                continue
+
+
+def copy(workers: Workers, device: str, order: CopyOrder) -> TransferDone:
+    workers.do(lambda: workers.launcher.copy(device, order))
+    return workers.next(device, TransferDone)
+
+
+def begin(workers: Workers, device: str, program: Program, resume: Resume | None = None) -> None:
+    """Until its first op."""
+    workers.begin(device, "ann", program, resume=resume)
+    workers.next(device, SegmentStarted)
+
+
+def preempt(workers: Workers, device: str, program: Program) -> SegmentPreempted:
+    """After an op at least."""
+    begin(workers, device, program)
+    while True:
+        workers.do(lambda: workers.launcher.preempt(device, "job", 0))
+        stopped = workers.next(device, SegmentPreempted)
+        if stopped.executed:
+            return stopped
+        begin(workers, device, program, Resume(0, stopped.rng_state))
+
+
+def long_program() -> Program:
+    """Many seconds of short ops."""
+    script = Script()
+    matrix = script.load(torch.randn(512, 512))
+    for _ in range(3000):
+        script.op("aten.mm.default", matrix, matrix)
+    return script.program()
+
+
+def loaded(workers: Workers, device: str, tensor: torch.Tensor) -> tuple[Script, int]:
+    """A session of ann's that holds the tensor."""
+    script = Script()
+    value = script.load(tensor)
+    workers.run(device, "ann", script.program(keep=(value,)))
+    return script, value
+
+
+def held(workers: Workers, device: str, script: Script, value: int) -> bytes:
+    return workers.values(workers.run(device, "ann", script.program(fetch=(value,))))[0]
+
+
+def raw(tensor: torch.Tensor) -> bytes:
+    return tensor.numpy().tobytes()
+
+
+def test_every_spawned_device_gets_a_worker_with_the_limits_of_its_plan(fresh: Workers) -> None:
+    fresh.start(ONE, OTHER)
+    for device in (ONE, OTHER):
+        ready = fresh.next(device, WorkerReady)
+        assert (ready.device, ready.kind, ready.threads) == (device, "cpu", 1)
+        assert (ready.memory_bytes, ready.host_bytes, ready.disk_bytes) == (
+            DEVICE_BYTES,
+            HOST_BYTES,
+            DISK_BYTES,
+        )
+        health = fresh.launcher.health(device)
+        assert (health.alive, health.restarts) == (True, 0)
+    assert len(fresh.site.processes()) == 2
+
+
+def test_a_segment_takes_blobs_by_name_and_gives_results_by_name(workers: Workers) -> None:
+    weight, few = torch.randn(MIB // 4), torch.randn(8)
+    script = Script()
+    large, small = script.load(weight, "weights"), script.load(few)
+    twice = script.op("aten.add.Tensor", large, large)
+    blobs = {"weights": workers.site.put(weight)}
+    done = workers.run(ONE, "ann", script.program(fetch=(twice, small)), blobs=blobs)
+    assert [one.blob is None for one in done.fetched] == [False, True]
+    assert workers.values(done) == [raw(weight + weight), raw(few)]
+    assert len(done.node_end_s) == 1
+
+
+def test_segments_run_in_the_order_of_their_orders_with_one_answer_each(workers: Workers) -> None:
+    script = Script()
+    value = script.load(torch.zeros(4))
+    workers.begin(ONE, "ann", script.program(keep=(value,)), "load")
+    for number in range(20):
+        script.write("aten.add_.Tensor", value, scalars=(1.0,))
+        workers.begin(ONE, "ann", script.program(keep=(value,), fetch=(value,)), f"job {number}")
+    assert workers.next(ONE, SegmentDone).job == "load"
+    for number in range(20):
+        done = workers.next(ONE, SegmentDone)
+        assert done.job == f"job {number}"
+        assert workers.values(done) == [raw(torch.full((4,), number + 1.0))]
+
+
+def test_a_failing_op_is_an_answer_and_the_worker_lives_on(workers: Workers) -> None:
+    script = Script()
+    value = script.source((4,))
+    workers.begin(ONE, "ann", script.program(fetch=(value,)))
+    assert workers.next(ONE, SegmentFailed).error.type_name == "ValueLost"
+    loaded(workers, ONE, torch.ones(1))
+
+
+def test_what_one_device_exports_another_takes_over(workers: Workers) -> None:
+    tensor = torch.randn(MIB // 4)
+    script, value = loaded(workers, ONE, tensor)
+    script.op("aten.neg.default", value)
+    exported = workers.run(ONE, "ann", script.program(), exports=(value,)).exported
+    done = workers.run(OTHER, "ann", script.program(fetch=(value,)), imports=exported)
+    assert workers.values(done) == [raw(tensor)]
+    assert [workers.site.take(one.blob) for one in exported if one.blob is not None] == [raw(tensor)]
+
+
+def test_a_device_is_measured_on_demand(workers: Workers) -> None:
+    workers.do(lambda: workers.launcher.run(ONE, Calibrate()))
+    measured = workers.next(ONE, DeviceMeasured)
+    assert min(measured.flops_per_s, measured.memory_bytes_per_s, measured.op_overhead_s) > 0
+
+
+def test_a_cancel_stops_a_segment_between_ops(workers: Workers) -> None:
+    program = long_program()
+    begin(workers, ONE, program)
+    workers.do(lambda: workers.launcher.cancel(ONE, "job"))
+    assert workers.next(ONE, SegmentCancelled).executed < len(program.nodes)
+    loaded(workers, ONE, torch.ones(1))
+
+
+def test_a_cancel_and_a_preempt_that_come_too_late_hit_nothing(workers: Workers) -> None:
+    script, value = loaded(workers, ONE, torch.ones(4))
+    workers.do(lambda: workers.launcher.cancel(ONE, "job"))
+    workers.do(lambda: workers.launcher.preempt(ONE, "job", 0))
+    done = workers.run(ONE, "ann", script.program(fetch=(value,)), segment=1)
+    assert (done.segment, workers.values(done)) == (1, [raw(torch.ones(4))])
+
+
+@pytest.mark.parametrize("target", [ONE, OTHER], ids=["here", "elsewhere"])
+def test_a_preempted_segment_resumes_bit_for_bit(workers: Workers, target: str) -> None:
+    program, _ = training(steps=150, size=256)
+    expected = workers.run(ONE, "bob", program)
+    stopped = preempt(workers, ONE, program)
+    assert 0 < stopped.executed < stopped.ops_total
+    manifest = copy(workers, ONE, Store(1, "ann")).manifest
+    copy(workers, ONE, Evict(2, "ann"))
+    copy(workers, target, Restore(3, "ann", manifest=None if target == ONE else manifest))
+    begin(workers, target, program, Resume(stopped.executed, stopped.rng_state))
+    found = workers.next(target, SegmentDone)
+    assert workers.values(found) == workers.values(expected)
+    assert found.rng_state == expected.rng_state
+    assert len(found.node_end_s) == len(program.nodes) - stopped.executed
+
+
+def test_a_session_goes_to_host_and_disk_and_comes_back_as_it_was(workers: Workers) -> None:
+    tensor = torch.randn(MIB)
+    script, value = loaded(workers, ONE, tensor)
+    orders = [Store(1, "ann"), Evict(2, "ann"), Demote(3, "ann"), Restore(4, "ann"), Forget(5, "ann")]
+    for order in orders:
+        done = copy(workers, ONE, order)
+        assert (done.transfer, done.session) == (order.transfer, "ann")
+        on_device = done.memory.session_bytes.get("ann", 0)
+        assert on_device == (0 if isinstance(order, Evict | Demote) else tensor.nbytes)
+    assert (done.memory.host_bytes, done.memory.disk_bytes) == (0, 0)
+    assert held(workers, ONE, script, value) == raw(tensor)
+
+
+def test_copies_do_not_wait_for_the_segment_that_runs(workers: Workers) -> None:
+    tensor = torch.randn(MIB)
+    script, value = loaded(workers, ONE, tensor)
+    workers.begin(ONE, "bob", long_program(), "long")
+    workers.next(ONE, SegmentStarted)
+    copy(workers, ONE, Store(1, "ann"))
+    workers.do(lambda: workers.launcher.copy(ONE, Expedite(1)))
+    copy(workers, ONE, Evict(2, "ann"))
+    copy(workers, ONE, Restore(3, "ann", expedited=True))
+    workers.do(lambda: workers.launcher.cancel(ONE, "long"))
+    workers.next(ONE, SegmentCancelled)
+    assert held(workers, ONE, script, value) == raw(tensor)
+
+
+def test_a_closed_session_leaves_nothing_on_its_device(workers: Workers) -> None:
+    tensor = torch.randn(MIB)
+    loaded(workers, ONE, tensor)
+    copy(workers, ONE, Store(1, "ann"))
+    workers.do(lambda: workers.launcher.copy(ONE, CloseSession("ann")))
+    memory = workers.next(ONE, SessionClosed).memory
+    assert "ann" not in memory.session_bytes
+    assert (memory.used_bytes, memory.host_bytes) == (0, 0)
+
+
+def test_what_is_parked_here_is_dropped_once_another_device_has_it(workers: Workers) -> None:
+    tensor = torch.randn(MIB)
+    script, value = loaded(workers, ONE, tensor)
+    manifest = copy(workers, ONE, Store(1, "ann")).manifest
+    copy(workers, ONE, Evict(2, "ann"))
+    copy(workers, OTHER, Restore(3, "ann", manifest=manifest))
+    workers.do(lambda: workers.launcher.copy(ONE, DropParked("ann")))
+    assert workers.next(ONE, SessionClosed).memory.host_bytes == 0
+    assert held(workers, OTHER, script, value) == raw(tensor)
+
+
+def test_a_killed_worker_is_lost_once_and_another_takes_its_place(fresh: Workers) -> None:
+    fresh.ready(ONE)
+    script, value = loaded(fresh, ONE, torch.ones(4))
+    fresh.begin(ONE, "bob", long_program())
+    fresh.next(ONE, SegmentStarted)
+    fresh.site.kill(ONE)
+    fresh.lost(ONE)
+    fresh.begin(ONE, "ann", script.program(fetch=(value,)), "to nobody")
+    fresh.do(lambda: fresh.launcher.cancel(ONE, "job"))
+    fresh.next(ONE, WorkerReady)
+    health = fresh.launcher.health(ONE)
+    assert (health.alive, health.restarts) == (True, 1)
+    fresh.begin(ONE, "ann", script.program(fetch=(value,)))
+    failed = fresh.next(ONE, SegmentFailed)
+    assert (failed.job, failed.error.type_name) == ("job", "ValueLost")
+    assert [device for device, _ in fresh.heard.deaths] == [ONE]
+    assert fresh.heard.failures == []
+    assert len(fresh.site.processes()) == 1
+
+
+@pytest.mark.parametrize("tier", ["host", "disk"])
+def test_what_a_dead_worker_parked_is_kept_while_a_manifest_names_it(fresh: Workers, tier: str) -> None:
+    fresh.ready(ONE, OTHER)
+    others = fresh.site.parked()
+    tensor = torch.randn(MIB)
+    script, value = loaded(fresh, ONE, tensor)
+    manifest = copy(fresh, ONE, Store(1, "ann")).manifest
+    copy(fresh, ONE, Evict(2, "ann"))
+    if tier == "disk":
+        manifest = copy(fresh, ONE, Demote(3, "ann")).manifest
+    assert manifest is not None
+    fresh.heard.kept = [manifest]
+    fresh.site.kill(ONE)
+    fresh.lost(ONE)
+    copy(fresh, OTHER, Restore(4, "ann", manifest=manifest))
+    assert held(fresh, OTHER, script, value) == raw(tensor)
+    fresh.next(ONE, WorkerReady)
+    before = fresh.site.parked()
+    fresh.heard.kept = []
+    copy(fresh, OTHER, Store(5, "ann"))
+    gone = before - fresh.site.parked()
+    assert len(gone) == 1
+    assert tier == "disk" or gone < others
+    assert held(fresh, OTHER, script, value) == raw(tensor)
+
+
+def test_a_worker_that_never_becomes_ready_is_a_failure_and_no_loss(fresh: Workers) -> None:
+    fresh.start(ONE, host_bytes=2**60)  # more than any machine has
+    device, how = fresh.until(lambda: fresh.heard.failures[0] if fresh.heard.failures else None)
+    assert device == ONE
+    assert how
+    assert fresh.heard.deaths == []
+    assert ONE not in fresh.heard.said
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_close_leaves_nothing(fresh: Workers, at_once: bool) -> None:
+    fresh.ready(ONE, OTHER)
+    loaded(fresh, ONE, torch.randn(MIB))
+    copy(fresh, ONE, Store(1, "ann"))
+    copy(fresh, ONE, Evict(2, "ann"))
+    copy(fresh, ONE, Demote(3, "ann"))
+    fresh.begin(OTHER, "bob", long_program())
+    fresh.next(OTHER, SegmentStarted)
+    assert fresh.site.parked()
+    fresh.close(at_once)
+    assert fresh.site.processes() == set()
+    assert fresh.site.parked() == set()
+    assert not fresh.launcher.health(ONE).alive
+    assert fresh.heard.deaths == []
+    fresh.begin(ONE, "ann", Script().program())
+    fresh.close()
