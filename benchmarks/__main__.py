@@ -30,6 +30,7 @@ from benchmarks import (
     serialisation,
     start_times,
     transfer,
+    why_truth,
 )
 from benchmarks.bench import Bench
 from benchmarks.figures import Figure
@@ -57,6 +58,7 @@ TOPICS: dict[str, Callable[[Bench], list[Figure]]] = {
         copy_engine,
         decisions,
         fair_share,
+        why_truth,
         preemption,
         gang,
         dashboard_paint,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from djinn_lab.engine import PoolOpened
 from djinn_lab.jobs.decision import OURS, QueuePolicy
 from djinn_lab.jobs.resources import ResourceHistory
+from djinn_lab.jobs.start_forecasts import StartForecasts
 from djinn_lab.memory import POLICIES, MemoryPolicy
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs import BlobStore
@@ -14,7 +15,7 @@ from djinn_lab.pool.bookkeeping import PAST_MAX, Bookkeeper
 from djinn_lab.pool.clock import Clock
 from djinn_lab.pool.context import Heartbeat, PoolContext
 from djinn_lab.pool.database import history
-from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_ERRORS, read_forecasts, read_samples
+from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_WAITS, read_forecasts, read_samples
 from djinn_lab.pool.database.published import read_published
 from djinn_lab.pool.database.shares import read_shares
 from djinn_lab.pool.database.store import Store
@@ -27,7 +28,6 @@ from djinn_lab.pool.metrics import Metrics
 from djinn_lab.pool.notebooks.service import NOTEBOOK_RULES, NotebookRules, NotebookService
 from djinn_lab.pool.registry import SessionRegistry
 from djinn_lab.pool.run_surprises import RunSurprises
-from djinn_lab.pool.start_estimates import StartEstimates
 
 
 def assemble(
@@ -62,7 +62,7 @@ def assemble(
     books.remember(store.submit(lambda connection: history.read_names(connection, PAST_MAX)).result())
     books.resources = ResourceHistory(store.submit(read_forecasts).result())
     samples = store.submit(read_samples).result()
-    books.estimates = StartEstimates(samples.get(START_ERRORS, ()))
+    books.starts = StartForecasts(samples.get(START_WAITS, ()))
     books.surprises = RunSurprises(samples.get(RUN_RATIOS, ()))
     for one in store.submit(read_published).result():
         books.published.add(one)

@@ -13,11 +13,12 @@ import msgspec
 from djinn_lab import jobs
 from djinn_lab.errors import DeviceMemoryError, Refused
 from djinn_lab.jobs.resources import ResourceHistory, Use
+from djinn_lab.jobs.start_forecasts import StartForecasts
 from djinn_lab.pool import answers
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.database.batch import Kind, Row
 from djinn_lab.pool.database.durability import Committed, Durability
-from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_ERRORS, forecast_rows, samples_row
+from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_WAITS, forecast_rows, samples_row
 from djinn_lab.pool.database.published import PublishedData
 from djinn_lab.pool.database.shares import usage_row
 from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, program_row, timings_row
@@ -25,7 +26,6 @@ from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.records import JobRecord, RunningSegment
 from djinn_lab.pool.registry import Session, SessionRegistry
 from djinn_lab.pool.run_surprises import RunSurprises
-from djinn_lab.pool.start_estimates import StartEstimates
 from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
 from djinn_lab.protocol.worker import SegmentDone, WorkerMemory
 
@@ -52,7 +52,7 @@ class Bookkeeper:
         self.records: OrderedDict[str, JobRecord] = OrderedDict()
         self.ledger = ledger
         self._blobs = blobs
-        self.estimates = StartEstimates()
+        self.starts = StartForecasts()
         self.surprises = RunSurprises()
         self.published = PublishedData()
         self.resources = ResourceHistory()
@@ -138,7 +138,7 @@ class Bookkeeper:
         now_s = self.ledger.clock.now_s()
         for row in forecast_rows(self.resources.news(), now_s):
             self._store.put(row)
-        for name, samples in ((START_ERRORS, self.estimates.news()), (RUN_RATIOS, self.surprises.news())):
+        for name, samples in ((START_WAITS, self.starts.news()), (RUN_RATIOS, self.surprises.news())):
             if samples is not None:
                 self._store.put(samples_row(name, samples, now_s))
 
@@ -170,14 +170,14 @@ class Bookkeeper:
         record = self.records[notice.job]
         job = self.ledger.queue.job(notice.job)
         if notice.state is jobs.JobState.RUNNING:
-            self.estimates.started(notice.job, self.ledger.clock.now_s())
+            self.starts.started(notice.job, self.ledger.clock.now_s())
         elif notice.state in jobs.FINISHED:
-            self.estimates.left(notice.job)
+            self.starts.left(notice.job)
         record.note(notice, job)
         record.watts = None if record.device is None else self.ledger.queue.watts(record.device)
         self._compare(record)
         if notice.state in jobs.IN_LINE:
-            record.estimate_s = self.estimates.wait_s(notice.job, self.ledger.clock.now_s())
+            record.estimate_s = self.starts.wait_s(notice.job, self.ledger.clock.now_s())
         self._changed.add(notice.job)
         self.tell(record, job, self.durability.commit(urgent=False))
 
@@ -186,7 +186,7 @@ class Bookkeeper:
         session = self.registry.get(record.session)
         if session is None:
             return
-        error = self.estimates.error
+        error = self.starts.skill.error
         update = JobUpdate(
             job=record.job,
             state=record.state,
@@ -217,7 +217,7 @@ class Bookkeeper:
         for job, _, reason in self.ledger.queue.waiting():
             record = self.records[job.job]
             record.reason = reason
-            record.estimate_s = self.estimates.wait_s(job.job, self.ledger.clock.now_s())
+            record.estimate_s = self.starts.wait_s(job.job, self.ledger.clock.now_s())
             self.tell(record, job)
 
     def answer(

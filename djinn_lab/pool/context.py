@@ -54,7 +54,8 @@ class Heartbeat:
         if not 0 < ledger.queue.contending <= FORETOLD_MAX:
             return
         snapshot = ledger.queue.decision(ledger.clock.now_s())
-        self._driver.books.estimates.estimated(await asyncio.to_thread(expected_starts, snapshot))
+        starts = await asyncio.to_thread(expected_starts, snapshot)
+        self._driver.books.starts.estimated(starts, snapshot.now_s)
 
     def save(self, learnt: bool = True) -> None:
         """Queue what changed for the database. ``learnt``: what forecasts are made from, too."""

@@ -98,7 +98,7 @@ class Metrics:
         levels = [view.level for view in accounts]
         if any(levels):
             self._jain.set(jain(levels))
-        times, error = driver.ledger.decision_times(), driver.books.estimates.error
+        times, error = driver.ledger.decision_times(), driver.books.starts.skill.error
         if times is not None:
             self._decision.labels("0.5").set(times.p50_s)
             self._decision.labels("0.99").set(times.p99_s)

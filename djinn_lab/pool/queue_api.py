@@ -85,7 +85,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
             others,
             driver.ledger.decision_times(),
             context.heartbeat.lag_s,
-            driver.books.estimates.error,
+            driver.books.starts.skill,
             queue.decided_s,
             driver.books.unusual(known),
         )
@@ -114,8 +114,8 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
             return answer(queue_view.Why(view.job, view.state, _with_use(view.reason, view), None, None))
         snapshot, plain = queue.decision(clock.now_s()), queue.explain(known.job)
         plain = " ".join((plain, *driver.books.unusual([known]).values()))
-        error = driver.books.estimates.error
-        found = await asyncio.to_thread(queue_view.why, known, plain, snapshot, queue.decided_s, error)
+        skill = driver.books.starts.skill
+        found = await asyncio.to_thread(queue_view.why, known, plain, snapshot, queue.decided_s, skill)
         return answer(msgspec.structs.replace(found, sentence=_with_use(found.sentence, view)))
 
     @app.get(
@@ -138,10 +138,10 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
             raise HTTPException(409, f"Job {view.job} does not wait for a device ({view.state}).")
         at_s = None if deadline_s is None else now_s + deadline_s
         change = Change(priority.upper() if priority else None, members, at_s, anywhere)
-        error = driver.books.estimates.error
+        skill = driver.books.starts.skill
         try:
             found = await asyncio.to_thread(
-                queue_view.changed, known, change, snapshot, queue.decided_s, error
+                queue_view.changed, known, change, snapshot, queue.decided_s, skill
             )
         except ValueError as problem:
             raise HTTPException(422, str(problem)) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -21,17 +20,17 @@ from djinn_lab.jobs.decision import (
     WhatIf,
     class_told,
     forecast,
-    sentence,
+    how_far_off,
+    short,
+    told,
     what_if,
 )
 from djinn_lab.jobs.fairness import AccountView, ShareTree, jain
+from djinn_lab.jobs.start_forecasts import EstimateError, StartSkill
 from djinn_lab.pool.ledger import DecisionTimes
-from djinn_lab.pool.start_estimates import EstimateError
 from djinn_lab.units import format_seconds
 
 EXPLAINED_MAX = 200
-SHORT_ID_CHARS = 8
-_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
 class WaitingJob(msgspec.Struct, frozen=True):
@@ -123,7 +122,7 @@ def report(
     others: Sequence[tuple[Job, str]],
     decisions: DecisionTimes | None,
     lag_s: float,
-    error: EstimateError | None,
+    skill: StartSkill,
     decided_s: float | None,
     unusual: Mapping[str, str],
 ) -> QueueReport:
@@ -135,7 +134,7 @@ def report(
     explained = [outlook.explain(name, advise=False) for name in list(cluster.waiting)[:EXPLAINED_MAX]]
     explained.sort(key=lambda one: (one.position is None, one.position))
     qualities = _qualities(cluster, shares)
-    waiting = [_waiting(known[one.job], one, error, qualities) for one in explained if one.job in known]
+    waiting = [_waiting(known[one.job], one, skill, qualities) for one in explained if one.job in known]
     waiting += [_plain(job, why) for job, why in others[: EXPLAINED_MAX - len(waiting)]]
     views = shares.view(snapshot.now_s)
     levels = [view.level for view in views if view.rank is not None]
@@ -156,7 +155,7 @@ def report(
         accounts=list(views),
         reservations=lasting(cluster.calendar.values(), snapshot.now_s),
         jain=jain(levels) if any(levels) else None,
-        estimate_error=error,
+        estimate_error=skill.error,
     )
 
 
@@ -165,9 +164,7 @@ def lasting(entries: Iterable[Calendar], now_s: float) -> list[Calendar]:
     return sorted((one for one in entries if one.ends_s > now_s), key=lambda one: one.name)
 
 
-def why(
-    job: Job, plain: str, snapshot: Snapshot, decided_s: float | None, error: EstimateError | None
-) -> Why:
+def why(job: Job, plain: str, snapshot: Snapshot, decided_s: float | None, skill: StartSkill) -> Why:
     """``plain``: what the queue says without computing anything."""
     waits = any(request.job == job.job for request in snapshot.cluster.waiting)
     guarantees = any(known.limits.devices_guaranteed for known in snapshot.shares.accounts)
@@ -181,11 +178,12 @@ def why(
     outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s, job=job.job)
     found = outlook.explain(job.job)
     held = f"{job.memory_reason[:1].upper()}{job.memory_reason[1:]}. " if job.memory_reason else ""
-    return Why(job.job, job.state, held + told(found, error) + by_class, found, snapshot.digest, quality)
+    text = short(held) + told(found, skill) + by_class
+    return Why(job.job, job.state, text, found, snapshot.digest, quality)
 
 
 def changed(
-    job: Job, change: Change, snapshot: Snapshot, decided_s: float | None, error: EstimateError | None
+    job: Job, change: Change, snapshot: Snapshot, decided_s: float | None, skill: StartSkill
 ) -> WhatIfAnswer:
     """Raises ValueError for what nobody can ask for, KeyError for a job that does not contend."""
     cluster, shares = _restored(snapshot, decided_s)
@@ -204,26 +202,18 @@ def changed(
         before_s,
         after_s,
         refused,
-        f"{_compare(found, before_s, after_s, refused)} {_how_far_off(error)}",
-        error,
+        f"{_compare(found, before_s, after_s, refused)} {how_far_off(skill.error)}",
+        skill.error,
     )
 
 
-def expected_starts(snapshot: Snapshot) -> dict[str, float]:
-    """When those that wait start, as far as can be foreseen; seconds since the epoch. For another thread."""
+def expected_starts(snapshot: Snapshot) -> dict[str, tuple[int, float]]:
+    """Rank and start of those that wait, as far as can be foreseen; seconds since the epoch. For another
+    thread."""
     cluster, shares = _restored(snapshot, None)
     found = forecast(cluster, shares, snapshot.policy, snapshot.now_s)
-    return {job: at_s for job, (at_s, _) in found.starts.items()}
-
-
-def told(explanation: Explanation, error: EstimateError | None) -> str:
-    """With the expected start where it is known how far such estimates are off."""
-    text = _ID.sub(
-        lambda found: found[0][:SHORT_ID_CHARS], sentence(explanation, tell_start=error is not None)
-    )
-    if error is None or explanation.expected_s is None:
-        return text
-    return f"{text} {_how_far_off(error)}"
+    ranks = {request.job: request.rank for request in snapshot.cluster.waiting}
+    return {job: (ranks[job], at_s) for job, (at_s, _) in found.starts.items()}
 
 
 def waits_without_contending(queue: JobQueue, contending: set[str]) -> list[tuple[Job, str]]:
@@ -251,10 +241,13 @@ def _quality(job: Job, qualities: Mapping[str, Standard]) -> str:
 
 
 def _waiting(
-    job: Job, found: Explanation, error: EstimateError | None, qualities: Mapping[str, Standard]
+    job: Job, found: Explanation, skill: StartSkill, qualities: Mapping[str, Standard]
 ) -> WaitingJob:
-    expected_at = found.expected_s if error is not None else None
-    row = _row(job, found.reason, told(found, error), found.position, expected_at)
+    expected_at = None
+    if found.expected_s is not None:
+        start = skill.forecast(found.rank, max(0.0, found.expected_s - found.now_s))
+        expected_at = found.now_s + start.wait_s if start is not None and start.reliable else None
+    row = _row(job, found.reason, told(found, skill), found.position, expected_at)
     return msgspec.structs.replace(row, quality=_quality(job, qualities))
 
 
@@ -296,13 +289,6 @@ def _running(job: Job, cluster: Cluster, unusual: str, qualities: Mapping[str, S
         unusual=unusual,
         quality=_quality(job, qualities),
     )
-
-
-def _how_far_off(error: EstimateError | None) -> str:
-    if error is None:
-        return "(No such forecast could be checked yet.)"
-    off = format_seconds(error.median_s)
-    return f"(Such forecasts were off by {off} in the median of the last {error.count}.)"
 
 
 def _compare(found: WhatIf, before_s: float | None, after_s: float | None, refused: str | None) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-
-from pool_around_engine import PoolAroundEngine
+from collections.abc import Mapping
 
 from djinn_lab import engine, jobs, memory
+from djinn_lab.simulator.agents import Agents, Habits
+from djinn_lab.simulator.pool import SimulatedPool
 
-STEP_S = 0.05
 
-
-class CountedPool(PoolAroundEngine):
+class CountedPool(SimulatedPool):
     """``kinds``: of copies, how many there were. ``unused``: sessions that were brought to their device and
     evicted again before a cell of theirs ran, once for each time."""
 
@@ -39,96 +37,37 @@ class CountedPool(PoolAroundEngine):
         super().perform(command)
 
 
-class Agents:
-    """Each computes for a moment, waits for its tool for so long, and goes on. ``waited_s``: of each turn
-    that came, until its end or now."""
-
-    def __init__(
-        self,
-        count: int,
-        memory_mib: int,
-        link_mib_per_s: int,
-        *,
-        host_mib: int = 4000,
-        disk_mib: int = 0,
-        state_mib: int = 33,
-        cell_s: float = 0.3,
-        tool_s: tuple[float, float] = (0.5, 3.0),
-        urgent: str | None = None,
-    ) -> None:
-        self.pool = CountedPool(memory_mib, link_mib_per_s, host_mib, disk_mib)
-        self.turns = dict.fromkeys((f"agent{number}" for number in range(count)), 0)
-        self._came_s: dict[str, float] = {}
-        self._state_mib, self._cell_s, self._tool_s, self._urgent = state_mib, cell_s, tool_s, urgent
-        for session in self.turns:
-            self.pool.open(session)
-
-    def run(self, seconds: float) -> None:
-        pool, chance = self.pool, random.Random(0)
-        due_s: dict[str, float] = {session: chance.uniform(0, 2) for session in self.turns}
-        while pool.now_s < seconds:
-            pool.run(pool.now_s + STEP_S)
-            for session, turn in self.turns.items():
-                ended_s = pool.ended_s.get(f"{session}-{turn - 1}", 0.0)
-                if turn and session not in due_s and ended_s:
-                    due_s[session] = ended_s + chance.uniform(*self._tool_s)
-                if session in due_s and due_s[session] <= pool.now_s:
-                    del due_s[session]
-                    self._take_turn(session)
-
-    def _take_turn(self, session: str) -> None:
-        turn = self.turns[session]
-        self.turns[session] += 1
-        self._came_s[f"{session}-{turn}"] = self.pool.now_s
-        urgent = session == self._urgent
-        self.pool.submit(
-            f"{session}-{turn}",
-            session,
-            seconds=self._cell_s,
-            mib=1 if turn else self._state_mib,
-            priority=jobs.Priority.CRITICAL if urgent else jobs.Priority.NORMAL,
-        )
-
-    def waited_s(self, session: str) -> list[float]:
-        return [
-            self.pool.ended_s.get(job, self.pool.now_s) - came_s
-            for job, came_s in self._came_s.items()
-            if job.startswith(f"{session}-")
-        ]
+def agents_of(count: int, memory_mib: int) -> tuple[CountedPool, Agents]:
+    pool = CountedPool(memory_mib, 200, host_mib=4000, disk_mib=0)
+    return pool, Agents(pool, count, Habits())
 
 
-def crowd(count: int, *, host_mib: int, disk_mib: int, urgent: str | None = None) -> Agents:
+def crowd(
+    count: int, *, host_mib: int, disk_mib: int, priorities: Mapping[str, jobs.Priority] | None = None
+) -> tuple[CountedPool, Agents]:
     """Of more state than the devices hold, whose tools take less than a copy."""
-    return Agents(
-        count,
-        memory_mib=200,
-        link_mib_per_s=800,
-        host_mib=host_mib,
-        disk_mib=disk_mib,
-        state_mib=55,
-        cell_s=0.036,
-        tool_s=(0.2, 0.2),
-        urgent=urgent,
-    )
+    pool = CountedPool(200, 800, host_mib, disk_mib)
+    habits = Habits(state_mib=55, cell_s=(0.036, 0.036), tool_s=(0.2, 0.2), priorities=priorities or {})
+    return pool, Agents(pool, count, habits)
 
 
 def test_agents_that_all_fit_stay_where_they_are() -> None:
     """Their cells wait for each other, which takes less than to move."""
-    agents = Agents(32, memory_mib=1000, link_mib_per_s=200)
+    pool, agents = agents_of(32, memory_mib=1000)
     agents.run(60.0)
-    assert len(agents.pool.ended_s) > 300
-    assert agents.pool.kinds["EvictSession"] == agents.pool.kinds["RestoreSession"] == 0
+    assert len(pool.ended_s) > 300
+    assert pool.kinds["EvictSession"] == pool.kinds["RestoreSession"] == 0
 
 
 def test_agents_that_do_not_fit_move_in_a_small_part_of_their_turns() -> None:
-    agents = Agents(32, memory_mib=500, link_mib_per_s=200)
+    pool, agents = agents_of(32, memory_mib=500)
     agents.run(60.0)
-    assert len(agents.pool.ended_s) > 300
-    assert 0 < agents.pool.kinds["RestoreSession"] < len(agents.pool.ended_s) / 5
+    assert len(pool.ended_s) > 300
+    assert 0 < pool.kinds["RestoreSession"] < len(pool.ended_s) / 5
 
 
 def test_a_session_moves_where_waiting_would_take_much_longer() -> None:
-    pool = PoolAroundEngine(2, 100, link_mib_per_s=100)
+    pool = SimulatedPool(2, 100, link_mib_per_s=100)
     for session in ("ann", "bob", "carl"):
         pool.open(session)
     pool.submit("first", "ann", seconds=0.1, mib=20)
@@ -143,14 +82,15 @@ def test_a_session_moves_where_waiting_would_take_much_longer() -> None:
 
 
 def test_restored_state_stays_until_its_cell_ran() -> None:
-    agents = crowd(14, host_mib=400, disk_mib=0)
+    pool, agents = crowd(14, host_mib=400, disk_mib=0)
     agents.run(20.0)
-    assert agents.pool.kinds["RestoreSession"] > 200
-    assert len(agents.pool.unused) <= 2
+    assert pool.kinds["RestoreSession"] > 200
+    assert len(pool.unused) <= 2
 
 
 def test_an_urgent_cell_does_not_wait_for_state_that_was_restored_for_others() -> None:
-    agents = crowd(14, host_mib=400, disk_mib=0, urgent="agent3")
+    critical = {"agent3": jobs.Priority.CRITICAL}
+    _, agents = crowd(14, host_mib=400, disk_mib=0, priorities=critical)
     agents.run(20.0)
     urgent, others = agents.waited_s("agent3"), agents.waited_s("agent4")
     assert len(urgent) > len(others)
@@ -158,18 +98,18 @@ def test_an_urgent_cell_does_not_wait_for_state_that_was_restored_for_others() -
 
 
 def test_no_admitted_agent_starves_where_sessions_fill_every_tier() -> None:
-    agents = crowd(18, host_mib=100, disk_mib=300)
+    pool, agents = crowd(18, host_mib=100, disk_mib=300)
     agents.run(30.0)
     turns = sorted(agents.turns.values())
     outside = [session for session, turn in agents.turns.items() if turn == 1]
     assert len(outside) == 2
     assert turns[2] > turns[-1] / 2
-    assert all("waits for one to close" in agents.pool.queue.explain(f"{session}-0") for session in outside)
+    assert all("waits for one to close" in pool.queue.explain(f"{session}-0") for session in outside)
 
 
 def test_a_cell_that_only_a_closed_session_would_help_says_so() -> None:
     """Nine sessions that grew after they came in fill every tier of the device: none can change places."""
-    pool = PoolAroundEngine(1, 200, host_mib=100, disk_mib=300, link_mib_per_s=800)
+    pool = SimulatedPool(1, 200, host_mib=100, disk_mib=300, link_mib_per_s=800)
     for number in range(9):
         pool.open(f"s{number}")
         pool.submit(f"first{number}", f"s{number}", seconds=0.01, mib=1)
@@ -192,7 +132,7 @@ def test_a_cell_that_only_a_closed_session_would_help_says_so() -> None:
 def test_a_small_cell_is_not_refused_for_what_larger_sessions_need() -> None:
     """Two sessions fill the device and the host, and both wait: the last of them is refused, with its own
     numbers; a cell that holds nothing yet is none of them."""
-    pool = PoolAroundEngine(1, 100, host_mib=60, link_mib_per_s=800)
+    pool = SimulatedPool(1, 100, host_mib=60, link_mib_per_s=800)
     for number in range(2):
         pool.open(f"s{number}")
         pool.submit(f"first{number}", f"s{number}", seconds=0.01, mib=1)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from pool_around_engine import MIB, PoolAroundEngine
 
 from djinn_lab import engine, jobs, memory
+from djinn_lab.simulator.pool import MIB, SimulatedPool
 
 
-def commands_of(pool: PoolAroundEngine, event: engine.Event) -> list[str]:
+def commands_of(pool: SimulatedPool, event: engine.Event) -> list[str]:
     return [type(command).__name__ for command in pool.engine.handle(event)]
 
 
 def test_a_cell_that_never_fits_is_refused_with_numbers_and_the_queue_knows() -> None:
-    pool = PoolAroundEngine(1, 10)
+    pool = SimulatedPool(1, 10)
     pool.open("ann")
     segment = jobs.SegmentSubmitted(0.0, "big", 0, "ann", "ann", "NORMAL", 1, True)
     refusal, *others = pool.engine.handle(engine.SegmentArrived(0.0, segment, 11 * MIB, op="mm"))
@@ -30,7 +30,7 @@ def test_a_cell_that_never_fits_is_refused_with_numbers_and_the_queue_knows() ->
 
 
 def test_an_event_that_cannot_be_changes_nothing() -> None:
-    pool = PoolAroundEngine(1, 10)
+    pool = SimulatedPool(1, 10)
     pool.open("ann")
     pool.submit("one", "ann")
     before = pool.queue.snapshot()
@@ -45,7 +45,7 @@ def test_an_event_that_cannot_be_changes_nothing() -> None:
 
 
 def test_a_tick_at_which_nothing_is_due_is_idle() -> None:
-    pool = PoolAroundEngine(1, 10)
+    pool = SimulatedPool(1, 10)
     assert pool.engine.handle(engine.ClockTicked(1.0)) == []
     assert pool.engine.idle
     pool.open("ann")
@@ -53,7 +53,7 @@ def test_a_tick_at_which_nothing_is_due_is_idle() -> None:
 
 
 def test_work_that_is_lost_while_its_cell_is_set_aside_ends_the_cell() -> None:
-    pool = PoolAroundEngine(1, 100, host_mib=0)  # nothing can be parked
+    pool = SimulatedPool(1, 100, host_mib=0)  # nothing can be parked
     for name in ("ann", "bob"):
         pool.open(name)
     pool.submit("long", "ann", seconds=10.0, mib=20)
@@ -73,7 +73,7 @@ def test_work_that_is_lost_while_its_cell_is_set_aside_ends_the_cell() -> None:
 
 
 def test_a_room_is_kept_while_its_part_is_away_and_freed_when_it_is_closed() -> None:
-    pool = PoolAroundEngine(2, 100)
+    pool = SimulatedPool(2, 100)
     asked = engine.RoomAsked(0.0, "job/0", "ann", "cpu:0", 0, 30 * MIB, 2)
     assert commands_of(pool, asked) == ["RoomGranted"]
     held = {"job/0": 30 * MIB}
@@ -89,7 +89,7 @@ def test_a_room_is_kept_while_its_part_is_away_and_freed_when_it_is_closed() -> 
 
 
 def test_a_room_that_no_device_has_is_refused() -> None:
-    pool = PoolAroundEngine(1, 100)
+    pool = SimulatedPool(1, 100)
     answers = pool.engine.handle(engine.RoomAsked(0.0, "job/0", "ann", "cpu:0", 0, 101 * MIB, 2))
     assert [type(answer) for answer in answers] == [engine.RoomRefused]
     assert "100.0 MiB" in answers[0].message  # type: ignore[union-attr]
@@ -97,7 +97,7 @@ def test_a_room_that_no_device_has_is_refused() -> None:
 
 def test_a_later_cell_of_a_session_has_no_room_that_others_could_use() -> None:
     """Whatever its priority, it runs after the first."""
-    pool = PoolAroundEngine(1, 100)
+    pool = SimulatedPool(1, 100)
     for name in ("ann", "bob", "carl"):
         pool.open(name)
     pool.submit("runs", "carl", seconds=5.0, mib=50)
@@ -115,7 +115,7 @@ def test_a_later_cell_of_a_session_has_no_room_that_others_could_use() -> None:
 
 def test_no_place_is_kept_for_a_cell_that_memory_has_no_room_for() -> None:
     """Ann's cell goes on instead of waiting at an idle device for one that cannot come in."""
-    pool = PoolAroundEngine(1, 100, host_mib=0)
+    pool = SimulatedPool(1, 100, host_mib=0)
     for name in ("ann", "bob", "carl"):
         pool.open(name)
     pool.submit("fills", "carl", seconds=0.1, mib=70)
@@ -134,7 +134,7 @@ def test_no_place_is_kept_for_a_cell_that_memory_has_no_room_for() -> None:
 
 def test_the_disk_takes_the_state_of_those_who_wait_behind() -> None:
     """The host is full of the state of sessions whose cells wait for each other's room."""
-    pool = PoolAroundEngine(1, 130, host_mib=130, disk_mib=1000)
+    pool = SimulatedPool(1, 130, host_mib=130, disk_mib=1000)
     sessions = ("ann", "bob", "carl", "dora")
     for round_number in range(3):
         for name in sessions:
@@ -148,7 +148,7 @@ def test_the_disk_takes_the_state_of_those_who_wait_behind() -> None:
 
 def test_two_sessions_change_places_though_the_host_has_room_for_one() -> None:
     """The state of the one that comes back goes to the disk meanwhile."""
-    pool = PoolAroundEngine(1, 200, host_mib=100, disk_mib=300)
+    pool = SimulatedPool(1, 200, host_mib=100, disk_mib=300)
     sessions = [f"session{number}" for number in range(4)]
     for session in sessions:
         pool.open(session)

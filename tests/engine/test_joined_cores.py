@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pool_around_engine import PoolAroundEngine
 
 from djinn_lab.jobs import (
     CancelRequested,
@@ -21,22 +20,23 @@ from djinn_lab.jobs import (
     SharesChanged,
 )
 from djinn_lab.jobs.fairness import Limits
+from djinn_lab.simulator.pool import SimulatedPool
 
 LATER_S = 1000.0
 SOON_S = 2.0
 """Copies take a hundredth of a second here; a request for room that failed is made again in a quarter."""
 
 
-def crowded(memory_mib: int) -> PoolAroundEngine:
+def crowded(memory_mib: int) -> SimulatedPool:
     """Two devices; ann has eight long cells, each of a session of its own."""
-    pool = PoolAroundEngine(2, memory_mib)
+    pool = SimulatedPool(2, memory_mib)
     for number in range(8):
         pool.open(f"ann{number}")
     pool.open("bob")
     return pool
 
 
-def hand_in(pool: PoolAroundEngine) -> None:
+def hand_in(pool: SimulatedPool) -> None:
     for number in range(8):
         pool.submit(f"a{number}", f"ann{number}", account="ann", seconds=50.0, mib=40)
 
@@ -129,7 +129,7 @@ class Watched:
     """Steps on a pool that is looked at twice a second."""
 
     def __init__(self, memory_mib: int, *tiers: int | None) -> None:
-        self.pool = PoolAroundEngine(len(DEVICES), memory_mib, *tiers)
+        self.pool = SimulatedPool(len(DEVICES), memory_mib, *tiers)
         self.sessions = {f"{user}{number}": user for user in USERS for number in range(4)}
         for session in self.sessions:
             self.pool.open(session)

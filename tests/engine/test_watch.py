@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pool_around_engine import PoolAroundEngine
-
 from djinn_lab import jobs, memory
 from djinn_lab.engine.watch import STALLED_AFTER_S, Watch
+from djinn_lab.simulator.pool import SimulatedPool
 
 
 def waiting_for_memory() -> jobs.JobQueue:
@@ -18,7 +17,7 @@ def waiting_for_memory() -> jobs.JobQueue:
 
 
 def test_a_healthy_pool_never_stalls() -> None:
-    pool = PoolAroundEngine(1, 100)
+    pool = SimulatedPool(1, 100)
     for name in ("ann", "bob"):
         pool.open(name)
     for number in range(4):

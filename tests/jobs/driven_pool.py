@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import Cluster, Plan, QueuePolicy, decide, enact, end, park
+from djinn_lab.jobs.decision.moves import Moves
 from djinn_lab.jobs.fairness import Capacity, ShareSettings, ShareState, ShareTree
 from djinn_lab.jobs.request import Demand, Node, Request
 
@@ -37,6 +38,7 @@ class DrivenPool:
         self._endings: list[tuple[float, int, str]] = []
         self._arrivals: list[tuple[float, int, Request]] = []
         self._starts = 0
+        self._moves = Moves(self.cluster)
 
     def arrive(self, request: Request, runs_s: float | None = None) -> None:
         request = replace(request, park_s=self.park_s)
@@ -52,12 +54,13 @@ class DrivenPool:
             self._drop_stale()
             moments = [self._endings[0][0]] if self._endings else []
             moments += [self._arrivals[0][0]] if self._arrivals else []
-            moments += [wake_s] if self.cluster.waiting else []
+            moments += [wake_s, self._moves.due_s] if self.cluster.waiting else []
             at_s = min(moments, default=math.inf)
             if at_s > until_s or at_s == math.inf:
                 self.now_s = max(self.now_s, min(until_s, self.now_s if at_s == math.inf else until_s))
                 return
             self.now_s = max(self.now_s, at_s)
+            self._moves.end(self.now_s)
             self._end_those_due()
             while self._arrivals and self._arrivals[0][0] <= self.now_s:
                 self.cluster.submit(heapq.heappop(self._arrivals)[2], self.now_s)
@@ -72,19 +75,14 @@ class DrivenPool:
             self.plans.append(plan)
             if not plan:
                 return plan
-            self.perform(plan)
+            self.perform(self._moves.begin(plan))
         raise AssertionError("decisions at one moment do not come to an end")
 
     def perform(self, plan: Plan) -> None:
         enact(self.cluster, self.shares, plan)
         for start in plan.starts:
-            holding = self.cluster.holdings[start.job]
             self._starts += 1
-            home = holding.request.home
-            moved = home is not None and all(node != home for node, _ in start.where)
-            runs_s = self.runs_s[start.job] + (holding.request.move_s if moved else 0.0)
-            self.runs_s[start.job] = runs_s
-            heapq.heappush(self._endings, (self.now_s + runs_s, self._starts, start.job))
+            heapq.heappush(self._endings, (self.now_s + self.runs_s[start.job], self._starts, start.job))
             self.first_start_s.setdefault(start.job, self.now_s)
         for made in plan.preemptions:
             for victim in made.victims:

@@ -100,7 +100,7 @@ def test_labels_that_nobody_has() -> None:
     pool = DrivenPool(device_nodes(1), OURS)
     pool.arrive(request("picky", 0, demand=Demand(selector=frozenset({"model=h200"}))))
     pool.run()
-    assert "It can never start: no node has all the labels that it asks for." in told(pool, "picky")
+    assert "It can never start: no device has all the labels that it asks for." in told(pool, "picky")
     assert "With `no --target` it would start now." in told(pool, "picky")
     assert not pool.first_start_s
 
@@ -110,7 +110,8 @@ def test_cordoned_nodes() -> None:
     pool.arrive(request("mine", 0))
     pool.run()
     assert told(pool, "mine").startswith(
-        "Every node that could hold it is cordoned or away; of 1 node: 1 cordoned. As things are, it does not"
+        "Every device that could hold it is cordoned or away; of 1 device: 1 cordoned; an operator lets one"
+        " serve again with: djinn-lab uncordon gpu:0. As things are, it does not"
     )
     pool.cluster.set_node(Node("gpu:0"))
     pool.settle()
@@ -231,7 +232,7 @@ def test_beyond_the_forecast_no_start_is_told() -> None:
     pool.run(until_s=0)
     outlook = Outlook(pool.cluster, pool.shares, OURS, 0.0, starts_max=3)
     text = sentence(outlook.explain("mine", advise=False))
-    assert text.startswith("Others are ahead of it; of 1 node: 1 busy.")
+    assert text.startswith("Others are ahead of it; of 1 device: 1 busy.")
     later_s = outlook.explain("mine", advise=False).later_than_s
     assert later_s is not None
     pool.run()

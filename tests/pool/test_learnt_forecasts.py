@@ -13,13 +13,15 @@ import sqlalchemy as sa
 from pool_kit import Client, act, rest, running_pool, until_dead
 from real_pool import wait_for
 
+from djinn_lab.jobs import start_forecasts
 from djinn_lab.jobs.resources import COMPARED_MIN, RUNS_MAX, Learnt, Use
-from djinn_lab.pool import run_surprises, start_estimates
+from djinn_lab.jobs.start_forecasts import StartForecasts
+from djinn_lab.pool import run_surprises
 from djinn_lab.pool.database import batch
 from djinn_lab.pool.database import store as store_module
 from djinn_lab.pool.database.forecasts import (
     RUN_RATIOS,
-    START_ERRORS,
+    START_WAITS,
     WHERE_CHARACTERS_MAX,
     forecast_rows,
     read_forecasts,
@@ -28,7 +30,6 @@ from djinn_lab.pool.database.forecasts import (
 )
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.run_surprises import RunSurprises
-from djinn_lab.pool.start_estimates import StartEstimates
 from djinn_lab.protocol.messages import JobUpdate
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
@@ -108,10 +109,10 @@ def test_also_after_a_kill(database: str, tmp_path: Path) -> None:
 
 
 def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> None:
-    store, estimates, surprises = Store(database), StartEstimates(), RunSurprises()
+    store, estimates, surprises = Store(database), StartForecasts(), RunSurprises()
     assert (estimates.news(), surprises.news()) == (None, None)
-    for number in range(start_estimates.SAMPLES_MAX + run_surprises.SAMPLES_MAX):
-        estimates.estimated({"job": 0.0})
+    for number in range(start_forecasts.SAMPLES_MAX + run_surprises.SAMPLES_MAX):
+        estimates.estimated({"job": (0, 0.0)}, 0.0)
         estimates.started("job", float(number))
         surprises.ended(1.0, float(number))
         if number in {3, 700}:
@@ -119,17 +120,17 @@ def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> Non
     keep_samples(store, estimates, surprises, 2000.0)
     assert (estimates.news(), surprises.news()) == (None, None)
     found = store.submit(read_samples).result()
-    next_estimates, next_surprises = StartEstimates(found[START_ERRORS]), RunSurprises(found[RUN_RATIOS])
-    assert len(found[START_ERRORS]) == start_estimates.SAMPLES_MAX
+    next_estimates, next_surprises = StartForecasts(found[START_WAITS]), RunSurprises(found[RUN_RATIOS])
+    assert len(found[START_WAITS]) == 3 * start_forecasts.SAMPLES_MAX
     assert len(found[RUN_RATIOS]) == run_surprises.SAMPLES_MAX
-    assert next_estimates.error == estimates.error
+    assert next_estimates.skill == estimates.skill
     assert next_surprises.usual == surprises.usual
     assert store.submit(read_forecasts).result() == Learnt()
     store.close()
 
 
-def keep_samples(store: Store, estimates: StartEstimates, surprises: RunSurprises, at_s: float) -> None:
-    for name, samples in ((START_ERRORS, estimates.news()), (RUN_RATIOS, surprises.news())):
+def keep_samples(store: Store, estimates: StartForecasts, surprises: RunSurprises, at_s: float) -> None:
+    for name, samples in ((START_WAITS, estimates.news()), (RUN_RATIOS, surprises.news())):
         assert samples is not None
         store.put(samples_row(name, samples, at_s))
 
@@ -167,7 +168,7 @@ def test_how_far_starts_were_off_and_what_is_unusual_is_known_after_a_kill(
     def stored() -> tuple[int, int]:
         with engine.connect() as other:
             found = read_samples(other)
-        return len(found.get(START_ERRORS, ())), len(found.get(RUN_RATIOS, ()))
+        return len(found.get(START_WAITS, ())), len(found.get(RUN_RATIOS, ()))
 
     with running_pool(tmp_path, "cpu:1", database=database) as info:
         first = updates_of_waits(info)
@@ -178,7 +179,7 @@ def test_how_far_starts_were_off_and_what_is_unusual_is_known_after_a_kill(
                 assert ann.run(act("sleep 0.002"), cell="loop").outcome == "done"
         with closing(rest(info)) as client:
             error = client.queue()["estimate_error"]
-        wait_for(lambda: stored()[0] == error["count"] and stored()[1] >= run_surprises.SAMPLES_MIN)
+        wait_for(lambda: stored()[0] == 3 * error["count"] and stored()[1] >= run_surprises.SAMPLES_MIN)
         os.kill(info.pid, signal.SIGKILL)
         until_dead(info.pid)
     engine.dispose()

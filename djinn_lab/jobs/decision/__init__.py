@@ -11,7 +11,7 @@ from djinn_lab.jobs.decision.plan import Plan, Preemption, Reserved, Start, TopU
 from djinn_lab.jobs.decision.policy import OURS, POLICIES, Cause, QueuePolicy
 from djinn_lab.jobs.decision.reasons import Reason
 from djinn_lab.jobs.decision.record import DecisionRecord, Snapshot, record
-from djinn_lab.jobs.decision.sentence import class_told, sentence
+from djinn_lab.jobs.decision.sentence import class_told, how_far_off, sentence, short, told
 from djinn_lab.jobs.decision.trace import Note, Trace
 
 __all__ = [
@@ -51,10 +51,13 @@ __all__ = [
     "end",
     "explain",
     "forecast",
+    "how_far_off",
     "park",
     "record",
     "sentence",
+    "short",
     "start_limit",
     "submit_limit",
+    "told",
     "what_if",
 ]

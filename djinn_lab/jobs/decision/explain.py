@@ -61,7 +61,10 @@ class Explanation(msgspec.Struct, frozen=True):
     start. ``ahead``: by account, most first. ``until_s``: when the reason ends by itself, where that is
     known. ``expected_s``: when it starts if everybody ends when he is expected to and nobody else comes;
     ``later_than_s``: the forecast went so far without its starting. ``scores``: of the node it would
-    get. ``needs``: members at once, at least. ``calendar``: others' reservations that are in its way."""
+    get. ``needs``: members at once, at least. ``calendar``: others' reservations that are in its way.
+    ``rank``: of its priority. ``brought``: what it needs is not on its device yet. ``place``: what a node
+    is called where each has one device. ``cordoned``: nodes that are, where all that could hold it are or
+    are away."""
 
     job: str
     account: str
@@ -83,6 +86,10 @@ class Explanation(msgspec.Struct, frozen=True):
     decided_s: float | None = None
     needs: int = 1
     calendar: tuple[Calendar, ...] = ()
+    rank: int = 0
+    brought: bool = False
+    place: str = "node"
+    cordoned: tuple[str, ...] = ()
 
 
 class Outlook:
@@ -100,6 +107,8 @@ class Outlook:
     ) -> None:
         """``job``: look ahead only until this one starts; ``starts_max``: and only so many starts."""
         self.cluster, self.shares, self.policy, self.now_s = cluster, shares, policy, now_s
+        lone = all(node.devices == 1 for node in cluster.nodes.values())
+        self.place = "device" if lone else "node"
         self.trace = Trace()
         self.plan: Plan = decide(cluster, shares, policy, now_s, self.trace)
         self.forecast: Forecast = forecast(cluster, shares, policy, now_s, job=job, starts_max=starts_max)
@@ -138,7 +147,16 @@ class Outlook:
             self.cluster.decided_s,
             request.demand.members_min,
             self._calendar(request) if reason is Reason.CALENDAR else (),
+            request.rank,
+            not request.startable,
+            self.place,
+            self._cordoned(request) if reason is Reason.UNAVAILABLE else (),
         )
+
+    def _cordoned(self, request: Request) -> tuple[str, ...]:
+        wanted = request.demand.nodes
+        nodes = self.cluster.nodes.values()
+        return tuple(one.node for one in nodes if one.cordoned and (wanted is None or one.node in wanted))
 
     def _calendar(self, request: Request) -> tuple[Calendar, ...]:
         found = [one for one in self.cluster.calendar.values() if one.shuts_out(request, self.now_s)]

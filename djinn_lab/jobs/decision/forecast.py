@@ -15,6 +15,7 @@ from djinn_lab.jobs.decision.decide import decide
 from djinn_lab.jobs.decision.enact import enact, end, park
 from djinn_lab.jobs.decision.keys import remaining_s
 from djinn_lab.jobs.decision.limiting import submit_limit
+from djinn_lab.jobs.decision.moves import Moves
 from djinn_lab.jobs.decision.plan import Plan
 from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.fairness import LimitHit, ShareTree
@@ -85,8 +86,13 @@ def forecast(
     job: str | None = None,
     starts_max: int = STARTS_MAX,
 ) -> Forecast:
-    """From now on; only until ``job`` has started, if one is named."""
-    future = _Future(Cluster.restored(cluster.state(), now_s), ShareTree(shares.state()), policy, now_s)
+    """From now on; only until ``job`` has started, if one is named. What is being brought for those who wait
+    is
+    taken to be there; those for whom nothing is being brought do not start."""
+    state = cluster.state()
+    waiting = tuple(replace(request, startable=not request.stuck) for request in state.waiting)
+    restored = Cluster.restored(replace(state, waiting=waiting), now_s)
+    future = _Future(restored, ShareTree(shares.state()), policy, now_s)
     return future.run(job, starts_max)
 
 
@@ -167,6 +173,7 @@ class _Future:
         self.ends_s: dict[str, float] = {}
         self.guessed_from: int | None = None
         self._endings: list[tuple[float, int, str]] = []
+        self._moves = Moves(cluster)
         self._pushed = 0
         for name, holding in cluster.holdings.items():
             if holding.ends_s is None or holding.ends_s <= now_s:
@@ -178,13 +185,14 @@ class _Future:
         while len(self.starts) < starts_max and (job is None or job not in self.starts):
             plan = decide(self.cluster, self.shares, self.policy, self.now_s)
             if plan:
-                self._perform(plan)
+                self._perform(self._moves.begin(plan))
                 continue
             at_s = self._next_s(plan)
             if at_s == math.inf:
                 complete = True
                 break
             self.now_s = at_s
+            self._moves.end(at_s)
             while self._endings and self._endings[0][0] <= at_s:
                 self._end(heapq.heappop(self._endings))
         if not self.cluster.waiting:
@@ -198,7 +206,7 @@ class _Future:
         while self._endings and not self._ends(self._endings[0]):
             heapq.heappop(self._endings)
         ends_s = self._endings[0][0] if self._endings else math.inf
-        return min(ends_s, math.inf if plan.wake_at_s is None else plan.wake_at_s)
+        return min(ends_s, self._moves.due_s, math.inf if plan.wake_at_s is None else plan.wake_at_s)
 
     def _perform(self, plan: Plan) -> None:
         parking = {victim for made in plan.preemptions for victim in made.victims}

@@ -3,31 +3,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
 
 from djinn_lab.jobs.decision.explain import Ahead, Blocker, Explanation
 from djinn_lab.jobs.decision.guarantees import QosClass, Standard
 from djinn_lab.jobs.decision.reasons import Reason
 from djinn_lab.jobs.fairness import LimitHit
-from djinn_lab.jobs.placement import EverFits, Misfit
-from djinn_lab.units import listed
+from djinn_lab.jobs.start_forecasts import EstimateError, StartSkill
+from djinn_lab.units import format_seconds, listed
 
 NAMED_MAX = 3
 """So many jobs or nodes are named; of the others only the number is told."""
 STALE_S = 5.0
 """A decision that is due for so long was not taken: the scheduler itself is what is waited for."""
 
+SHORT_ID_CHARS = 8
+_ID = re.compile(r"\b[0-9a-f]{32}\b")
+
 Clock = Callable[[float], str]
 
 _NEVER = {
-    "nodes": "none of the named nodes exists",
-    "selector": "no node has all the labels that it asks for",
-    "taints": "it tolerates the taints of no node that it could use",
-    "devices": "no node that it could use has a device",
+    "nodes": "none of the named {place}s exists",
+    "selector": "no {place} has all the labels that it asks for",
+    "taints": "it tolerates the taints of no {place} that it could use",
+    "devices": "no {place} that it could use has a device",
     "device_share": "it asks for {needed} thousandths of one device, and a device has {available}",
-    "cpu": "a member needs {needed} thousandths of a core, and the largest node for it has {available}",
-    "memory": "a member needs {needed} MiB, and the largest node for it has {available} MiB",
-    "one_node": "{needed} members must be on one node, and at most {available} fit on one",
+    "cpu": "a member needs {needed} thousandths of a core, and the largest {place} for it has {available}",
+    "memory": "a member needs {needed} MiB, and the largest {place} for it has {available} MiB",
+    "one_node": "{needed} members must be on one {place}, and at most {available} fit on one",
     "packed": "{needed} members must be packed, and at most {available} can be",
     "members": "it needs {needed} members at once, and the whole pool holds {available}",
 }
@@ -41,6 +47,34 @@ def sentence(explanation: Explanation, clock: Clock | None = None, *, tell_start
     if tell_start:
         parts += [*_when(explanation, say), *_instead(explanation, say)]
     return " ".join(part[0].upper() + part[1:] + "." for part in parts if part)
+
+
+def told(explanation: Explanation, skill: StartSkill) -> str:
+    """With the expected start where such forecasts were good lately, and how far they were off."""
+    error = skill.error
+    if error is None:
+        return short(sentence(explanation, tell_start=False))
+    if explanation.expected_s is None:
+        return short(sentence(explanation))
+    start = skill.forecast(explanation.rank, max(0.0, explanation.expected_s - explanation.now_s))
+    if start is not None and start.reliable:
+        corrected = replace(explanation, expected_s=explanation.now_s + start.wait_s)
+        return f"{short(sentence(corrected))} {how_far_off(error)}"
+    passed = start is not None and start.passed
+    why = "cells that come later keep starting before it" if passed else "such forecasts were wrong lately"
+    return f"{short(sentence(explanation, tell_start=False))} Its start cannot be predicted: {why}."
+
+
+def how_far_off(error: EstimateError | None) -> str:
+    if error is None:
+        return "(No such forecast could be checked yet.)"
+    off = format_seconds(error.median_s)
+    return f"(Such forecasts were off by {off} in the median of the last {error.count}.)"
+
+
+def short(text: str) -> str:
+    """With ids as people read them."""
+    return _ID.sub(lambda found: found[0][:SHORT_ID_CHARS], text)
 
 
 def duration(seconds: float) -> str:
@@ -69,7 +103,7 @@ def _why(explanation: Explanation, say: Clock) -> str:
     ahead = explanation.ahead
     match explanation.reason:
         case Reason.IMPOSSIBLE:
-            return "it can never start: " + _impossible(explanation.impossible)
+            return "it can never start: " + _impossible(explanation)
         case Reason.ABOVE_LIMIT | Reason.ACCOUNT_LIMIT | Reason.SOFT_LIMIT:
             return _limit(explanation.reason, explanation.limit, say)
         case Reason.STARTS_NOW:
@@ -79,11 +113,14 @@ def _why(explanation: Explanation, say: Clock) -> str:
         case Reason.MAKING_ROOM:
             return f"{_jobs(explanation.blockers, say)} moves aside for it"
         case Reason.UNAVAILABLE:
-            return "every node that could hold it is cordoned or away" + _nodes(explanation.nodes)
+            return f"every {explanation.place} that could hold it is cordoned or away" + _cordoned(
+                explanation
+            )
         case Reason.CALENDAR:
             kept = _reserved(explanation, say)
             return (
-                f"the free nodes that could hold it are reserved for others before it would be done: {kept}"
+                f"the free {explanation.place}s that could hold it are reserved for others before it would be"
+                f" done: {kept}"
             )
         case Reason.HOME:
             held = _jobs(explanation.blockers, say)
@@ -134,7 +171,7 @@ def _when(explanation: Explanation, say: Clock) -> list[str]:
         if explanation.later_than_s is not None:
             within = duration(explanation.later_than_s - explanation.now_s)
             return [f"it is not expected to start within {within}"]
-        return ["as things are, it does not start by itself"]
+        return [] if explanation.brought else ["as things are, it does not start by itself"]
     basis = "" if explanation.basis == "estimates" else ", guessing run times that nobody has estimated"
     place = f"it is expected to start {say(explanation.expected_s)}{basis}"
     return [f"{place}, as number {explanation.position} of {explanation.waiting} that wait"]
@@ -153,7 +190,15 @@ def _held(explanation: Explanation, say: Clock) -> str:
         held = {node for one in explanation.blockers for node in one.where}
         nodes = [node for node in explanation.expected_where if node in held]
         return f"; {_names(nodes)} {_is(nodes)} held by {_jobs(explanation.blockers, say)}"
-    return _nodes(explanation.nodes)
+    return _nodes(explanation)
+
+
+def _cordoned(explanation: Explanation) -> str:
+    """And what an operator can do about it."""
+    if not explanation.cordoned:
+        return _nodes(explanation)
+    name = explanation.cordoned[0]
+    return f"{_nodes(explanation)}; an operator lets one serve again with: djinn-lab uncordon {name}"
 
 
 def _jobs(blockers: Sequence[Blocker], say: Clock) -> str:
@@ -182,13 +227,14 @@ def _count(ahead: Sequence[Ahead]) -> str:
     return f"{total} {'job is' if total == 1 else 'jobs are'} expected to start ({who})"
 
 
-def _nodes(misfit: Misfit | None) -> str:
-    """Such as ``; of 4 nodes 2 are busy, 1 has not the labels``."""
+def _nodes(explanation: Explanation) -> str:
+    """Such as ``; of 4 nodes: 2 busy, 1 without its labels``."""
+    misfit, place = explanation.nodes, explanation.place
     if misfit is None:
         return ""
     counted = [
         (misfit.busy, "busy"),
-        (misfit.open, "free, which are too few"),
+        (misfit.open, "free" if explanation.needs == 1 else "free, which are too few"),
         (misfit.cordoned, "cordoned"),
         (misfit.not_ready, "away"),
         (misfit.not_named, "not wanted"),
@@ -197,13 +243,16 @@ def _nodes(misfit: Misfit | None) -> str:
         (misfit.too_small, "too small"),
     ]
     told = [f"{count} {what}" for count, what in counted if count]
-    return f"; of {misfit.nodes} {'node' if misfit.nodes == 1 else 'nodes'}: {', '.join(told)}"
+    return f"; of {misfit.nodes} {place if misfit.nodes == 1 else place + 's'}: {', '.join(told)}"
 
 
-def _impossible(found: EverFits | None) -> str:
+def _impossible(explanation: Explanation) -> str:
+    found = explanation.impossible
     assert found is not None
     assert found.constraint is not None
-    return _NEVER[found.constraint].format(needed=found.needed, available=found.available)
+    return _NEVER[found.constraint].format(
+        needed=found.needed, available=found.available, place=explanation.place
+    )
 
 
 def _limit(reason: Reason, hit: LimitHit | None, say: Clock) -> str:

@@ -19,8 +19,8 @@ from djinn_lab.pool.database.tables import forecasts
 
 OFF = "off"
 SAMPLES = "samples"
-START_ERRORS = "starts"
-"""Seconds between foretold and actual starts."""
+START_WAITS = "start waits"
+"""Waits as they were forecast and as they were, see :mod:`djinn_lab.jobs.start_forecasts`."""
 RUN_RATIOS = "runs"
 """Run times over what was foretold."""
 WHERE_CHARACTERS_MAX = 200

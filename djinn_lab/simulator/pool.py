@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
+from typing import NamedTuple
 
 from djinn_lab import engine, jobs, memory
 
@@ -16,9 +18,18 @@ TICK_S = 0.25
 COPY_S = 0.01
 
 
-class PoolAroundEngine:
+class Run(NamedTuple):
+    """A job had ``device`` from then until it stopped, however that came; None: it runs."""
+
+    device: str
+    from_s: float
+    until_s: float | None = None
+
+
+class SimulatedPool:
     """``started_s``, ``ended_s``: by job. ``runs``: by device, which job, and until when it would.
-    ``copies``: since a cell ended or came."""
+    ``history``: every run of every job. ``closed_s``: when sessions were closed. ``copies``: since a cell
+    ended or came."""
 
     def __init__(
         self,
@@ -37,8 +48,11 @@ class PoolAroundEngine:
         self.outcomes: dict[str, str] = {}
         self.runs: dict[str, tuple[str, float]] = {}
         self.stalls: list[engine.WorkStalled] = []
+        self.history: defaultdict[str, list[Run]] = defaultdict(list)
+        self.closed_s: list[float] = []
         self.copies = 0
         self.copies_most = 0
+        self._takes_s: dict[str, float] = {}
         self._arrived: dict[str, engine.SegmentArrived] = {}
         self._held: dict[str, dict[str, int]] = {device: {} for device in self.devices}
         self._parked: dict[str, dict[str, int]] = {device: {} for device in self.devices}
@@ -62,6 +76,7 @@ class PoolAroundEngine:
 
     def close(self, session: str) -> None:
         self.copies = 0
+        self.closed_s.append(self.now_s)
         self.tell(engine.SessionClosed(self.now_s, session))
 
     def submit(
@@ -72,11 +87,13 @@ class PoolAroundEngine:
         account: str = "",
         priority: jobs.Priority = jobs.Priority.NORMAL,
         seconds: float = 1.0,
+        expected_s: float | None = None,
         mib: int = 1,
         target: str | None = None,
     ) -> None:
         """A cell that leaves behind what it needs at most, or what was there before if that is more.
-        ``seconds``: that it takes, and is expected to."""
+        ``seconds``: that it takes; ``expected_s``: that it is expected to take, None for just that."""
+        self._takes_s[job] = seconds
         segment = jobs.SegmentSubmitted(
             at_s=self.now_s,
             job=job,
@@ -87,7 +104,7 @@ class PoolAroundEngine:
             ops_total=OPS,
             final=True,
             wish=target,
-            predicted_s=seconds,
+            predicted_s=seconds if expected_s is None else expected_s,
             account=account or session,
         )
         self._arrived[job] = engine.SegmentArrived(self.now_s, segment, mib * MIB, kept_bytes=mib * MIB)
@@ -127,7 +144,7 @@ class PoolAroundEngine:
             case jobs.StartSegment():
                 self._start(command)
             case jobs.PreemptSegment():
-                self._after(0.0, lambda: self._move_aside(command.job, command.device))
+                self._after(0.0, lambda: self._preempt(command.job, command.device))
             case jobs.CancelSegment():
                 self._after(0.0, lambda: self._cancelled(command.job, command.device))
             case engine.WorkStalled():
@@ -157,12 +174,11 @@ class PoolAroundEngine:
         self.started_s.setdefault(command.job, self.now_s)
         ends_s = self.now_s + self._seconds(command.job) * (1 - job.ops_done / OPS)
         self.runs[command.device] = (command.job, ends_s)
+        self.history[command.job].append(Run(command.device, self.now_s))
         self._after(ends_s - self.now_s, lambda: self._finish(command.job, command.device, ends_s))
 
     def _seconds(self, job: str) -> float:
-        seconds = self._arrived[job].segment.predicted_s
-        assert seconds is not None
-        return seconds
+        return self._takes_s[job]
 
     # -- workers -------------------------------------------------------------------------------------------
 
@@ -184,7 +200,9 @@ class PoolAroundEngine:
         if device in self._gone:
             return
         self._gone.add(device)
-        self.runs.pop(device, None)
+        running = self.runs.pop(device, None)
+        if running is not None:
+            self._ran(running[0])
         self._held[device].clear()
         self._lives[device] += 1
         self.tell(engine.WorkerDied(self.now_s, device))
@@ -197,7 +215,7 @@ class PoolAroundEngine:
         tiers = (self._host_bytes, self._disk_bytes)
         self.tell(engine.DeviceAdded(self.now_s, device, self._size, *tiers, link))
 
-    def _move_aside(self, job: str, device: str) -> None:
+    def _preempt(self, job: str, device: str) -> None:
         running, ends_s = self.runs.get(device, ("", 0.0))
         if running == job:
             self._stop(job, device)
@@ -208,12 +226,16 @@ class PoolAroundEngine:
 
     def _stop(self, job: str, device: str) -> None:
         del self.runs[device]
+        self._ran(job)
         arrived = self._arrived[job]
         session, held = arrived.segment.session, self._held[device]
         held[session] = max(arrived.peak_bytes, held.get(session, 0))
         self._parked[device].pop(session, None)  # it holds what is not stored
         self._on_disk[device].pop(session, None)
         self._report(device, job)
+
+    def _ran(self, job: str) -> None:
+        self.history[job][-1] = self.history[job][-1]._replace(until_s=self.now_s)
 
     def _report(self, device: str, job: str | None = None) -> None:
         here, parked = self._held[device], self._parked[device]

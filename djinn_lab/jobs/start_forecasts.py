@@ -1,0 +1,154 @@
+"""How far forecasts of starts are off, and what of them may be told.
+
+A forecast runs the decision forward with those that wait now. Cells that come later and pass make it too
+early, by about the same factor for waits of one priority and length, as a priority queue's waits grow with
+the load of what passes (Cobham, Operations Research 2(1), 1954). So every forecast is compared with what
+came, later ones are corrected by the median factor, and where even these would have been off by much they
+are not told."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from statistics import median
+from typing import NamedTuple
+
+import msgspec
+
+SAMPLES_MAX = 500
+SAMPLES_MIN = 5
+"""With fewer that are alike, nothing is told."""
+ALIKE_FACTOR = 4.0
+"""Waits that differ by less are alike."""
+SHORT_S = 0.25
+"""Shorter waits count as this, so that their ratio says something."""
+OFF_PART, OFF_S = 0.5, 1.0
+"""A forecast was good that was off by less than this part of the wait, or than so many seconds."""
+GOOD_SHARE = 0.8
+"""So many of those that are alike must have been good."""
+LATER_FACTOR = 1.25
+"""From this factor on what comes later is what makes forecasts wrong."""
+
+
+class EstimateError(msgspec.Struct, frozen=True):
+    """Of the latest ``count`` estimates that came to be checked: half of them were off by less than
+    ``median_s``, nine of ten by less than ``p90_s``."""
+
+    count: int
+    median_s: float
+    p90_s: float
+
+
+class StartSample(NamedTuple):
+    """A wait as it was forecast and as it was. ``rank``: of its priority."""
+
+    rank: float
+    expected_s: float
+    actual_s: float
+
+    @property
+    def factor(self) -> float:
+        return max(self.actual_s, SHORT_S) / max(self.expected_s, SHORT_S)
+
+
+class StartForecast(msgspec.Struct, frozen=True):
+    """``wait_s``: corrected. ``reliable``: such ones were good. ``passed``: they were too early, since cells
+    that came later started before."""
+
+    wait_s: float
+    reliable: bool
+    passed: bool
+
+
+class StartSkill(msgspec.Struct, frozen=True):
+    """What is known of forecasts at one moment, for any thread."""
+
+    samples: tuple[StartSample, ...] = ()
+
+    @property
+    def error(self) -> EstimateError | None:
+        """None until enough could be checked."""
+        if len(self.samples) < SAMPLES_MIN:
+            return None
+        ordered = sorted(abs(one.actual_s - one.expected_s) for one in self.samples)
+        return EstimateError(len(ordered), median(ordered), ordered[int(0.9 * (len(ordered) - 1))])
+
+    def forecast(self, rank: int, wait_s: float) -> StartForecast | None:
+        """``wait_s``: as the decision run forward says. None while too few were checked."""
+        alike = self._alike(rank, wait_s)
+        if alike is None:
+            return None
+        factor = median(one.factor for one in alike)
+        good = sum(_good(one, factor) for one in alike)
+        corrected_s = wait_s * factor
+        return StartForecast(corrected_s, good >= GOOD_SHARE * len(alike), factor >= LATER_FACTOR)
+
+    def _alike(self, rank: int, wait_s: float) -> Sequence[StartSample] | None:
+        """Of waits as long, those of the same priority where they are enough; else of all waits."""
+        wait_s = max(wait_s, SHORT_S)
+        as_long = [
+            one
+            for one in self.samples
+            if wait_s / ALIKE_FACTOR <= max(one.expected_s, SHORT_S) <= wait_s * ALIKE_FACTOR
+        ]
+        same = [one for one in as_long if one.rank == rank]
+        return next((found for found in (same, as_long, self.samples) if len(found) >= SAMPLES_MIN), None)
+
+
+def _good(sample: StartSample, factor: float) -> bool:
+    expected_s = sample.expected_s * factor
+    return abs(sample.actual_s - expected_s) <= max(OFF_S, OFF_PART * expected_s)
+
+
+class StartForecasts:
+    """The first forecast of a wait is the one that is checked; the latest is told. ``flat``: samples of an
+    earlier pool as :meth:`news` gave them."""
+
+    def __init__(self, flat: Iterable[float] = ()) -> None:
+        values = tuple(flat)
+        samples = (StartSample(*values[at : at + 3]) for at in range(0, len(values) - 2, 3))
+        self._samples = deque(samples, SAMPLES_MAX)
+        self._first: dict[str, tuple[int, float, float]] = {}
+        self._latest: dict[str, tuple[int, float]] = {}
+        self._checked = False
+        self._skill: StartSkill | None = None
+
+    def estimated(self, starts: Mapping[str, tuple[int, float]], now_s: float) -> None:
+        """All that are expected to start, anew: rank and time."""
+        self._latest = dict(starts)
+        for job, (rank, at_s) in starts.items():
+            self._first.setdefault(job, (rank, now_s, at_s))
+
+    def started(self, job: str, at_s: float) -> None:
+        first = self._first.pop(job, None)
+        self._latest.pop(job, None)
+        if first is not None:
+            rank, made_s, expected_s = first
+            self._samples.append(StartSample(rank, max(0.0, expected_s - made_s), max(0.0, at_s - made_s)))
+            self._checked, self._skill = True, None
+
+    def left(self, job: str) -> None:
+        """It ended without starting."""
+        self._first.pop(job, None)
+        self._latest.pop(job, None)
+
+    def news(self) -> tuple[float, ...] | None:
+        """All samples, flat, oldest first; None if none was added since the last call."""
+        checked, self._checked = self._checked, False
+        return tuple(chain.from_iterable(self._samples)) if checked else None
+
+    @property
+    def skill(self) -> StartSkill:
+        if self._skill is None:
+            self._skill = StartSkill(tuple(self._samples))
+        return self._skill
+
+    def wait_s(self, job: str, now_s: float) -> float | None:
+        """Until its expected start, where that may be told."""
+        latest = self._latest.get(job)
+        if latest is None:
+            return None
+        rank, at_s = latest
+        found = self.skill.forecast(rank, max(0.0, at_s - now_s))
+        return found.wait_s if found is not None and found.reliable else None

@@ -1,0 +1,255 @@
+"""Is it true what the pool says of those who wait? Each claim of each sentence is compared with what came.
+
+A :class:`Witness` looks at a :class:`~djinn_lab.simulator.pool.SimulatedPool` now and then, as somebody would
+who asks why a job waits, and notes what is claimed. In the end it says of each kind of claim how often it
+held."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from djinn_lab.jobs import Job
+from djinn_lab.jobs.decision import Cluster, Explanation, Outlook, Reason, told
+from djinn_lab.jobs.fairness import ShareTree
+from djinn_lab.jobs.start_forecasts import StartForecasts, StartSkill
+from djinn_lab.simulator.pool import Run, SimulatedPool
+
+SOON_S = 1.0
+"""What is said to happen now has happened by then."""
+MOMENT_S = 10.0
+"""What is said to be under way has happened by then."""
+LATER_S = 30.0
+"""What is said not to happen has not happened by then."""
+PART = 0.5
+"""A forecast is true that is off by less than this part of the wait, or by less than a moment."""
+
+Check = Callable[[], bool | None]
+
+
+class Claim(NamedTuple):
+    """``holds``: once the future is known; None where it stays unknown."""
+
+    kind: str
+    sentence: str
+    holds: Check
+
+
+class Truth(NamedTuple):
+    """``false``: some of the sentences that did not hold."""
+
+    kind: str
+    held: int
+    looks: int
+    false: tuple[str, ...]
+
+    @property
+    def rate(self) -> float:
+        return self.held / self.looks
+
+
+FALSE_MAX = 5
+EXPECTED = "expected to start"
+AS_COMPUTED = "(forecast as computed)"
+"""Before it is corrected and judged: nobody is told."""
+UNPREDICTED = "(start not predicted)"
+"""It is said that the start cannot be predicted."""
+NEVER_BY_ITSELF = "does not start by itself"
+
+
+class Witness:
+    def __init__(self, pool: SimulatedPool) -> None:
+        self._pool = pool
+        self._claims: list[Claim] = []
+        self._starts = StartForecasts()
+        self._checked: dict[str, float] = {}
+
+    def look(self) -> None:
+        """At all that wait now."""
+        pool = self._pool
+        snapshot = pool.queue.decision(pool.now_s)
+        cluster = Cluster.restored(snapshot.cluster, snapshot.now_s)
+        cluster.decided_s = pool.queue.decided_s
+        outlook = Outlook(cluster, ShareTree(snapshot.shares), snapshot.policy, snapshot.now_s)
+        self._compare()
+        ranks = {request.job: request.rank for request in snapshot.cluster.waiting}
+        starts = {job: (ranks[job], at_s) for job, (at_s, _) in outlook.forecast.starts.items()}
+        self._starts.estimated(starts, pool.now_s)
+        for job, _, _ in list(pool.queue.waiting()):
+            moment = _Moment(pool, job)
+            if job.memory_reason:
+                self._claims += moment.of_memory(job.memory_reason)
+            if job.job in cluster.waiting:
+                found = outlook.explain(job.job, advise=False)
+                self._claims += moment.of_queue(found, self._starts.skill)
+
+    def _compare(self) -> None:
+        """What has started since with what was forecast."""
+        for job, runs in self._pool.history.items():
+            started_s = runs[-1].from_s if runs else None
+            if started_s is not None and self._checked.get(job) != started_s:
+                self._checked[job] = started_s
+                self._starts.started(job, started_s)
+
+    def truths(self) -> list[Truth]:
+        """By kind of claim; the run is over."""
+        held: Counter[str] = Counter()
+        count: Counter[str] = Counter()
+        false: defaultdict[str, list[str]] = defaultdict(list)
+        for claim in self._claims:
+            holds = claim.holds()
+            if holds is None:
+                continue
+            count[claim.kind] += 1
+            held[claim.kind] += holds
+            if not holds:
+                false[claim.kind].append(claim.sentence)
+        return [
+            Truth(kind, held[kind], count[kind], tuple(false[kind][:FALSE_MAX])) for kind in sorted(count)
+        ]
+
+
+class _Moment:
+    """What is claimed of one job, and what came after."""
+
+    def __init__(self, pool: SimulatedPool, job: Job) -> None:
+        self._pool, self._job, self._now_s = pool, job.job, pool.now_s
+        self._device = job.held_on
+        self._others = frozenset(other.job for other, _, _ in pool.queue.waiting() if other.job != job.job)
+
+    # -- what came -----------------------------------------------------------------------------------------
+
+    def _start(self, job: str | None = None) -> Run | None:
+        """The next one."""
+        runs = self._pool.history[job or self._job]
+        return next((run for run in runs if run.from_s >= self._now_s), None)
+
+    def _starts_within(self, seconds: float) -> bool | None:
+        start = self._start()
+        if start is not None:
+            return start.from_s - self._now_s <= seconds
+        if self._gone or self._pool.now_s - self._now_s < seconds:
+            return None
+        return False
+
+    @property
+    def _gone(self) -> bool:
+        """It ended without another start."""
+        return self._job in self._pool.ended_s
+
+    def _before(self) -> int | None:
+        """How many of those that waited with it started before it."""
+        mine = self._start()
+        if mine is None:
+            return None
+        starts = (self._start(other) for other in self._others)
+        return sum(start is not None and start.from_s < mine.from_s for start in starts)
+
+    def _closed_before_start(self) -> bool | None:
+        """A session was closed before it started, or it did not start for long."""
+        start = self._start()
+        until_s = self._pool.now_s if start is None else start.from_s
+        if any(self._now_s <= at_s <= until_s for at_s in self._pool.closed_s):
+            return True
+        return (until_s - self._now_s > LATER_S) if start is not None else self._unless_short()
+
+    def _unless_short(self) -> bool | None:
+        return None if self._gone or self._pool.now_s - self._now_s < LATER_S else True
+
+    def _stopped_before_start(self, running: frozenset[str]) -> bool | None:
+        """One of them stopped before it started."""
+        start = self._start()
+        until_s = self._pool.now_s if start is None else start.from_s
+        for other in running:
+            ends = (run.until_s for run in self._pool.history[other] if run.until_s is not None)
+            if any(self._now_s <= end_s <= until_s for end_s in ends):
+                return True
+        return False if start is not None else None
+
+    # -- what is claimed -----------------------------------------------------------------------------------
+
+    def of_memory(self, reason: str) -> Iterator[Claim]:
+        running = frozenset(job for job, _ in self._pool.runs.values())
+        told: list[tuple[str, str, Check]] = [
+            ("waits for a session to close", "waits for one to close", self._closed_before_start),
+            ("waits for running cells", "running cell", lambda: self._stopped_before_start(running)),
+            ("its state is on its way", "are being brought", lambda: self._starts_within(MOMENT_S)),
+            ("others are moved out", "are being moved out", lambda: self._starts_within(MOMENT_S)),
+            ("others wait before it", "others wait before it", lambda: self._others_first()),
+        ]
+        for kind, words, holds in told:
+            if re.search(words, reason):
+                yield Claim(kind, f"{self._now_s:.2f} {self._job}: {reason}", holds)
+
+    def _others_first(self) -> bool | None:
+        before = self._before()
+        return None if before is None else before > 0
+
+    def of_queue(self, found: Explanation, skill: StartSkill) -> Iterator[Claim]:
+        sentence = told(found, skill)
+        text = f"{self._now_s:.2f} {self._job}: {sentence}"
+        yield from (Claim(kind, text, holds) for kind, holds in self._of_reason(found))
+        wait_s = None if found.expected_s is None else found.expected_s - self._now_s
+        start = None if wait_s is None else skill.forecast(found.rank, wait_s)
+        if wait_s is not None:
+            yield Claim(
+                "(forecast as computed)", f"{text} ({wait_s:.2f} s)", lambda: self._starts_about(wait_s)
+            )
+        if start is not None and not start.reliable:
+            yield Claim(UNPREDICTED, text, lambda: True)
+        elif start is not None and EXPECTED in sentence:
+            yield Claim(EXPECTED, text, lambda: self._starts_about(start.wait_s))
+        elif NEVER_BY_ITSELF in sentence:
+            yield Claim("does not start by itself", text, self._does_not_start)
+
+    def _of_reason(self, found: Explanation) -> Iterator[tuple[str, Check]]:
+        match found.reason:
+            case Reason.IMPOSSIBLE | Reason.ABOVE_LIMIT:
+                yield "can never start", lambda: self._start() is None
+            case Reason.STARTS_NOW:
+                yield "starts now", lambda: self._starts_within(SOON_S)
+            case Reason.HOME:
+                yield "waits where its state lies", lambda: self._starts_at(self._device)
+            case Reason.MAKING_ROOM:
+                yield "others are preempted for it", lambda: self._starts_within(MOMENT_S)
+            case Reason.BEHIND if found.ahead:
+                count = sum(one.jobs for one in found.ahead)
+                yield "others are ahead of it", lambda: self._about_so_many(count)
+            case Reason.BUSY:
+                yield "it is next", lambda: self._is_next(found.expected_where)
+            case _:
+                pass
+
+    def _starts_at(self, device: str | None) -> bool | None:
+        start = self._start()
+        return None if start is None else start.device == device
+
+    def _starts_about(self, wait_s: float) -> bool | None:
+        start = self._start()
+        if start is None:
+            return None if self._gone or self._pool.now_s - self._now_s < 2 * wait_s + SOON_S else False
+        return abs(start.from_s - self._now_s - wait_s) <= max(SOON_S, PART * wait_s)
+
+    def _does_not_start(self) -> bool | None:
+        start = self._start()
+        if start is None:
+            return self._unless_short()
+        closed = any(self._now_s <= at_s <= start.from_s for at_s in self._pool.closed_s)
+        return closed or start.from_s - self._now_s > LATER_S
+
+    def _about_so_many(self, count: int) -> bool | None:
+        before = self._before()
+        return None if before is None else count * PART <= before <= count / PART
+
+    def _is_next(self, where: tuple[str, ...]) -> bool | None:
+        """None of those that waited with it starts before it where it does."""
+        mine = self._start()
+        if mine is None:
+            return None
+        starts = (self._start(other) for other in self._others)
+        return not any(
+            start is not None and start.device == mine.device and start.from_s < mine.from_s
+            for start in starts
+        )

@@ -1,0 +1,62 @@
+"""What of a forecast of a start may be told, by how far such forecasts were off."""
+
+from __future__ import annotations
+
+import pytest
+
+from djinn_lab.jobs.start_forecasts import SAMPLES_MIN, StartForecasts, StartSkill
+
+
+def learnt(waits: list[tuple[int, float, float]]) -> StartForecasts:
+    """``waits``: rank, seconds expected and seconds that came."""
+    starts = StartForecasts()
+    for number, (rank, expected_s, actual_s) in enumerate(waits):
+        starts.estimated({f"j{number}": (rank, 100.0 + expected_s)}, 100.0)
+        starts.started(f"j{number}", 100.0 + actual_s)
+    return starts
+
+
+def test_too_few_forecasts_that_could_be_checked_say_nothing() -> None:
+    starts = learnt([(1, 10.0, 10.0)] * (SAMPLES_MIN - 1))
+    assert starts.skill.error is None
+    assert starts.skill.forecast(1, 10.0) is None
+
+
+def test_waits_that_come_later_by_the_same_factor_correct_the_next_one() -> None:
+    found = learnt([(2, 10.0, 20.0), (2, 5.0, 10.0), (2, 8.0, 17.0)] * 3).skill.forecast(2, 10.0)
+    assert found is not None
+    assert found.wait_s == pytest.approx(20.0, rel=0.1)
+    assert found.reliable
+    assert found.passed
+
+
+def test_a_priority_is_corrected_by_its_own_waits() -> None:
+    skill = learnt([(0, 10.0, 10.0)] * 10 + [(3, 10.0, 40.0)] * 10).skill
+    urgent, patient = skill.forecast(0, 10.0), skill.forecast(3, 10.0)
+    assert urgent is not None
+    assert patient is not None
+    assert (urgent.wait_s, patient.wait_s) == (pytest.approx(10.0), pytest.approx(40.0))
+
+
+def test_waits_without_a_common_factor_cannot_be_predicted() -> None:
+    found = learnt([(2, 10.0, actual_s) for actual_s in (1.0, 3.0, 10.0, 30.0, 90.0, 200.0)]).skill
+    forecast = found.forecast(2, 10.0)
+    assert forecast is not None
+    assert not forecast.reliable
+
+
+def test_what_was_learnt_goes_on_in_the_next_pool() -> None:
+    starts = learnt([(1, float(seconds), 2.0 * seconds) for seconds in range(1, 20)])
+    news = starts.news()
+    assert news is not None
+    assert starts.news() is None
+    assert StartForecasts(news).skill == starts.skill
+    assert StartSkill(starts.skill.samples).error == starts.skill.error
+
+
+def test_a_wait_that_ended_without_a_start_teaches_nothing() -> None:
+    starts = StartForecasts()
+    starts.estimated({"job": (1, 105.0)}, 100.0)
+    starts.left("job")
+    starts.started("job", 200.0)
+    assert starts.skill.samples == ()
