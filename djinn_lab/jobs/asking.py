@@ -31,6 +31,7 @@ def request_of(tables: Tables, job: Job, *, passed_over: bool) -> Request:
         preempted=job.preemptions,
         preempted_at_s=job.preempted_at_s,
         startable=ready and not passed_over,
+        park_s=(job.move_s or 0.0) + job.parts_s,
         stuck=job.memory == "held" and job.memory_stuck,
     )
 

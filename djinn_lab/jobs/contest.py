@@ -24,7 +24,8 @@ from djinn_lab.jobs import lifecycle
 from djinn_lab.jobs.asking import request_of
 from djinn_lab.jobs.commands import ChargeAccount, PlaceSegment, StartSegment
 from djinn_lab.jobs.conditions import jobs_in
-from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start, decide, submit_limit
+from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start, decide, enact, submit_limit
+from djinn_lab.jobs.decision.moves import keeps_turn
 from djinn_lab.jobs.displacement import for_whom
 from djinn_lab.jobs.fairness import Amounts, Capacity, ShareTree
 from djinn_lab.jobs.job import Job
@@ -43,6 +44,7 @@ ROUNDS_MAX = 1000
 @dataclass(slots=True)
 class Contest:
     """``contender``: by session. ``passed_over``: memory has not granted what a decision wanted to start.
+    ``turns_kept``: jobs for which a device was kept while they moved there.
     ``given_back_s``: device-seconds of running gangs on devices that have left them. ``followed``: all that a
     decision reads of a device, as it was last."""
 
@@ -52,10 +54,10 @@ class Contest:
     cluster: Cluster = field(default_factory=Cluster)
     contender: dict[str, str] = field(default_factory=dict)
     passed_over: set[str] = field(default_factory=set)
+    turns_kept: set[str] = field(default_factory=set)
     next_up: NextUp = field(init=False)
     given_back_s: dict[str, float] = field(default_factory=dict)
     wake_at_s: float | None = None
-    decided_s: float | None = None
     followed: dict[str, tuple[object, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,8 +73,6 @@ class Contest:
             if not plan:
                 self._take_back()
                 return
-            if plan.starts or plan.preemptions:
-                self.decided_s = at_s
             self._obey(plan, at_s)
         raise AssertionError(f"decisions do not come to an end: {plan}")
 
@@ -107,6 +107,7 @@ class Contest:
                 self._shrunk(job, at_s)
             if job.finished:
                 self.passed_over.discard(job.job)
+                self.turns_kept.discard(job.job)
         sessions = {job.session: None for job in touched}
         named = {name for one in touched if one.terms.after for name in jobs_in(one.terms.after)}
         sessions |= {tables.jobs[name].session: None for name in sorted(named) if name in tables.jobs}
@@ -311,34 +312,47 @@ class Contest:
     # -- obeying a plan ------------------------------------------------------------------------------------
 
     def _obey(self, plan: Plan, at_s: float) -> None:
-        for waits in plan.given_up:
-            self.cluster.unpin(waits)
-        for top_up in plan.top_ups:
-            self.shares.correct(top_up.job, top_up.charge)
-            holding = self.cluster.holdings[top_up.job]
-            self.cluster.update(replace(holding, charged_until_s=top_up.charged_until_s))
-        for preemption in plan.preemptions:
-            self.cluster.preempt(preemption.by, preemption.victims, preemption.where, at_s)
-            for victim, cause in zip(preemption.victims, preemption.causes, strict=True):
-                asked, by = self.tables.jobs[victim], self.tables.jobs[preemption.by]
-                whom = for_whom(by, asked, cause, self.shares, self.cluster.calendar)
-                lifecycle.ask_to_move_aside(self.tables, asked, whom)
+        """As the simulators do, but for starts that their session's place or memory is not ready for."""
+        jobs = self.tables.jobs
+        ready = tuple(start for start in plan.starts if self._is_ready(jobs[start.job], start))
+        asked = self._asked_to_leave(plan)
+        enact(self.cluster, self.shares, replace(plan, starts=ready))
+        for victim, whom in asked:
+            lifecycle.ask_to_move_aside(self.tables, victim, whom)
         for start in plan.starts:
-            job = self.tables.jobs[start.job]
-            chosen = [node for node, _ in start.where]
-            device = job.held_on if job.held_on in chosen else chosen[0]
-            if device != job.held_on:
-                self._move(job, device, at_s)
-            elif job.memory in ("free", "granted"):
-                self._start(job, start, at_s)
+            job, chosen = jobs[start.job], [node for node, _ in start.where]
+            if start in ready:
+                self._start(job, chosen, at_s)
+            elif job.held_on not in chosen:
+                self._move(job, chosen[0], at_s)
+                self._keep_turn(job, start, at_s)
             else:
                 self.next_up.want(job)
                 self.passed_over.add(job.job)
                 self._follow_session(job.session, at_s)
 
-    def _start(self, job: Job, start: Start, at_s: float) -> None:
+    def _keep_turn(self, job: Job, start: Start, at_s: float) -> None:
+        """Once: where memory has no room for it after all, it would be sent to and fro."""
+        if keeps_turn(self.policy) and job.job in self.cluster.waiting and job.job not in self.turns_kept:
+            self.turns_kept.add(job.job)
+            self.cluster.keep(job.job, start.where, at_s)
+
+    def _is_ready(self, job: Job, start: Start) -> bool:
+        at_home = any(node == job.held_on for node, _ in start.where)
+        return at_home and job.memory in ("free", "granted")
+
+    def _asked_to_leave(self, plan: Plan) -> list[tuple[Job, str]]:
+        """Victims, and for whom."""
+        jobs, calendar = self.tables.jobs, self.cluster.calendar
+        return [
+            (jobs[victim], for_whom(jobs[made.by], jobs[victim], cause, self.shares, calendar))
+            for made in plan.preemptions
+            for victim, cause in zip(made.victims, made.causes, strict=True)
+        ]
+
+    def _start(self, job: Job, chosen: list[str], at_s: float) -> None:
         assert job.held_on is not None
-        members = tuple(node for node, _ in start.where if node != job.held_on)
+        members = tuple(node for node in chosen if node != job.held_on)
         for device in (job.held_on, *members):
             self.tables.devices[device].running = job.job
         first_at_s = job.started_at_s if job.started_at_s is not None else at_s
@@ -353,15 +367,6 @@ class Contest:
         )
         self.tables.put(started)
         self.tables.out.append(StartSegment(job.job, job.segment, job.held_on, members))
-        self.cluster.start(
-            job.job,
-            start.where,
-            at_s,
-            start.ends_s,
-            park_s=(job.move_s or 0.0) + job.parts_s,
-            charged_until_s=start.charged_until_s,
-        )
-        self.shares.admit(job.job, job.account, at_s, start.charge)
         self.contender.pop(job.session, None)
         for device in (job.held_on, *members):
             self.next_up.begun(device)

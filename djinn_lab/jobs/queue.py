@@ -164,7 +164,7 @@ class JobQueue:
     @property
     def decided_s(self) -> float | None:
         """When something was last started or asked to move aside."""
-        return self._contest.decided_s
+        return self._contest.cluster.decided_s
 
     def accounts(self, at_s: float) -> tuple[AccountView, ...]:
         """What every account has used and may use."""

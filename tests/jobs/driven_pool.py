@@ -38,7 +38,7 @@ class DrivenPool:
         self._endings: list[tuple[float, int, str]] = []
         self._arrivals: list[tuple[float, int, Request]] = []
         self._starts = 0
-        self._moves = Moves(self.cluster)
+        self._moves = Moves(self.cluster, policy)
 
     def arrive(self, request: Request, runs_s: float | None = None) -> None:
         request = replace(request, park_s=self.park_s)

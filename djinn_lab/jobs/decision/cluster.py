@@ -165,18 +165,25 @@ class Cluster:
         return request
 
     def change(self, request: Request, now_s: float) -> None:
-        """What a waiting job wants is another now; a place that was kept for it stays."""
-        pin = self.pins.get(request.job)
-        self.withdraw(request.job)
+        """What a waiting job wants is another now; a place that was kept for it stays, and so does the start
+        that it was promised, unless it wants to run elsewhere or for longer."""
+        pin, promise = self.pins.get(request.job), self.promises.get(request.job)
+        before = self.withdraw(request.job)
         self.submit(request, now_s)
         if pin is not None:
             self._pin(pin)
+        if promise is not None and (before.demand, before.estimate_s) == (request.demand, request.estimate_s):
+            self.promises[request.job] = promise
 
     def unpin(self, job: str) -> None:
         """Its place is not kept any longer, if one was; who was leaving for it leaves nevertheless."""
         pin = self.pins.pop(job, None)
         if pin is not None:
             self._count_held(self.waiting[job], -members_in(pin.where))
+
+    def keep(self, job: str, where: Where, now_s: float, victims: tuple[str, ...] = ()) -> None:
+        """Nothing else starts at this place until the job does, or does not wait any more."""
+        self._pin(Pin(job, where, now_s, victims))
 
     def _pin(self, pin: Pin) -> None:
         self.unpin(pin.job)
@@ -192,14 +199,14 @@ class Cluster:
         now_s: float,
         ends_s: float | None = None,
         *,
-        park_s: float | None = None,
         exempt_until_s: float = 0.0,
         preemptible: bool = True,
         charged_until_s: float | None = None,
     ) -> Holding:
         request = self.withdraw(job)
-        park_s = request.park_s if park_s is None else park_s
-        holding = Holding(request, where, now_s, ends_s, park_s, exempt_until_s, preemptible, charged_until_s)
+        holding = Holding(
+            request, where, now_s, ends_s, request.park_s, exempt_until_s, preemptible, charged_until_s
+        )
         self._begin(holding)
         return holding
 
@@ -211,7 +218,7 @@ class Cluster:
 
     def preempt(self, by: str, victims: tuple[str, ...], where: Where, now_s: float) -> None:
         """These are asked to leave; the place is kept for ``by``."""
-        self._pin(Pin(by, where, now_s, victims))
+        self.keep(by, where, now_s, victims)
         for victim in victims:
             if victim not in self.leaving:
                 holding = self.holdings[victim]

@@ -15,7 +15,8 @@ from djinn_lab.jobs.request import Holding, members_in
 def enact(cluster: Cluster, shares: ShareTree, plan: Plan) -> None:
     """Starts hold their nodes from ``plan.now_s`` on and are charged; victims are marked as leaving, and the
     places that they leave are kept."""
-    cluster.decided_s = plan.now_s
+    if plan.starts or plan.preemptions:
+        cluster.decided_s = plan.now_s
     for top_up in plan.top_ups:
         shares.correct(top_up.job, top_up.charge)
         holding = cluster.holdings[top_up.job]

@@ -173,7 +173,7 @@ class _Future:
         self.ends_s: dict[str, float] = {}
         self.guessed_from: int | None = None
         self._endings: list[tuple[float, int, str]] = []
-        self._moves = Moves(cluster)
+        self._moves = Moves(cluster, policy)
         self._pushed = 0
         for name, holding in cluster.holdings.items():
             if holding.ends_s is None or holding.ends_s <= now_s:

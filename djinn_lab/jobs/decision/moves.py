@@ -1,5 +1,4 @@
-"""Sessions that are to start on another device than their own, where decisions are run forward: as in the
-live pool each is brought there first, and others start meanwhile."""
+"""Sessions that are to start on another device than their own: each is brought there first."""
 
 from __future__ import annotations
 
@@ -10,12 +9,23 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs.decision.cluster import Cluster
 from djinn_lab.jobs.decision.plan import Plan
+from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.request import Request
 
 
+def keeps_turn(policy: QueuePolicy) -> bool:
+    """Whether a device is kept for a session that is brought to it: where starts are promised. Else others
+    start
+    there meanwhile, since memory may have no room for it after all."""
+    return policy.passing in ("easy", "conservative")
+
+
 class Moves:
-    def __init__(self, cluster: Cluster) -> None:
+    """Where decisions are run forward, as the live pool does it."""
+
+    def __init__(self, cluster: Cluster, policy: QueuePolicy) -> None:
         self._cluster = cluster
+        self._policy = policy
         self._under_way: list[tuple[float, int, str]] = []
         self._begun = 0
 
@@ -33,6 +43,8 @@ class Moves:
                 starts.append(start)
             else:
                 self._bring(request, start.where[0][0], plan.now_s)
+                if keeps_turn(self._policy):
+                    self._cluster.keep(start.job, start.where, plan.now_s)
         return replace(plan, starts=tuple(starts))
 
     def _bring(self, request: Request, device: str, now_s: float) -> None:
