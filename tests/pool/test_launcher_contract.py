@@ -221,7 +221,13 @@ def test_a_preempted_segment_resumes_bit_for_bit(workers: Workers, target: str) 
 def test_a_session_goes_to_host_and_disk_and_comes_back_as_it_was(workers: Workers) -> None:
     tensor = torch.randn(MIB)
     script, value = loaded(workers, ONE, tensor)
-    orders = [Store(1, "ann"), Evict(2, "ann"), Demote(3, "ann"), Restore(4, "ann"), Forget(5, "ann")]
+    orders: list[Store | Evict | Demote | Restore | Forget] = [
+        Store(1, "ann"),
+        Evict(2, "ann"),
+        Demote(3, "ann"),
+        Restore(4, "ann"),
+        Forget(5, "ann"),
+    ]
     for order in orders:
         done = copy(workers, ONE, order)
         assert (done.transfer, done.session) == (order.transfer, "ann")
