@@ -15,6 +15,7 @@ serve it first (:mod:`.next_up`); where others moved aside for it the device sta
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass, field
 
@@ -33,11 +34,10 @@ from djinn_lab.jobs.messages import MemoryNeed, SegmentSubmitted
 from djinn_lab.jobs.next_up import NextUp
 from djinn_lab.jobs.placement.nearness import company
 from djinn_lab.jobs.request import Node, Request
-from djinn_lab.jobs.states import IN_LINE, RANKS, IllegalEvent, JobState, Move
+from djinn_lab.jobs.states import CONTENDING, RANKS, IllegalEvent, JobState, Move
 from djinn_lab.jobs.tables import Tables, moved, next_state
 from djinn_lab.jobs.targets import suits
 
-CONTENDING = frozenset({*IN_LINE, JobState.RESTORING})
 ROUNDS_MAX = 1000
 
 
@@ -138,6 +138,7 @@ class Contest:
             if known == node:
                 continue
             self.cluster.set_node(node)
+            self.tables.place_again()
             self._offer()
             described = known is not None and (known.labels, known.taints) != (node.labels, node.taints)
             if node.cordoned or not node.ready or described:
@@ -273,18 +274,32 @@ class Contest:
         loaded; ties by price, for a gang by room nearby, and by name. Binding is no promise: a decision may
         move the session."""
         tables = self.tables
-        if not tables.of_state[JobState.SUBMITTED]:
-            return
-        for job in sorted(tables.in_state(JobState.SUBMITTED), key=lambda job: job.arrival):
-            if job.waits_for:
+        candidates: list[tuple[int, str]] = []
+        self._add_unplaced(candidates, -1)
+        while candidates:
+            arrival, name = heapq.heappop(candidates)
+            job = tables.jobs[name]
+            if job.state is not JobState.SUBMITTED or job.waits_for:
                 continue
             device = tables.bound.get(job.session) or self._least_loaded(job)
             if device is not None:
                 self._bind(job, device)
                 self._follow_session(job.session, at_s)
+                self._add_unplaced(candidates, arrival)
+
+    def _add_unplaced(self, candidates: list[tuple[int, str]], after: int) -> None:
+        """Those that arrived ``after`` that; the others have their turn at the next look."""
+        tables = self.tables
+        for name in list(tables.unplaced):
+            job = tables.jobs.get(name)
+            if job is None or job.state is not JobState.SUBMITTED:
+                del tables.unplaced[name]
+            elif job.arrival > after:
+                del tables.unplaced[name]
+                heapq.heappush(candidates, (job.arrival, name))
 
     def _bind(self, job: Job, device: str) -> None:
-        self.tables.bound[job.session] = device
+        self.tables.bind(job.session, device)
         bound = replace(moved(job, Move.BIND), held_on=device)
         if bound.memory in ("ask", "held"):
             bound = moved(bound, Move.HOLD)
@@ -296,11 +311,11 @@ class Contest:
         tables = self.tables
         tolerates = job.terms.tolerates
         open_devices = [device for device in tables.devices.values() if device.alive and not device.cordoned]
-        load = {device.device: 0 for device in open_devices if suits(job.wish, tolerates, device)}
-        waiting = [other.held_on for other in tables.in_state(*CONTENDING)]
-        for name in (*tables.bound.values(), *waiting):
-            if name in load:
-                load[name] += 1
+        load = {
+            device.device: tables.load.get(device.device, 0)
+            for device in open_devices
+            if suits(job.wish, tolerates, device)
+        }
         near = company(job.gang, [tables.devices[name] for name in load])
 
         def rank(name: str) -> tuple[int, float, int, str]:

@@ -16,7 +16,7 @@ from djinn_lab.jobs.awaited import CheckpointAnnounced, DataPublished, Elsewhere
 from djinn_lab.jobs.conditions import Need, Waited, Waiting, jobs_in
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.messages import SegmentSubmitted
-from djinn_lab.jobs.states import IllegalEvent, JobState, Move
+from djinn_lab.jobs.states import IllegalEvent, Move
 from djinn_lab.jobs.tables import FINISHED_JOBS_MAX, Tables
 
 CHECKPOINTS_MAX = 1000
@@ -125,8 +125,6 @@ def give_up_overdue(tables: Tables, at_s: float) -> None:
 
 def due_s(tables: Tables) -> float | None:
     """When the next one gives up."""
-    if not tables.of_state[JobState.SUBMITTED]:
-        return None
     limits = ((job.submitted_at_s, job.terms.after_timeout_s) for job in _waiting(tables))
     return min((since_s + limit_s for since_s, limit_s in limits if limit_s is not None), default=None)
 
@@ -163,7 +161,7 @@ def _with(waiting: Waiting, one: Job | Elsewhere, called: str, over: bool) -> Wa
 
 
 def _waiting(tables: Tables) -> list[Job]:
-    return [job for job in tables.in_state(JobState.SUBMITTED) if job.waits_for]
+    return [tables.jobs[name] for name in tables.dependent]
 
 
 def _go_on(tables: Tables, job: Job, waiting: Waiting, at_s: float) -> None:

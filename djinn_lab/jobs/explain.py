@@ -10,6 +10,10 @@ from djinn_lab.jobs.job import Closed, Job
 from djinn_lab.jobs.states import JobState
 from djinn_lab.units import listed
 
+PLACES_MAX = 256
+"""Where more are in line, only the first are given places at every event, and looked at for which turns are
+near: what an event costs does not depend on how many wait."""
+
 
 class Place(msgspec.Struct, frozen=True):
     """A place in a device's line.
@@ -31,18 +35,17 @@ def places_in(line: Sequence[Job], running: Job | None) -> Iterator[tuple[Job, P
 
 
 def explain(job: Job, place: Place | None, closed: Closed, kept_back: str = "") -> str:
-    """``place``: of a job in line; ``closed``: the devices that a SUBMITTED job has not, which waits for
-    nothing else. ``kept_back``: what keeps one in line from starting there, whoever is before it."""
+    """``place``: of a job in line, None where too many are. ``closed``: the devices that a SUBMITTED job has
+    not, which waits for nothing else. ``kept_back``: what keeps one in line from starting there, whoever is
+    before it."""
     match job.state:
         case JobState.SUBMITTED:
             return _explain_submitted(job, closed)
         case JobState.RESTORING:
             return job.memory_reason or f"Waits for memory on {job.held_on}."
         case JobState.QUEUED:
-            assert place is not None
             return _explain_queued(job, place, closed, kept_back)
         case JobState.PREEMPTED:
-            assert place is not None
             why = f": {job.message}" if job.message else ""
             return f"Moved aside after {_ops(job)}{why}. {_explain_queued(job, place, closed, kept_back)}"
         case JobState.RUNNING if job.preempting:
@@ -79,15 +82,17 @@ def _explain_submitted(job: Job, closed: Closed) -> str:
     return f"Waits for a device; {listed(shut)}." if shut else "Waits for the first device to be ready."
 
 
-def _explain_queued(job: Job, place: Place, closed: Closed, kept_back: str) -> str:
+def _explain_queued(job: Job, place: Place | None, closed: Closed, kept_back: str) -> str:
     shut = " (cordoned)" if job.held_on in closed.cordoned else ""
+    why = f"; {kept_back}" if kept_back else ""
+    needs = f", for {job.gang_min} devices at once" if job.gang_min > 1 else ""
+    if place is None:
+        return f"In line for {job.held_on}{shut}{needs}, where more than {PLACES_MAX} cells wait in all{why}."
     running, previous, between = place.running, place.previous, place.position - 2
     parts = [] if running is None else [f"{_whose(running)} (running, {_ops(running)})"]
     parts += [f"{between} more"] if between > 0 else []
     parts += [] if previous is None else [f"{_whose(previous)} ({previous.priority})"]
     behind = f", behind {listed(parts)}" if parts else ""
-    why = f"; {kept_back}" if kept_back else ""
-    needs = f", for {job.gang_min} devices at once" if job.gang_min > 1 else ""
     return f"{ordinal(place.position)} in line for {job.held_on}{shut}{needs}{behind}{why}."
 
 

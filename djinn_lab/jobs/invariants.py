@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.jobs.job import Job
-from djinn_lab.jobs.states import FINISHED, IN_LINE, JobState
+from djinn_lab.jobs.states import CONTENDING, FINISHED, IN_LINE, JobState
 from djinn_lab.jobs.tables import Tables
 from djinn_lab.jobs.targets import suits
 
@@ -51,6 +53,11 @@ def check_queue(tables: Tables) -> None:
 def check_indexes(tables: Tables) -> None:
     by_state = {name for names in tables.of_state.values() for name in names}
     assert by_state == set(tables.jobs), "jobs by state are not the unfinished jobs"
+    dependent = {job.job for job in tables.jobs.values() if job.waits_for}
+    assert tables.dependent.keys() == dependent, "dependent jobs are not those that wait for others"
+    contending = [job.held_on for job in tables.jobs.values() if job.state in CONTENDING]
+    counted = Counter(device for device in (*tables.bound.values(), *contending) if device is not None)
+    assert tables.load == counted, "the load of devices is not what their sessions and jobs are"
     for state, names in tables.of_state.items():
         assert all(tables.jobs[name].state is state for name in names)
     mates = [name for names in tables.of_session.values() for name in names]

@@ -174,7 +174,7 @@ def refuse_move(tables: Tables, event: MoveRefused) -> None:
     runs = any(mate.state is JobState.RUNNING for mate in mates)
     if job.held_on is None or runs or device is None or not device.alive:
         raise IllegalEvent(f"job {event.job} ({job.state}) cannot stay on {event.device}", "pool")
-    tables.bound[job.session] = event.device
+    tables.bind(job.session, event.device)
     reason = f"it stays on {event.device}: {event.reason}"
     for mate in mates:
         if mate.state is not JobState.WAITING and not suits(mate.wish, mate.terms.tolerates, device):
@@ -282,7 +282,8 @@ def lose_device(tables: Tables, device: str, at_s: float, message: str) -> None:
     waiting = tables.of_device(device)
     running, tables.devices[device].running = tables.devices[device].running, None
     tables.devices[device].alive = False
-    tables.bound = {session: bound for session, bound in tables.bound.items() if bound != device}
+    for session in [session for session, bound in tables.bound.items() if bound == device]:
+        tables.unbind(session)
     for job in waiting:
         memory: MemoryNeed = "free" if job.memory == "free" else "ask"
         unbound = replace(moved(job, Move.UNBIND), held_on=None, memory=memory, memory_reason="")

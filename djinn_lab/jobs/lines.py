@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Set
 from itertools import groupby, islice
 
 from djinn_lab.jobs.commands import LINE_TOLD_MAX
-from djinn_lab.jobs.contest import CONTENDING, Contest
+from djinn_lab.jobs.contest import Contest
 from djinn_lab.jobs.decision.waiting import Bucket, Entry
+from djinn_lab.jobs.explain import PLACES_MAX
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.kept_back import KeptBack
-from djinn_lab.jobs.states import IN_LINE
+from djinn_lab.jobs.states import CONTENDING, IN_LINE
 from djinn_lab.jobs.tables import Tables
-
-LOOKED_AT_MAX = 256
 
 CHOSEN, IN_TURN, SHUT_OUT = range(3)
 """Where somebody stands, before the order counts: next up (:mod:`.next_up`); like most; behind, since his own
@@ -30,6 +29,11 @@ class Lines:
     def __init__(self, tables: Tables, contest: Contest) -> None:
         self._tables = tables
         self._contest = contest
+        self._first: list[Job] | None = None
+
+    def changed(self) -> None:
+        """An event was applied: what was found before is out of date."""
+        self._first = None
 
     def order(self) -> Iterator[Job]:
         """Everybody who contends for a device."""
@@ -64,20 +68,38 @@ class Lines:
                 lines[job.held_on].append(job)
         return lines
 
+    @property
+    def long(self) -> bool:
+        """Are too many in line to give all of them places at every event?"""
+        return sum(len(self._tables.of_state[state]) for state in IN_LINE) > PLACES_MAX
+
+    def first_of_each(self) -> dict[str, list[Job]]:
+        """The beginnings of the devices' lines, as far as their jobs are among the first of all."""
+        lines: dict[str, list[Job]] = {}
+        for job in self._first_by_standing():
+            if job.state in IN_LINE and job.held_on is not None:
+                lines.setdefault(job.held_on, []).append(job)
+        return lines
+
     def next_of_each(self) -> dict[str, tuple[str, ...]]:
         """Of every device the first few whose turn is near, in line or waiting for memory; nobody where one
         stands alone who has what he needs."""
         if self._nobody:
             return {}
         found: dict[str, list[str]] = {name: [] for name in self._tables.devices}
-        near = {job.job: job for job in islice(self.order(), LOOKED_AT_MAX)}
-        chosen = self._chosen()
-        for name in chosen:
-            near.setdefault(name, self._tables.jobs[name])
-        for job in self._by_standing(near.values(), chosen):
+        for job in self._first_by_standing():
             if job.held_on is not None and len(found[job.held_on]) < LINE_TOLD_MAX:
                 found[job.held_on].append(job.job)
         return {name: tuple(jobs) for name, jobs in found.items() if len(jobs) > 1 or self._lack(jobs)}
+
+    def _first_by_standing(self) -> list[Job]:
+        """Those who contend and come first. Found once for an event."""
+        if self._first is None:
+            near, chosen = {job.job: job for job in islice(self.order(), PLACES_MAX)}, self._chosen()
+            for name in chosen:
+                near.setdefault(name, self._tables.jobs[name])
+            self._first = self._by_standing(near.values(), chosen)
+        return self._first
 
     @property
     def _nobody(self) -> bool:

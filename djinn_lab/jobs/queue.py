@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -12,7 +14,7 @@ from djinn_lab.jobs.awaited import CheckpointAnnounced, DataPublished, Elsewhere
 from djinn_lab.jobs.commands import Command
 from djinn_lab.jobs.contest import Contest
 from djinn_lab.jobs.decision import POLICIES, Calendar, Snapshot
-from djinn_lab.jobs.explain import Place
+from djinn_lab.jobs.explain import PLACES_MAX, Place
 from djinn_lab.jobs.fairness import AccountState, AccountView, ShareTree
 from djinn_lab.jobs.invariants import check_queue
 from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
@@ -67,6 +69,7 @@ class JobQueue:
         self._end_dependents(event.at_s)
         self._contest.settle(event.at_s)
         self._teller.remember(event)
+        self._lines.changed()
         commands = [*tables.out, *self._teller.line_news(), *self._teller.notices()]
         self._teller.forget(tables.forget())
         return commands
@@ -115,6 +118,14 @@ class JobQueue:
         """What operators say that it draws when busy, None where they say nothing."""
         return self._tables.devices[device].watts
 
+    def busy_devices(self) -> set[str]:
+        """Those that run something."""
+        return {name for name, device in self._tables.devices.items() if device.running is not None}
+
+    def running_jobs(self) -> tuple[Job, ...]:
+        """In the order in which they came."""
+        return tuple(sorted(self._tables.in_state(JobState.RUNNING), key=lambda job: job.number))
+
     def place(self, job: str) -> Place | None:
         """Where in its device's line a job stands, None for one that stands in none."""
         known = self._tables.jobs.get(job)
@@ -124,6 +135,21 @@ class JobQueue:
         """Every job that waits for anything but its client, with its place and reason."""
         waiting = self._tables.in_state(JobState.SUBMITTED, JobState.RESTORING, *IN_LINE)
         yield from self._teller.explain_all(waiting)
+
+    def waiting_first(self) -> Iterator[tuple[Job, Place | None, str]]:
+        """Like :meth:`waiting`, and of a long line only the first, so that it may be asked often."""
+        others = islice(self._tables.in_state(JobState.SUBMITTED, JobState.RESTORING), PLACES_MAX)
+        yield from self._teller.explain_first(others)
+
+    def waits_without_contending(self, limit: int) -> tuple[int, list[tuple[Job, str]]]:
+        """How many wait for anything but their client and do not contend for a device; the first of them,
+        with what they wait for."""
+        tables, contending = self._tables, self._contest.cluster.waiting
+        states = (JobState.SUBMITTED, JobState.RESTORING, *IN_LINE)
+        count = sum(len(tables.of_state[state]) for state in states) - len(contending)
+        others = (job for job in tables.in_state(*states) if job.job not in contending)
+        told = self._teller.explain_some(list(islice(others, limit)))
+        return count, [(job, reason) for job, _, reason in told]
 
     def decision(self, at_s: float) -> Snapshot:
         """All that a decision reads, frozen: to explain, forecast and replay from."""
@@ -201,16 +227,31 @@ class JobQueue:
         """Every event that touched a remembered job, oldest first."""
         return self._teller.story(job)
 
+    def devices(self) -> tuple[DeviceView, ...]:
+        """What is known about them; without their lines, which take long to put in order."""
+        return self._device_views({})
+
+    def line_lengths(self) -> Counter[str]:
+        """How many are in line, by device."""
+        return Counter(job.held_on for job in self._tables.in_state(*IN_LINE) if job.held_on is not None)
+
     def snapshot(self) -> QueueSnapshot:
-        tables, lines = self._tables, self._lines.all()
-        devices = tuple(
+        jobs = tuple(sorted(self._tables.jobs.values(), key=lambda job: job.number))
+        return QueueSnapshot(self._device_views(self._lines.all()), jobs)
+
+    def _device_views(self, lines: Mapping[str, Sequence[Job]]) -> tuple[DeviceView, ...]:
+        tables = self._tables
+        sessions: defaultdict[str, list[str]] = defaultdict(list)
+        for session, bound in tables.bound.items():
+            sessions[bound].append(session)
+        return tuple(
             DeviceView(
                 device=name,
                 alive=device.alive,
                 cordoned=device.cordoned,
                 running=device.running,
-                line=tuple(job.job for job in lines[name]),
-                sessions=tuple(sorted(s for s, bound in tables.bound.items() if bound == name)),
+                line=tuple(job.job for job in lines.get(name, ())),
+                sessions=tuple(sorted(sessions[name])),
                 labels=tuple(sorted(device.labels)),
                 own_labels=tuple(sorted(device.own_labels)),
                 taints=tuple(sorted(device.taints)),
@@ -219,7 +260,6 @@ class JobQueue:
             )
             for name, device in sorted(tables.devices.items())
         )
-        return QueueSnapshot(devices, tuple(sorted(tables.jobs.values(), key=lambda job: job.number)))
 
     def validate(self) -> None:
         """Assert every invariant."""
@@ -277,7 +317,7 @@ class JobQueue:
                 lifecycle.cancel_session(tables, event.session, event.at_s, "the client went away")
             case SessionClosed():
                 lifecycle.cancel_session(tables, event.session, event.at_s, "its session was closed")
-                tables.bound.pop(event.session, None)
+                tables.unbind(event.session)
             case CheckpointAnnounced():
                 dependencies.announce(tables, event)
             case DataPublished():

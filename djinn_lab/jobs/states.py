@@ -125,6 +125,8 @@ TRANSITIONS: Mapping[tuple[JobState | None, Move], JobState] = {
 
 IN_LINE = frozenset({JobState.QUEUED, JobState.PREEMPTED})
 """States in which a job stands in a device's line."""
+CONTENDING = frozenset({*IN_LINE, JobState.RESTORING})
+"""States in which a job is on a device and wants to run there."""
 FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 RANKS: Mapping[str, int] = {priority: rank for rank, priority in enumerate(Priority)}
 

@@ -13,7 +13,7 @@ from djinn_lab.jobs.awaited import Elsewhere
 from djinn_lab.jobs.commands import Command, EndSegment
 from djinn_lab.jobs.job import Closed, Job
 from djinn_lab.jobs.placement.nearness import NUMA, numa_of
-from djinn_lab.jobs.states import IN_LINE, TRANSITIONS, IllegalEvent, JobState, Move
+from djinn_lab.jobs.states import CONTENDING, IN_LINE, TRANSITIONS, IllegalEvent, JobState, Move
 
 FINISHED_JOBS_MAX = 200
 """How many finished jobs are remembered, with their stories."""
@@ -71,13 +71,18 @@ def _all_labels(device: str, numa_node: int | None, given: frozenset[str]) -> fr
 
 @dataclass(slots=True)
 class Tables:
-    """``bound``: session to device. ``jobs``: the unfinished. ``of_session``: those by session, in the order
+    """``bound``: session to device. ``load``: by device, its sessions and the jobs that contend from it; no
+    entry for 0. ``unplaced``: of the SUBMITTED, those that may get a device now. ``dependent``: those that
+    wait for what they come after. ``jobs``: the unfinished. ``of_session``: those by session, in the order
     in which their segments arrived. ``elsewhere``: what jobs wait for and is none of the queue's. Of the
     event in hand: ``out``: its commands; ``touched``: jobs that it changed; ``memory_news``: of whom memory
     said something; ``used``: memory byte-seconds and transferred bytes of what just ended."""
 
     devices: dict[str, Device] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)
+    load: dict[str, int] = field(default_factory=dict)
+    unplaced: dict[str, None] = field(default_factory=dict)
+    dependent: dict[str, None] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     finished: dict[str, Job] = field(default_factory=dict)
     of_session: dict[str, list[str]] = field(default_factory=dict)
@@ -139,11 +144,38 @@ class Tables:
 
     # -- changing ------------------------------------------------------------------------------------------
 
+    def bind(self, session: str, device: str) -> None:
+        """The session has its values there; jobs of it that have no device may get this one."""
+        self.unbind(session)
+        self.bound[session] = device
+        self._count(device, 1)
+        for name in self.of_session.get(session, ()):
+            if self.jobs[name].state is JobState.SUBMITTED:
+                self.unplaced[name] = None
+
+    def unbind(self, session: str) -> None:
+        device = self.bound.pop(session, None)
+        if device is not None:
+            self._count(device, -1)
+
+    def place_again(self) -> None:
+        """Devices changed: every job without one may get one now."""
+        self.unplaced |= self.of_state[JobState.SUBMITTED]
+
     def put(self, job: Job) -> None:
         """The job's new value; a finished one leaves the unfinished."""
         old = self.jobs.get(job.job)
         if old is not None:
             del self.of_state[old.state][job.job]
+            if old.state in CONTENDING and old.held_on is not None:
+                self._count(old.held_on, -1)
+        if job.state in CONTENDING and job.held_on is not None:
+            self._count(job.held_on, 1)
+        if job.state is JobState.SUBMITTED:
+            self.unplaced[job.job] = None
+        self.dependent.pop(job.job, None)
+        if job.waits_for and not job.finished:
+            self.dependent[job.job] = None
         self.touched[job.job] = None
         mates = self.of_session.setdefault(job.session, [])
         if old is None or old.arrival != job.arrival:
@@ -170,8 +202,16 @@ class Tables:
 
     def update(self, job: Job) -> None:
         """A change that nobody is told of, within a state."""
-        assert self.jobs[job.job].state is job.state
+        old = self.jobs[job.job]
+        assert (old.state, old.held_on) == (job.state, job.held_on)
         self.jobs[job.job] = job
+
+    def _count(self, device: str, by: int) -> None:
+        count = self.load.get(device, 0) + by
+        if count:
+            self.load[device] = count
+        else:
+            del self.load[device]
 
     def settle(self, job: Job, outcome: str, at_s: float, message: str) -> None:
         """The segment of ``job`` was answered: wait for more, or end."""

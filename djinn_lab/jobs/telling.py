@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from djinn_lab.jobs import dependencies
 from djinn_lab.jobs.commands import LineOrdered, Notify
@@ -39,7 +39,13 @@ class Teller:
         return next(place for other, place in places if other.job == job.job)
 
     def places(self) -> dict[str, Place]:
+        """Of everybody in line."""
         lines = self._lines.all().items()
+        return {job.job: place for device, line in lines for job, place in self._places(device, line)}
+
+    def first_places(self) -> dict[str, Place]:
+        """Of everybody in line; where too many are, of the first of them."""
+        lines = (self._lines.first_of_each() if self._lines.long else self._lines.all()).items()
         return {job.job: place for device, line in lines for job, place in self._places(device, line)}
 
     def explain(self, job: Job, place: Place | None, kept_back: KeptBack | None = None) -> str:
@@ -52,7 +58,21 @@ class Teller:
 
     def explain_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Place | None, str]]:
         """With their places."""
-        places, kept_back = self.places(), self._lines.kept_back()
+        return self._explain_many(jobs, self.places())
+
+    def explain_first(self, others: Iterable[Job]) -> Iterator[tuple[Job, Place | None, str]]:
+        """Those who have places where not all can be given one, and ``others`` that are in no line."""
+        places = self.first_places()
+        return self._explain_many((*others, *(self._tables.jobs[name] for name in places)), places)
+
+    def explain_some(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Place | None, str]]:
+        """With their places, as far as a notice would tell them."""
+        return self._explain_many(jobs, self.first_places())
+
+    def _explain_many(
+        self, jobs: Iterable[Job], places: Mapping[str, Place]
+    ) -> Iterator[tuple[Job, Place | None, str]]:
+        kept_back = self._lines.kept_back()
         for job in jobs:
             place = places.get(job.job)
             yield job, place, self.explain(job, place, kept_back)
@@ -71,13 +91,14 @@ class Teller:
 
     def notices(self) -> Iterator[Notify]:
         """One for every job whose state, device or place in line changed. Of a long line only those that the
-        event touched hear at once; the others when somebody asks."""
+        event touched hear at once, and without a place unless they are among the first; the others when
+        somebody asks."""
         tables = self._tables
         short = len(tables.of_state[JobState.QUEUED]) <= POSITIONS_TOLD_MAX
         touched = [job for name in tables.touched if (job := tables.jobs.get(name))]
         asked = short or any(job.state in IN_LINE for job in touched)
         asked = asked and any(map(tables.of_state.__getitem__, IN_LINE))
-        places = self.places() if asked else {}
+        places = self.first_places() if asked else {}
         kept_back = self._lines.kept_back() if places else None
         for name in dict.fromkeys([*tables.touched, *(places if short else ())]):
             job = tables.find(name)

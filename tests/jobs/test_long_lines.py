@@ -1,0 +1,104 @@
+"""What an event costs, and what it says, does not depend on how many wait."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from djinn_lab.jobs import JobQueue, JobState
+from djinn_lab.jobs.commands import Notify
+from djinn_lab.jobs.explain import PLACES_MAX
+from djinn_lab.jobs.messages import DeviceAdded, DeviceCordoned, SegmentFinished, SegmentSubmitted
+
+CELLS = 2
+"""Of each session."""
+FEW, MANY = 600, 2_400
+"""Cells that wait; in both, more sessions contend than places are given to."""
+
+
+def queue_of(cells: int) -> JobQueue:
+    """Two busy devices, with so many cells in line, two of each session."""
+    queue = JobQueue()
+    for device in ("cpu:0", "cpu:1"):
+        queue.handle(DeviceAdded(0.0, device))
+    for number in range(cells + 2):
+        queue.handle(submitted(number))
+    return queue
+
+
+def submitted(number: int) -> SegmentSubmitted:
+    session = f"s{number // CELLS}"
+    return SegmentSubmitted(
+        0.0, f"job{number}", 0, session, "ann", priority="NORMAL", ops_total=8, final=True, move_s=0.0
+    )
+
+
+def lines_run(action: Callable[[], object]) -> int:
+    """How many lines of Python it takes, which is equal at every run."""
+    count = 0
+
+    def trace(_frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def one_ends(queue: JobQueue) -> None:
+    running = queue.running_jobs()[0]
+    queue.handle(SegmentFinished(1.0, running.job, 0, "done", 8))
+
+
+def test_an_end_and_a_submit_cost_the_same_with_four_times_as_many_in_line() -> None:
+    few, many = queue_of(FEW), queue_of(MANY)
+    assert lines_run(lambda: one_ends(many)) <= 1.2 * lines_run(lambda: one_ends(few))
+    in_few = lines_run(lambda: few.handle(submitted(FEW + 40)))
+    assert lines_run(lambda: many.handle(submitted(MANY + 40))) <= 1.2 * in_few
+
+
+def test_a_submit_costs_the_same_with_four_times_as_many_that_have_no_device() -> None:
+    costs = []
+    for cells in (FEW, MANY):
+        queue = JobQueue()
+        queue.handle(DeviceAdded(0.0, "cpu:0"))
+        queue.handle(DeviceCordoned(0.0, "cpu:0", True))
+        for number in range(cells):
+            queue.handle(submitted(number))
+        event = submitted(cells + 40)
+        costs.append(lines_run(partial(queue.handle, event)))
+        queue.handle(DeviceCordoned(1.0, "cpu:0", False))
+        queue.validate()
+        assert queue.busy_devices() == {"cpu:0"}
+    assert costs[1] <= 1.2 * costs[0]
+
+
+def test_a_job_far_behind_is_told_no_place_and_has_one_for_who_asks() -> None:
+    queue = queue_of(4 * PLACES_MAX)
+    number = 4 * PLACES_MAX + 40
+    told = [one for one in queue.handle(submitted(number)) if isinstance(one, Notify)]
+    assert [one.position for one in told] == [None]
+    assert f"more than {PLACES_MAX} cells wait" in told[0].reason
+    place = queue.place(f"job{number}")
+    assert place is not None
+    assert place.position >= PLACES_MAX
+    assert queue.explain(f"job{number}").startswith(f"{place.position}")
+
+
+def test_the_first_of_a_long_line_are_told_their_places() -> None:
+    queue = queue_of(4 * PLACES_MAX)
+    positions = {job.job: place.position for job, place, _ in queue.waiting() if place is not None}
+    first = {job.job: place.position for job, place, _ in queue.waiting_first() if place is not None}
+    assert PLACES_MAX // 2 < len(first) <= PLACES_MAX
+    assert first == {name: positions[name] for name in first}
+    assert {1} <= set(first.values())
+    assert all(job.state is not JobState.RUNNING for job, _, _ in queue.waiting_first())
