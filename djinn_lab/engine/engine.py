@@ -266,7 +266,7 @@ class Engine:
                 self._place(command)
                 return
             case jobs.LineOrdered():
-                if self.accounts.device(command.device) is not None:
+                if self.accounts.has_device(command.device):
                     self._remember(memory.LineOrdered(self._now_s, command.device, command.jobs))
                 return
             case jobs.StartSegment():
@@ -304,7 +304,7 @@ class Engine:
         if asked is None or self._refuses_lost(job.job):
             return
         assert job.held_on is not None
-        if self.accounts.device(job.held_on) is None:
+        if not self.accounts.has_device(job.held_on):
             return  # it has just died; the queue hears of it next, and asks again for another one
         self._remember(memory.SegmentWithdrawn(self._now_s, job.job))
         self._bind(job.session, job.held_on)  # no other one: a mate's move may have been refused
@@ -312,8 +312,7 @@ class Engine:
         self._remember(replace(asked, at_s=self._now_s))
 
     def _bind(self, session: str, device: str) -> None:
-        account = self.accounts.session(session)
-        if account is not None and (account.target or account.device) != device:
+        if self.accounts.knows(session) and self.accounts.bound_for(session) != device:
             for job in self.queue.jobs_of(session):
                 self._placed.discard(job)
                 self._remember(memory.SegmentWithdrawn(self._now_s, job))
@@ -398,8 +397,7 @@ class Engine:
     def _device(self, job: str) -> str | None:
         """Where session memory was asked for it."""
         known = self.queue.job(job)
-        account = None if known is None else self.accounts.session(known.session)
-        return None if account is None else account.target or account.device
+        return None if known is None else self.accounts.bound_for(known.session)
 
     def _refuses_lost(self, job: str) -> bool:
         """A preempted segment whose work is lost cannot go on: the queue is told so."""

@@ -87,6 +87,15 @@ class MemoryAccounts:
         """Is the session open?"""
         return session in self._tables.sessions
 
+    def has_device(self, device: str) -> bool:
+        """Is the device up?"""
+        return device in self._tables.devices
+
+    def bound_for(self, session: str) -> str | None:
+        """The device that the session is on, or is on its way to."""
+        known = self._tables.sessions.get(session)
+        return known.target or known.device if known is not None else None
+
     def home_of(self, session: str) -> str | None:
         """The device that the session is bound to."""
         known = self._tables.sessions.get(session)

@@ -206,10 +206,16 @@ class Gate:
         return not can_exchange(device, [*expected, keeps]) and can_exchange(device, expected)
 
     def _count(self) -> None:
+        """Sessions that hold nothing, and run nothing, count for nothing."""
         self._counted = len(self._device.granted)
-        sessions = self._device.sessions.values()
+        running = {segment.session for segment in self._device.granted.values()}
+        sessions = [
+            one
+            for one in self._device.sessions.values()
+            if one.total_bytes or one.rebuild_bytes or one.session in running
+        ]
         self._expected = [_expected_bytes(session, self._lore) for session in sessions]
-        granted = [_granted_bytes(session) for session in sessions]
+        granted = [_granted_bytes(session) if session.session in running else 0 for session in sessions]
         self._committed = self._device.shared_bytes + sum(map(max, self._expected, granted))
 
     def _objection(self, segment: Segment) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from djinn_lab.memory import enacting, moving, phases
 from djinn_lab.memory.messages import DeviceLost, FreeSession, MemoryReported
 from djinn_lab.memory.records import Device, Session
@@ -17,32 +15,17 @@ def take(tables: Tables, event: MemoryReported) -> list[Device]:
     """The accounts are what the worker counts. The devices on which something may follow. Raises
     IllegalEvent, with nothing changed."""
     device = tables.device(event.device)
-    event = _completed(event, device)
-    _check(event)
-    holding = {session: nbytes for session, nbytes in event.session_bytes.items() if nbytes}
+    _check(event, device)
     if event.used_bytes < device.used_bytes or event.job is not None:
         device.device_full = False
     device.host_full &= event.host_bytes >= device.host_used_bytes
     device.disk_full &= event.disk_bytes >= device.disk_used_bytes
     device.used_bytes = event.used_bytes
     device.peak_bytes = max(device.peak_bytes, event.peak_bytes, event.used_bytes)
-    before = (
-        device.session_bytes,
-        device.kv_bytes,
-        device.unstored_bytes,
-        device.ready_bytes,
-        device.weight_bytes,
-    )
-    device.session_bytes = holding
     device.shared_bytes = event.shared_bytes
-    device.kv_bytes = event.kv_bytes
-    device.unstored_bytes = event.unstored_bytes
-    device.ready_bytes = event.ready_bytes
-    device.weight_bytes = event.weight_bytes
     device.host_used_bytes, device.disk_used_bytes = event.host_bytes, event.disk_bytes
-    after = (holding, event.kv_bytes, event.unstored_bytes, event.ready_bytes, event.weight_bytes)
     concerned = [device]
-    for name in sorted(_changed(before, after)):
+    for name in sorted(_take_parts(event, device)):
         session = device.sessions.get(name)
         if session is not None:
             tables.sync(session, device)
@@ -50,49 +33,53 @@ def take(tables: Tables, event: MemoryReported) -> list[Device]:
             concerned += [arrived] if arrived is not None else []
     if event.job is not None:
         _end_segment(tables, event.job, device)
-    tables.out += [
-        FreeSession(name, device.device) for name in sorted(holding) if name not in tables.sessions
-    ]
+    strays = device.session_bytes.keys() - tables.sessions.keys()
+    tables.out += [FreeSession(name, device.device) for name in sorted(strays)]
     return concerned
 
 
-def _completed(event: MemoryReported, device: Device) -> MemoryReported:
-    if not event.partial:
-        return event
-    return replace(
-        event,
-        session_bytes=_merged(device.session_bytes, event.session_bytes),
-        kv_bytes=_merged(device.kv_bytes, event.kv_bytes),
-        unstored_bytes=_merged(device.unstored_bytes, event.unstored_bytes),
-        ready_bytes=_merged(device.ready_bytes, event.ready_bytes),
-        weight_bytes=_merged(device.weight_bytes, event.weight_bytes),
-        partial=False,
+def _take_parts(event: MemoryReported, device: Device) -> set[str]:
+    """Sessions of which another number was reported than before. A partial report costs what it names."""
+    changed: set[str] = set()
+    for kept, reported in zip(_kept(device), _parts(event), strict=True):
+        if not event.partial:
+            changed |= {name for name in kept.keys() - reported.keys() if kept[name]}
+            for name in kept.keys() - reported.keys():
+                del kept[name]
+        for name, nbytes in reported.items():
+            if kept.get(name, 0) != nbytes:
+                changed.add(name)
+            if nbytes:
+                kept[name] = nbytes
+            else:
+                kept.pop(name, None)
+    return changed
+
+
+def _kept(device: Device) -> tuple[dict[str, int], ...]:
+    return (
+        device.session_bytes,
+        device.kv_bytes,
+        device.unstored_bytes,
+        device.ready_bytes,
+        device.weight_bytes,
     )
 
 
-def _merged(before: Mapping[str, int], changed: Mapping[str, int]) -> dict[str, int]:
-    return {name: nbytes for name, nbytes in {**before, **changed}.items() if nbytes}
+def _parts(event: MemoryReported) -> tuple[Mapping[str, int], ...]:
+    return event.session_bytes, event.kv_bytes, event.unstored_bytes, event.ready_bytes, event.weight_bytes
 
 
-def _check(event: MemoryReported) -> None:
-    parts = (
-        event.session_bytes,
-        event.kv_bytes,
-        event.unstored_bytes,
-        event.ready_bytes,
-        event.weight_bytes,
-    )
-    smallest = min((nbytes for part in parts for nbytes in part.values()), default=0)
+def _check(event: MemoryReported, device: Device) -> None:
+    smallest = min((nbytes for part in _parts(event) for nbytes in part.values()), default=0)
     if min(smallest, event.used_bytes, event.shared_bytes, event.host_bytes, event.disk_bytes) < 0:
         raise IllegalEvent(f"{event.device} reports negative bytes")
     held = sum(event.session_bytes.values())
+    if event.partial:
+        here = device.session_bytes
+        held += sum(here.values()) - sum(here.get(name, 0) for name in event.session_bytes)
     if held > event.used_bytes:
         raise IllegalEvent(f"{event.device} reports {event.used_bytes} bytes, its sessions {held}")
-
-
-def _changed(before: tuple[dict[str, int], ...], after: tuple[dict[str, int], ...]) -> set[str]:
-    """Sessions of which another number was reported than before."""
-    return {name for old, new in zip(before, after, strict=True) for name, _ in old.items() ^ new.items()}
 
 
 def _end_segment(tables: Tables, job: str, device: Device) -> None:

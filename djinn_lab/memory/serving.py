@@ -51,7 +51,7 @@ def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: floa
     room = _Room(free_bytes, free_bytes + device.leaving_bytes())
     gate = admission.Gate(device, policy, lore, now_s)
     near, far = 0, False
-    for segment in sorted(device.waiting, key=lambda one: not settled(device.sessions[one.session], now_s)):
+    for segment in _settled_first(device, now_s):
         session = device.sessions[segment.session]
         if far and segment.line_since_s is not None and session.target is None:
             continue  # who stands behind one whose turn is far knows that his is, too
@@ -73,10 +73,24 @@ def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: floa
             continue
         yield from _serve_one(segment, session, device, policy, now_s, room)
     if policy.moves:
-        for session in list(device.sessions.values()):
+        wishing = [one for one in device.sessions.values() if one.wish_s is not None and one.away]
+        for session in wishing:
             if wishes(session, policy, now_s):
                 wish = Segment("", 0, session.session, device.device, 0, LAST, LAST, session.wish_s or now_s)
                 yield from _serve_one(wish, session, device, policy, now_s, room)
+
+
+def _settled_first(device: Device, now_s: float) -> list[Segment]:
+    """Who waits, in order; those first whose sessions were brought back for it."""
+    sessions = device.sessions
+    first = {
+        segment.job
+        for segment in device.waiting
+        if sessions[segment.session].settled_until_s > now_s and settled(sessions[segment.session], now_s)
+    }
+    if not first:
+        return device.waiting.copy()
+    return sorted(device.waiting, key=lambda segment: segment.job not in first)
 
 
 def wishes(session: Session, policy: MemoryPolicy, now_s: float) -> bool:

@@ -131,7 +131,8 @@ class Tables:
                 continue
             since_s = min(segment.since_s for segment in device.waiting if not segment.admission)
             for session in device.sessions.values():
-                due.append(session.retry_s)
+                if session.retry_s > self.now_s:
+                    due.append(session.retry_s)
                 if session.leased_until_s is not None and session.idle_since_s is not None:
                     due.append(session.leased_until_s)
                     due.append(since_s + session.leased_until_s - session.idle_since_s)
