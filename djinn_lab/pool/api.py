@@ -24,6 +24,7 @@ from djinn_lab.pool.database.store import delete_user, write_user
 from djinn_lab.pool.job_api import add_job_routes
 from djinn_lab.pool.memory_view import MemoryReport, memory_report
 from djinn_lab.pool.notebooks.api import add_notebook_routes
+from djinn_lab.pool.paced_reads import PacedReads
 from djinn_lab.pool.queue_api import add_queue_routes
 from djinn_lab.pool.registry import SessionView
 from djinn_lab.pool.sessions import SessionEndpoint
@@ -80,6 +81,7 @@ def create_app(context: PoolContext) -> FastAPI:
     pool = context.driver.ledger.pool
     app.add_middleware(Audited, authentication=context.authentication, store=context.store, pool=pool)
     app.add_middleware(CommittedAnswers, durability=context.driver.books.durability)
+    app.add_middleware(PacedReads, authentication=context.authentication)
     app.state.context = context
     endpoint = SessionEndpoint(context.driver, context.authentication, context.blobs)
 

@@ -6,7 +6,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from hashlib import sha256
-from itertools import islice
 
 import msgspec
 
@@ -62,6 +61,8 @@ class Bookkeeper:
         self._observe_segment = observe_segment
         self._changed: set[str] = set()
         self.durability = Durability(store, self.save_changed)
+        self._ended: dict[str, None] = {}
+        """Of the records, those of jobs that have ended, in that order."""
         self._past: dict[str, None] = {}
         self._history: OrderedDict[tuple[str, str, int, int], float] = OrderedDict()
 
@@ -72,10 +73,10 @@ class Bookkeeper:
             now_s = self.ledger.clock.now_s()
             record = self.records[submit.job] = JobRecord.of(submit, session.session, session.user, now_s)
             session.jobs += 1
-            over = (old for old, other in self.records.items() if other.finished_at is not None)
-            for old in list(islice(over, max(0, len(self.records) - RECORDS_MAX))):
+            while self._ended and len(self.records) > RECORDS_MAX:
+                old = next(iter(self._ended))
                 self._save(old)
-                del self.records[old]
+                del self.records[old], self._ended[old]
                 self.remember([old])
         record.add_segment(submit)
         self._changed.add(submit.job)
@@ -174,6 +175,8 @@ class Bookkeeper:
         elif notice.state in jobs.FINISHED:
             self.starts.left(notice.job)
         record.note(notice, job)
+        if record.finished_at is not None:
+            self._ended[notice.job] = None
         record.watts = None if record.device is None else self.ledger.queue.watts(record.device)
         self._compare(record)
         if notice.state in jobs.IN_LINE:
@@ -213,12 +216,14 @@ class Bookkeeper:
             self._store.put(Row(Kind.JOB, row))
 
     def refresh_waiting(self) -> None:
-        """Tell the clients of queued jobs what they wait for now."""
-        for job, _, reason in self.ledger.queue.waiting():
+        """Tell the clients of queued jobs what they wait for now, where that is something else than before;
+        of a long line only the first."""
+        for job, _, reason in self.ledger.queue.waiting_first():
             record = self.records[job.job]
-            record.reason = reason
-            record.estimate_s = self.starts.wait_s(job.job, self.ledger.clock.now_s())
-            self.tell(record, job)
+            estimate_s = self.starts.wait_s(job.job, self.ledger.clock.now_s())
+            if (record.reason, record.estimate_s) != (reason, estimate_s):
+                record.reason, record.estimate_s = reason, estimate_s
+                self.tell(record, job)
 
     def answer(
         self,

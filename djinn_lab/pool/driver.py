@@ -215,7 +215,7 @@ class Driver:
 
     def calibrate_idle(self) -> None:
         """Measure a device that nobody uses and that was never measured."""
-        busy = {view.device for view in self.ledger.queue.snapshot().devices if view.running is not None}
+        busy = self.ledger.queue.busy_devices()
         device = self.fleet.due_for_measuring(busy, self.ledger.clock.now_s())
         if device is not None:
             self.launcher.run(device, Calibrate())

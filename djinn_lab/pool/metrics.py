@@ -70,12 +70,13 @@ class Metrics:
             counts[record.state] += 1
         for state, count in counts.items():
             self._jobs.labels(state).set(count)
-        queue = driver.ledger.queue.snapshot()
-        for view in queue.devices:
-            self._queue.labels(view.device).set(len(view.line))
+        queue = driver.ledger.queue
+        lengths = queue.line_lengths()
+        for view in queue.devices():
+            self._queue.labels(view.device).set(lengths[view.device])
             self._restarts.labels(view.device).set(driver.launcher.health(view.device).restarts)
         self._stalled.set(driver.ledger.engine.stall is not None)
-        self._unusual.set(len(driver.books.unusual(queue.jobs)))
+        self._unusual.set(len(driver.books.unusual(queue.running_jobs())))
         self._render_queue(driver)
         snapshot = driver.ledger.accounts.snapshot()
         self._memory.note(snapshot, driver.ledger.clock.now_s())

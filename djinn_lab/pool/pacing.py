@@ -1,6 +1,8 @@
-"""Rate limits of one session: a session above its rate waits, and no other one does."""
+"""Rate limits: a session or a reader above its rate waits, and no other one does."""
 
 from __future__ import annotations
+
+import asyncio
 
 from djinn_lab.protocol.messages import SignalPhase, SubmitSegment
 
@@ -10,6 +12,12 @@ SUBMISSIONS_PER_S = 1000.0
 """Above what a cell after the other, of one op each, can reach."""
 BURST_S = 1.0
 """What was not used for this long may be used at once."""
+READ_SHARE = 0.2
+"""Of the time, that the answers to one user's reads may take."""
+READ_BURST_S = 0.5
+"""So long they may take at once, after a pause."""
+READ_COST_S_MAX = 0.1
+"""No page takes longer than that of the pool's own time."""
 
 
 class Pace:
@@ -51,3 +59,34 @@ class SessionPace:
                 return self.submissions.take(now_s)
             case _:
                 return 0.0
+
+
+class ReadPace:
+    """Reads of one user, who waits after what took long: whoever asks in a loop leaves the pool most of its
+    time for cells."""
+
+    def __init__(self) -> None:
+        self._left_s = READ_BURST_S
+        self._at_s: float | None = None
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until the next read may begin."""
+        earned_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s) * READ_SHARE
+        self._left_s, self._at_s = min(READ_BURST_S, self._left_s + earned_s), now_s
+        return max(0.0, -self._left_s / READ_SHARE)
+
+    def took(self, seconds: float) -> None:
+        """A read was answered. One that waited for something itself counts no more than a long one."""
+        self._left_s -= min(seconds, READ_COST_S_MAX)
+
+
+class Turnstile:
+    """Lets one through in every round of the event loop, in the order in which they came: a thousand sessions
+    that submit at once do not keep the loop from what else is to be done."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def pass_through(self) -> None:
+        async with self._lock:
+            await asyncio.sleep(0)

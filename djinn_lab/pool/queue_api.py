@@ -75,9 +75,10 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.get("/v1/queue", responses=documented(queue_view.QueueReport), summary="Who waits and why")
     async def whole_queue(_user: Annotated[User, Depends(reader)]) -> Response:
-        snapshot, known = queue.decision(clock.now_s()), queue.snapshot().jobs
-        contending = {request.job for request in snapshot.cluster.waiting}
-        others = queue_view.waits_without_contending(queue, contending)
+        snapshot, running = queue.decision(clock.now_s()), queue.running_jobs()
+        explained = [request.job for request in snapshot.cluster.waiting[: queue_view.EXPLAINED_MAX]]
+        known = (*(job for name in explained if (job := queue.job(name))), *running)
+        others = queue.waits_without_contending(queue_view.EXPLAINED_MAX - len(explained))
         found = await asyncio.to_thread(
             queue_view.report,
             known,
@@ -87,7 +88,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
             context.heartbeat.lag_s,
             driver.books.starts.skill,
             queue.decided_s,
-            driver.books.unusual(known),
+            driver.books.unusual(running),
         )
         return answer(msgspec.structs.replace(found, stall=driver.ledger.engine.stall))
 

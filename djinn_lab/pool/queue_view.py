@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from djinn_lab.engine.watch import Stall
-from djinn_lab.jobs import IN_LINE, Job, JobQueue, JobState
+from djinn_lab.jobs import IN_LINE, Job, JobState
 from djinn_lab.jobs.decision import (
     Calendar,
     Change,
@@ -119,15 +119,16 @@ class WhatIfAnswer(msgspec.Struct, frozen=True):
 def report(
     queue_jobs: Sequence[Job],
     snapshot: Snapshot,
-    others: Sequence[tuple[Job, str]],
+    others: tuple[int, Sequence[tuple[Job, str]]],
     decisions: DecisionTimes | None,
     lag_s: float,
     skill: StartSkill,
     decided_s: float | None,
     unusual: Mapping[str, str],
 ) -> QueueReport:
-    """Takes a while with many jobs, and reads nothing but its arguments: for another thread. ``others``:
-    those that wait without contending, with what they wait for. ``unusual``: by running job, what is."""
+    """Takes a while with many jobs, and reads nothing but its arguments: for another thread. ``queue_jobs``:
+    those that run, and of those that contend the first. ``others``: how many wait without contending, and the
+    first of them with what they wait for. ``unusual``: by running job, what is."""
     cluster, shares = _restored(snapshot, decided_s)
     outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s)
     known = {job.job: job for job in queue_jobs}
@@ -135,7 +136,7 @@ def report(
     explained.sort(key=lambda one: (one.position is None, one.position))
     qualities = _qualities(cluster, shares)
     waiting = [_waiting(known[one.job], one, skill, qualities) for one in explained if one.job in known]
-    waiting += [_plain(job, why) for job, why in others[: EXPLAINED_MAX - len(waiting)]]
+    waiting += [_plain(job, why) for job, why in others[1][: EXPLAINED_MAX - len(waiting)]]
     views = shares.view(snapshot.now_s)
     levels = [view.level for view in views if view.rank is not None]
     return QueueReport(
@@ -145,7 +146,7 @@ def report(
         decided_at=decided_s,
         decisions=decisions,
         event_loop_lag_s=lag_s,
-        waiting_count=len(cluster.waiting) + len(others),
+        waiting_count=len(cluster.waiting) + others[0],
         waiting=waiting,
         running=[
             _running(job, cluster, unusual.get(job.job, ""), qualities)
@@ -214,10 +215,6 @@ def expected_starts(snapshot: Snapshot) -> dict[str, tuple[int, float]]:
     found = forecast(cluster, shares, snapshot.policy, snapshot.now_s)
     ranks = {request.job: request.rank for request in snapshot.cluster.waiting}
     return {job: (ranks[job], at_s) for job, (at_s, _) in found.starts.items()}
-
-
-def waits_without_contending(queue: JobQueue, contending: set[str]) -> list[tuple[Job, str]]:
-    return [(job, reason) for job, _, reason in queue.waiting() if job.job not in contending]
 
 
 def _restored(snapshot: Snapshot, decided_s: float | None) -> tuple[Cluster, ShareTree]:

@@ -264,5 +264,7 @@ class Residence:
 def _changed(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
     """What differs, with 0 for what is gone: reports of hundreds of sessions are journaled several times a
     second."""
+    if before == now:
+        return {}
     changed = {name: nbytes for name, nbytes in now.items() if before.get(name) != nbytes}
     return changed | dict.fromkeys(before.keys() - now.keys(), 0)

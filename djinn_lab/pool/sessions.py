@@ -18,6 +18,7 @@ from djinn_lab.jobs import IllegalEvent
 from djinn_lab.pool.authentication import Authentication, Role, User
 from djinn_lab.pool.blobs import BlobStore, checked_digest, checked_name
 from djinn_lab.pool.driver import Driver
+from djinn_lab.pool.pacing import Turnstile
 from djinn_lab.pool.registry import Link, Session
 from djinn_lab.protocol.host import host_id
 from djinn_lab.protocol.version import VERSION
@@ -52,6 +53,7 @@ class SessionEndpoint:
         self._authentication = authentication
         self._blobs = blobs
         self._host = host_id()
+        self._submissions = Turnstile()
 
     async def serve(self, websocket: WebSocket) -> None:
         """From upgrade to end of one connection."""
@@ -167,6 +169,7 @@ class SessionEndpoint:
             case protocol.SubmitSegment():
                 submit = await link.received.complete(message)
                 await _settle_uploads(session)
+                await self._submissions.pass_through()
                 await self._driver.submit(session, submit)
             case protocol.QueryBlobs():
                 await _settle_uploads(session)

@@ -107,7 +107,8 @@ def status_report(driver: Driver, user: User, started_at: float, ready: bool, la
 
 
 def device_reports(driver: Driver) -> list[DeviceReport]:
-    queue = {view.device: view for view in driver.ledger.queue.snapshot().devices}
+    queue = {view.device: view for view in driver.ledger.queue.devices()}
+    lengths = driver.ledger.queue.line_lengths()
     infos = {info.device: info for info in driver.fleet.infos()}
     reports = []
     for status in driver.fleet.statuses:
@@ -121,7 +122,7 @@ def device_reports(driver: Driver) -> list[DeviceReport]:
                 used_bytes=account.used_bytes if account else 0,
                 peak_bytes=account.peak_bytes if account else 0,
                 job=running,
-                queue_length=len(view.line) if view else 0,
+                queue_length=lengths[device],
                 pid=health.shown.get("pid"),
                 restarts=health.restarts,
                 session_bytes=dict(account.session_bytes) if account else {},
