@@ -189,14 +189,14 @@ class Bookkeeper:
         session = self.registry.get(record.session)
         if session is None:
             return
-        error = self.starts.skill.error
+        error = None if record.estimate_s is None else self.starts.skill.error
         update = JobUpdate(
             job=record.job,
             state=record.state,
             reason=record.reason,
             position=record.position,
             estimate_s=record.estimate_s,
-            estimate_error_s=error.median_s if record.estimate_s is not None and error else None,
+            estimate_error_s=None if error is None else error.median_s,
             device=record.device,
             ops_done=job.ops_done if job else 0,
             ops_total=job.ops_total if job else 0,
