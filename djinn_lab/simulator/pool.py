@@ -53,6 +53,7 @@ class SimulatedPool:
         self.copies = 0
         self.copies_most = 0
         self._takes_s: dict[str, float] = {}
+        self._under_way: dict[int, tuple[str, str]] = {}
         self._arrived: dict[str, engine.SegmentArrived] = {}
         self._held: dict[str, dict[str, int]] = {device: {} for device in self.devices}
         self._parked: dict[str, dict[str, int]] = {device: {} for device in self.devices}
@@ -157,16 +158,23 @@ class SimulatedPool:
                 self._parked[command.device].pop(command.session, None)
                 self._on_disk[command.device].pop(command.session, None)
             case memory.FreeSession():
+                self._end_transfers(command)
                 for tier in (self._held, self._parked, self._on_disk):
                     tier[command.device].pop(command.session, None)
                 self._report(command.device)
             case _ if isinstance(command, memory.TransferCommand):
                 self.copies += 1
                 self.copies_most = max(self.copies_most, self.copies)
+                self._under_way[command.transfer] = command.session, command.device
                 life = self._lives[command.device]
                 self._after(self._copy_s(command), lambda: self._copied(command, life))
             case _:
                 pass
+
+    def _end_transfers(self, freed: memory.FreeSession) -> None:
+        ended = [n for n, of in self._under_way.items() if of == (freed.session, freed.device)]
+        for number in ended:
+            del self._under_way[number]
 
     def _start(self, command: jobs.StartSegment) -> None:
         job = self.queue.job(command.job)
@@ -264,7 +272,7 @@ class SimulatedPool:
 
     def _copied(self, command: memory.TransferCommand, life: int) -> None:
         device, session = command.device, command.session
-        if life != self._lives[device]:
+        if life != self._lives[device] or self._under_way.pop(command.transfer, None) is None:
             return
         here, parked, disk = self._held[device], self._parked[device], self._on_disk[device]
         kind: memory.TransferKind
