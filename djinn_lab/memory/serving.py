@@ -314,8 +314,8 @@ def _stuck(
     ]
     room.running = bool(device.granted) and _would_free(device, host) >= -room.coming_bytes
     if device.granted and (room.running or not _closing_helps(others, device)):
-        room.stuck, running = not room.running, len(device.granted)
-        what = f"it waits for {running} running {'cell' if running == 1 else 'cells'} to end"
+        room.stuck, granted = not room.running, len(device.granted)
+        what = f"it waits for {granted} {'cell' if granted == 1 else 'cells'} with a memory grant to end"
         if segment.job:
             told = "running" if room.running else "running, stuck"
             reason = _short_of(device, needed, room, what)

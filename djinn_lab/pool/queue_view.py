@@ -178,9 +178,7 @@ def why(job: Job, plain: str, snapshot: Snapshot, decided_s: float | None, skill
         return Why(job.job, job.state, plain + by_class, None, None, quality)
     outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s, job=job.job)
     found = outlook.explain(job.job)
-    held = f"{job.memory_reason[:1].upper()}{job.memory_reason[1:]}. " if job.memory_reason else ""
-    text = short(held) + told(found, skill) + by_class
-    return Why(job.job, job.state, text, found, snapshot.digest, quality)
+    return Why(job.job, job.state, _told(job, found, skill) + by_class, found, snapshot.digest, quality)
 
 
 def changed(
@@ -244,8 +242,14 @@ def _waiting(
     if found.expected_s is not None:
         start = skill.forecast(found.rank, max(0.0, found.expected_s - found.now_s))
         expected_at = found.now_s + start.wait_s if start is not None and start.reliable else None
-    row = _row(job, found.reason, told(found, skill), found.position, expected_at)
+    row = _row(job, found.reason, _told(job, found, skill), found.position, expected_at)
     return msgspec.structs.replace(row, quality=_quality(job, qualities))
+
+
+def _told(job: Job, found: Explanation, skill: StartSkill) -> str:
+    """What session memory says of it first."""
+    held = f"{job.memory_reason[:1].upper()}{job.memory_reason[1:]}. " if job.memory_reason else ""
+    return short(held) + told(found, skill)
 
 
 def _plain(job: Job, why: str) -> WaitingJob:

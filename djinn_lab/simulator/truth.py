@@ -174,7 +174,11 @@ class _Moment:
         running = frozenset(job for job, _ in self._pool.runs.values())
         told: list[tuple[str, str, Check]] = [
             ("waits for a session to close", "waits for one to close", self._closed_before_start),
-            ("waits for running cells", "running cell", lambda: self._stopped_before_start(running)),
+            (
+                "waits for cells with a grant",
+                "with a memory grant",
+                lambda: self._stopped_before_start(running),
+            ),
             ("its state is on its way", "are being brought", lambda: self._starts_within(MOMENT_S)),
             ("others are moved out", "are being moved out", lambda: self._starts_within(MOMENT_S)),
             ("others wait before it", "others wait before it", lambda: self._others_first()),

@@ -123,7 +123,7 @@ def test_a_cell_that_only_a_closed_session_would_help_says_so() -> None:
     waiting = [job.job for job, _, _ in pool.queue.waiting()]
     assert len(waiting) > 1
     assert any("waits for one to close" in pool.queue.explain(job) for job in waiting)
-    assert not any("running cell" in pool.queue.explain(job) for job in waiting)
+    assert not any("memory grant" in pool.queue.explain(job) for job in waiting)
     pool.close(next(f"s{number}" for number in range(9) if f"third{number}" in pool.ended_s))
     pool.run(pool.now_s + 30.0)
     assert len(pool.outcomes) == 27

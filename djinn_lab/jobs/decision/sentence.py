@@ -54,7 +54,7 @@ def told(explanation: Explanation, skill: StartSkill) -> str:
     error = skill.error
     if error is None:
         return short(sentence(explanation, tell_start=False))
-    if explanation.expected_s is None:
+    if explanation.expected_s is None or not _tells_start(explanation.reason):
         return short(sentence(explanation))
     start = skill.forecast(explanation.rank, max(0.0, explanation.expected_s - explanation.now_s))
     if start is not None and start.reliable:
@@ -163,9 +163,13 @@ def _starts_now(explanation: Explanation) -> str:
     return "nothing is in its way; it starts now"
 
 
+def _tells_start(reason: Reason) -> bool:
+    return not reason.never and reason not in (Reason.STARTS_NOW, Reason.NOT_READY)
+
+
 def _when(explanation: Explanation, say: Clock) -> list[str]:
     """Its place, and when it is expected to start."""
-    if explanation.reason.never or explanation.reason in (Reason.STARTS_NOW, Reason.NOT_READY):
+    if not _tells_start(explanation.reason):
         return []
     if explanation.expected_s is None:
         if explanation.later_than_s is not None:
