@@ -5,6 +5,14 @@ on which device. The engine joins them. It asks session memory about each segmen
 device, tells the queue what session memory grants, holds and refuses, binds sessions where the queue sends
 them, orders the line, and lets neither act on what the other has withdrawn. No I/O and no clock: the pool,
 the replay of a journal and simulated pools drive the same object.
+
+Progress
+--------
+Between two events of users and cells (a cell comes, ends or is preempted, a session closes) a session is
+copied in advance at most once, brought back unasked at most once, and stored to make room at most twice
+before the copy is kept; what was restored for a cell stays until that ran. So the copies between two such
+events are bounded by a multiple of the sessions. Where nothing runs and nothing is copied, a cell starts, or
+is refused, or all wait for a session to close; :mod:`djinn_lab.engine.watch` tells where that fails.
 """
 
 from __future__ import annotations
