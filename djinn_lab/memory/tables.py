@@ -129,10 +129,13 @@ class Tables:
         for device in self.devices.values():
             if not device.contended:
                 continue
+            sessions = device.sessions.values()
+            due += [one.retry_s for one in sessions if one.retry_s > self.now_s]
+            leased = [one for one in sessions if one.leased_until_s is not None]
+            if not leased:
+                continue
             since_s = min(segment.since_s for segment in device.waiting if not segment.admission)
-            for session in device.sessions.values():
-                if session.retry_s > self.now_s:
-                    due.append(session.retry_s)
+            for session in leased:
                 if session.leased_until_s is not None and session.idle_since_s is not None:
                     due.append(session.leased_until_s)
                     due.append(since_s + session.leased_until_s - session.idle_since_s)
