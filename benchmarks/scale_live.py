@@ -21,7 +21,7 @@ import httpx
 import psutil
 
 from benchmarks.bench import START_TIMEOUT_S, Bench, own_runtime
-from benchmarks.figures import OURS, Figure, Goal, figure
+from benchmarks.figures import OURS, Figure, Goal, figure, skipped
 from benchmarks.scale_sessions import WINDOW, Load, record_cell, serve_load
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.pool.launch import start_pool, stop_pool
@@ -199,8 +199,10 @@ def _latencies(many: Run, few: Run) -> list[Figure]:
     acknowledged = _beside(many.acknowledged_s, few.acknowledged_s, "held")
     name = "from handing in to the first answer, while none runs"
     figures.append(figure(NAME, name, "ms", acknowledged, [Goal(100, "p99")], **facts))
-    running = _beside(many.acknowledged_s, few.acknowledged_s, "run")
     name = "from handing in to the first answer, while all run"
+    if not (many.acknowledged_s["run"] and few.acknowledged_s["run"]):
+        return [*figures, skipped(NAME, name, "ms", "all cells ended before another was handed in")]
+    running = _beside(many.acknowledged_s, few.acknowledged_s, "run")
     return [*figures, figure(NAME, name, "ms", running, [Goal(100, "p99")], **facts)]
 
 

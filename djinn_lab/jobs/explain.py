@@ -10,7 +10,7 @@ from djinn_lab.jobs.job import Closed, Job
 from djinn_lab.jobs.states import JobState
 from djinn_lab.units import listed
 
-PLACES_MAX = 256
+PLACES_MAX = 128
 """Where more are in line, only the first are given places at every event, and looked at for which turns are
 near: what an event costs does not depend on how many wait."""
 

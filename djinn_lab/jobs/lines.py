@@ -4,8 +4,8 @@ and reservations, too, and every start changes whose turn it is."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Set
-from itertools import groupby, islice
+from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import islice
 
 from djinn_lab.jobs.commands import LINE_TOLD_MAX
 from djinn_lab.jobs.contest import Contest
@@ -39,12 +39,25 @@ class Lines:
         """Everybody who contends for a device."""
         contest = self._contest
         index = contest.cluster.index(contest.policy, self._tables.now_s)
-        turns = contest.shares.ranks() if contest.policy.by_fairness else {}
         for rank in sorted(index.ranks):
-            buckets = sorted(index.ranks[rank].values(), key=lambda bucket: turns.get(bucket.account, 0))
-            for _, equal in groupby(buckets, key=lambda bucket: turns.get(bucket.account, 0)):
+            for equal in self._in_turn(index.ranks[rank]):
                 for _, name in heapq.merge(*(entries for bucket in equal for entries in _entries(bucket))):
                     yield self._tables.jobs[name]
+
+    def _in_turn(self, buckets: Mapping[str, Bucket]) -> Iterator[list[Bucket]]:
+        """Those of accounts of equal rank together, the first that are due first; lazily."""
+        if not self._contest.policy.by_fairness:
+            yield list(buckets.values())
+            return
+        shares, left = self._contest.shares, len(buckets)
+        shares.know(buckets.keys())
+        for group in shares.order(buckets.keys()):
+            equal = [buckets[leaf.account] for leaf in group if leaf.account in buckets]
+            if equal:
+                yield equal
+            left -= len(equal)
+            if not left:
+                return
 
     def of_device(self, device: str) -> list[Job]:
         """All of one device's line."""
@@ -86,11 +99,22 @@ class Lines:
         stands alone who has what he needs."""
         if self._nobody:
             return {}
-        found: dict[str, list[str]] = {name: [] for name in self._tables.devices}
-        for job in self._first_by_standing():
-            if job.held_on is not None and len(found[job.held_on]) < LINE_TOLD_MAX:
-                found[job.held_on].append(job.job)
-        return {name: tuple(jobs) for name, jobs in found.items() if len(jobs) > 1 or self._lack(jobs)}
+        kept_back, chosen, tables = self.kept_back(), self._chosen(), self._tables
+        found: dict[str, list[str]] = {name: [] for name in tables.devices}
+        for name in chosen:
+            _add(found, tables.jobs[name])
+        behind: dict[str, list[str]] = {name: [] for name in tables.devices}
+        short = set(tables.load)  # a session of each that contends there is counted
+        for job in islice(self.order(), PLACES_MAX):
+            if job.job in chosen or job.held_on is None:
+                continue
+            _add(behind if kept_back.why(job) else found, job)
+            if len(found[job.held_on]) == LINE_TOLD_MAX:
+                short.discard(job.held_on)
+                if not short:
+                    break
+        lines = {name: (*jobs, *behind[name])[:LINE_TOLD_MAX] for name, jobs in found.items()}
+        return {name: jobs for name, jobs in lines.items() if len(jobs) > 1 or self._lack(jobs)}
 
     def _first_by_standing(self) -> list[Job]:
         """Those who contend and come first. Found once for an event."""
@@ -125,6 +149,12 @@ class Lines:
 
     def kept_back(self) -> KeptBack:
         return KeptBack(self._tables, self._contest.cluster, self._contest.shares)
+
+
+def _add(lines: dict[str, list[str]], job: Job) -> None:
+    """Where there is still a place in its device's."""
+    if job.held_on is not None and len(lines[job.held_on]) < LINE_TOLD_MAX:
+        lines[job.held_on].append(job.job)
 
 
 def _entries(bucket: Bucket) -> Iterator[list[Entry]]:
