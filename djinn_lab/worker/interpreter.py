@@ -153,7 +153,10 @@ class Interpreter:
         return found
 
     def load(self, values: SessionValues, source: Source, meta: TensorMeta, blobs: Mapping[str, str]) -> None:
-        """Make a source's value. Blobs are loaded once for all sessions, until one writes its own."""
+        """Make a source's value, in place of one of the same id. Blobs are loaded once for all sessions,
+        until one writes its own."""
+        if source.value in values.tensors:
+            values.drop(source.value)
         what = f"a tensor of {'x'.join(map(str, meta.shape))} {meta.dtype}"
         if source.blob is None or not meta.numel or meta.span_bytes > meta.nbytes:
             self.memory.reserve(meta.span_bytes, what)

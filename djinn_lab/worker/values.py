@@ -88,6 +88,10 @@ class SessionValues:
 
     def place(self, identifier: int, tensor: torch.Tensor | None) -> int:
         """As :meth:`put`, for memory that was reserved: returns what it takes besides what was here."""
+        if (
+            identifier in self.tensors
+        ):  # no client of ours does that, but its old memory must not stay counted
+            self.drop(identifier)
         self.tensors[identifier] = tensor
         if tensor is None or tensor._is_zerotensor():  # forward-mode zeros take no memory
             return 0

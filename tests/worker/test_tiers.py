@@ -49,6 +49,27 @@ def _meta(shape: tuple[int, ...], stride: tuple[int, ...]) -> messages.TensorMet
     return messages.TensorMeta("float32", shape, stride)
 
 
+def test_a_value_that_is_loaded_again_is_counted_once(make_device: Make) -> None:
+    """Whatever a client sends: else its device would be short of what nobody holds."""
+    device = make_device()
+    keep(device, "ann", Script(), torch.randn(1000))
+    (again,) = keep(device, "ann", script := Script(), torch.ones(2000))
+    assert device.memory().session_bytes["ann"] == 8000
+    assert torch.equal(fetch(device, "ann", script, again)[0], torch.ones(2000))
+    assert device.memory().used_bytes == 8000
+
+
+def test_a_value_that_is_computed_again_is_counted_once(make_device: Make) -> None:
+    device = make_device()
+    for count in (1000, 2000):
+        script = Script()  # the same ids again
+        loaded = script.load(torch.ones(count))
+        double = script.op("aten.add.Tensor", loaded, loaded, meta=script.metas[loaded])
+        device.run("ann", script.program(keep=(double,)))
+    assert device.memory().used_bytes == 8000
+    assert torch.equal(fetch(device, "ann", script, double)[0], torch.full((2000,), 2.0))
+
+
 def test_a_parked_session_runs_nothing_but_releases(make_device: Make) -> None:
     device = make_device()
     script = Script()
