@@ -17,6 +17,8 @@ is refused, or all wait for a session to close; :mod:`djinn_lab.engine.watch` te
 
 from __future__ import annotations
 
+import math
+
 from msgspec.structs import replace
 
 from djinn_lab import jobs, memory
@@ -40,6 +42,11 @@ from djinn_lab.engine.events import (
 from djinn_lab.engine.in_turn import InTurn, about, of_queue
 from djinn_lab.engine.watch import Stall, Watch
 
+LOOKED_AT = 16
+"""So many of those for which no room is coming are looked at in a tick."""
+SENT_EVERY_S = 5.0
+"""A job is sent to another device at most this often."""
+
 
 class Engine:
     """One per pool, driven by one thread. ``queue`` and ``accounts`` are for looking only."""
@@ -56,6 +63,8 @@ class Engine:
         self._aside: dict[str, str] = {}
         """Preempted jobs, and how what they had made was lost; empty while it is there."""
         self._rooms: set[str] = set()
+        self._sent_s: dict[str, float] = {}
+        """When a job was last sent to a device where there is room."""
         self._watch = Watch()
         self._now_s = 0.0
         self._of_queue = InTurn(self._obey_queue)
@@ -225,6 +234,27 @@ class Engine:
         if due_s is not None and due_s <= event.at_s:
             self.idle = False
             self._tell(jobs.ClockTicked(event.at_s))
+        self._use_room_elsewhere()
+
+    def _use_room_elsewhere(self) -> None:
+        """A session for which no room is coming where it is goes to a device that has it: one to each device
+        at a time, the first to wait first, and none to and fro."""
+        taken: set[str] = set()
+        for job, devices in self.queue.stuck(LOOKED_AT):
+            asked = self._asked.get(job.job)
+            if asked is None or self._now_s - self._sent_s.get(job.job, -math.inf) < SENT_EVERY_S:
+                continue
+            open_to_it = (
+                device
+                for device in devices
+                if device not in taken
+                and self.accounts.has_room(job.session, device, asked.peak_bytes, asked.kept_bytes)
+            )
+            device = next(open_to_it, None)
+            if device is not None:
+                taken.add(device)
+                self.idle, self._sent_s[job.job] = False, self._now_s
+                self._tell(jobs.RoomElsewhere(self._now_s, job.job, device))
 
     def _add_device(self, event: DeviceAdded) -> None:
         added = memory.DeviceAdded(
@@ -338,6 +368,7 @@ class Engine:
     def _forget(self, job: str) -> None:
         """Its segment is over."""
         self._asked.pop(job, None)
+        self._sent_s.pop(job, None)
         self._placed.discard(job)
         self._aside.pop(job, None)
 

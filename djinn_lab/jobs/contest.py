@@ -267,6 +267,18 @@ class Contest:
             return None
         return self._least_loaded(job)
 
+    def elsewhere(self, job: Job) -> tuple[str, ...]:
+        """Devices that serve and suit it, besides the one where it is."""
+        others = (one for one in self.tables.devices.values() if one.device != job.held_on)
+        serving = (one for one in others if one.alive and not one.cordoned)
+        return tuple(one.device for one in serving if suits(job.wish, job.terms.tolerates, one))
+
+    def move_to(self, job: Job, device: str, at_s: float) -> None:
+        """Raises IllegalEvent for one that does not wait, or a device that does not suit it."""
+        if job.state not in CONTENDING or device not in self.elsewhere(job):
+            raise IllegalEvent(f"job {job.job} ({job.state}) cannot move to {device}", "pool")
+        self._move(job, device, at_s)
+
     # -- sessions without a device -------------------------------------------------------------------------
 
     def _bind_new(self, at_s: float) -> None:

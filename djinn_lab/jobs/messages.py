@@ -210,6 +210,14 @@ class MoveRefused(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class RoomElsewhere(msgspec.Struct, frozen=True, tag=True):
+    """Session memory has room for the job's session on ``device``, and none is coming where it is."""
+
+    at_s: float
+    job: str
+    device: str
+
+
 class DeviceCordoned(msgspec.Struct, frozen=True, tag=True):
     """``cordoned``: nothing new starts on the device, and ``drain``: what runs there moves aside, to run
     elsewhere. Not ``cordoned``: it serves again."""
@@ -318,6 +326,7 @@ Event = (
     | PreemptRequested
     | SegmentPreempted
     | MoveRefused
+    | RoomElsewhere
     | DeviceCordoned
     | DeviceDescribed
     | QueueOpened

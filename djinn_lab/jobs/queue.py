@@ -38,6 +38,7 @@ from djinn_lab.jobs.messages import (
     QueueOpened,
     ReservationEnded,
     ReservationMade,
+    RoomElsewhere,
     SegmentFinished,
     SegmentPreempted,
     SegmentProgressed,
@@ -113,6 +114,14 @@ class JobQueue:
         """Why the job is where it is, in one sentence. Raises KeyError for a job that is not remembered."""
         known = self._tables.jobs.get(job) or self._tables.finished[job]
         return self._teller.explain(known, self._teller.place(known))
+
+    def stuck(self, jobs_max: int) -> list[tuple[Job, tuple[str, ...]]]:
+        """The first jobs for which session memory has no room where they are until others end or close, with
+        the other devices that would suit them; gangs and those that have to stay are left out."""
+        held = (job for job in self._tables.in_state(JobState.RESTORING) if job.memory_stuck)
+        movable = (job for job in held if job.memory == "held" and job.gang == 1 and job.move_s is not None)
+        first = (job for job in movable if self.first_of(job.session) == job.job)
+        return [(job, self._contest.elsewhere(job)) for job in islice(first, jobs_max)]
 
     def watts(self, device: str) -> float | None:
         """What operators say that it draws when busy, None where they say nothing."""
@@ -299,6 +308,8 @@ class JobQueue:
                 lifecycle.refuse_memory(tables, event)
             case MoveRefused():
                 lifecycle.refuse_move(tables, event)
+            case RoomElsewhere():
+                self._contest.move_to(tables.active(event.job, "pool"), event.device, event.at_s)
             case SegmentProgressed():
                 lifecycle.progress(tables, event)
             case SegmentFinished():

@@ -120,6 +120,18 @@ class MemoryAccounts:
             return None
         return device.seconds_for(out_bytes + known.total_bytes) or 0.0
 
+    def has_room(self, session: str, device: str, peak_bytes: int, kept_bytes: int | None) -> bool:
+        """Whether the session, with a segment like this, would come in on a device that is not its own, where
+        nothing waits for room."""
+        known, there = self._tables.sessions.get(session), self._tables.devices.get(device)
+        if known is None or there is None or known.device == device or known.moving is not None:
+            return False
+        if there.short or any(segment.admission for segment in there.waiting):
+            return False
+        return admission.would_fit(
+            there, known, peak_bytes, kept_bytes, self.policy.admission_share, self._tables.admission_lore
+        )
+
     def copy_s(self, nbytes: int) -> float:
         """About how long copying so much over the slowest device's link takes; 0 while no rate is known."""
         devices = self._tables.devices.values()
@@ -338,6 +350,7 @@ class MemoryAccounts:
             event.link_bytes_per_s,
             slots=max(1, event.slots),
         )
+        self._tables.count_devices()
 
     def _detach(self, event: SessionDetached) -> None:
         connection = self._tables.moved(event.session, Move.DETACH)

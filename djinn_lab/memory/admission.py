@@ -130,9 +130,10 @@ def wait_for_close(device: Device) -> str:
         session.connection is Connection.DETACHED and session.total_bytes > 0
         for session in device.sessions.values()
     )
+    elsewhere = "" if device.alone else ", or for room on another device"
     if not abandoned:
-        return "it waits for one to close"
-    return f"it waits for one to close, and {abandoned} without a client can be: djinn-lab close"
+        return f"it waits for one to close{elsewhere}"
+    return f"it waits for one to close{elsewhere}; {abandoned} without a client can be: djinn-lab close"
 
 
 def can_exchange(device: Device, sizes: Iterable[int]) -> bool:
@@ -150,6 +151,27 @@ def can_exchange(device: Device, sizes: Iterable[int]) -> bool:
             return False
         free[tier] -= nbytes
     return True
+
+
+def would_fit(
+    device: Device,
+    session: Session,
+    peak_bytes: int,
+    kept_bytes: int | None,
+    share: float | None,
+    lore: AdmissionLore,
+) -> bool:
+    """Whether a session of another device would fit there, with its state and a segment, and could change
+    places with others."""
+    keeps = max(session.total_bytes, peak_bytes if kept_bytes is None else kept_bytes)
+    needed = max(keeps, session.total_bytes + peak_bytes)
+    expected = [_expected_bytes(other, lore) for other in device.sessions.values()]
+    granted = [_granted_bytes(other) for other in device.sessions.values()]
+    committed = device.shared_bytes + sum(map(max, expected, granted))
+    limit_bytes = int((share or 1.0) * device.capacity_bytes)
+    if needed > device.memory_bytes or committed + needed > limit_bytes:
+        return False
+    return not device.host_bytes or can_exchange(device, [*expected, keeps])
 
 
 def _expected_bytes(session: Session, lore: AdmissionLore) -> int:

@@ -167,11 +167,11 @@ class Session:
 @dataclass(slots=True, eq=False)
 class Device:
     """``host_full``, ``disk_full``, ``device_full``: a transfer failed for it, the last at ``full_s``, and
-    nothing was freed since.
-    ``usual_peak_bytes``: of the last segments, a moving average. ``line``: jobs that the queue named last,
-    with their places. ``changes``: events of users and cells on this device so far. Between two of them no
-    session is written through twice or prefetched twice, and a copy made for an eviction is forgotten at most
-    once, so that the number of transfers is bounded."""
+    nothing was freed since. ``alone``: there is no other device. ``usual_peak_bytes``: of the last segments,
+    a moving average. ``line``: jobs that the queue named last, with their places. ``changes``: events of
+    users and cells on this device so far. Between two of them no session is written through twice or
+    prefetched twice, and a copy made for an eviction is forgotten at most once, so that the number of
+    transfers is bounded."""
 
     device: str
     memory_bytes: int
@@ -197,6 +197,7 @@ class Device:
     disk_full: bool = False
     device_full: bool = False
     full_s: float = 0.0
+    alone: bool = True
     slots: int = 1
     usual_peak_bytes: float = 0.0
     line: dict[str, int] = field(default_factory=dict)

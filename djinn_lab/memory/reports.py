@@ -95,6 +95,7 @@ def lose_device(tables: Tables, event: DeviceLost) -> list[Device]:
     way to another device goes on there: those devices are returned."""
     lost = tables.device(event.device)
     del tables.devices[event.device]
+    tables.count_devices()
     bound = dict(lost.sessions)
     ran = {segment.session for segment in lost.granted.values()}
     _end_moves_to(tables, lost)

@@ -49,6 +49,11 @@ class Tables:
     def device_of(self, session: Session) -> Device | None:
         return self.devices[session.device] if session.device is not None else None
 
+    def count_devices(self) -> None:
+        """One came or went."""
+        for device in self.devices.values():
+            device.alone = len(self.devices) == 1
+
     def begin(
         self,
         kind: TransferKind,

@@ -285,7 +285,7 @@ class SimulatedPool:
                 here.pop(session, None)
             case memory.RestoreSession():
                 kind = "restore"
-                tiers = [*self._parked.values(), *self._on_disk.values()]
+                tiers = [parked, disk, *self._parked.values(), *self._on_disk.values()]
                 nbytes = next(tier[session] for tier in tiers if session in tier)
                 here[session] = nbytes
                 if session not in disk:

@@ -148,8 +148,10 @@ class _Moment:
         return sum(start is not None and start.from_s < mine.from_s for start in starts)
 
     def _closed_before_start(self) -> bool | None:
-        """A session was closed before it started, or it did not start for long."""
+        """A session was closed before it started, or it started elsewhere, or not for long."""
         start = self._start()
+        if start is not None and start.device != self._device:
+            return True
         until_s = self._pool.now_s if start is None else start.from_s
         if any(self._now_s <= at_s <= until_s for at_s in self._pool.closed_s):
             return True

@@ -154,3 +154,31 @@ def test_a_small_cell_is_not_refused_for_what_larger_sessions_need() -> None:
     pool.close("s1")
     pool.run(pool.now_s + 5.0)
     assert pool.outcomes["a"] == "DONE"
+
+
+def test_a_session_without_room_goes_to_a_device_that_has_it() -> None:
+    """All came in on one device, since the other one was cordoned: it serves again."""
+    pool = SimulatedPool(2, 200, host_mib=100, disk_mib=60, link_mib_per_s=800)
+    pool.tell(jobs.DeviceCordoned(0.0, "cpu:0", True))
+    for number in range(8):
+        pool.open(f"s{number}")
+        pool.submit(f"first{number}", f"s{number}", seconds=0.01, mib=45)
+        pool.run(pool.now_s + 1.0)
+    outside = [f"first{number}" for number in range(8) if f"first{number}" not in pool.ended_s]
+    assert len(outside) >= 2
+    pool.tell(jobs.DeviceCordoned(pool.now_s, "cpu:0", False))
+    pool.run(pool.now_s + 5.0)
+    assert [job for job in outside if job not in pool.ended_s] == []
+    assert {pool.history[job][-1].device for job in outside} == {"cpu:0"}
+
+
+def test_sessions_that_fled_a_dead_device_come_back_to_it_for_room() -> None:
+    pool = SimulatedPool(2, 200, host_mib=100, disk_mib=60, link_mib_per_s=800)
+    habits = Habits(state_mib=45, cell_s=(0.03, 0.05), tool_s=(0.2, 0.3))
+    agents = Agents(pool, 10, habits)
+    agents.run(8.0)
+    pool.lose("cpu:0", 2.0)
+    agents.run(40.0)
+    waits = {session: max(agents.waited_s(session)) for session in agents.turns}
+    assert max(waits.values()) < 12.0, waits
+    assert not pool.stalls

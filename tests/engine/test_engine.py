@@ -125,7 +125,7 @@ def test_no_place_is_kept_for_a_cell_that_memory_has_no_room_for() -> None:
     pool.submit("urgent", "bob", seconds=1.0, mib=60, priority=jobs.Priority.CRITICAL)
     pool.run(30.0)
     assert pool.outcomes == {"fills": "DONE", "long": "DONE"}
-    assert pool.queue.explain("urgent").endswith("it waits for one to close")
+    assert "it waits for one to close" in pool.queue.explain("urgent")
     assert pool.stalls == []
     pool.close("carl")
     pool.run(40.0)

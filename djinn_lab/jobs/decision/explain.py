@@ -60,11 +60,11 @@ class Explanation(msgspec.Struct, frozen=True):
     """``position``: in the order of expected starts, of ``waiting`` jobs; None when it is not expected to
     start. ``ahead``: by account, most first. ``until_s``: when the reason ends by itself, where that is
     known. ``expected_s``: when it starts if everybody ends when he is expected to and nobody else comes;
-    ``later_than_s``: the forecast went so far without its starting. ``scores``: of the node it would
-    get. ``needs``: members at once, at least. ``calendar``: others' reservations that are in its way.
-    ``rank``: of its priority. ``brought``: what it needs is not on its device yet. ``place``: what a node
-    is called where each has one device. ``cordoned``: nodes that are, where all that could hold it are or
-    are away."""
+    ``later_than_s``: the forecast went so far without its starting. ``scores``: of the node it would get.
+    ``needs``: members at once, at least. ``calendar``: others' reservations that are in its way. ``rank``: of
+    its priority. ``brought``: what it needs is not on its device yet, and ``stuck``: nor on its way.
+    ``place``: what a node is called where each has one device. ``cordoned``: nodes that are, where all that
+    could hold it are or are away."""
 
     job: str
     account: str
@@ -88,6 +88,7 @@ class Explanation(msgspec.Struct, frozen=True):
     calendar: tuple[Calendar, ...] = ()
     rank: int = 0
     brought: bool = False
+    stuck: bool = False
     place: str = "node"
     cordoned: tuple[str, ...] = ()
 
@@ -117,7 +118,7 @@ class Outlook:
         """``advise``: also try what would help, which costs a forecast for each idea."""
         request = self.cluster.waiting[job]
         note = self._note(request)
-        reason = note.reason if note is not None else Reason.BEHIND
+        reason = note.reason if note is not None else self._unless_away(request, Reason.BEHIND)
         expected = self.forecast.expected(job)
         if reason is Reason.BUSY and expected is not None and expected.before:
             reason = Reason.BEHIND
@@ -149,6 +150,7 @@ class Outlook:
             self._calendar(request) if reason is Reason.CALENDAR else (),
             request.rank,
             not request.startable,
+            request.stuck,
             self.place,
             self._cordoned(request) if reason is Reason.UNAVAILABLE else (),
         )
@@ -172,10 +174,14 @@ class Outlook:
                 request.job, rank, (request.account, request.demand, None, 0, True), Reason.IMPOSSIBLE
             )
         if note is not None and note.reason in (Reason.BUSY, Reason.BEHIND):
-            misfit = self.cluster.room.misfit(request.demand)
-            if not misfit.busy and not misfit.open and (misfit.cordoned or misfit.not_ready):
-                return msgspec.structs.replace(note, reason=Reason.UNAVAILABLE)
+            return msgspec.structs.replace(note, reason=self._unless_away(request, note.reason))
         return note
+
+    def _unless_away(self, request: Request, reason: Reason) -> Reason:
+        """Unless all that could hold it are cordoned or away."""
+        misfit = self.cluster.room.misfit(request.demand)
+        away = not misfit.busy and not misfit.open and (misfit.cordoned or misfit.not_ready)
+        return Reason.UNAVAILABLE if away else reason
 
     def _blockers(self, request: Request, reason: Reason) -> tuple[Blocker, ...]:
         cluster = self.cluster

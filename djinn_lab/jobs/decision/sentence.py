@@ -54,7 +54,7 @@ def told(explanation: Explanation, skill: StartSkill) -> str:
     error = skill.error
     if error is None:
         return short(sentence(explanation, tell_start=False))
-    if explanation.expected_s is None or not _tells_start(explanation.reason):
+    if explanation.expected_s is None or not _tells_start(explanation):
         return short(sentence(explanation))
     start = skill.forecast(explanation.rank, max(0.0, explanation.expected_s - explanation.now_s))
     if start is not None and start.reliable:
@@ -109,7 +109,11 @@ def _why(explanation: Explanation, say: Clock) -> str:
         case Reason.STARTS_NOW:
             return _starts_now(explanation)
         case Reason.NOT_READY:
+            if explanation.stuck:
+                return "session memory has no room for it on its device; others pass meanwhile"
             return "what it needs is still brought to its device; its place in line is kept"
+        case Reason.MAKING_ROOM if not explanation.blockers:
+            return "its device is kept for it"
         case Reason.MAKING_ROOM:
             return f"{_jobs(explanation.blockers, say)} moves aside for it"
         case Reason.UNAVAILABLE:
@@ -163,19 +167,21 @@ def _starts_now(explanation: Explanation) -> str:
     return "nothing is in its way; it starts now"
 
 
-def _tells_start(reason: Reason) -> bool:
-    return not reason.never and reason not in (Reason.STARTS_NOW, Reason.NOT_READY)
+def _tells_start(explanation: Explanation) -> bool:
+    """Not of one that waits for session memory, which says itself what for."""
+    reason = explanation.reason
+    return not (reason.never or explanation.brought or reason in (Reason.STARTS_NOW, Reason.NOT_READY))
 
 
 def _when(explanation: Explanation, say: Clock) -> list[str]:
     """Its place, and when it is expected to start."""
-    if not _tells_start(explanation.reason):
+    if not _tells_start(explanation):
         return []
     if explanation.expected_s is None:
         if explanation.later_than_s is not None:
             within = duration(explanation.later_than_s - explanation.now_s)
             return [f"it is not expected to start within {within}"]
-        return [] if explanation.brought else ["as things are, it does not start by itself"]
+        return ["as things are, it does not start by itself"]
     basis = "" if explanation.basis == "estimates" else ", guessing run times that nobody has estimated"
     place = f"it is expected to start {say(explanation.expected_s)}{basis}"
     return [f"{place}, as number {explanation.position} of {explanation.waiting} that wait"]
