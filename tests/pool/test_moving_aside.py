@@ -232,9 +232,9 @@ def test_what_is_released_while_its_device_is_busy_does_not_come_along(slow_link
 def test_what_is_released_while_it_is_brought_over_is_dropped_there(slow_links: PoolUnderTest) -> None:
     script = Script()
     kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
-    empty = script.op("aten.zeros.default", meta=contiguous(2 * MIB), args=[[2 * MIB]])
+    empty = script.op("aten.zeros.default", meta=contiguous(MIB), args=[[MIB]])
     gone = script.op("aten.rand_like.default", empty)
-    busy, _ = training(4 * STEPS, ballast_bytes=16 * MIB)  # to wait for it takes longer than to move
+    busy, _ = training(4 * STEPS, ballast_bytes=16 * MIB)  # to wait for it takes much longer than to move
     pool = slow_links
     with Client(pool.info) as ann, Client(pool.info) as bob:
         assert ann.run(script.program(keep=(kept, gone)), target="cpu:0").outcome == "done"
