@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pool_kit import Client, act, rest, running_pool
 
-LATE_S = 1.0
+LATE_S = 3.0
 
 
 @pytest.mark.processes
