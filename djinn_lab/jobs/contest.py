@@ -344,8 +344,8 @@ class Contest:
         ready = tuple(start for start in plan.starts if self._is_ready(jobs[start.job], start))
         asked = self._asked_to_leave(plan)
         enact(self.cluster, self.shares, replace(plan, starts=ready))
-        for victim, whom in asked:
-            lifecycle.ask_to_move_aside(self.tables, victim, whom)
+        for victim, reason in asked:
+            lifecycle.ask_to_move_aside(self.tables, victim, reason)
         for start in plan.starts:
             job, chosen = jobs[start.job], [node for node, _ in start.where]
             if start in ready:
@@ -369,7 +369,7 @@ class Contest:
         return at_home and job.memory in ("free", "granted")
 
     def _asked_to_leave(self, plan: Plan) -> list[tuple[Job, str]]:
-        """Victims, and for whom."""
+        """Victims, and what each is told."""
         jobs, calendar = self.tables.jobs, self.cluster.calendar
         return [
             (jobs[victim], for_whom(jobs[made.by], jobs[victim], cause, self.shares, calendar))

@@ -8,8 +8,10 @@ are not told."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
 from typing import NamedTuple
@@ -61,10 +63,20 @@ class StartForecast(msgspec.Struct, frozen=True):
     passed: bool
 
 
-class StartSkill(msgspec.Struct, frozen=True):
-    """What is known of forecasts at one moment, for any thread."""
+class _Judgement(NamedTuple):
+    """``factor``: by which waits that are alike were longer than forecast; ``reliable``: most were good."""
+
+    factor: float
+    reliable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartSkill:
+    """What is known of forecasts at one moment, for any thread. Waits of one priority and length are judged
+    once, since the pool asks for every job that waits."""
 
     samples: tuple[StartSample, ...] = ()
+    _judged: dict[tuple[int, int], _Judgement | None] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def error(self) -> EstimateError | None:
@@ -76,17 +88,24 @@ class StartSkill(msgspec.Struct, frozen=True):
 
     def forecast(self, rank: int, wait_s: float) -> StartForecast | None:
         """``wait_s``: as the decision run forward says. None while too few were checked."""
+        key = rank, round(math.log2(max(wait_s, SHORT_S)))
+        if key not in self._judged:
+            self._judged[key] = self._judge(rank, 2.0 ** key[1])
+        found = self._judged[key]
+        if found is None:
+            return None
+        return StartForecast(wait_s * found.factor, found.reliable, found.factor >= LATER_FACTOR)
+
+    def _judge(self, rank: int, wait_s: float) -> _Judgement | None:
         alike = self._alike(rank, wait_s)
         if alike is None:
             return None
         factor = median(one.factor for one in alike)
         good = sum(_good(one, factor) for one in alike)
-        corrected_s = wait_s * factor
-        return StartForecast(corrected_s, good >= GOOD_SHARE * len(alike), factor >= LATER_FACTOR)
+        return _Judgement(factor, good >= GOOD_SHARE * len(alike))
 
     def _alike(self, rank: int, wait_s: float) -> Sequence[StartSample] | None:
         """Of waits as long, those of the same priority where they are enough; else of all waits."""
-        wait_s = max(wait_s, SHORT_S)
         as_long = [
             one
             for one in self.samples

@@ -165,13 +165,25 @@ def would_fit(
     places with others."""
     keeps = max(session.total_bytes, peak_bytes if kept_bytes is None else kept_bytes)
     needed = max(keeps, session.total_bytes + peak_bytes)
-    expected = [_expected_bytes(other, lore) for other in device.sessions.values()]
-    granted = [_granted_bytes(other) for other in device.sessions.values()]
-    committed = device.shared_bytes + sum(map(max, expected, granted))
+    expected, committed = _commitments(device, lore)
     limit_bytes = int((share or 1.0) * device.capacity_bytes)
     if needed > device.memory_bytes or committed + needed > limit_bytes:
         return False
     return not device.host_bytes or can_exchange(device, [*expected, keeps])
+
+
+def _commitments(device: Device, lore: AdmissionLore) -> tuple[list[int], int]:
+    """What each session of the device will hold between two cells, and what all are committed to. Sessions
+    that hold nothing, and run nothing, count for nothing."""
+    running = {segment.session for segment in device.granted.values()}
+    sessions = [
+        one
+        for one in device.sessions.values()
+        if one.total_bytes or one.rebuild_bytes or one.session in running
+    ]
+    expected = [_expected_bytes(session, lore) for session in sessions]
+    granted = [_granted_bytes(session) if session.session in running else 0 for session in sessions]
+    return expected, device.shared_bytes + sum(map(max, expected, granted))
 
 
 def _expected_bytes(session: Session, lore: AdmissionLore) -> int:
@@ -228,17 +240,8 @@ class Gate:
         return not can_exchange(device, [*expected, keeps]) and can_exchange(device, expected)
 
     def _count(self) -> None:
-        """Sessions that hold nothing, and run nothing, count for nothing."""
         self._counted = len(self._device.granted)
-        running = {segment.session for segment in self._device.granted.values()}
-        sessions = [
-            one
-            for one in self._device.sessions.values()
-            if one.total_bytes or one.rebuild_bytes or one.session in running
-        ]
-        self._expected = [_expected_bytes(session, self._lore) for session in sessions]
-        granted = [_granted_bytes(session) if session.session in running else 0 for session in sessions]
-        self._committed = self._device.shared_bytes + sum(map(max, self._expected, granted))
+        self._expected, self._committed = _commitments(self._device, self._lore)
 
     def _objection(self, segment: Segment) -> str:
         """Empty for none. A session that would be alone has none against it."""

@@ -62,8 +62,8 @@ class SessionPace:
 
 
 class ReadPace:
-    """Reads of one user, who waits after what took long: whoever asks in a loop leaves the pool most of its
-    time for cells."""
+    """Reads of one user, who waits after what took long: a program that asks in a loop leaves the pool most
+    of its time for cells."""
 
     def __init__(self) -> None:
         self._left_s = READ_BURST_S

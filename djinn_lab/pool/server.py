@@ -145,7 +145,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
         if await _until_leading(running, info):
             await _lead(running, msgspec.structs.replace(info, standing_by=False), directory)
     except sa.exc.SQLAlchemyError as error:
-        await launcher.close(at_once=True)  # what it computes can be told to nobody
+        await launcher.close(at_once=True)  # no client is there for what it computes
         raise lost(options.database, error) from error
     finally:
         remove_runtime(os.getpid())

@@ -1,6 +1,6 @@
 """Is it true what the pool says of those who wait? Each claim of each sentence is compared with what came.
 
-A :class:`Witness` looks at a :class:`~djinn_lab.simulator.pool.SimulatedPool` now and then, as somebody would
+A :class:`Witness` looks at a :class:`~djinn_lab.simulator.pool.SimulatedPool` now and then, as a user would
 who asks why a job waits, and notes what is claimed. In the end it says of each kind of claim how often it
 held."""
 
@@ -53,7 +53,7 @@ class Truth(NamedTuple):
 FALSE_MAX = 5
 EXPECTED = "expected to start"
 AS_COMPUTED = "(forecast as computed)"
-"""Before it is corrected and judged: nobody is told."""
+"""Before it is corrected and judged, as no client is told it."""
 UNPREDICTED = "(start not predicted)"
 """It is said that the start cannot be predicted."""
 NEVER_BY_ITSELF = "does not start by itself"

@@ -50,7 +50,7 @@ def _meta(shape: tuple[int, ...], stride: tuple[int, ...]) -> messages.TensorMet
 
 
 def test_a_value_that_is_loaded_again_is_counted_once(make_device: Make) -> None:
-    """Whatever a client sends: else its device would be short of what nobody holds."""
+    """Whatever a client sends: else its device would be short of memory that no value has."""
     device = make_device()
     keep(device, "ann", Script(), torch.randn(1000))
     (again,) = keep(device, "ann", script := Script(), torch.ones(2000))

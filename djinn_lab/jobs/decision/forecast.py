@@ -86,9 +86,8 @@ def forecast(
     job: str | None = None,
     starts_max: int = STARTS_MAX,
 ) -> Forecast:
-    """From now on; only until ``job`` has started, if one is named. What is being brought for those who wait
-    is
-    taken to be there; those for whom nothing is being brought do not start."""
+    """From now on; only until ``job`` has started, if one is named. What is being brought for waiting jobs is
+    taken to be there; those for which nothing is being brought do not start."""
     state = cluster.state()
     waiting = tuple(replace(request, startable=not request.stuck) for request in state.waiting)
     restored = Cluster.restored(replace(state, waiting=waiting), now_s)

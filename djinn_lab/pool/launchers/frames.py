@@ -29,7 +29,7 @@ class Frames(asyncio.Protocol):
         try:
             while not self.ended.done() and (frame := self._next()) is not None:
                 self._heard(frame)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the end gets it
+        except Exception as error:  # noqa: BLE001 - what waits for the end gets it
             self.ended.set_exception(error)
 
     def _next(self) -> bytes | None:
