@@ -11,8 +11,10 @@ Progress
 Between two events of users and cells (a cell comes, ends or is preempted, a session closes) a session is
 copied in advance at most once, brought back unasked at most once, and stored to make room at most twice
 before the copy is kept; what was restored for a cell stays until that ran. So the copies between two such
-events are bounded by a multiple of the sessions. Where nothing runs and nothing is copied, a cell starts, or
-is refused, or all wait for a session to close; :mod:`djinn_lab.engine.watch` tells where that fails.
+events are bounded by a multiple of the sessions. A session goes to another device for room at most every
+``SENT_EVERY_S``, and to one where others wait only if that is less crowded with it than its own without.
+Where nothing runs and nothing is copied, a cell starts, or is refused, or all wait for a session to close;
+:mod:`djinn_lab.engine.watch` tells where that fails.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from djinn_lab.engine.watch import Stall, Watch
 LOOKED_AT = 16
 """So many of those for which no room is coming are looked at in a tick."""
 SENT_EVERY_S = 5.0
-"""A job is sent to another device at most this often."""
+"""A session is sent to another device for room at most this often."""
 
 
 class Engine:
@@ -64,7 +66,7 @@ class Engine:
         """Preempted jobs, and how what they had made was lost; empty while it is there."""
         self._rooms: set[str] = set()
         self._sent_s: dict[str, float] = {}
-        """When a job was last sent to a device where there is room."""
+        """When a session was last sent to another device for room."""
         self._watch = Watch()
         self._now_s = 0.0
         self._of_queue = InTurn(self._obey_queue)
@@ -150,6 +152,7 @@ class Engine:
                 self._tell(jobs.SessionDetached(at_s, event.session))
                 self._remember(memory.SessionDetached(at_s, event.session))
             case SessionClosed():
+                self._sent_s.pop(event.session, None)
                 self._tell(jobs.SessionClosed(at_s, event.session))
                 self._remember(memory.SessionClosed(at_s, event.session))
             case _:
@@ -237,23 +240,24 @@ class Engine:
         self._use_room_elsewhere()
 
     def _use_room_elsewhere(self) -> None:
-        """A session for which no room is coming where it is goes to a device that has it: one to each device
-        at a time, the first to wait first, and none to and fro."""
+        """A session for which no room is coming where it is goes to a device that has it, and one that waited
+        long where many compete for it to a device where fewer do: one to each device at a time, the first to
+        wait first, and none to and fro."""
         taken: set[str] = set()
-        for job, devices in self.queue.stuck(LOOKED_AT):
+        for job, devices in self.queue.held(LOOKED_AT):
             asked = self._asked.get(job.job)
-            if asked is None or self._now_s - self._sent_s.get(job.job, -math.inf) < SENT_EVERY_S:
+            if asked is None or self._now_s - self._sent_s.get(job.session, -math.inf) < SENT_EVERY_S:
                 continue
+            better = self.accounts.has_room if job.memory_stuck else self.accounts.is_less_crowded
             open_to_it = (
                 device
                 for device in devices
-                if device not in taken
-                and self.accounts.has_room(job.session, device, asked.peak_bytes, asked.kept_bytes)
+                if device not in taken and better(job.session, device, asked.peak_bytes, asked.kept_bytes)
             )
             device = next(open_to_it, None)
             if device is not None:
                 taken.add(device)
-                self.idle, self._sent_s[job.job] = False, self._now_s
+                self.idle, self._sent_s[job.session] = False, self._now_s
                 self._tell(jobs.RoomElsewhere(self._now_s, job.job, device))
 
     def _add_device(self, event: DeviceAdded) -> None:
@@ -368,7 +372,6 @@ class Engine:
     def _forget(self, job: str) -> None:
         """Its segment is over."""
         self._asked.pop(job, None)
-        self._sent_s.pop(job, None)
         self._placed.discard(job)
         self._aside.pop(job, None)
 

@@ -211,7 +211,8 @@ class MoveRefused(msgspec.Struct, frozen=True, tag=True):
 
 
 class RoomElsewhere(msgspec.Struct, frozen=True, tag=True):
-    """Session memory has room for the job's session on ``device``, and none is coming where it is."""
+    """Session memory has room for the job's session on ``device`` and none is coming where it is, or fewer
+    compete for room there."""
 
     at_s: float
     job: str

@@ -115,12 +115,17 @@ class JobQueue:
         known = self._tables.jobs.get(job) or self._tables.finished[job]
         return self._teller.explain(known, self._teller.place(known))
 
-    def stuck(self, jobs_max: int) -> list[tuple[Job, tuple[str, ...]]]:
-        """The first jobs for which session memory has no room where they are until others end or close, with
-        the other devices that would suit them; gangs and those that have to stay are left out."""
-        held = (job for job in self._tables.in_state(JobState.RESTORING) if job.memory_stuck)
-        movable = (job for job in held if job.memory == "held" and job.gang == 1 and job.move_s is not None)
-        first = (job for job in movable if self.first_of(job.session) == job.job)
+    def held(self, jobs_max: int) -> list[tuple[Job, tuple[str, ...]]]:
+        """The first jobs for which session memory brings no room until others end or close, then the first of
+        those that wait for theirs, with the other devices that would suit them; gangs and those that have to
+        stay are left out."""
+        held = [
+            job
+            for job in self._tables.in_state(JobState.RESTORING)
+            if job.memory == "held" and job.gang == 1 and job.move_s is not None
+        ]
+        held.sort(key=lambda job: not job.memory_stuck)
+        first = (job for job in held if self.first_of(job.session) == job.job)
         return [(job, self._contest.elsewhere(job)) for job in islice(first, jobs_max)]
 
     def watts(self, device: str) -> float | None:

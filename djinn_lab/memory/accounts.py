@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 
-from djinn_lab.memory import admission, enacting, moving, phases, reports, views
+from djinn_lab.memory import admission, elsewhere, enacting, moving, phases, reports, views
 from djinn_lab.memory.background import in_background
 from djinn_lab.memory.messages import (
     AdmitSegment,
@@ -121,16 +121,14 @@ class MemoryAccounts:
         return device.seconds_for(out_bytes + known.total_bytes) or 0.0
 
     def has_room(self, session: str, device: str, peak_bytes: int, kept_bytes: int | None) -> bool:
-        """Whether the session, with a segment like this, would come in on a device that is not its own, where
-        nothing waits for room."""
-        known, there = self._tables.sessions.get(session), self._tables.devices.get(device)
-        if known is None or there is None or known.device == device or known.moving is not None:
-            return False
-        if there.short or any(segment.admission for segment in there.waiting):
-            return False
-        return admission.would_fit(
-            there, known, peak_bytes, kept_bytes, self.policy.admission_share, self._tables.admission_lore
-        )
+        """As :func:`djinn_lab.memory.elsewhere.has_room` says."""
+        share = self.policy.admission_share
+        return elsewhere.has_room(self._tables, session, device, peak_bytes, kept_bytes, share)
+
+    def is_less_crowded(self, session: str, device: str, peak_bytes: int, kept_bytes: int | None) -> bool:
+        """As :func:`djinn_lab.memory.elsewhere.is_less_crowded` says."""
+        share = self.policy.admission_share
+        return elsewhere.is_less_crowded(self._tables, session, device, peak_bytes, kept_bytes, share)
 
     def copy_s(self, nbytes: int) -> float:
         """About how long copying so much over the slowest device's link takes; 0 while no rate is known."""

@@ -81,13 +81,14 @@ def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: floa
 
 
 def _settled_first(device: Device, now_s: float) -> list[Segment]:
-    """Who waits, in order; those first whose sessions were brought back for it."""
-    sessions = device.sessions
-    first = {
-        segment.job
-        for segment in device.waiting
-        if sessions[segment.session].settled_until_s > now_s and settled(sessions[segment.session], now_s)
-    }
+    """Who waits, in order; those first whose sessions were brought back for it and that have room as it is.
+    One that has none keeps its place: who stands before it may be what fills the device."""
+    free_bytes, first = device.free_bytes(), set[str]()
+    for segment in device.waiting:
+        session = device.sessions[segment.session]
+        if settled(session, now_s) and needed_bytes(session, segment, device) <= free_bytes:
+            free_bytes -= needed_bytes(session, segment, device)
+            first.add(segment.job)
     if not first:
         return device.waiting.copy()
     return sorted(device.waiting, key=lambda segment: segment.job not in first)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from random import Random
+
+import pytest
 
 from djinn_lab import engine, jobs, memory
 from djinn_lab.simulator.agents import Agents, Habits
@@ -95,6 +98,31 @@ def test_an_urgent_cell_does_not_wait_for_state_that_was_restored_for_others() -
     urgent, others = agents.waited_s("agent3"), agents.waited_s("agent4")
     assert len(urgent) > len(others)
     assert sorted(urgent)[len(urgent) // 2] < sorted(others)[len(others) // 2]
+
+
+def agents_with_long_cells(seed: int, priorities: Mapping[str, jobs.Priority]) -> Agents:
+    """Ten on two devices of room for three each, whose cells take longer than their tools."""
+    pool = CountedPool(200, 800, host_mib=400, disk_mib=0)
+    habits = Habits(state_mib=55, cell_s=(0.03, 0.3), tool_s=(0.0, 0.1), priorities=priorities)
+    agents = Agents(pool, 10, habits, seed=seed)
+    agents.run(60.0)
+    return agents
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_equal_sessions_have_about_equal_numbers_of_turns(seed: int) -> None:
+    """Wherever the first of them came in."""
+    turns = sorted(agents_with_long_cells(seed, {}).turns.values())
+    assert turns[0] > 40
+    assert turns[-1] < 1.3 * turns[0]
+
+
+def test_no_cell_is_refused_because_others_of_better_priority_stand_before_it() -> None:
+    """A preempted cell's state is back; those before it are on the device and only wait for their turn."""
+    draw = Random(0)
+    kinds = list(jobs.Priority)
+    agents = agents_with_long_cells(0, {f"agent{number}": draw.choice(kinds) for number in range(10)})
+    assert set(agents.pool.outcomes.values()) == {"DONE"}
 
 
 def test_no_admitted_agent_starves_where_sessions_fill_every_tier() -> None:
