@@ -44,19 +44,18 @@ class PoolClient:
     """
 
     def __init__(self, url: str, token: str) -> None:
-        self.url = url.rstrip("/")
+        self._follows_runtime = False
         self._http = httpx.Client(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
         )
+        self._use(url, token)
         self._finalizer = weakref.finalize(self, self._http.close)
 
     @classmethod
     def find(cls) -> PoolClient:
-        """The pool of ``DJINN_POOL`` and ``DJINN_TOKEN``, else this user's running one. Raises
-        PoolNotFound."""
+        """The pool of ``DJINN_POOL`` and ``DJINN_TOKEN``, else this user's running one, and the one that takes
+        its place when it was started anew. Raises PoolNotFound."""
         url, token = os.environ.get(POOL_VARIABLE), os.environ.get(TOKEN_VARIABLE)
         if url:
             if not token:
@@ -68,7 +67,9 @@ class PoolClient:
         info = read_runtime()
         if info is None:
             raise PoolNotFound("No pool is running on this machine.", START_ADVICE)
-        return cls(info.url, token or info.token)
+        client = cls(info.url, token or info.token)
+        client._follows_runtime = True
+        return client
 
     def status(self) -> Json:
         """Devices, load and versions."""
@@ -308,9 +309,24 @@ class PoolClient:
         try:
             return self._http.request(method, path, params=given, json=body)
         except httpx.ConnectError as error:
+            if self._moved_on():
+                return self._send(method, path, query, body)
             raise PoolNotFound(f"No pool answers at {self.url} ({error}).", START_ADVICE) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise PoolLost(f"The connection to {self.url} broke ({error}).", "Try again.") from None
+
+    def _use(self, url: str, token: str) -> None:
+        self.url = url.rstrip("/")
+        self._http.base_url = self.url
+        self._http.headers["Authorization"] = f"Bearer {token}"
+
+    def _moved_on(self) -> bool:
+        """Whether this user's pool runs at another address by now; it is used from here on."""
+        info = read_runtime() if self._follows_runtime else None
+        if info is None or info.url == self.url:
+            return False
+        self._use(info.url, os.environ.get(TOKEN_VARIABLE) or info.token)
+        return True
 
     def _check(self, response: httpx.Response) -> None:
         if response.is_success:

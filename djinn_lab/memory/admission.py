@@ -21,6 +21,8 @@ GROWN_CELLS = 3
 SETTLED_CELLS = 32
 """A session that ran this many cells is as large as it is, not as large as others became."""
 REMEMBERED = 64
+SHOWN_CHARACTERS = 8
+"""Of a session's id, as the lists show it."""
 SMALL_BYTES = 2**20
 """Sessions that begin with less are alike."""
 
@@ -124,16 +126,23 @@ def guess_bytes(segment: Segment, user: str, lore: AdmissionLore) -> int:
     return max(segment.kept_bytes, lore.grown_bytes(user, segment.kept_bytes))
 
 
+def abandoned(device: Device) -> list[str]:
+    """Sessions that hold something and have no client: whose they are may close them."""
+    return sorted(
+        session.session
+        for session in device.sessions.values()
+        if session.connection is Connection.DETACHED and session.total_bytes > 0
+    )
+
+
 def wait_for_close(device: Device) -> str:
     """What a segment waits for that only a closed session would help, and which of them may be closed."""
-    abandoned = sum(
-        session.connection is Connection.DETACHED and session.total_bytes > 0
-        for session in device.sessions.values()
-    )
-    elsewhere = "" if device.alone else ", or for room on another device"
-    if not abandoned:
+    elsewhere, found = "" if device.alone else ", or for room on another device", abandoned(device)
+    if not found:
         return f"it waits for one to close{elsewhere}"
-    return f"it waits for one to close{elsewhere}; {abandoned} without a client can be: djinn-lab close"
+    many = "one has" if len(found) == 1 else f"{len(found)} have"
+    name = found[0][:SHOWN_CHARACTERS]
+    return f"it waits for one to close{elsewhere}; {many} no client: djinn-lab close {name}"
 
 
 def can_exchange(device: Device, sizes: Iterable[int]) -> bool:
@@ -210,6 +219,7 @@ class Gate:
         self._share = policy.admission_share
         self._lore = lore
         self._now_s = now_s
+        self._abandoned = len(abandoned(device))
         self._ahead = 0
         self._committed = 0
         self._expected: list[int] = []
@@ -219,7 +229,7 @@ class Gate:
         """Why this new session must wait, and for how long; None: it may come in."""
         if self._share is None:
             return None
-        told = f"admission {self._ahead + 1}"
+        told = f"admission {self._ahead + 1}, {self._abandoned}"
         if self._ahead and segment.told == told:
             self._ahead += 1
             return Hold(segment, told, segment.reason, segment.estimate_s, admission=True, stuck=True)

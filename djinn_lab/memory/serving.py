@@ -356,7 +356,8 @@ def _full(segment: Segment, device: Device, room: _Room, needed: int) -> Iterato
             return
     room.full = room.stuck = True
     what = f"{len(holders)} sessions fill the device and the tiers below; {admission.wait_for_close(device)}"
-    yield Hold(segment, "full", _short_of(device, needed, room, what), admission=True, stuck=True)
+    told = f"full, {len(admission.abandoned(device))}"
+    yield Hold(segment, told, _short_of(device, needed, room, what), admission=True, stuck=True)
     room.claim(-needed)
 
 

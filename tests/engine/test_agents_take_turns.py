@@ -157,6 +157,22 @@ def test_a_cell_that_only_a_closed_session_would_help_says_so() -> None:
     assert len(pool.outcomes) == 27
 
 
+def test_who_waits_for_a_close_hears_which_session_has_no_client() -> None:
+    pool = SimulatedPool(1, 200, host_mib=100, link_mib_per_s=800)
+    for number in range(6):
+        pool.open(f"s{number}")
+        pool.submit(f"first{number}", f"s{number}", seconds=0.01, mib=55)
+        pool.run(pool.now_s + 1.0)
+    job = next(job.job for job, _, _ in pool.queue.waiting())
+    assert pool.queue.explain(job).endswith("it waits for one to close")
+    pool.tell(engine.SessionDetached(pool.now_s, "s0"))
+    pool.run(pool.now_s + 2.0)
+    assert pool.queue.explain(job).endswith("one has no client: djinn-lab close s0")
+    pool.close("s0")
+    pool.run(pool.now_s + 1.0)
+    assert pool.outcomes[job] == "DONE"
+
+
 def test_a_small_cell_is_not_refused_for_what_larger_sessions_need() -> None:
     """Two sessions fill the device and the host, and both wait: the last of them is refused, with its own
     numbers; a cell that holds nothing yet is none of them."""

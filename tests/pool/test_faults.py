@@ -91,6 +91,7 @@ def test_queued_cells_move_to_another_device(pool: RuntimeInfo) -> None:
 
 def test_a_pool_killed_in_mid_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running_pool(tmp_path, "cpu:1") as first:
+        found = PoolClient.find()
         with Client(first) as client:
             job = client.submit(act("sleep 20"))
             client.until(job, "RUNNING")
@@ -110,6 +111,7 @@ def test_a_pool_killed_in_mid_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for pid in workers:
             until_dead(pid)
         with running_pool(tmp_path, "cpu:1") as second:
+            assert found.status()["pool"] == second.pool
             assert not blobs.exists()
             view = rest(second).job(job)
             assert view["state"] == "FAILED"
