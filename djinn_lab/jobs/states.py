@@ -123,9 +123,10 @@ TRANSITIONS: Mapping[tuple[JobState | None, Move], JobState] = {
 }
 """State and move to next state; a missing pair is illegal."""
 
-IN_LINE = frozenset({JobState.QUEUED, JobState.PREEMPTED})
-"""States in which a job stands in a device's line."""
-CONTENDING = frozenset({*IN_LINE, JobState.RESTORING})
+IN_LINE = (JobState.QUEUED, JobState.PREEMPTED)
+"""States in which a job stands in a device's line. In order: the order of a set differs from process to
+process, and with it what a replay would decide."""
+CONTENDING = (*IN_LINE, JobState.RESTORING)
 """States in which a job is on a device and wants to run there."""
 FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 RANKS: Mapping[str, int] = {priority: rank for rank, priority in enumerate(Priority)}
