@@ -76,8 +76,8 @@ def _compare(
     plans = workload.plans(tape.shape, SEED, bench.quick)
     facts: dict[str, Any] = {}
     for policy in ("ours", *others):
-        run = _run(policy, tape, plans)
-        facts[policy] = _facts(run, _wakes_s(run, plans), tape.shape, undisturbed)
+        run = run_agents(policy, tape, plans)
+        facts[policy] = _facts(run, wakes_s(run, plans), tape.shape, undisturbed)
     about = {"agents": len(plans), "turns": tape.shape.turns, "wake_ups": facts["ours"]["wake_ups"]}
     figures = []
     for metric, unit, limit in METRICS:
@@ -100,10 +100,11 @@ def _plain(tree: Any) -> Any:
     return "never" if isinstance(tree, float) and not isfinite(tree) else tree
 
 
-def _run(policy: str, tape: Tape, plans: Sequence[Plan]) -> Run:
-    """On a pool of its own."""
+def run_agents(policy: str, tape: Tape, plans: Sequence[Plan], held: int | None = None) -> Run:
+    """On a pool of its own. ``held``: sessions that fit on its devices together, None for about half."""
     said = [oracle(plan) for plan in plans] if policy == "oracle" else plans
-    held = HELD * len(plans) // 80 if len(plans) < 60 else HELD
+    if held is None:
+        held = HELD * len(plans) // 80 if len(plans) < 60 else HELD
     session_bytes = tape.shape.context * TOKEN_BYTES
     memory_bytes = WEIGHTS_BYTES + WORKING_BYTES + held * session_bytes // DEVICES
     with own_runtime():
@@ -177,7 +178,7 @@ async def _watch(info: RuntimeInfo, run: Run) -> None:
         run.peak_sessions = max(run.peak_sessions, sum(row["total_bytes"] > 0 for row in sessions))
 
 
-def _wakes_s(run: Run, plans: Sequence[Plan]) -> list[float]:
+def wakes_s(run: Run, plans: Sequence[Plan]) -> list[float]:
     """Of every turn but the first; a turn that an agent could not run is infinite."""
     wakes = []
     for turns, plan in zip(run.turns, plans, strict=True):
@@ -207,21 +208,21 @@ def _facts(
         "peak_live_sessions": run.peak_sessions,
         "peak_live_bytes": run.peak_bytes,
         "wake_ups": len(wakes_s),
-        "wake_p50_s": _quantile(wakes_s, 0.5),
-        "wake_p99_s": _quantile(wakes_s, 0.99),
+        "wake_p50_s": quantile(wakes_s, 0.5),
+        "wake_p99_s": quantile(wakes_s, 0.99),
         "wake_max_s": max(wakes_s, default=0.0),
         "floor_s": floor_s,
-        "wake_p99_over_floor": _quantile(wakes_s, 0.99) / floor_s,
+        "wake_p99_over_floor": quantile(wakes_s, 0.99) / floor_s,
         "miss_rate": sum(wake > 0 for wake in wakes_s) / max(1, len(wakes_s)),
-        "turn_p50_s": _quantile(turns_s, 0.5),
-        "turn_p99_s": _quantile(turns_s, 0.99),
+        "turn_p50_s": quantile(turns_s, 0.5),
+        "turn_p99_s": quantile(turns_s, 0.99),
         "different_outputs": different,
         "counters": counters,
         "useless_swaps": 1 - counters["useful_swaps"] / counters["evictions"] if swapped else 0.0,
     }
 
 
-def _quantile(samples: Sequence[float], share: float) -> float:
+def quantile(samples: Sequence[float], share: float) -> float:
     """The sample that ``share`` of all do not exceed."""
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0

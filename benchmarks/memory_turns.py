@@ -1,0 +1,83 @@
+"""Turns of many agents beside those with the least recently used sessions written through, live, round by
+round: a cleverer policy must not be paid for in turns or copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from benchmarks.agent_tape import TOKEN_BYTES, Shape, Tape, record_tape
+from benchmarks.agent_workloads import EIGHTY, OTHERS, TURNS, Workload
+from benchmarks.bench import Bench
+from benchmarks.figures import OURS, Figure, Goal, figure
+from benchmarks.memory_live import LINK_BYTES_PER_S, SEED, Run, quantile, run_agents, wakes_s
+
+NAME = "memory-turns"
+BASELINE = "lru_write_through"
+ROUNDS = 2
+FIT_AGENTS = 10
+"""Of sessions that all fit."""
+OVERLOAD = next(workload for workload, _ in OTHERS if workload.agents == 120)
+
+
+def measure(bench: Bench) -> list[Figure]:
+    shape = Shape(64, 8, 2, 3) if bench.quick else TURNS
+    tape = record_tape(shape)
+    workloads = [EIGHTY] if bench.quick else [EIGHTY, OVERLOAD]
+    figures = [one for workload in workloads for one in _beside(bench, tape, workload)]
+    return [*figures, _all_fit(bench, tape)]
+
+
+def _beside(bench: Bench, tape: Tape, workload: Workload) -> list[Figure]:
+    """Each round draws other agents, the same for both."""
+    rounds = 1 if bench.quick else ROUNDS
+    if bench.quick:
+        workload = replace(workload, think_s=0.2)
+    taken: dict[str, dict[str, list[float]]] = {}
+    unfinished = dict.fromkeys(("ours", BASELINE), 0)
+    for number in range(rounds):
+        plans = workload.plans(tape.shape, SEED + number, bench.quick)
+        order = ("ours", BASELINE) if number % 2 == 0 else (BASELINE, "ours")
+        for policy in order:
+            run = run_agents(policy, tape, plans)
+            unfinished[policy] += sum(len(turns) < tape.shape.turns for turns in run.turns)
+            wakes = wakes_s(run, plans)
+            for metric, value in _metrics(run, wakes, tape.shape).items():
+                contender = OURS if policy == "ours" else policy
+                taken.setdefault(metric, {}).setdefault(contender, []).append(value)
+    limits = {"copied": 1.2}
+    facts = {"agents": len(plans), "turns": tape.shape.turns, "unfinished": unfinished}
+    return [
+        figure(
+            NAME,
+            f"{workload.name}: {metric}",
+            "bytes" if metric == "copied" else "s",
+            samples,
+            [Goal(limits.get(metric, 1.0), baseline=BASELINE)],
+            **facts,
+        )
+        for metric, samples in taken.items()
+        if all(value > 0 for value in samples[BASELINE])
+    ]
+
+
+def _metrics(run: Run, wakes: list[float], shape: Shape) -> dict[str, float]:
+    """Wake-ups that never came are given the longest that a run may take."""
+    turns = sorted(turn.seconds for turns in run.turns for turn in turns)
+    counters = run.memory["counters"]
+    never_s = shape.context * TOKEN_BYTES / LINK_BYTES_PER_S * 1e3
+    return {
+        "turn p50": quantile(turns, 0.5),
+        "turn p99": quantile(turns, 0.99),
+        "wake-up p99": min(never_s, quantile(wakes, 0.99)),
+        "copied": float(counters["bytes_out"] + counters["bytes_in"]),
+    }
+
+
+def _all_fit(bench: Bench, tape: Tape) -> Figure:
+    """Agents for which the devices have room stay where they are."""
+    workload = replace(EIGHTY, agents=8 * FIT_AGENTS if bench.quick else FIT_AGENTS)
+    plans = workload.plans(tape.shape, SEED, bench.quick)
+    run = run_agents("ours", tape, plans, held=2 * len(plans))
+    evictions = float(run.memory["counters"]["evictions"])
+    name = f"{len(plans)} agents that all fit: evictions"
+    return figure(NAME, name, "evictions", {OURS: [evictions]}, [Goal(0.0)], agents=len(plans))
