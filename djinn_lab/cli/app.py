@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import typer
 
-from djinn_lab.cli import (
-    bench,
-    dashboard,
-    data,
-    demo,
-    doctor,
-    jobs,
-    kernel,
-    notebooks,
-    pool,
-    profiles,
-    queue,
-    replay,
-    reservations,
-    sessions,
-    setup,
-    simulate,
-    submit,
-    users,
-    version,
-)
 from djinn_lab.cli.output import print_error
 from djinn_lab.errors import DjinnError
 
@@ -35,49 +16,79 @@ EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 
-def build_app() -> typer.Typer:
-    """Every command, in the order in which ``--help`` shows them."""
+class Entry(NamedTuple):
+    """``function``: of a module of this package; ``build_group`` returns a group of commands."""
+
+    command: str
+    module: str
+    function: str = "build_group"
+
+    def load(self) -> Callable[..., Any]:
+        """Import the module: only for a command that is run, or listed."""
+        loaded: Callable[..., Any] = getattr(import_module(f"djinn_lab.cli.{self.module}"), self.function)
+        return loaded
+
+
+COMMANDS = (
+    Entry("pool", "pool"),
+    Entry("jobs", "jobs", "show_jobs"),
+    Entry("cancel", "jobs", "cancel_job"),
+    Entry("submit", "submit", "submit_notebook"),
+    Entry("notebooks", "notebooks"),
+    Entry("data", "data"),
+    Entry("queue", "queue", "show_queue"),
+    Entry("why", "queue", "why_job"),
+    Entry("preempt", "queue", "preempt_job"),
+    Entry("share", "queue", "set_share"),
+    Entry("cordon", "queue", "cordon_device"),
+    Entry("uncordon", "queue", "uncordon_device"),
+    Entry("device", "queue", "describe_device"),
+    Entry("reservations", "reservations"),
+    Entry("policy", "queue", "queue_policy"),
+    Entry("users", "users"),
+    Entry("sessions", "sessions", "show_sessions"),
+    Entry("close", "sessions", "close_session"),
+    Entry("profiles", "profiles", "show_profiles"),
+    Entry("setup", "setup", "run_setup"),
+    Entry("dashboard", "dashboard", "serve_dashboard"),
+    Entry("doctor", "doctor", "examine"),
+    Entry("demo", "demo", "run_demo"),
+    Entry("kernel", "kernel"),
+    Entry("replay", "replay", "replay_journal"),
+    Entry("simulate", "simulate", "run_simulation"),
+    Entry("bench", "bench", "run_benchmarks"),
+    Entry("version", "version", "show_versions"),
+)
+"""In the order in which ``--help`` shows them."""
+
+
+def build_app(only: str | None = None) -> typer.Typer:
+    """Every command. ``only``: where it names one, that one alone, which imports a fraction."""
     app = typer.Typer(
         name="djinn-lab",
         help="Run notebook cells on a shared pool of GPUs.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
-    app.add_typer(pool.build_group(), name="pool")
-    app.command("jobs")(jobs.show_jobs)
-    app.command("cancel")(jobs.cancel_job)
-    app.command("submit")(submit.submit_notebook)
-    app.add_typer(notebooks.build_group(), name="notebooks")
-    app.add_typer(data.build_group(), name="data")
-    app.command("queue")(queue.show_queue)
-    app.command("why")(queue.why_job)
-    app.command("preempt")(queue.preempt_job)
-    app.command("share")(queue.set_share)
-    app.command("cordon")(queue.cordon_device)
-    app.command("uncordon")(queue.uncordon_device)
-    app.command("device")(queue.describe_device)
-    app.add_typer(reservations.build_group(), name="reservations")
-    app.command("policy")(queue.queue_policy)
-    app.add_typer(users.build_group(), name="users")
-    app.command("sessions")(sessions.show_sessions)
-    app.command("close")(sessions.close_session)
-    app.command("profiles")(profiles.show_profiles)
-    app.command("setup")(setup.run_setup)
-    app.command("dashboard")(dashboard.serve_dashboard)
-    app.command("doctor")(doctor.examine)
-    app.command("demo")(demo.run_demo)
-    app.add_typer(kernel.build_group(), name="kernel")
-    app.command("replay")(replay.replay_journal)
-    app.command("simulate")(simulate.run_simulation)
-    app.command("bench")(bench.run_benchmarks)
-    app.command("version")(version.show_versions)
+    app.callback()(_nothing)  # a single command stays a command by its name
+    named = [entry for entry in COMMANDS if entry.command == only]
+    for entry in named or COMMANDS:
+        if entry.function == "build_group":
+            app.add_typer(entry.load()(), name=entry.command)
+        else:
+            app.command(entry.command)(entry.load())
     return app
+
+
+def _nothing() -> None:
+    pass
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line (default: this process's arguments). Always ends in SystemExit."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        build_app()(list(sys.argv[1:] if arguments is None else arguments), prog_name="djinn-lab")
+        build_app(given[0] if given else None)(given, prog_name="djinn-lab")
     except DjinnError as error:
         print_error(error)
         sys.exit(EXIT_FAILED)

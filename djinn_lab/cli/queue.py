@@ -12,9 +12,6 @@ from djinn_lab.cli.output import print_json, print_line, print_table
 from djinn_lab.cli.reservations import HEADINGS as RESERVATION_HEADINGS
 from djinn_lab.cli.reservations import reservation_row
 from djinn_lab.errors import OptionError
-from djinn_lab.jobs import RANKS
-from djinn_lab.jobs.decision import POLICIES
-from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.units import format_seconds
 
 _SHORT_ID_CHARS = 8
@@ -78,6 +75,8 @@ def queue_policy(
 ) -> None:
     """Show by which policy the queue decides, or change it until the pool stops (admins)."""
     from djinn_lab.client.rest import PoolClient
+    from djinn_lab.jobs.decision import POLICIES
+    from djinn_lab.pool.policy_file import read_policy
 
     client = PoolClient.find()
     if policy is not None:
@@ -202,6 +201,8 @@ def _limits(
     queued: int | None,
     best_priority: str | None,
 ) -> dict[str, Any]:
+    from djinn_lab.jobs import RANKS
+
     rank = None if best_priority is None else RANKS[checked_priority(best_priority)]
     given = {
         "devices_max": devices,
@@ -250,6 +251,8 @@ def _account_row(account: dict[str, Any]) -> tuple[str, ...]:
         if value is not None and name != "rank_min"
     ]
     if limits["rank_min"]:
+        from djinn_lab.jobs import RANKS
+
         told.append(f"at best {list(RANKS)[limits['rank_min']]}")
     return (
         account["account"],

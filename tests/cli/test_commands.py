@@ -200,6 +200,16 @@ def test_version_names_all_that_matters(capsys: pytest.CaptureFixture[str]) -> N
         assert word in shown
 
 
+@pytest.mark.parametrize("command", ["queue", "why", "pool"])
+def test_a_command_that_asks_the_pool_starts_without_the_queue_itself(command: str) -> None:
+    code = (
+        "import sys; from djinn_lab.cli.app import build_app; import djinn_lab.client.rest;"
+        f"build_app({command!r}); print(sorted({{'torch', 'djinn_lab.jobs'}} & sys.modules.keys()))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "[]"
+
+
 def test_the_command_starts_without_torch() -> None:
     code = "import sys; from djinn_lab.cli.app import build_app; build_app(); print('torch' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
