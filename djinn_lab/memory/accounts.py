@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 
-from djinn_lab.memory import admission, elsewhere, enacting, moving, phases, reports, views
+from djinn_lab.memory import admission, elsewhere, enacting, moving, phases, reports, turns, views
 from djinn_lab.memory.background import in_background
 from djinn_lab.memory.messages import (
     AdmitSegment,
@@ -235,6 +235,7 @@ class MemoryAccounts:
         for device in list(tables.devices.values()):
             if tables.now_s - device.full_s >= FULL_S:
                 device.host_full = device.disk_full = device.device_full = False
+            phases.end_leases(tables, device)
             self._plan(device)
 
     # -- segments ------------------------------------------------------------------------------------------
@@ -286,14 +287,12 @@ class MemoryAccounts:
             enacting.grant(tables, segment)
             return
         insort(device.waiting, segment, key=lambda waiting: waiting.order)
+        tables.changed(session)
         self._plan(device, background=False)
 
     def _order_line(self, event: LineOrdered) -> None:
         device = self._tables.device(event.device)
-        device.line = {job: turn for turn, job in enumerate(event.jobs)}
-        for segment in [*device.waiting, *device.granted.values()]:
-            segment.turn = device.turn_of(self._tables.session(segment.session), segment.job)
-        device.waiting.sort(key=lambda segment: segment.order)
+        turns.order(self._tables, device, event.jobs)
         self._plan(device, background=False)
 
     def _withdraw(self, event: SegmentWithdrawn) -> None:
@@ -385,7 +384,7 @@ class MemoryAccounts:
         tables.out += [FreeSession(event.session, device) for device in sorted(devices)]
         device = tables.device_of(session)
         if device is not None:
-            device.sessions.pop(event.session, None)
+            device.remove(session)
             device.host_full = device.disk_full = False
             self._plan(device)
 

@@ -219,7 +219,7 @@ class Gate:
         self._share = policy.admission_share
         self._lore = lore
         self._now_s = now_s
-        self._abandoned = len(abandoned(device))
+        self._abandoned: int | None = None
         self._ahead = 0
         self._committed = 0
         self._expected: list[int] = []
@@ -229,6 +229,8 @@ class Gate:
         """Why this new session must wait, and for how long; None: it may come in."""
         if self._share is None:
             return None
+        if self._abandoned is None:  # a plan in which nobody is new does not count them
+            self._abandoned = len(abandoned(self._device))
         told = f"admission {self._ahead + 1}, {self._abandoned}"
         if self._ahead and segment.told == told:
             self._ahead += 1

@@ -51,9 +51,8 @@ def _restoring_unasked(device: Device) -> bool:
 def _write_through(device: Device, policy: MemoryPolicy, now_s: float) -> Iterator[Suggestion]:
     unstored = [
         session
-        for session in device.sessions.values()
-        if session.place == "device"
-        and session.moving is None
+        for session in device.index.unstored.values()
+        if session.moving is None
         and session.retry_s <= now_s
         and session.copied_at != device.changes
         and _worth_storing(session, device, policy, now_s)

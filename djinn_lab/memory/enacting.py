@@ -80,6 +80,7 @@ def grant(tables: Tables, segment: Segment) -> None:
     session.wish_s = session.ready_s = None
     session.prefetched = False
     session.settled_until_s = 0.0
+    tables.changed(session)
     tables.out.append(GrantSegment(segment.job, segment.segment, waited_s))
 
 
@@ -116,6 +117,7 @@ def _hold(tables: Tables, hold: Hold) -> None:
         segment.counted = True
     segment.admission, segment.hears_s = hold.admission, tables.now_s + HEARS_EVERY_S
     segment.told, segment.reason, segment.estimate_s = hold.told, hold.reason, hold.estimate_s
+    tables.changed(tables.session(segment.session))
     tables.statistics.note(
         tables.now_s, "hold", segment.session, segment.device, segment.peak_bytes, reason=hold.reason
     )
@@ -243,6 +245,7 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
             session.unstored_bytes = session.total_bytes
             session.ready_bytes = 0
             session.recoverable = False
+    tables.changed(session)
     seconds = tables.now_s - transfer.begun_s
     statistics.note(
         tables.now_s, transfer.kind, session.session, device.device, event.copied_bytes, seconds, "done"
@@ -295,6 +298,7 @@ def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
     session.retry_s = tables.now_s + RETRY_S * 2 ** min(session.failures - 1, 6)
     if session.target is not None and session.busy and transfer.kind in ("store", "evict"):
         moving.stay(tables, session, event.reason)
+    tables.changed(session)
     tables.sync(session, device)
 
 
@@ -305,6 +309,7 @@ def lose(tables: Tables, session: Session, device: str, nbytes: int, reason: str
     session.total_bytes = session.kv_bytes = session.unstored_bytes = session.ready_bytes = 0
     session.prefetched = False
     session.wish_s = session.ready_s = None
+    tables.changed(session)
     keeper, session.keeper = session.keeper, None
     if keeper is not None and keeper != device:
         tables.out.append(DropParked(session.session, keeper))

@@ -30,6 +30,7 @@ def bind(tables: Tables, event: SessionBound) -> list[Device]:
         raise IllegalEvent(f"session {event.session} has a segment at {session.device}")
     session.target = None if session.device == device.device else device.device
     before = tables.device_of(session)
+    tables.changed(session)
     arrived = go_over(tables, session)
     return [one for one in (before, arrived) if one is not None]
 
@@ -43,10 +44,9 @@ def go_over(tables: Tables, session: Session) -> Device | None:
     if before is not None and session.place == "device":
         return None
     if before is not None:
-        before.sessions.pop(session.session, None)
+        before.remove(session)
         before.waiting = [segment for segment in before.waiting if segment.session != session.session]
     session.device, session.target = device.device, None
-    device.sessions[session.session] = session
     if session.away:
         session.total_bytes += session.weight_bytes  # what others look at there, too, may not be here
         session.weight_bytes = 0
@@ -56,6 +56,7 @@ def go_over(tables: Tables, session: Session) -> Device | None:
     for segment in session.segments.values():
         segment.device, segment.turn = device.device, device.turn_of(session, segment.job)
         insort(device.waiting, segment, key=lambda waiting: waiting.order)
+    device.add(session)
     return device
 
 
@@ -93,6 +94,7 @@ def stay(tables: Tables, session: Session, reason: str) -> None:
     """It cannot go: its segments are served where it is."""
     assert session.device is not None
     session.target = None
+    tables.changed(session)
     tables.out += [
         MoveRefused(segment.job, session.session, session.device, reason)
         for segment in session.segments.values()

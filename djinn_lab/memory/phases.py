@@ -89,6 +89,7 @@ def wish(tables: Tables, session: Session) -> None:
     was_idle = session.phase is not Phase.COMPUTE
     session.phase, session.said_s = Phase.COMPUTE, tables.now_s
     session.leased_until_s = None
+    tables.changed(session)
     if (not was_idle and session.resident) or session.total_bytes == 0 or session.wish_s is not None:
         return
     session.wish_s = tables.now_s
@@ -101,6 +102,7 @@ def wish(tables: Tables, session: Session) -> None:
         tables.statistics.count(prefetches_late=1)
         session.moving.prefetch = False
     session.prefetched = False
+    tables.changed(session)
 
 
 def rest(tables: Tables, session: Session, at_s: float, expected_s: float | None) -> None:
@@ -113,6 +115,7 @@ def rest(tables: Tables, session: Session, at_s: float, expected_s: float | None
     session.wish_s = session.ready_s = None
     session.announced_s, session.announced_at_s = expected_s, at_s
     session.teaches = True
+    tables.changed(session)
     expect_gap(session, tables.policy, tables.wake_lore)
 
 
@@ -121,6 +124,14 @@ def _lease_end_s(session: Session, device: Device | None, policy: MemoryPolicy, 
         return None
     restore_s = device.seconds_for(session.total_bytes) or 0.0
     return now_s + min(policy.lease_s_max, max(policy.lease_s_min, policy.lease_restores * restore_s))
+
+
+def end_leases(tables: Tables, device: Device) -> None:
+    """Of those whose time is over."""
+    for session in list(device.index.leased.values()):
+        if session.leased_until_s is not None and session.leased_until_s <= tables.now_s:
+            session.leased_until_s = None
+            tables.changed(session)
 
 
 def segment_over(tables: Tables, session: Session) -> None:
@@ -153,3 +164,4 @@ def resume(tables: Tables, session: Session) -> None:
     """Its client is back, and will say what it does."""
     session.phase, session.said_s = Phase.COMPUTE, tables.now_s
     session.idle_since_s = session.leased_until_s = session.announced_s = None
+    tables.changed(session)

@@ -156,9 +156,8 @@ def absent(device: Device, policy: MemoryPolicy, now_s: float) -> list[Victim]:
     """Sessions whose state could come back to the device unasked, the earliest expected first."""
     found = [
         Victim(session, IDLE, after_s(session, policy, now_s))
-        for session in device.sessions.values()
-        if session.away
-        and session.moving is None
+        for session in device.index.away.values()
+        if session.moving is None
         and not session.busy
         and session.retry_s <= now_s
         and session.fetched_at != device.changes

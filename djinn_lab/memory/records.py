@@ -145,6 +145,13 @@ class Session:
     def away(self) -> bool:
         return self.place in ("host", "disk")
 
+    @property
+    def may_be_stored(self) -> bool:
+        """Something of it on the device may be copied to the host in advance."""
+        if self.place != "device" or self.segments:
+            return self.place == "device" and self.ready_bytes > 0
+        return self.total_bytes > 0 and (self.unstored_bytes > 0 or not self.recoverable)
+
     def idle(self, now_s: float, wish_s: float) -> bool:
         """It waits for somebody: it said so, or nothing came of its saying otherwise within ``wish_s``."""
         if self.segments:
@@ -162,6 +169,52 @@ class Session:
         if any(segment.granted for segment in self.segments.values()):
             return None
         return min((segment.order for segment in self.segments.values()), default=None)
+
+
+@dataclass(slots=True)
+class Index:
+    """Sessions and segments of one device that a plan looks at though no event named them, so that a plan
+    costs what is there to decide, not how many are open. By name; what time and transfers change is left to
+    the plan. ``wishing``: it is away, and wants to compute. ``settled``: it was restored for a cell that has
+    not run. ``paused``: a transfer of it failed. ``leased``, ``away``: as of the session. ``unstored``:
+    something may be copied in advance. ``unlined``: segments that were not told that they stand in the
+    device's line, or whose session is bound for another device."""
+
+    wishing: dict[str, Session] = field(default_factory=dict)
+    settled: dict[str, Session] = field(default_factory=dict)
+    paused: dict[str, Session] = field(default_factory=dict)
+    leased: dict[str, Session] = field(default_factory=dict)
+    away: dict[str, Session] = field(default_factory=dict)
+    unstored: dict[str, Session] = field(default_factory=dict)
+    unlined: dict[str, Segment] = field(default_factory=dict)
+
+    def put(self, session: Session) -> None:
+        """The session, or a segment of it, changed."""
+        name = session.session
+        for part, belongs in (
+            (self.wishing, session.wish_s is not None and session.away and not session.segments),
+            (self.settled, session.settled_until_s > 0.0),
+            (self.paused, session.retry_s > 0.0),
+            (self.leased, session.leased_until_s is not None),
+            (self.away, session.away),
+            (self.unstored, session.may_be_stored),
+        ):
+            if belongs:
+                part[name] = session
+            else:
+                part.pop(name, None)
+        for job, segment in session.segments.items():
+            if not segment.granted and (segment.line_since_s is None or session.target is not None):
+                self.unlined[job] = segment
+            else:
+                self.unlined.pop(job, None)
+
+    def drop(self, session: Session) -> None:
+        """The session is not of this device any more."""
+        for part in (self.wishing, self.settled, self.paused, self.leased, self.away, self.unstored):
+            part.pop(session.session, None)
+        for job in session.segments:
+            self.unlined.pop(job, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -190,6 +243,7 @@ class Device:
     ready_bytes: dict[str, int] = field(default_factory=dict)
     weight_bytes: dict[str, int] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
+    index: Index = field(default_factory=Index)
     granted: dict[str, Segment] = field(default_factory=dict)
     waiting: list[Segment] = field(default_factory=list)
     moving: dict[int, Transfer] = field(default_factory=dict)
@@ -220,7 +274,18 @@ class Device:
     @property
     def short(self) -> bool:
         """Somebody waits for room here."""
-        return any(not segment.admission and segment.line_since_s is None for segment in self.waiting)
+        unlined = self.index.unlined.values()
+        return any(not segment.admission and segment.line_since_s is None for segment in unlined)
+
+    def add(self, session: Session) -> None:
+        """The session is bound to this device."""
+        self.sessions[session.session] = session
+        self.index.put(session)
+
+    def remove(self, session: Session) -> None:
+        """The session is bound to this device no more."""
+        self.sessions.pop(session.session, None)
+        self.index.drop(session)
 
     def restore_bytes(self, session: Session) -> int:
         """What it takes to bring the session back: weights that it shared may be gone with the others."""

@@ -126,6 +126,7 @@ def _end_moves_to(tables: Tables, lost: Device) -> None:
             session.target = None
             for segment in list(session.segments.values()):
                 tables.drop(segment)
+            tables.changed(session)
 
 
 def _unbind(tables: Tables, session: Session, lost: Device, ran: bool) -> None:

@@ -18,6 +18,7 @@ from djinn_lab.memory.records import FIRST, LAST, Device, Segment, Session
 from djinn_lab.memory.states import Phase
 from djinn_lab.memory.suggestions import Grant, Hold, Hurry, Refuse, Suggestion, Transport
 from djinn_lab.memory.tier_room import HostRoom, clear_host
+from djinn_lab.memory.turns import Turns, in_order
 from djinn_lab.units import format_bytes
 
 FAILURES_MAX = 3
@@ -50,11 +51,9 @@ def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: floa
     free_bytes = device.free_bytes()
     room = _Room(free_bytes, free_bytes + device.leaving_bytes())
     gate = admission.Gate(device, policy, lore, now_s)
-    near, far = 0, False
-    for segment in _settled_first(device, now_s):
+    near, turns = 0, Turns(device, _settled_first(device, now_s))
+    for segment in turns:
         session = device.sessions[segment.session]
-        if far and segment.line_since_s is not None and session.target is None:
-            continue  # who stands behind one whose turn is far knows that his is, too
         if segment.job not in session.segments:
             continue
         if session.target is not None:
@@ -68,30 +67,31 @@ def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: floa
                 continue
         near += 1
         if near > policy.restore_ahead and not has_turn(segment, device, policy) and session.moving is None:
-            far = True
+            turns.far = True
             yield _in_line(segment, device)
             continue
         yield from _serve_one(segment, session, device, policy, now_s, room)
     if policy.moves:
-        wishing = [one for one in device.sessions.values() if one.wish_s is not None and one.away]
-        for session in wishing:
+        for session in list(device.index.wishing.values()):
             if wishes(session, policy, now_s):
                 wish = Segment("", 0, session.session, device.device, 0, LAST, LAST, session.wish_s or now_s)
                 yield from _serve_one(wish, session, device, policy, now_s, room)
 
 
 def _settled_first(device: Device, now_s: float) -> list[Segment]:
-    """Who waits, in order; those first whose sessions were brought back for it and that have room as it is.
-    One that has none keeps its place: who stands before it may be what fills the device."""
-    free_bytes, first = device.free_bytes(), set[str]()
-    for segment in device.waiting:
+    """Those whose sessions were brought back for them and that have room as it is. One that has none keeps
+    its place: who stands before it may be what fills the device."""
+    free_bytes, first = device.free_bytes(), list[Segment]()
+    for segment in in_order(
+        one for named in device.index.settled.values() for one in named.segments.values()
+    ):
         session = device.sessions[segment.session]
-        if settled(session, now_s) and needed_bytes(session, segment, device) <= free_bytes:
+        if segment.granted or not settled(session, now_s):
+            continue
+        if needed_bytes(session, segment, device) <= free_bytes:
             free_bytes -= needed_bytes(session, segment, device)
-            first.add(segment.job)
-    if not first:
-        return device.waiting.copy()
-    return sorted(device.waiting, key=lambda segment: segment.job not in first)
+            first.append(segment)
+    return first
 
 
 def wishes(session: Session, policy: MemoryPolicy, now_s: float) -> bool:

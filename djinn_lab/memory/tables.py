@@ -6,7 +6,7 @@ from djinn_lab.memory.admission import AdmissionLore
 from djinn_lab.memory.expected_wake import WakeLore
 from djinn_lab.memory.messages import Command, TransferKind
 from djinn_lab.memory.policy import MemoryPolicy
-from djinn_lab.memory.records import Device, Segment, Session, Transfer
+from djinn_lab.memory.records import Device, Index, Segment, Session, Transfer
 from djinn_lab.memory.states import PLACES, TRANSITIONS, Connection, IllegalEvent, Move, Phase
 from djinn_lab.memory.statistics import Statistics
 
@@ -48,6 +48,11 @@ class Tables:
 
     def device_of(self, session: Session) -> Device | None:
         return self.devices[session.device] if session.device is not None else None
+
+    def changed(self, session: Session) -> None:
+        """The device of the session is to look at it again."""
+        if session.device in self.devices:
+            self.devices[session.device].index.put(session)
 
     def count_devices(self) -> None:
         """One came or went."""
@@ -105,9 +110,11 @@ class Tables:
         session = self.sessions.get(segment.session)
         if session is not None:
             session.segments.pop(segment.job, None)
+            self.changed(session)
         device = self.devices.get(segment.device)
         if device is not None:
             device.granted.pop(segment.job, None)
+            device.index.unlined.pop(segment.job, None)
             if segment in device.waiting:
                 device.waiting.remove(segment)
 
@@ -127,6 +134,7 @@ class Tables:
         session.place = "device" if nbytes or moving else "none"
         if nbytes:
             session.rebuild_bytes = 0
+        self.changed(session)
 
     def next_timeout_s(self) -> float | None:
         """The end of the first lease or pause that somebody waits for, after now."""
@@ -134,9 +142,8 @@ class Tables:
         for device in self.devices.values():
             if not device.contended:
                 continue
-            sessions = device.sessions.values()
-            due += [one.retry_s for one in sessions if one.retry_s > self.now_s]
-            leased = [one for one in sessions if one.leased_until_s is not None]
+            due += [one.retry_s for one in device.index.paused.values()]
+            leased = [one for one in device.index.leased.values() if (one.leased_until_s or 0.0) > self.now_s]
             if not leased:
                 continue
             since_s = min(segment.since_s for segment in device.waiting if not segment.admission)
@@ -158,9 +165,12 @@ class Tables:
             assert not any(segment.granted for segment in device.waiting)
             assert all(segment.granted for segment in device.granted.values())
             assert all(self.transfers[number] is one for number, one in device.moving.items())
+            looked_at = Index()
             for session in device.sessions.values():
                 assert self.sessions.get(session.session) is session
                 assert session.device == name
+                looked_at.put(session)
+            assert device.index == looked_at
         for name, session in self.sessions.items():
             assert name == session.session
             assert session.target is None or session.target in self.devices
