@@ -138,8 +138,8 @@ class Session:
     def signal_phase(self, phase: str, expected_s: float | None = None) -> PhaseAnswered:
         """A hint that never changes a result: ``IO_WAIT`` (nothing to compute for about ``expected_s``
         seconds), ``SOON`` or ``COMPUTE``. The answer has ``answer`` (``accepted``, ``clipped``,
-        ``deferred`` or ``rejected``) and ``message``. Raises UserError for what is no phase or no
-        duration."""
+        ``deferred``, ``superseded`` or ``rejected``) and ``message``. Raises UserError for what is no phase
+        or no duration."""
         if phase not in PHASES:
             raise UserError(f"{phase!r} is not a phase.", f"Use one of {', '.join(PHASES)}.")
         if expected_s is not None and not 0 <= expected_s <= EXPECTED_S_MAX:

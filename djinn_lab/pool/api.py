@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from djinn_lab.pool.queue_api import add_queue_routes
 from djinn_lab.pool.registry import SessionView
 from djinn_lab.pool.sessions import SessionEndpoint
 from djinn_lab.pool.web import admin, answer, documented, reader, runner
-from djinn_lab.protocol.messages import SignalPhase
+from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.units import format_seconds
 
@@ -61,7 +62,7 @@ class PhaseSignal(msgspec.Struct, frozen=True):
 
 
 class PhaseAnswer(msgspec.Struct, frozen=True):
-    """``answer``: ``accepted``, ``clipped``, ``deferred`` or ``rejected``; ``message``: why."""
+    """``answer``: ``accepted``, ``clipped``, ``deferred``, ``superseded`` or ``rejected``, and why."""
 
     answer: str
     message: str
@@ -184,8 +185,15 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
                 {"Retry-After": str(math.ceil(wait_s))},
             )
         known.pace.take(message, now_s)
-        answered = driver.signal(known, message)
-        return answer(PhaseAnswer(answered.answer, answered.message))
+        answered: asyncio.Future[PhaseAnswered] = asyncio.get_running_loop().create_future()
+
+        def tell(said: PhaseAnswered) -> None:
+            if not answered.done():  # the client that asked may have gone
+                answered.set_result(said)
+
+        driver.signals.put(known, message, tell)
+        said = await answered
+        return answer(PhaseAnswer(said.answer, said.message))
 
     @app.delete("/v1/sessions/{session}", status_code=204, summary="Free all that a session holds")
     async def delete_session(session: str, user: Annotated[User, Depends(runner)]) -> None:

@@ -24,6 +24,7 @@ from djinn_lab.pool.ledger import Ledger
 from djinn_lab.pool.registry import Session
 from djinn_lab.pool.residence import RELEASE_JOB, Residence, Transfer
 from djinn_lab.pool.runs import Runs
+from djinn_lab.pool.signals import Signals
 from djinn_lab.protocol.messages import (
     ErrorInfo,
     FinishJob,
@@ -85,6 +86,7 @@ class Driver:
             self._run_whole,
         )
         self.intake = Intake(ledger, blobs, books, fleet, self._perform)
+        self.signals = Signals(ledger.clock.now_s, self._signal)
         self._commands: engine.InTurn[engine.Command] = engine.InTurn(self._perform_one)
         self._alarm = Alarm(self.ledger.clock.now_s, self.tick)
 
@@ -130,7 +132,7 @@ class Driver:
         """Somebody in charge changes what the queue goes by. Raises jobs.IllegalEvent for what cannot be."""
         self.tell(event)
 
-    def signal(self, session: Session, signal: SignalPhase) -> memory.AnswerPhase:
+    def _signal(self, session: Session, signal: SignalPhase) -> memory.AnswerPhase:
         now_s = self.ledger.clock.now_s()
         event = memory.PhaseSignalled(now_s, session.session, signal.phase[:40], signal.expected_s)
         answer, *others = self.ledger.handle(event)
@@ -144,6 +146,7 @@ class Driver:
 
     def detach(self, session: Session) -> None:
         """The client vanished; its values stay."""
+        self.signals.settle(session)
         now_s = self.ledger.clock.now_s()
         session.link = None
         session.last_seen = now_s
@@ -152,6 +155,7 @@ class Driver:
 
     def close(self, session: Session) -> None:
         """Free everything that the session holds."""
+        self.signals.close(session)
         now_s = self.ledger.clock.now_s()
         self.intake.unpin_query(session)
         self.tell(engine.SessionClosed(now_s, session.session))

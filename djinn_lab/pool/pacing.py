@@ -7,7 +7,9 @@ import asyncio
 from djinn_lab.protocol.messages import SignalPhase, SubmitSegment
 
 SIGNALS_PER_S = 200.0
-"""An agent sends a few a second. Each costs the pool some of its time, and a line of its journal."""
+"""That are read. An agent sends a few a second."""
+SIGNALS_HEARD_PER_S = 20.0
+"""That are events, with a line of the journal each. Of those that come faster only the last one is."""
 SUBMISSIONS_PER_S = 1000.0
 """Above what a cell after the other, of one op each, can reach."""
 BURST_S = 1.0
@@ -44,11 +46,18 @@ class Pace:
 
 
 class SessionPace:
-    """Signals and submissions of one session, each for itself; nothing else has a limit."""
+    """Signals and submissions of one session, each for itself; nothing else has a limit. ``heard``: signals
+    that are events."""
 
     def __init__(self) -> None:
         self.signals = Pace(SIGNALS_PER_S)
+        self.heard = Pace(SIGNALS_HEARD_PER_S)
         self.submissions = Pace(SUBMISSIONS_PER_S)
+
+    def hear(self, now_s: float) -> None:
+        """A signal is an event now; before its time, which costs it nothing, where a cell comes after it."""
+        if self.heard.wait_s(now_s) <= 0:
+            self.heard.take(now_s)
 
     def take(self, message: object, now_s: float) -> float:
         """Seconds to wait before the message is looked at."""

@@ -165,6 +165,8 @@ class SessionEndpoint:
                 raise RefusedByPool("message", refusal.message) from None
 
     async def _handle(self, session: Session, link: Link, message: object) -> None:
+        if not isinstance(message, protocol.SignalPhase):
+            self._driver.signals.settle(session)
         match message:
             case protocol.SubmitSegment():
                 submit = await link.received.complete(message)
@@ -184,9 +186,8 @@ class SessionEndpoint:
             case protocol.SignalPhase():
                 if message.expected_s is not None and not math.isfinite(message.expected_s):
                     raise Refused(f"expected_s is {message.expected_s}, which is no number of seconds.")
-                answer = self._driver.signal(session, message)
-                if link.protocol_version >= 3:
-                    session.send(protocol.PhaseAnswered(answer.answer, answer.message))
+                answers = link.protocol_version >= 3
+                self._driver.signals.put(session, message, link.send if answers else _say_nothing)
             case protocol.ReleaseValues():
                 self._driver.release(session, message.values)
             case protocol.Hello():
@@ -243,6 +244,10 @@ class SessionEndpoint:
         if job is not None and job.session == session.session:
             with contextlib.suppress(IllegalEvent):
                 self._driver.cancel(cancel.job, f"by {session.user}")
+
+
+def _say_nothing(_answer: protocol.PhaseAnswered) -> None:
+    """To a client that expects no answer."""
 
 
 def _spoken() -> str:

@@ -201,7 +201,8 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 class PhaseAnswered(msgspec.Struct, frozen=True, tag="phase"):
-    """``answer``: ``accepted``, ``clipped``, ``deferred`` or ``rejected``; ``message`` says why."""
+    """``answer``: ``accepted``, ``clipped``, ``deferred``, ``superseded`` or ``rejected``; ``message`` says
+    why."""
 
     answer: str
     message: str

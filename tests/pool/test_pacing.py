@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
-from pool_kit import Client, http, running_pool
+from pool_kit import Client, act, http, rest, running_pool
 
-from djinn_lab.pool.pacing import BURST_S, SIGNALS_PER_S, Pace
-from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
+from djinn_lab.pool.database.tables import journal
+from djinn_lab.pool.pacing import BURST_S, SIGNALS_HEARD_PER_S, SIGNALS_PER_S, Pace
+from djinn_lab.protocol.messages import PhaseAnswered, SegmentResult, SignalPhase
 
 FLOOD = 2000
 RATE = 10.0
@@ -47,7 +50,8 @@ def test_a_flood_of_signals_waits_for_itself_and_others_go_on(tmp_path: Path) ->
         assert all(isinstance(answer, PhaseAnswered) for answer in answers)
         path = f"/v1/sessions/{flood.session}/phase"
         with http(info) as client:
-            refused = client.post(path, json={"phase": "IO_WAIT", "expected_s": 1.0})
+            posted = (client.post(path, json={"phase": "IO_WAIT", "expected_s": 1.0}) for _ in range(FLOOD))
+            refused = next(answer for answer in posted if answer.status_code != 200)
             assert refused.status_code == 429
             assert "signals too often" in refused.json()["detail"]
             assert int(refused.headers["Retry-After"]) >= 1
@@ -56,3 +60,39 @@ def test_a_flood_of_signals_waits_for_itself_and_others_go_on(tmp_path: Path) ->
         with Client(info, session=flood.session) as again:
             assert again.welcome.resumed
     assert FLOOD > 2 * SIGNALS_PER_S * BURST_S
+
+
+@pytest.mark.processes
+def test_of_signals_at_once_the_last_counts_and_comes_before_the_next_cell(tmp_path: Path) -> None:
+    count, answers = 300, list[PhaseAnswered]()
+    with running_pool(tmp_path) as info, Client(info) as agent, Client(info) as other:
+        began_s = time.monotonic()
+        for number in range(count):
+            agent.send(SignalPhase("IO_WAIT" if number % 2 else "COMPUTE", 1.0))
+        agent.send(SignalPhase("IO_WAIT", 77.0))
+        cell = agent.submit(act(""))
+        assert other.run(act("")).outcome == "done"
+        while not isinstance(message := agent.receive(), SegmentResult):
+            if isinstance(message, PhaseAnswered):
+                answers.append(message)
+        seconds = time.monotonic() - began_s
+        assert message.outcome == "done"
+        assert agent.signal("COMPUTE").answer in ("accepted", "deferred")
+        rest(info).status()
+    assert len(answers) == count + 1
+    assert {answer.answer for answer in answers} == {"accepted", "superseded"}
+    assert answers[-1].answer == "accepted"
+    lines = _lines_about(tmp_path, agent.session)
+    arrived = next(number for number, (_, event) in enumerate(lines) if cell in event)
+    signals = [event for kind, event in lines[:arrived] if kind == "PhaseSignalled"]
+    assert '"expected_s":77.0' in signals[-1]
+    assert len(signals) <= SIGNALS_HEARD_PER_S * (BURST_S + seconds) + 2
+
+
+def _lines_about(directory: Path, session: str) -> list[tuple[str, str]]:
+    """Of the journal: the kind of event, and the event."""
+    engine = sa.create_engine(f"sqlite:///{directory / 'pool.sqlite3'}")
+    with engine.connect() as connection:
+        rows = connection.execute(sa.select(journal.c.event, journal.c.detail).order_by(journal.c.seq)).all()
+    engine.dispose()
+    return [(kind, body) for kind, body in rows if session in body]
