@@ -130,7 +130,9 @@ class ManySessions:
                 proxy=None,
             )
             version = messages.PROTOCOL_VERSION
-            hello = messages.Hello(version, "benchmark", "", "another host", f"session {number}")
+            hello = messages.Hello(
+                version, "benchmark", "", "another host", f"session {number}", news_only=True
+            )
             await socket.send(messages.encode(hello))
             welcome = _decoded(await socket.recv())
             assert isinstance(welcome, messages.Welcome), welcome

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import msgspec
 
@@ -26,11 +26,14 @@ class Place(msgspec.Struct, frozen=True):
     previous: Job | None
 
 
-def places_in(line: Sequence[Job], running: Job | None) -> Iterator[tuple[Job, Place]]:
-    """The place of every job in one device's line."""
+def places_in(
+    line: Sequence[Job], running: Job | None, of: Container[str] | None = None
+) -> Iterator[tuple[Job, Place]]:
+    """The place of every job in one device's line; ``of``: only those of these jobs."""
     previous = None
     for position, job in enumerate(line, 1):
-        yield job, Place(position, running, previous)
+        if of is None or job.job in of:
+            yield job, Place(position, running, previous)
         previous = job
 
 

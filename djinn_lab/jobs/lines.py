@@ -29,11 +29,13 @@ class Lines:
     def __init__(self, tables: Tables, contest: Contest) -> None:
         self._tables = tables
         self._contest = contest
+        self._near: list[Job] = []
+        self._rest: Iterator[Job] | None = None
         self._first: list[Job] | None = None
 
     def changed(self) -> None:
         """An event was applied: what was found before is out of date."""
-        self._first = None
+        self._near, self._rest, self._first = [], None, None
 
     def order(self) -> Iterator[Job]:
         """Everybody who contends for a device."""
@@ -43,6 +45,14 @@ class Lines:
             for equal in self._in_turn(index.ranks[rank]):
                 for _, name in heapq.merge(*(entries for bucket in equal for entries in _entries(bucket))):
                     yield self._tables.jobs[name]
+
+    def _nearest(self) -> Iterator[Job]:
+        """The first PLACES_MAX who contend. Found once for an event, and no further than is looked."""
+        rest = self._rest = self._rest or islice(self.order(), PLACES_MAX)
+        yield from self._near
+        for job in rest:
+            self._near.append(job)
+            yield job
 
     def _in_turn(self, buckets: Mapping[str, Bucket]) -> Iterator[list[Bucket]]:
         """Those of accounts of equal rank together, the first that are due first; lazily."""
@@ -105,7 +115,7 @@ class Lines:
             _add(found, tables.jobs[name])
         behind: dict[str, list[str]] = {name: [] for name in tables.devices}
         short = set(tables.load)  # a session of each that contends there is counted
-        for job in islice(self.order(), PLACES_MAX):
+        for job in self._nearest():
             if job.job in chosen or job.held_on is None:
                 continue
             _add(behind if kept_back.why(job) else found, job)
@@ -119,7 +129,7 @@ class Lines:
     def _first_by_standing(self) -> list[Job]:
         """Those who contend and come first. Found once for an event."""
         if self._first is None:
-            near, chosen = {job.job: job for job in islice(self.order(), PLACES_MAX)}, self._chosen()
+            near, chosen = {job.job: job for job in self._nearest()}, self._chosen()
             for name in chosen:
                 near.setdefault(name, self._tables.jobs[name])
             self._first = self._by_standing(near.values(), chosen)

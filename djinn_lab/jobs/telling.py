@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from djinn_lab.jobs import dependencies
 from djinn_lab.jobs.commands import LineOrdered, Notify
@@ -45,8 +45,14 @@ class Teller:
 
     def first_places(self) -> dict[str, Place]:
         """Of everybody in line; where too many are, of the first of them."""
+        return dict(self._first_places())
+
+    def _first_places(self, of: Container[str] | None = None) -> Iterator[tuple[str, Place]]:
+        """``of``: only those of these jobs."""
         lines = (self._lines.first_of_each() if self._lines.long else self._lines.all()).items()
-        return {job.job: place for device, line in lines for job, place in self._places(device, line)}
+        for device, line in lines:
+            for job, place in self._places(device, line, of):
+                yield job.job, place
 
     def explain(self, job: Job, place: Place | None, kept_back: KeptBack | None = None) -> str:
         """``kept_back``: of this moment, of who asks about many."""
@@ -98,7 +104,7 @@ class Teller:
         touched = [job for name in tables.touched if (job := tables.jobs.get(name))]
         asked = short or any(job.state in IN_LINE for job in touched)
         asked = asked and any(map(tables.of_state.__getitem__, IN_LINE))
-        places = self.first_places() if asked else {}
+        places = dict(self._first_places(None if short else tables.touched)) if asked else {}
         kept_back = self._lines.kept_back() if places else None
         for name in dict.fromkeys([*tables.touched, *(places if short else ())]):
             job = tables.find(name)
@@ -136,6 +142,8 @@ class Teller:
         for name in jobs:
             self._stories.pop(name, None)
 
-    def _places(self, device: str, line: list[Job]) -> Iterator[tuple[Job, Place]]:
+    def _places(
+        self, device: str, line: list[Job], of: Container[str] | None = None
+    ) -> Iterator[tuple[Job, Place]]:
         running = self._tables.devices[device].running
-        return places_in(line, self._tables.jobs[running] if running else None)
+        return places_in(line, self._tables.jobs[running] if running else None, of)

@@ -25,7 +25,8 @@ def take(tables: Tables, event: MemoryReported) -> list[Device]:
     device.shared_bytes = event.shared_bytes
     device.host_used_bytes, device.disk_used_bytes = event.host_bytes, event.disk_bytes
     concerned = [device]
-    for name in sorted(_take_parts(event, device)):
+    changed = _take_parts(event, device)
+    for name in sorted(changed):
         session = device.sessions.get(name)
         if session is not None:
             tables.sync(session, device)
@@ -33,7 +34,11 @@ def take(tables: Tables, event: MemoryReported) -> list[Device]:
             concerned += [arrived] if arrived is not None else []
     if event.job is not None:
         _end_segment(tables, event.job, device)
-    strays = device.session_bytes.keys() - tables.sessions.keys()
+    strays = {
+        name
+        for name in changed | event.session_bytes.keys()
+        if name in device.session_bytes and name not in tables.sessions
+    }
     tables.out += [FreeSession(name, device.device) for name in sorted(strays)]
     return concerned
 

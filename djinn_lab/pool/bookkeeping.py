@@ -302,7 +302,7 @@ def _use(
     would have needed at least."""
     own_bytes = 0
     if report is not None:
-        others = sum(held for name, held in report.session_bytes.items() if name != record.session)
+        others = sum(report.session_bytes.values()) - report.session_bytes.get(record.session, 0)
         own_bytes = max(0, report.peak_bytes - others)
     if error is not None and error.type_name == DeviceMemoryError.__name__:
         own_bytes = max(own_bytes, flight.need_bytes)

@@ -61,8 +61,11 @@ class Link:
                 self.received.saw_state(message.rng_state)
             if self._news_only:
                 self._drop_updates(message.job)
-        if isinstance(message, JobUpdate) and len(self._outgoing) > UPDATES_QUEUED_MAX:
-            return
+        if isinstance(message, JobUpdate):
+            if self._news_only:
+                self._drop_updates(message.job)
+            if len(self._outgoing) > UPDATES_QUEUED_MAX:
+                return
         self._outgoing.append(Outgoing(message, after))
         self._news.set()
 

@@ -32,7 +32,8 @@ INLINE_BYTES_MAX = 64 * 2**10
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """``session``: an id to re-attach to, else None. ``host``: :func:`djinn_lab.protocol.host.host_id`.
-    ``news_only``: no :class:`JobUpdate` is wanted that would come right before a result of its job."""
+    ``news_only``: no :class:`JobUpdate` is wanted that would come right before another one, or a result, of
+    its job."""
 
     protocol_version: int
     client_version: str
