@@ -272,7 +272,16 @@ class Engine:
         )
         self._remember(added)
         link = event.link_bytes_per_s or 0.0
-        self._tell(jobs.DeviceAdded(event.at_s, event.device, event.memory_bytes, link, event.numa_node))
+        self._tell(
+            jobs.DeviceAdded(
+                at_s=event.at_s,
+                device=event.device,
+                memory_bytes=event.memory_bytes,
+                link_bytes_per_s=link,
+                numa_node=event.numa_node,
+                slots=event.slots,
+            )
+        )
 
     def _ask_room(self, event: RoomAsked) -> None:
         """Session memory keeps a room as it keeps a session."""

@@ -87,6 +87,10 @@ def _check_terms(tables: Tables, event: SegmentSubmitted) -> None:
             f"ask for --gang {event.terms.gang}:{has} or less",
             "client",
         )
+    if event.terms.gang > 1 and any(device.slots > 1 for device in tables.devices.values()):
+        raise IllegalEvent(
+            "a gang needs devices of its own, and those of this pool run several cells", "client"
+        )
     dependencies.check(tables, event)
 
 

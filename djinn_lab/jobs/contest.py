@@ -120,7 +120,7 @@ class Contest:
         price_per_kwh = self.policy.energy_price_per_kwh
         for name, device in self.tables.devices.items():
             facts = (
-                *(device.numa_node, device.given_labels, device.taints, device.cordoned),
+                *(device.slots, device.numa_node, device.given_labels, device.taints, device.cordoned),
                 *(device.alive, device.price, device.watts, price_per_kwh),
             )
             if self.followed.get(name) == facts:
@@ -128,6 +128,7 @@ class Contest:
             self.followed[name] = facts
             node = Node(
                 name,
+                devices=device.slots,
                 labels=device.labels,
                 taints=device.taints,
                 cordoned=device.cordoned,
@@ -173,7 +174,8 @@ class Contest:
         devices = self.tables.devices.values()
         memory_bytes = float(sum(device.memory_bytes for device in devices))
         link_bytes_per_s = sum(device.link_bytes_per_s for device in devices)
-        self.shares.set_capacity(Capacity(float(len(devices)), memory_bytes, link_bytes_per_s))
+        slots = float(sum(device.slots for device in devices))
+        self.shares.set_capacity(Capacity(slots, memory_bytes, link_bytes_per_s))
 
     def _stopped(self, job: Job, at_s: float) -> None:
         """Off its device. What it used replaces what it was charged."""
@@ -381,7 +383,7 @@ class Contest:
         assert job.held_on is not None
         members = tuple(node for node in chosen if node != job.held_on)
         for device in (job.held_on, *members):
-            self.tables.devices[device].running = job.job
+            self.tables.devices[device].running.append(job.job)
         first_at_s = job.started_at_s if job.started_at_s is not None else at_s
         started = replace(
             job,

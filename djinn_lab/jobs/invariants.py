@@ -12,12 +12,13 @@ from djinn_lab.jobs.targets import suits
 
 
 def check_queue(tables: Tables) -> None:
-    running = {name: device.running for name, device in tables.devices.items() if device.running is not None}
+    running = [(name, job) for name, device in tables.devices.items() for job in device.running]
     alive = {name: device.alive for name, device in tables.devices.items()}
     open_devices = {name for name, device in tables.devices.items() if device.alive and not device.cordoned}
     bound, jobs, finished = tables.bound, tables.jobs, tables.finished
     check_indexes(tables)
-    for device, name in running.items():
+    assert all(device.idle_slots >= 0 for device in tables.devices.values()), "more run than there are slots"
+    for device, name in running:
         assert alive[device], f"{device} runs {name} and is not up"
         assert jobs[name].state is JobState.RUNNING, f"{device} runs {name}, which is {jobs[name].state}"
         assert device in jobs[name].holds, f"{device} runs {name}, which is on {jobs[name].holds}"
@@ -31,10 +32,10 @@ def check_queue(tables: Tables) -> None:
         if job.state is JobState.RUNNING:
             assert job.holds, f"{job.job} is RUNNING on no device"
             assert len(set(job.holds)) == len(job.holds), f"{job.job} holds a device twice: {job.holds}"
-            held = {device for device, name in running.items() if name == job.job}
+            held = {device for device, name in running if name == job.job}
             assert held == set(job.holds), f"{job.job} runs on {sorted(held)} and holds {job.holds}"
         if job.state in IN_LINE:
-            idle = job.held_on in open_devices and job.held_on not in running
+            idle = job.held_on in open_devices and tables.devices[job.held_on].idle_slots > 0
             next_of_session = tables.first_of_session(job.session) == job
             free = idle and next_of_session and job.memory in ("free", "granted") and job.gang_min == 1
             assert not free, f"{job.job} is queued for an idle {job.held_on}"

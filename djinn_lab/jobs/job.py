@@ -113,8 +113,8 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class DeviceView(msgspec.Struct, frozen=True):
-    """``line``: jobs queued for it, first to run first. ``sessions``: those bound to it. ``own_labels``: of
-    all ``labels``, those that nobody gave it."""
+    """``running``: the first of the jobs that it runs. ``line``: jobs queued for it, first to run first.
+    ``sessions``: those bound to it. ``own_labels``: of all ``labels``, those that nobody gave it."""
 
     device: str
     alive: bool

@@ -122,7 +122,7 @@ def leave_gang(tables: Tables, event: MemberLeft) -> None:
 
 
 def _without(tables: Tables, job: Job, device: str) -> None:
-    tables.devices[device].running = None
+    tables.devices[device].running.remove(job.job)
     tables.put(replace(job, members=tuple(name for name in job.members if name != device)))
 
 
@@ -210,7 +210,7 @@ def cordon(tables: Tables, device: str) -> None:
 def _stopped(tables: Tables, job: Job, at_s: float, ops_done: int) -> Job:
     """Off its device, with the run time it had."""
     for device in job.holds:
-        tables.devices[device].running = None
+        tables.devices[device].running.remove(job.job)
     assert job.running_since_s is not None
     return replace(
         job,
@@ -280,7 +280,7 @@ def lose_device(tables: Tables, device: str, at_s: float, message: str) -> None:
     """What ran there is lost, but for a gang that runs on elsewhere; what waited there asks again where it is
     bound next."""
     waiting = tables.of_device(device)
-    running, tables.devices[device].running = tables.devices[device].running, None
+    running = [tables.jobs[name] for name in tables.devices[device].running]
     tables.devices[device].alive = False
     for session in [session for session, bound in tables.bound.items() if bound == device]:
         tables.unbind(session)
@@ -288,13 +288,13 @@ def lose_device(tables: Tables, device: str, at_s: float, message: str) -> None:
         memory: MemoryNeed = "free" if job.memory == "free" else "ask"
         unbound = replace(moved(job, Move.UNBIND), held_on=None, memory=memory, memory_reason="")
         tables.put(replace(unbound, settled=False))
-    if running is not None and device in tables.jobs[running].members:
-        _without(tables, tables.jobs[running], device)
-    elif running is not None:
-        job = tables.jobs[running]
+    for job in running:
+        if device in job.members:
+            _without(tables, job, device)
+            continue
         outcome = "cancelled" if job.cancelling else "lost"
         why = job.message if job.cancelling else message
-        tables.out.append(EndSegment(running, job.segment, outcome, job.ops_done, device, why))
+        tables.out.append(EndSegment(job.job, job.segment, outcome, job.ops_done, device, why))
         tables.settle(
             _stopped(tables, job, at_s, job.ops_done),
             "cancelled" if job.cancelling else "failed",

@@ -20,13 +20,14 @@ there, and room comes with its turn. ``granted``: may run on the device that its
 class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
     """A worker became ready, for the first time or again. ``memory_bytes`` and ``link_bytes_per_s``: what it
     offers, for shares of it; 0: not shared by. ``numa_node``: where the device is, None where nobody
-    knows."""
+    knows. ``slots``: jobs that it runs at once."""
 
     at_s: float
     device: str
     memory_bytes: int = 0
     link_bytes_per_s: float = 0.0
     numa_node: int | None = None
+    slots: int = 1
 
 
 class DeviceLost(msgspec.Struct, frozen=True, tag=True):

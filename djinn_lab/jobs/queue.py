@@ -134,7 +134,7 @@ class JobQueue:
 
     def busy_devices(self) -> set[str]:
         """Those that run something."""
-        return {name for name, device in self._tables.devices.items() if device.running is not None}
+        return {name for name, device in self._tables.devices.items() if device.running}
 
     def running_jobs(self) -> tuple[Job, ...]:
         """In the order in which they came."""
@@ -263,7 +263,7 @@ class JobQueue:
                 device=name,
                 alive=device.alive,
                 cordoned=device.cordoned,
-                running=device.running,
+                running=device.running[0] if device.running else None,
                 line=tuple(job.job for job in lines.get(name, ())),
                 sessions=tuple(sorted(sessions[name])),
                 labels=tuple(sorted(device.labels)),
@@ -393,7 +393,7 @@ class JobQueue:
         known = self._tables.devices.setdefault(event.device, Device(event.device, alive=False))
         if known.alive:
             raise IllegalEvent(f"{event.device} is already up", "pool")
-        known.alive = True
+        known.alive, known.slots = True, event.slots
         known.memory_bytes, known.link_bytes_per_s = event.memory_bytes, event.link_bytes_per_s
         known.numa_node = event.numa_node
 
@@ -432,6 +432,7 @@ class JobQueue:
         known.cordoned = event.cordoned
         if event.cordoned:
             lifecycle.cordon(self._tables, event.device)
-        if event.cordoned and event.drain and known.running is not None:
-            running = self._tables.jobs[known.running]
-            lifecycle.ask_to_move_aside(self._tables, running, f"{event.device} is drained")
+        if event.cordoned and event.drain:
+            for name in known.running:
+                running = self._tables.jobs[name]
+                lifecycle.ask_to_move_aside(self._tables, running, f"{event.device} is drained")

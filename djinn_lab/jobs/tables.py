@@ -24,15 +24,16 @@ OUTCOME_MOVES = {"done": Move.FINISH, "failed": Move.FAIL, "cancelled": Move.CAN
 
 @dataclass(slots=True)
 class Device:
-    """``alive``: its worker is up. ``cordoned``: nothing new starts. ``running``: the job that it runs.
-    ``numa_node``: where it is, None where nobody knows. ``taints``: only for those that tolerate all of them.
-    ``price``: of a device-hour, in any currency; ``watts``: what it draws when busy, as operators say, None
-    where nobody said."""
+    """``alive``: its worker is up. ``cordoned``: nothing new starts. ``running``: the jobs that it runs, at
+    most ``slots`` of them, the first first. ``numa_node``: where it is, None where nobody knows. ``taints``:
+    only for those that tolerate all of them. ``price``: of a device-hour, in any currency; ``watts``: what it
+    draws when busy, as operators say, None where nobody said."""
 
     device: str
     alive: bool = True
     cordoned: bool = False
-    running: str | None = None
+    slots: int = 1
+    running: list[str] = field(default_factory=list)
     memory_bytes: int = 0
     link_bytes_per_s: float = 0.0
     numa_node: int | None = None
@@ -40,6 +41,10 @@ class Device:
     taints: frozenset[str] = frozenset()
     price: float = 0.0
     watts: float | None = None
+
+    @property
+    def idle_slots(self) -> int:
+        return self.slots - len(self.running)
 
     def hour_price(self, energy_price_per_kwh: float) -> float:
         """Of a device-hour, its energy included where that is known."""

@@ -146,4 +146,4 @@ class Teller:
         self, device: str, line: list[Job], of: Container[str] | None = None
     ) -> Iterator[tuple[Job, Place]]:
         running = self._tables.devices[device].running
-        return places_in(line, self._tables.jobs[running] if running else None, of)
+        return places_in(line, self._tables.jobs[running[0]] if running else None, of)

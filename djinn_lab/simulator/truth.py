@@ -148,12 +148,14 @@ class _Moment:
         return sum(start is not None and start.from_s < mine.from_s for start in starts)
 
     def _closed_before_start(self) -> bool | None:
-        """A session was closed before it started, or it started elsewhere, or not for long."""
+        """A session was closed before it started, or found room on another device: its own session, or one
+        that left its device. Or it did not start for long."""
         start = self._start()
         if start is not None and start.device != self._device:
             return True
         until_s = self._pool.now_s if start is None else start.from_s
-        if any(self._now_s <= at_s <= until_s for at_s in self._pool.closed_s):
+        left_s = self._pool.left_s[self._device or ""]
+        if any(self._now_s <= at_s <= until_s for at_s in (*self._pool.closed_s, *left_s)):
             return True
         return (until_s - self._now_s > LATER_S) if start is not None else self._unless_short()
 
@@ -173,7 +175,7 @@ class _Moment:
     # -- what is claimed -----------------------------------------------------------------------------------
 
     def of_memory(self, reason: str) -> Iterator[Claim]:
-        running = frozenset(job for job, _ in self._pool.runs.values())
+        running = frozenset(self._pool.runs)
         told: list[tuple[str, str, Check]] = [
             ("waits for a session to close", "waits for one to close", self._closed_before_start),
             (

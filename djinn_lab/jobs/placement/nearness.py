@@ -15,7 +15,7 @@ class Labelled(Protocol):
     """A device as :class:`djinn_lab.jobs.tables.Device` has it."""
 
     device: str
-    running: str | None
+    running: list[str]
 
     @property
     def labels(self) -> frozenset[str]: ...
@@ -90,5 +90,5 @@ def company(members: int, devices: Sequence[Labelled]) -> Mapping[str, int]:
     numa = {device.device: numa_of(device.labels) for device in devices}
     if len(set(numa.values()) - {None}) < 2:
         return {}
-    free = Counter(numa[device.device] for device in devices if device.running is None)
+    free = Counter(numa[device.device] for device in devices if not device.running)
     return {name: min(members, free[node]) if node else 0 for name, node in numa.items()}

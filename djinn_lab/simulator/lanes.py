@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from djinn_lab.simulator.events import Clock
+from djinn_lab.simulator.clock import Clock
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from itertools import count
 
@@ -17,16 +18,18 @@ class Clock:
         self._due: list[tuple[float, int, Happen]] = []
         self._numbers = count()
 
+    @property
+    def next_s(self) -> float:
+        """When the next thing happens; infinite where nothing is left."""
+        return self._due[0][0] if self._due else math.inf
+
     def at(self, when_s: float, happen: Happen) -> None:
         heapq.heappush(self._due, (max(when_s, self.now_s), next(self._numbers), happen))
 
     def after(self, seconds: float, happen: Happen) -> None:
         self.at(self.now_s + seconds, happen)
 
-    def step(self) -> bool:
-        """Let the next thing happen; False when nothing is left."""
-        if not self._due:
-            return False
+    def step(self) -> None:
+        """Let the next thing happen."""
         self.now_s, _, happen = heapq.heappop(self._due)
         happen()
-        return True

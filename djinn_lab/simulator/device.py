@@ -1,0 +1,278 @@
+"""A simulated worker's memory: obeys session memory's commands in simulated time, with true limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from djinn_lab.memory import (
+    DemoteSession,
+    DropParked,
+    EvictSession,
+    ExpediteTransfer,
+    ForgetStored,
+    FreeSession,
+    MemoryReported,
+    RestoreSession,
+    StoreSession,
+    TransferCommand,
+    TransferDone,
+    TransferFailed,
+    TransferKind,
+)
+from djinn_lab.simulator.clock import Clock
+from djinn_lab.simulator.lanes import Copy, Lane
+
+PIECE_BYTES = 2**21
+"""Hashes are over pieces of this size."""
+
+Order = TransferCommand | ExpediteTransfer | FreeSession | DropParked
+Said = MemoryReported | TransferDone | TransferFailed
+
+
+class Hardware(msgspec.Struct, frozen=True, kw_only=True):
+    """``memory_bytes``: for sessions, without weights. Copies take ``copy_latency_s`` and then
+    ``link_bytes_per_s``, to and from the disk ``disk_bytes_per_s``. ``bookkeeping_s``: dropping a copy.
+    ``slots``: cells that run at once."""
+
+    memory_bytes: int
+    host_bytes: int
+    disk_bytes: int
+    link_bytes_per_s: float
+    disk_bytes_per_s: float
+    copy_latency_s: float
+    bookkeeping_s: float
+    slots: int
+
+
+@dataclass(slots=True)
+class Held:
+    """Bytes of one session in each place; those on the host and the disk are valid copies."""
+
+    device: int = 0
+    host: int = 0
+    disk: int = 0
+
+
+@dataclass(slots=True)
+class Moving:
+    """A transfer under way. ``nbytes``: that are kept for it in ``tier``; ``foreign``: another process parked
+    the state."""
+
+    command: TransferCommand
+    kind: TransferKind
+    tier: str = ""
+    nbytes: int = 0
+    foreign: bool = False
+
+
+class SimulatedDevice:
+    """``say`` takes its events. ``others``: devices of the host, itself among them, by name."""
+
+    def __init__(
+        self,
+        name: str,
+        hardware: Hardware,
+        clock: Clock,
+        say: Callable[[Said], None],
+        others: Mapping[str, SimulatedDevice],
+    ) -> None:
+        self.name = name
+        self.hardware = hardware
+        self.held: dict[str, Held] = {}
+        self.used = {"device": 0, "host": 0, "disk": 0}
+        self.highest_bytes = 0
+        self._clock = clock
+        self._say = say
+        self._others = others
+        self._lanes = {kind: Lane(clock) for kind in ("store", "restore", "demote")}
+        self._moving: dict[int, Moving] = {}
+        self._limits = {
+            "device": hardware.memory_bytes,
+            "host": hardware.host_bytes,
+            "disk": hardware.disk_bytes,
+        }
+
+    # -- cells ---------------------------------------------------------------------------------------------
+
+    def bytes_of(self, session: str) -> int:
+        """On the device."""
+        held = self.held.get(session)
+        return held.device if held is not None else 0
+
+    def grow(self, session: str, nbytes: int) -> bool:
+        """False, and nothing is changed: there is no room."""
+        if self.used["device"] + nbytes > self.hardware.memory_bytes:
+            return False
+        held = self.held.setdefault(session, Held())
+        self._set(held, "device", held.device + nbytes)
+        return True
+
+    def rewrite(self, session: str) -> None:
+        """What was stored of it is stored no more."""
+        held = self.held.setdefault(session, Held())
+        self._set(held, "host", 0)
+        self._set(held, "disk", 0)
+
+    def report(self, job: str | None = None) -> None:
+        here = {name: held for name, held in self.held.items() if held.device}
+        self._say(
+            MemoryReported(
+                self._clock.now_s,
+                self.name,
+                self.used["device"],
+                self.highest_bytes,
+                {name: held.device for name, held in here.items()},
+                kv_bytes={name: held.device for name, held in here.items()},
+                unstored_bytes={
+                    name: held.device - held.host for name, held in here.items() if held.device > held.host
+                },
+                host_bytes=self.used["host"],
+                disk_bytes=self.used["disk"],
+                job=job,
+            )
+        )
+
+    def die(self) -> None:
+        """The process ends. What it parked outlives it."""
+        for moving in self._moving.values():
+            held = self.held[moving.command.session]
+            if moving.tier in ("host", "disk"):
+                self._set(held, moving.tier, max(0, getattr(held, moving.tier) - moving.nbytes))
+        self._moving.clear()
+        self._lanes = {kind: Lane(self._clock) for kind in self._lanes}
+        for held in self.held.values():
+            self._set(held, "device", 0)
+
+    # -- moving --------------------------------------------------------------------------------------------
+
+    def obey(self, order: Order) -> None:
+        match order:
+            case StoreSession() | RestoreSession() | DemoteSession():
+                self._copy(order)
+            case EvictSession() | ForgetStored():
+                kind: TransferKind = "evict" if isinstance(order, EvictSession) else "forget"
+                self._moving[order.transfer] = Moving(order, kind)
+                self._clock.after(self.hardware.bookkeeping_s, lambda: self._drop(order))
+            case ExpediteTransfer():
+                for lane in self._lanes.values():
+                    lane.expedite(order.transfer)
+            case FreeSession():
+                self._free(order.session)
+            case DropParked():
+                self.rewrite(order.session)
+
+    def _free(self, session: str) -> None:
+        for number in [number for number, one in self._moving.items() if one.command.session == session]:
+            del self._moving[number]
+            for lane in self._lanes.values():
+                lane.remove(number)
+        held = self.held.pop(session, None)
+        if held is not None:
+            for tier in self.used:
+                self._set(held, tier, 0)
+        self.report()
+
+    def _copy(self, command: StoreSession | RestoreSession | DemoteSession) -> None:
+        hardware, held = self.hardware, self.held.setdefault(command.session, Held())
+        rate, foreign = hardware.link_bytes_per_s, False
+        kind: TransferKind = "store"
+        match command:
+            case StoreSession():
+                tier, nbytes = "host", held.device - held.host
+            case DemoteSession():
+                kind, tier, nbytes, rate = "demote", "disk", held.host, hardware.disk_bytes_per_s
+            case RestoreSession():
+                source = held if held.host or held.disk else self._parked_elsewhere(command.session)
+                kind, tier, foreign = "restore", "device", source is not held
+                nbytes = source.host or source.disk
+                rate = rate if source.host else min(rate, hardware.disk_bytes_per_s)
+        moving = self._moving[command.transfer] = Moving(command, kind, tier, nbytes, foreign)
+        if self.used[tier] + nbytes > self._limits[tier]:
+            moving.nbytes = 0
+            self._clock.after(0.0, lambda: self._refuse(moving))
+            return
+        self._set(held, tier, getattr(held, tier) + nbytes)
+        copy = Copy(
+            command.transfer,
+            hardware.copy_latency_s + nbytes / rate,
+            lambda took_s, queued_s: self._copied(moving, took_s, queued_s),
+            self._clock.now_s,
+            expedited=not isinstance(command, DemoteSession) and command.expedited,
+        )
+        self._lanes[kind].add(copy)
+
+    def _parked_elsewhere(self, session: str) -> Held:
+        """By the process of another device."""
+        parked = (device.held[session] for device in self._others.values() if session in device.held)
+        return next(held for held in parked if held.host or held.disk)
+
+    def _over(self, command: TransferCommand) -> Moving | None:
+        """None for one that was given up meanwhile."""
+        return self._moving.pop(command.transfer, None)
+
+    def _refuse(self, moving: Moving) -> None:
+        command = moving.command
+        if self._over(command) is None:
+            return
+        reason = f"the {moving.tier} has no room"
+        self._say(
+            TransferFailed(
+                self._clock.now_s,
+                command.transfer,
+                command.session,
+                self.name,
+                moving.kind,
+                reason,
+                full=moving.tier,
+            )
+        )
+
+    def _copied(self, moving: Moving, took_s: float, queued_s: float) -> None:
+        command, kind, nbytes = moving.command, moving.kind, moving.nbytes
+        if self._over(command) is None:
+            return
+        held = self.held[command.session]
+        if kind == "demote":
+            self._set(held, "host", 0)
+        elif moving.foreign:  # the parked pieces belong to this process now
+            self._set(held, "host", nbytes)
+        elif kind == "restore" and held.disk:
+            self._set(held, "disk", 0)
+        checked = -(-nbytes // PIECE_BYTES) if kind == "restore" else 0
+        self.report()
+        self._say(
+            TransferDone(
+                self._clock.now_s,
+                command.transfer,
+                command.session,
+                self.name,
+                kind,
+                nbytes,
+                took_s,
+                queued_s,
+                checked,
+                whole=held.host >= held.device,
+            )
+        )
+
+    def _drop(self, command: EvictSession | ForgetStored) -> None:
+        moving = self._over(command)
+        if moving is None:
+            return
+        held = self.held[command.session]
+        if isinstance(command, EvictSession):
+            assert command.discard or held.host >= held.device, "an eviction of what is not stored"
+            self._set(held, "device", 0)
+        if isinstance(command, ForgetStored) or command.discard:
+            self._set(held, "host", 0)
+        self.report()
+        self._say(TransferDone(self._clock.now_s, command.transfer, command.session, self.name, moving.kind))
+
+    def _set(self, held: Held, tier: str, nbytes: int) -> None:
+        self.used[tier] += nbytes - getattr(held, tier)
+        setattr(held, tier, nbytes)
+        if tier == "device":
+            self.highest_bytes = max(self.highest_bytes, self.used["device"])
