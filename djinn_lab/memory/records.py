@@ -4,6 +4,7 @@ Only :mod:`djinn_lab.memory.accounts` and its parts change these; the rules read
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from djinn_lab.memory.expected_wake import Gap
@@ -276,6 +277,17 @@ class Device:
         """Somebody waits for room here."""
         unlined = self.index.unlined.values()
         return any(not segment.admission and segment.line_since_s is None for segment in unlined)
+
+    def waiting_since_s(self, early_s: float) -> float:
+        """Since when the first waits for room or a turn here; only whether before ``early_s``, where it
+        does. ``inf`` for nobody."""
+        first_s = math.inf
+        for segment in self.waiting:
+            if not segment.admission:
+                first_s = min(first_s, segment.since_s)
+                if first_s <= early_s:
+                    break
+        return first_s
 
     def add(self, session: Session) -> None:
         """The session is bound to this device."""

@@ -143,14 +143,19 @@ class Tables:
             if not device.contended:
                 continue
             due += [one.retry_s for one in device.index.paused.values()]
-            leased = [one for one in device.index.leased.values() if (one.leased_until_s or 0.0) > self.now_s]
-            if not leased:
+            leases = [
+                (one.leased_until_s, one.leased_until_s - one.idle_since_s)
+                for one in device.index.leased.values()
+                if one.leased_until_s is not None
+                and one.idle_since_s is not None
+                and one.leased_until_s > self.now_s
+            ]
+            if not leases:
                 continue
-            since_s = min(segment.since_s for segment in device.waiting if not segment.admission)
-            for session in leased:
-                if session.leased_until_s is not None and session.idle_since_s is not None:
-                    due.append(session.leased_until_s)
-                    due.append(since_s + session.leased_until_s - session.idle_since_s)
+            longest_s = max(lease_s for _, lease_s in leases)
+            since_s = device.waiting_since_s(self.now_s - longest_s)
+            for until_s, lease_s in leases:
+                due += (until_s, since_s + lease_s)
         return min((at_s for at_s in due if at_s > self.now_s), default=None)
 
     def validate(self) -> None:
