@@ -62,22 +62,23 @@ def _url(database: str) -> str:
 
 def _replay(pool: str, records: Iterator[Record]) -> None:
     from djinn_lab.engine import Engine, PoolOpened
-    from djinn_lab.journal import CORE, ReplayDiffers, replay
+    from djinn_lab.journal import CORE, ReplayDiffers, replay, version_of
+    from djinn_lab.journal.version import UNKNOWN, this_version
 
-    count, began_s = 0, perf_counter()
+    count, began_s, written_by = 0, perf_counter(), UNKNOWN
 
     def checked() -> Iterator[Record]:
+        nonlocal written_by
         for number, record in enumerate(records):
             if record.core != CORE:
-                raise UserError(
-                    f"Event {record.seq} of pool {pool} was written by an older version.",
-                    "Replay it with the version that wrote it.",
-                )
+                raise _of_another_version(pool, UNKNOWN, f"event {record.seq} is of {record.core}")
             if number == 0 and record.event != PoolOpened.__name__:
                 raise UserError(
                     f"The journal of pool {pool} begins with event {record.seq}: what was before is gone.",
                     "Replay a journal from the pool's start: the newest 200,000 events are kept.",
                 )
+            if number == 0:
+                written_by = version_of(record) or UNKNOWN
             yield record
 
     engine = Engine()
@@ -88,6 +89,8 @@ def _replay(pool: str, records: Iterator[Record]) -> None:
                 if count % SHOWN_EVERY == 0:
                     status.update(f"Replayed {count:,} events")
     except ReplayDiffers as difference:
+        if written_by != this_version():
+            raise _of_another_version(pool, written_by, f"{difference}") from None
         raise UserError(
             f"{difference}", f"The {count:,} events before it lead to what they led to."
         ) from None
@@ -96,3 +99,13 @@ def _replay(pool: str, records: Iterator[Record]) -> None:
     engine.validate()
     seconds = format_seconds(perf_counter() - began_s)
     print_line(f"{count:,} events of pool {pool} lead to the same commands as they did live ({seconds}).")
+
+
+def _of_another_version(pool: str, written_by: str, difference: str) -> UserError:
+    from djinn_lab.journal.version import this_version
+
+    return UserError(
+        f"The journal of pool {pool} was written by djinn-lab {written_by}, and only that version is sure to "
+        f"replay it: this is {this_version()}, which decides otherwise.",
+        f"Replay it with the version that wrote it. What differs first: {difference}",
+    )

@@ -14,12 +14,14 @@ from djinn_lab.jobs.fairness import ShareState
 
 class PoolOpened(msgspec.Struct, frozen=True, tag=True):
     """The first event of an engine's life: by which policies it decides, and what accounts have used and may
-    use."""
+    use. ``version``: of the program that runs the pool, for those who replay its journal; empty for
+    unknown."""
 
     at_s: float
     queue_policy: str | QueuePolicy
     shares: ShareState
     memory_policy: memory.MemoryPolicy
+    version: str = ""
 
 
 class SegmentArrived(msgspec.Struct, frozen=True, tag=True):

@@ -13,7 +13,7 @@ import msgspec
 from blake3 import blake3
 
 from djinn_lab import jobs, memory
-from djinn_lab.engine import Command, Engine, Event
+from djinn_lab.engine import Command, Engine, Event, PoolOpened
 
 CORE = "engine"
 
@@ -56,6 +56,15 @@ def record(seq: int, pool: str, event: Event, commands: Sequence[Command]) -> Re
     """The journal's line for one handled event."""
     detail = msgspec.json.encode(event).decode()
     return Record(seq, pool, event.at_s, CORE, type(event).__name__, detail, digest(commands))
+
+
+def version_of(record: Record) -> str:
+    """Which version wrote the journal that this is the first record of; empty where it does not say."""
+    try:
+        event = _decode(record.detail)
+    except msgspec.ValidationError:
+        return ""
+    return event.version if isinstance(event, PoolOpened) else ""
 
 
 def digest(commands: Sequence[Command]) -> str:

@@ -8,6 +8,7 @@ from djinn_lab.engine import PoolOpened
 from djinn_lab.jobs.decision import OURS, QueuePolicy
 from djinn_lab.jobs.resources import ResourceHistory
 from djinn_lab.jobs.start_forecasts import StartForecasts
+from djinn_lab.journal.version import this_version
 from djinn_lab.memory import POLICIES, MemoryPolicy
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs import BlobStore
@@ -57,7 +58,7 @@ def assemble(
     metrics = Metrics()
     fleet = Fleet(plans, measurements)
     ledger = Ledger(pool, clock, store.journal, last_seq)
-    ledger.handle(PoolOpened(started_at, queue_policy, shares, policy))
+    ledger.handle(PoolOpened(started_at, queue_policy, shares, policy, this_version()))
     books = Bookkeeper(ledger, blobs, store, SessionRegistry(), metrics.observe_segment)
     books.remember(store.submit(lambda connection: history.read_names(connection, PAST_MAX)).result())
     books.resources = ResourceHistory(store.submit(read_forecasts).result())

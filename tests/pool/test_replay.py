@@ -97,6 +97,13 @@ def test_a_journal_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureF
         connection.execute(sa.update(journal).where(journal.c.seq == changed).values(commands="0" * 16))
     assert failure(database, capsys).startswith(f"Event {changed} (CancelRequested) led to other commands")
     with engine.begin() as connection:
+        opened = connection.scalar(sa.select(journal.c.detail).where(journal.c.seq == first))
+        older = msgspec.json.encode({**msgspec.json.decode(opened), "version": "0.0.9"}).decode()
+        connection.execute(sa.update(journal).where(journal.c.seq == first).values(detail=older))
+    told = " ".join(failure(database, capsys).split())
+    assert f"pool {pool} was written by djinn-lab 0.0.9, and only that version is sure to replay it" in told
+    assert f"What differs first: Event {changed} (CancelRequested)" in told
+    with engine.begin() as connection:
         connection.execute(sa.delete(journal).where(journal.c.seq == first))
     engine.dispose()
     assert "what was before is gone" in failure(database, capsys)
