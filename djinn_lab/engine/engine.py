@@ -43,6 +43,8 @@ from djinn_lab.engine.events import (
 )
 from djinn_lab.engine.in_turn import InTurn, about, of_queue
 from djinn_lab.engine.watch import Stall, Watch
+from djinn_lab.jobs.queue import JobQueue
+from djinn_lab.memory.accounts import MemoryAccounts
 
 LOOKED_AT = 16
 """So many of those for which no room is coming are looked at in a tick."""
@@ -54,8 +56,8 @@ class Engine:
     """One per pool, driven by one thread. ``queue`` and ``accounts`` are for looking only."""
 
     def __init__(self) -> None:
-        self.queue = jobs.JobQueue()
-        self.accounts = memory.MemoryAccounts()
+        self.queue = JobQueue()
+        self.accounts = MemoryAccounts()
         self.idle = True
         """The last event was a tick at which nothing was due."""
         self._asked: dict[str, memory.SegmentPlaced] = {}
@@ -135,7 +137,7 @@ class Engine:
         match event:
             case PoolOpened():
                 self._tell(jobs.QueueOpened(at_s, event.queue_policy, event.shares))
-                self.accounts = memory.MemoryAccounts(event.memory_policy)
+                self.accounts = MemoryAccounts(event.memory_policy)
             case DeviceAdded():
                 self._add_device(event)
             case WorkerDied():

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import msgspec
 
-from djinn_lab import jobs, memory
+from djinn_lab import memory
 from djinn_lab.engine.commands import Command, WorkStalled
+from djinn_lab.jobs.queue import JobQueue
 
 STALLED_AFTER_S = 5.0
 
@@ -48,7 +49,7 @@ class Watch:
     def died(self, device: str) -> None:
         self._forget(device=device)
 
-    def look(self, now_s: float, queue: jobs.JobQueue) -> WorkStalled | None:
+    def look(self, now_s: float, queue: JobQueue) -> WorkStalled | None:
         """Once for each stall."""
         quiet = now_s - self._since_s >= STALLED_AFTER_S
         if self.stall is not None or self._copies or not quiet or not queue.contending or queue.running:

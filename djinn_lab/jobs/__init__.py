@@ -44,7 +44,6 @@ from djinn_lab.jobs.messages import (
     SessionDetached,
     SharesChanged,
 )
-from djinn_lab.jobs.queue import JobQueue
 from djinn_lab.jobs.states import (
     FINISHED,
     IN_LINE,
@@ -82,7 +81,6 @@ __all__ = [
     "IllegalEvent",
     "Job",
     "JobFinished",
-    "JobQueue",
     "JobState",
     "LineOrdered",
     "MemberLeft",

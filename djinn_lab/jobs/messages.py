@@ -290,7 +290,7 @@ class ReservationEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class ClockTicked(msgspec.Struct, frozen=True, tag=True):
-    """Something may be due: see :meth:`djinn_lab.jobs.JobQueue.due_s`."""
+    """Something may be due: see :meth:`djinn_lab.jobs.queue.JobQueue.due_s`."""
 
     at_s: float
 

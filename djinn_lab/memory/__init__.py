@@ -1,7 +1,6 @@
 """CORE: what sessions hold on the devices and the tiers below, who is moved, and what may come in. See
 :mod:`djinn_lab.memory.states`."""
 
-from djinn_lab.memory.accounts import MemoryAccounts
 from djinn_lab.memory.footprint import predict_peak_bytes
 from djinn_lab.memory.messages import (
     AdmitSegment,
@@ -82,7 +81,6 @@ __all__ = [
     "HoldSegment",
     "IllegalEvent",
     "LineOrdered",
-    "MemoryAccounts",
     "MemoryPolicy",
     "MemoryReported",
     "MemorySnapshot",

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from djinn_lab import jobs, memory
 from djinn_lab.engine import Command, Engine, Event
 from djinn_lab.journal import Handled
 from djinn_lab.pool.clock import Clock
+
+if TYPE_CHECKING:
+    from djinn_lab.jobs.queue import JobQueue
+    from djinn_lab.memory.accounts import MemoryAccounts
 
 HANDLED_MAX = 2000
 
@@ -43,11 +47,11 @@ class Ledger:
         self._handled_s: deque[float] = deque(maxlen=HANDLED_MAX)
 
     @property
-    def queue(self) -> jobs.JobQueue:
+    def queue(self) -> JobQueue:
         return self.engine.queue
 
     @property
-    def accounts(self) -> memory.MemoryAccounts:
+    def accounts(self) -> MemoryAccounts:
         return self.engine.accounts
 
     def handle(self, event: Event) -> list[Command]:

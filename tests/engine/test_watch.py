@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from djinn_lab import jobs, memory
 from djinn_lab.engine.watch import STALLED_AFTER_S, Watch
+from djinn_lab.jobs.queue import JobQueue
 from djinn_lab.simulator.pool import SimulatedPool
 
 
-def waiting_for_memory() -> jobs.JobQueue:
+def waiting_for_memory() -> JobQueue:
     """A device that idles, and a cell that session memory holds back."""
-    queue = jobs.JobQueue()
+    queue = JobQueue()
     queue.handle(jobs.DeviceAdded(0.0, "cpu:0"))
     queue.handle(jobs.SegmentSubmitted(0.0, "cell", 0, "s", "ann", "NORMAL", 1, True, memory="ask"))
     queue.handle(jobs.MemoryHeld(0.0, "cell", "it waits for room"))

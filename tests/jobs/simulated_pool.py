@@ -22,7 +22,6 @@ from djinn_lab.jobs import (
     IllegalEvent,
     Job,
     JobFinished,
-    JobQueue,
     JobState,
     LineOrdered,
     MemoryGranted,
@@ -39,6 +38,7 @@ from djinn_lab.jobs import (
     StartSegment,
     Terms,
 )
+from djinn_lab.jobs.queue import JobQueue
 
 OPS = 8
 TICKS_MAX = 50

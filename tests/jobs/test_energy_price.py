@@ -13,7 +13,6 @@ from djinn_lab.jobs import (
     DeviceAdded,
     DeviceDescribed,
     IllegalEvent,
-    JobQueue,
     PolicyChanged,
     SegmentFinished,
     SegmentSubmitted,
@@ -22,6 +21,7 @@ from djinn_lab.jobs import (
     Terms,
 )
 from djinn_lab.jobs.decision import POLICIES
+from djinn_lab.jobs.queue import JobQueue
 from djinn_lab.jobs.resources import Foretold, told
 from djinn_lab.units import format_joules
 

@@ -8,10 +8,11 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from djinn_lab.jobs import JobQueue, JobState
+from djinn_lab.jobs import JobState
 from djinn_lab.jobs.commands import Notify
 from djinn_lab.jobs.explain import PLACES_MAX
 from djinn_lab.jobs.messages import DeviceAdded, DeviceCordoned, SegmentFinished, SegmentSubmitted
+from djinn_lab.jobs.queue import JobQueue
 
 CELLS = 2
 """Of each session."""

@@ -9,12 +9,12 @@ from djinn_lab.jobs import (
     DeviceDescribed,
     DeviceLost,
     IllegalEvent,
-    JobQueue,
     SegmentFinished,
     SegmentSubmitted,
     StartSegment,
     Terms,
 )
+from djinn_lab.jobs.queue import JobQueue
 
 
 def opened(*numa: int | None) -> JobQueue:

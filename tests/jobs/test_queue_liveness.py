@@ -16,7 +16,6 @@ from djinn_lab.jobs import (
     EndSegment,
     Event,
     IllegalEvent,
-    JobQueue,
     JobState,
     MemoryGranted,
     MoveRefused,
@@ -37,6 +36,7 @@ from djinn_lab.jobs.decision import POLICIES, Outlook, sentence
 from djinn_lab.jobs.decision.cluster import Cluster
 from djinn_lab.jobs.fairness import Limits, ShareTree
 from djinn_lab.jobs.invariants import check_indexes
+from djinn_lab.jobs.queue import JobQueue
 from djinn_lab.jobs.tables import FINISHED_JOBS_MAX
 from djinn_lab.jobs.telling import POSITIONS_TOLD_MAX
 

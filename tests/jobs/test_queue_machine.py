@@ -21,7 +21,6 @@ from djinn_lab.jobs import (
     Event,
     IllegalEvent,
     JobFinished,
-    JobQueue,
     JobState,
     LineOrdered,
     MemberLeft,
@@ -44,6 +43,7 @@ from djinn_lab.jobs import (
     Terms,
 )
 from djinn_lab.jobs.messages import MemoryNeed
+from djinn_lab.jobs.queue import JobQueue
 
 DEVICES = st.sampled_from(["cpu:0", "cpu:1", "cpu:2"])
 JOBS = st.sampled_from([f"job{n}" for n in range(8)])

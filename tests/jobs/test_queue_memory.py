@@ -9,13 +9,13 @@ from djinn_lab.jobs import (
     TRANSITIONS,
     DeviceAdded,
     Event,
-    JobQueue,
     JobState,
     Notify,
     SegmentFinished,
     SegmentProgressed,
     SegmentSubmitted,
 )
+from djinn_lab.jobs.queue import JobQueue
 from djinn_lab.jobs.tables import FINISHED_JOBS_MAX
 from djinn_lab.jobs.telling import POSITIONS_TOLD_MAX
 

@@ -9,7 +9,6 @@ from djinn_lab.jobs import (
     DeviceCordoned,
     DeviceLost,
     IllegalEvent,
-    JobQueue,
     JobState,
     PreemptSegment,
     SegmentFinished,
@@ -17,6 +16,7 @@ from djinn_lab.jobs import (
     StartSegment,
     Terms,
 )
+from djinn_lab.jobs.queue import JobQueue
 
 
 def queue_of(slots: int) -> JobQueue:

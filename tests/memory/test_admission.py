@@ -11,13 +11,13 @@ from djinn_lab.memory import (
     Event,
     GrantSegment,
     HoldSegment,
-    MemoryAccounts,
     MemoryReported,
     SegmentPlaced,
     SessionBound,
     SessionClosed,
     SessionOpened,
 )
+from djinn_lab.memory.accounts import MemoryAccounts
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 

@@ -14,7 +14,6 @@ from djinn_lab.memory import (
     DeviceAdded,
     DeviceLost,
     Event,
-    MemoryAccounts,
     PhaseSignalled,
     RestoreSession,
     SegmentPlaced,
@@ -23,6 +22,7 @@ from djinn_lab.memory import (
     SessionOpened,
     StoreSession,
 )
+from djinn_lab.memory.accounts import MemoryAccounts
 
 RATE = 1000.0
 """Bytes per second over the link, so that a session of 480 bytes takes about half a second."""

@@ -13,7 +13,6 @@ from djinn_lab.memory import (
     DeviceAdded,
     Event,
     LineOrdered,
-    MemoryAccounts,
     MemoryReported,
     PhaseSignalled,
     SegmentPlaced,
@@ -21,6 +20,7 @@ from djinn_lab.memory import (
     SessionBound,
     SessionOpened,
 )
+from djinn_lab.memory.accounts import MemoryAccounts
 
 FEW, MANY = 100, 1_000
 DEVICE = "cpu:0"

@@ -20,7 +20,6 @@ from djinn_lab.memory import (
     Event,
     GrantSegment,
     LineOrdered,
-    MemoryAccounts,
     MoveRefused,
     PhaseSignalled,
     RefuseSegment,
@@ -34,6 +33,7 @@ from djinn_lab.memory import (
     SessionResumed,
     ValuesLost,
 )
+from djinn_lab.memory.accounts import MemoryAccounts
 
 NAMES = [f"s{number}" for number in range(5)]
 SESSIONS = st.sampled_from(NAMES)

@@ -14,12 +14,12 @@ from djinn_lab.memory import (
     DeviceAdded,
     Event,
     ExpediteTransfer,
-    MemoryAccounts,
     SegmentPlaced,
     SessionBound,
     SessionClosed,
     SessionOpened,
 )
+from djinn_lab.memory.accounts import MemoryAccounts
 
 WALKS = 60
 SESSIONS = 7

@@ -18,7 +18,6 @@ from djinn_lab.memory import (
     DeviceAdded,
     Event,
     IllegalEvent,
-    MemoryAccounts,
     Phase,
     PhaseSignalled,
     SegmentPlaced,
@@ -28,6 +27,7 @@ from djinn_lab.memory import (
     SessionOpened,
     SessionResumed,
 )
+from djinn_lab.memory.accounts import MemoryAccounts
 
 STATE_BYTES = 400
 PEAK_BYTES = 100

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from djinn_lab.jobs import Elsewhere, IllegalEvent, JobQueue
+from typing import TYPE_CHECKING
+
+from djinn_lab.jobs import Elsewhere, IllegalEvent
 from djinn_lab.jobs.batch import Notebook, Notebooks
 from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.pool.registry import SessionRegistry
+
+if TYPE_CHECKING:
+    from djinn_lab.jobs.queue import JobQueue
 
 
 class AwaitedNotebooks:
