@@ -19,6 +19,8 @@ from djinn_lab.protocol.messages import PROTOCOL_VERSION, FromPool, JobUpdate, S
 
 UPDATES_QUEUED_MAX = 100
 """A client that does not read loses updates above this, never results."""
+OUTGOING_MAX = 1000
+"""A client that does not read is not read from any more above this."""
 
 
 class SessionView(msgspec.Struct, frozen=True):
@@ -52,6 +54,8 @@ class Link:
         self._news_only = news_only
         self._outgoing: deque[Outgoing | None] = deque()
         self._news = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         self.received = Received()
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
@@ -68,6 +72,16 @@ class Link:
                 return
         self._outgoing.append(Outgoing(message, after))
         self._news.set()
+        if len(self._outgoing) > OUTGOING_MAX:
+            self._has_room.clear()
+
+    async def room(self) -> None:
+        """Wait until no more than OUTGOING_MAX messages wait to leave, or none will any more."""
+        await self._has_room.wait()
+
+    def stopped(self) -> None:
+        """Nothing leaves any more."""
+        self._has_room.set()
 
     def close(self) -> None:
         """End the connection after what is queued."""
@@ -86,6 +100,8 @@ class Link:
                 return None
             if first.after is None or first.after.done():
                 self._outgoing.popleft()
+                if len(self._outgoing) <= OUTGOING_MAX:
+                    self._has_room.set()
                 if first.after is not None:
                     first.after.result()
                 return first.message

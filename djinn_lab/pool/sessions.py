@@ -75,6 +75,7 @@ class SessionEndpoint:
         sender = asyncio.get_running_loop().create_task(
             _send_all(websocket, link), name=f"send {session.session}"
         )
+        sender.add_done_callback(lambda _: link.stopped())
         try:
             await self._listen(websocket, session, link)
         except RefusedByPool as refusal:
@@ -138,6 +139,7 @@ class SessionEndpoint:
     async def _listen(self, websocket: WebSocket, session: Session, link: Link) -> None:
         """Handle messages until the connection ends or the session is taken over or closed."""
         while True:
+            await link.room()  # what it sends meanwhile waits in the socket, too
             try:
                 data = await _receive(websocket)
             except WebSocketDisconnect:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -10,13 +11,27 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from pool_kit import Client, act, http, rest, running_pool
+from websockets.asyncio.client import connect
 
 from djinn_lab.pool.database.tables import journal
 from djinn_lab.pool.pacing import BURST_S, SIGNALS_HEARD_PER_S, SIGNALS_PER_S, Pace
-from djinn_lab.protocol.messages import PhaseAnswered, SegmentResult, SignalPhase
+from djinn_lab.protocol.messages import (
+    PROTOCOL_VERSION,
+    BlobsMissing,
+    Hello,
+    PhaseAnswered,
+    QueryBlobs,
+    SegmentResult,
+    SignalPhase,
+    decode_from_pool,
+    encode,
+)
+from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 FLOOD = 2000
 RATE = 10.0
+QUESTIONS, QUESTION_DIGESTS = 12_000, 50
+"""Many times what the sockets' buffers hold."""
 
 
 @pytest.mark.hypothesis
@@ -87,6 +102,42 @@ def test_of_signals_at_once_the_last_counts_and_comes_before_the_next_cell(tmp_p
     signals = [event for kind, event in lines[:arrived] if kind == "PhaseSignalled"]
     assert '"expected_s":77.0' in signals[-1]
     assert len(signals) <= SIGNALS_HEARD_PER_S * (BURST_S + seconds) + 2
+
+
+@pytest.mark.processes
+def test_a_client_that_does_not_read_is_not_read_from_until_it_does(tmp_path: Path) -> None:
+    with running_pool(tmp_path) as info, Client(info) as other:
+        asyncio.run(_ask_without_reading(info, other))
+
+
+async def _ask_without_reading(info: RuntimeInfo, other: Client) -> None:
+    digests, sent = [f"{number:064x}" for number in range(QUESTION_DIGESTS)], 0
+    async with connect(
+        info.url.replace("http", "ws", 1) + "/v1/session",
+        additional_headers={"Authorization": f"Bearer {info.token}"},
+        compression=None,
+        proxy=None,
+    ) as deaf:
+        await deaf.send(encode(Hello(PROTOCOL_VERSION, "", "", "", "deaf")))
+        await deaf.recv()
+
+        async def ask() -> None:
+            nonlocal sent
+            for _ in range(QUESTIONS):
+                await deaf.send(encode(QueryBlobs(digests)))
+                sent += 1
+
+        asking, before = asyncio.create_task(ask()), -1
+        while sent > before:  # until it is stuck
+            before = sent
+            assert (await asyncio.to_thread(other.run, act(""))).outcome == "done"
+            await asyncio.wait([asking], timeout=1.0)
+        assert sent < QUESTIONS
+        for _ in range(QUESTIONS):
+            answer = await deaf.recv()
+            assert isinstance(answer, bytes)
+            assert decode_from_pool(answer) == BlobsMissing(digests)
+        await asking
 
 
 def _lines_about(directory: Path, session: str) -> list[tuple[str, str]]:
