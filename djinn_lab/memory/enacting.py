@@ -106,7 +106,8 @@ def _hold(tables: Tables, hold: Hold) -> None:
     """Nothing changes without a word to the owner, who is not told of every turn."""
     segment = hold.segment
     lines = hold.in_line or segment.line_since_s is not None
-    if segment.told == hold.told or (tables.now_s < segment.hears_s and not lines):
+    decides = (segment.room, segment.stuck) != (hold.room, hold.stuck)  # the queue goes by it
+    if segment.told == hold.told or (tables.now_s < segment.hears_s and not (lines or decides)):
         return
     if hold.in_line:
         segment.line_since_s = tables.now_s
@@ -117,6 +118,7 @@ def _hold(tables: Tables, hold: Hold) -> None:
         segment.counted = True
     segment.admission, segment.hears_s = hold.admission, tables.now_s + HEARS_EVERY_S
     segment.told, segment.reason, segment.estimate_s = hold.told, hold.reason, hold.estimate_s
+    segment.room, segment.stuck = hold.room, hold.stuck
     tables.changed(tables.session(segment.session))
     tables.statistics.note(
         tables.now_s, "hold", segment.session, segment.device, segment.peak_bytes, reason=hold.reason
@@ -260,6 +262,8 @@ def _evicted(tables: Tables, session: Session, device: Device, transfer: Transfe
     session.ready_s = None
     device.device_full = False
     session.unstored_bytes = session.ready_bytes = 0
+    if device.on_disk_bytes.get(session.session, 0) >= session.total_bytes:
+        session.place = "disk"
     session.recoverable = not transfer.discard
     session.keeper = None if transfer.discard else device.device
     if transfer.discard:

@@ -129,8 +129,9 @@ class MemoryReported(msgspec.Struct, frozen=True, tag=True):
     session. ``kv_bytes``: the part of a session that is key-value caches. ``unstored_bytes``: the part that
     the host has no valid copy of; absent sessions have none. ``ready_bytes``: the part of that in completed
     pieces, worth storing while the session runs. ``weight_bytes``: the part of ``shared_bytes`` that a
-    session looks at. ``host_bytes`` and ``disk_bytes``: used on those tiers. ``job``: whose segment just
-    ended on the device. ``partial``: the numbers of sessions are only those that changed since the report
+    session looks at. ``host_bytes`` and ``disk_bytes``: used on those tiers. ``on_disk_bytes``: the part of
+    a session, on the device or off it, whose copy is on the disk. ``job``: whose segment just ended on the
+    device. ``partial``: the numbers of sessions are only those that changed since the report
     before, 0 for gone."""
 
     at_s: float
@@ -145,6 +146,7 @@ class MemoryReported(msgspec.Struct, frozen=True, tag=True):
     weight_bytes: dict[str, int] = {}
     host_bytes: int = 0
     disk_bytes: int = 0
+    on_disk_bytes: dict[str, int] = {}
     job: str | None = None
     partial: bool = False
 

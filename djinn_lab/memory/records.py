@@ -23,7 +23,7 @@ class Segment:
     job orders equal ranks, so that a cell keeps its place.
     ``base_bytes``: what its session held when it was granted. ``told``: the kind of reason that its owner
     heard last, who hears no other before ``hears_s``. ``counted``: among those that waited for others to
-    leave."""
+    leave. ``admission``, ``room``, ``stuck``: as last told."""
 
     job: str
     segment: int
@@ -43,6 +43,8 @@ class Segment:
     reason: str = ""
     estimate_s: float | None = None
     admission: bool = False
+    room: bool = False
+    stuck: bool = False
     kept_bytes: int | None = None
     line_since_s: float | None = None
     lined_s: float = 0.0
@@ -243,6 +245,7 @@ class Device:
     unstored_bytes: dict[str, int] = field(default_factory=dict)
     ready_bytes: dict[str, int] = field(default_factory=dict)
     weight_bytes: dict[str, int] = field(default_factory=dict)
+    on_disk_bytes: dict[str, int] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     index: Index = field(default_factory=Index)
     granted: dict[str, Segment] = field(default_factory=dict)

@@ -68,11 +68,19 @@ def _kept(device: Device) -> tuple[dict[str, int], ...]:
         device.unstored_bytes,
         device.ready_bytes,
         device.weight_bytes,
+        device.on_disk_bytes,
     )
 
 
 def _parts(event: MemoryReported) -> tuple[Mapping[str, int], ...]:
-    return event.session_bytes, event.kv_bytes, event.unstored_bytes, event.ready_bytes, event.weight_bytes
+    return (
+        event.session_bytes,
+        event.kv_bytes,
+        event.unstored_bytes,
+        event.ready_bytes,
+        event.weight_bytes,
+        event.on_disk_bytes,
+    )
 
 
 def _check(event: MemoryReported, device: Device) -> None:

@@ -248,7 +248,47 @@ def _make_room(
     elif leased:
         yield from _hold(segment, "leased", _short_of(device, needed, room, "others only just finished"))
     else:
-        yield from _stuck(segment, session, device, now_s, room, host, needed)
+        first = None
+        if segment.job and not device.granted and not device.moving:
+            first = _state_first(segment, session, device, policy, now_s, room.free_bytes + needed, found)
+        if first is None:
+            yield from _stuck(segment, session, device, now_s, room, host, needed)
+            return
+        for victim in first:
+            yield from send_off(
+                victim, device, policy, now_s, f"room for {segment.session}", stalled_bytes, segment
+            )
+        if not first:
+            yield Transport("restore", session, expedited=True, reason="others can leave into its room below")
+        what = "its state is brought back first, so that others can leave into its room below"
+        yield from _hold(segment, "restore first", _short_of(device, needed, room, what))
+
+
+def _state_first(
+    segment: Segment,
+    session: Session,
+    device: Device,
+    policy: MemoryPolicy,
+    now_s: float,
+    free_bytes: int,
+    found: list[Victim],
+) -> list[Victim] | None:
+    """Two sessions cannot change places without room for a third, but one at a time may: who must leave so
+    that the session's state fits, without what its cell takes, such that others can leave for the rest into
+    the room that the state has now. None: that would not do."""
+    if not session.away or session.moving is not None or session.retry_s > now_s:
+        return None
+    host = HostRoom.of(device, policy, now_s, segment)
+    leaving = [victim for victim in found if host.can_take(victim.session)]
+    state_bytes = device.restore_bytes(session)
+    first = fewest(leaving, state_bytes - free_bytes, device)
+    if first is None:
+        return None
+    gone = {victim.session.session for victim in first}
+    below = HostRoom.of(device, policy, now_s, segment, without=session.session, leaving=gone)
+    rest = [victim for victim in found if victim not in first and below.can_take(victim.session)]
+    freed = sum(device.session_bytes.get(victim.session.session, 0) for victim in (*first, *rest))
+    return first if needed_bytes(session, segment, device) <= free_bytes + freed else None
 
 
 def _would_free(device: Device, host: HostRoom) -> int:

@@ -24,16 +24,29 @@ class HostRoom:
     bytes_left: int
 
     @classmethod
-    def of(cls, device: Device, policy: MemoryPolicy, now_s: float, behind: Segment | None) -> HostRoom:
-        """For those who leave so that this segment has room."""
-        spare = sum(
-            _stored_bytes(session, device)
-            for session in device.sessions.values()
-            if _redundant(session, device)
-        )
-        demoted = sum(session.total_bytes for session in _demotions(device, policy, now_s, 0.0, behind))
-        at_once_bytes = device.host_free_bytes() + _coming_bytes(device) + spare + demoted
-        return cls(at_once_bytes, at_once_bytes + device.disk_free_bytes() - demoted)
+    def of(
+        cls,
+        device: Device,
+        policy: MemoryPolicy,
+        now_s: float,
+        behind: Segment | None,
+        without: str = "",
+        leaving: Collection[str] = (),
+    ) -> HostRoom:
+        """For those who leave so that this segment has room. ``without``: as if nothing of this parked
+        session lay below the device. ``leaving``: as if these had left the device for below it."""
+        spare_bytes = taken_bytes = 0
+        disk_bytes = device.disk_free_bytes()
+        for session in device.sessions.values():
+            if session.session == without or (_redundant(session, device) and session.session not in leaving):
+                spare_bytes += _on_host_bytes(session, device)
+                disk_bytes += _on_disk_bytes(session, device)
+            elif session.session in leaving:
+                taken_bytes += session.unstored_bytes
+        demotions = _demotions(device, policy, now_s, 0.0, behind, disk_bytes)
+        demoted = sum(_on_host_bytes(one, device) for one in demotions if one.session != without)
+        at_once_bytes = device.host_free_bytes() + _coming_bytes(device) + spare_bytes + demoted - taken_bytes
+        return cls(at_once_bytes, at_once_bytes + disk_bytes - demoted)
 
     def can_take(self, session: Session) -> bool:
         """Whether the session could be stored whole; claims what that takes."""
@@ -45,33 +58,44 @@ class HostRoom:
         return True
 
 
-def _stored_bytes(session: Session, device: Device) -> int:
-    return max(0, device.session_bytes.get(session.session, 0) - session.unstored_bytes)
+def _on_disk_bytes(session: Session, device: Device) -> int:
+    """Of its state or of copies of that."""
+    return min(session.total_bytes, device.on_disk_bytes.get(session.session, 0))
+
+
+def _on_host_bytes(session: Session, device: Device) -> int:
+    """Of its state or of copies of that."""
+    unstored_bytes = session.unstored_bytes if session.place == "device" else 0
+    return max(0, session.total_bytes - unstored_bytes - _on_disk_bytes(session, device))
 
 
 def _coming_bytes(device: Device) -> int:
     """On the host, about to be free."""
     return sum(
-        _stored_bytes(device.sessions[transfer.session], device)
-        if transfer.kind == "forget"
-        else transfer.nbytes
+        _on_host_bytes(device.sessions[transfer.session], device)
         for transfer in device.moving.values()
         if transfer.kind in ("forget", "demote") and transfer.session in device.sessions
     )
 
 
 def _redundant(session: Session, device: Device) -> bool:
-    """On the device, and on the host too, where it was not put to make room just now, and again."""
+    """On the device, and below it too, where it was not put to make room just now, and again."""
     here = session.place == "device" and session.moving is None
     return here and (session.cleared_at != device.changes or session.cleared < CLEARED_MAX)
 
 
 def _demotions(
-    device: Device, policy: MemoryPolicy, now_s: float, later_than_s: float, behind: Segment | None
+    device: Device,
+    policy: MemoryPolicy,
+    now_s: float,
+    later_than_s: float,
+    behind: Segment | None,
+    disk_bytes: int,
 ) -> list[Session]:
-    """Sessions that the disk could take from the host, one after the other, each by the process that parked
-    it: of the idle the latest expected first, then those that wait ``behind`` this segment, the last first,
-    and at the end its own: it comes back from the disk, and who leaves for it has the host."""
+    """Sessions that so much room on the disk could take from the host, one after the other, each by the
+    process that parked it: of the idle the latest expected first, then those that wait ``behind`` this
+    segment, the last first, and at the end its own: it comes back from the disk, and who leaves for it has
+    the host."""
     parked = [
         session
         for session in device.sessions.values()
@@ -88,11 +112,12 @@ def _demotions(
         waiting = [(one.earliest, one) for one in parked if one.busy]
         later = [one for one in waiting if one[0] is not None and one[0] >= behind.order]
         chosen += [one for _, one in sorted(later, key=lambda one: one[0] or (), reverse=True)]
-    found, disk_bytes = [], device.disk_free_bytes()
+    found = []
     for session in chosen:
-        if session.total_bytes <= disk_bytes:
+        nbytes = _on_host_bytes(session, device)
+        if nbytes <= disk_bytes:
             found.append(session)
-            disk_bytes -= session.total_bytes
+            disk_bytes -= nbytes
     return found
 
 
@@ -108,10 +133,11 @@ def clear_host(
     forgettable: Collection[str] | None = None,
 ) -> Iterator[Suggestion]:
     """Make room on the host for ``wanted_bytes`` of the beneficiary: forget copies of those who are on the
-    device and expected soonest, then demote those away and expected furthest. Nothing where all of it would
-    not do: else a copy that was forgotten to no avail is made again, and forgotten again. ``later_than_s``:
-    for a demotion only those expected after this; ``behind``: those that wait behind this segment may be
-    demoted, too; ``forgettable``: for a copy to be forgotten only those."""
+    device and expected soonest, then demote those away and expected furthest, and forget copies on the disk
+    where that has no room for them. Nothing where all of it would not do: else a copy that was forgotten to
+    no avail is made again, and forgotten again. ``later_than_s``: for a demotion only those expected after
+    this; ``behind``: those that wait behind this segment may be demoted, too; ``forgettable``: for a copy to
+    be forgotten only those."""
     missing = wanted_bytes - device.host_free_bytes() - _coming_bytes(device)
     due = {name: after_s(session, policy, now_s) for name, session in device.sessions.items()}
     redundant = [
@@ -119,18 +145,28 @@ def clear_host(
         for session in device.sessions.values()
         if _redundant(session, device)
         and session is not beneficiary
-        and _stored_bytes(session, device) > 0
         and (forgettable is None or session.session in forgettable)
     ]
-    given_up: list[Transport] = []
-    reason = f"room on the host for {beneficiary.session}"
-    for session in sorted(redundant, key=lambda one: (due[one.session], one.session)):
+    redundant.sort(key=lambda one: (due[one.session], one.session))
+    forgotten, disk_bytes = [], device.disk_free_bytes()
+    for session in redundant:
+        if missing > 0 and _on_host_bytes(session, device) > 0:
+            missing -= _on_host_bytes(session, device)
+            disk_bytes += _on_disk_bytes(session, device)
+            forgotten.append(session)
+    spare = [one for one in redundant if one not in forgotten and _on_disk_bytes(one, device) > 0]
+    spare_bytes = sum(_on_disk_bytes(one, device) for one in spare)
+    demoted = []
+    for session in _demotions(device, policy, now_s, later_than_s, behind, disk_bytes + spare_bytes):
         if missing > 0:
-            missing -= _stored_bytes(session, device)
-            given_up.append(Transport("forget", session, reason=reason))
-    for session in _demotions(device, policy, now_s, later_than_s, behind):
-        if missing > 0:
-            missing -= session.total_bytes
-            given_up.append(Transport("demote", session, reason=reason))
+            missing -= _on_host_bytes(session, device)
+            disk_bytes -= _on_host_bytes(session, device)
+            demoted.append(session)
+    for session in spare:
+        if disk_bytes < 0:
+            disk_bytes += _on_disk_bytes(session, device)
+            forgotten.append(session)
     if missing <= 0:
-        yield from given_up
+        reason = f"room on the host for {beneficiary.session}"
+        yield from (Transport("forget", session, reason=reason) for session in forgotten)
+        yield from (Transport("demote", session, reason=reason) for session in demoted)

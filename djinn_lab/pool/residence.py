@@ -132,6 +132,7 @@ class Residence:
             weight_bytes=_changed(before.weight_bytes, report.weight_bytes),
             host_bytes=report.host_bytes,
             disk_bytes=report.disk_bytes,
+            on_disk_bytes=_changed(before.on_disk_bytes, report.on_disk_bytes),
             job=job,
             partial=known is not None,
         )

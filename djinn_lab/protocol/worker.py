@@ -210,6 +210,7 @@ class WorkerMemory(msgspec.Struct, frozen=True):
     weight_bytes: dict[str, int] = {}
     host_bytes: int = 0
     disk_bytes: int = 0
+    on_disk_bytes: dict[str, int] = {}
 
 
 class SegmentDone(msgspec.Struct, frozen=True, tag="done"):

@@ -49,11 +49,16 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Held:
-    """Bytes of one session in each place; those on the host and the disk are valid copies."""
+    """Bytes of one session in each place; those on the host and the disk are valid copies, no part of it in
+    both. What came back from the disk stays there, too, until it changes."""
 
     device: int = 0
     host: int = 0
     disk: int = 0
+
+    @property
+    def stored(self) -> int:
+        return self.host + self.disk
 
 
 @dataclass(slots=True)
@@ -127,10 +132,13 @@ class SimulatedDevice:
                 {name: held.device for name, held in here.items()},
                 kv_bytes={name: held.device for name, held in here.items()},
                 unstored_bytes={
-                    name: held.device - held.host for name, held in here.items() if held.device > held.host
+                    name: held.device - held.stored
+                    for name, held in here.items()
+                    if held.device > held.stored
                 },
                 host_bytes=self.used["host"],
                 disk_bytes=self.used["disk"],
+                on_disk_bytes={name: held.disk for name, held in self.held.items() if held.disk},
                 job=job,
             )
         )
@@ -181,14 +189,14 @@ class SimulatedDevice:
         kind: TransferKind = "store"
         match command:
             case StoreSession():
-                tier, nbytes = "host", held.device - held.host
+                tier, nbytes = "host", max(0, held.device - held.stored)
             case DemoteSession():
                 kind, tier, nbytes, rate = "demote", "disk", held.host, hardware.disk_bytes_per_s
             case RestoreSession():
-                source = held if held.host or held.disk else self._parked_elsewhere(command.session)
+                source = held if held.stored else self._parked_elsewhere(command.session)
                 kind, tier, foreign = "restore", "device", source is not held
-                nbytes = source.host or source.disk
-                rate = rate if source.host else min(rate, hardware.disk_bytes_per_s)
+                nbytes = source.stored
+                rate = min(rate, hardware.disk_bytes_per_s) if source.disk else rate
         moving = self._moving[command.transfer] = Moving(command, kind, tier, nbytes, foreign)
         if self.used[tier] + nbytes > self._limits[tier]:
             moving.nbytes = 0
@@ -207,7 +215,7 @@ class SimulatedDevice:
     def _parked_elsewhere(self, session: str) -> Held:
         """By the process of another device."""
         parked = (device.held[session] for device in self._others.values() if session in device.held)
-        return next(held for held in parked if held.host or held.disk)
+        return next(held for held in parked if held.stored)
 
     def _over(self, command: TransferCommand) -> Moving | None:
         """None for one that was given up meanwhile."""
@@ -239,8 +247,6 @@ class SimulatedDevice:
             self._set(held, "host", 0)
         elif moving.foreign:  # the parked pieces belong to this process now
             self._set(held, "host", nbytes)
-        elif kind == "restore" and held.disk:
-            self._set(held, "disk", 0)
         checked = -(-nbytes // PIECE_BYTES) if kind == "restore" else 0
         self.report()
         self._say(
@@ -254,7 +260,7 @@ class SimulatedDevice:
                 took_s,
                 queued_s,
                 checked,
-                whole=held.host >= held.device,
+                whole=held.stored >= held.device,
             )
         )
 

@@ -322,7 +322,9 @@ class Copies:
             for piece in held.values():
                 store.hold(piece)
             nbytes = sum(piece.nbytes for piece in held.values())
-            file = store.reserve_file(f"session-{os.getpid()}-{transfer}.pieces", nbytes) if held else None
+            file = (
+                store.reserve_file(f"session-{os.getpid()}-{transfer}.pieces", name, nbytes) if held else None
+            )
         kept = False  # from then on the last of its pieces removes the file
         try:
             if held and file is None:

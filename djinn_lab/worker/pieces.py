@@ -19,11 +19,13 @@ from djinn_lab.worker.host_arena import HostArena
 
 @dataclass(eq=False)
 class PieceFile:
-    """Holds pieces on the disk, or those of another process. ``owned``: deleted with its last piece."""
+    """Holds pieces of a session on the disk, or those of another process. ``owned``: deleted with its last
+    piece."""
 
     path: Path
     nbytes: int
     owned: bool
+    session: str = ""
     pieces: int = 0
 
 
@@ -41,11 +43,14 @@ class Piece:
 
 
 class PieceStore:
+    """``on_disk_bytes``: of pieces in files of this process, by session."""
+
     def __init__(self, arena: HostArena, disk_bytes: int = 0, disk_directory: Path | None = None) -> None:
         self.arena = arena
         self.disk_bytes_max = disk_bytes
         self.disk_directory = disk_directory
         self.disk_used_bytes = 0
+        self.on_disk_bytes: dict[str, int] = {}
         self._by_digest: dict[bytes, Piece] = {}
         self._idle: dict[bytes, Piece] = {}
         self._idle_bytes = 0
@@ -93,12 +98,12 @@ class PieceStore:
         piece = self._by_digest[digest] = Piece(digest, fingerprint, nbytes, offset)
         return piece
 
-    def reserve_file(self, name: str, nbytes: int) -> PieceFile | None:
-        """A new file on the disk, None when there is no room for it."""
+    def reserve_file(self, name: str, session: str, nbytes: int) -> PieceFile | None:
+        """A new file on the disk for pieces of this session, None when there is no room for it."""
         if self.disk_directory is None or self.disk_used_bytes + nbytes > self.disk_bytes_max:
             return None
         self.disk_used_bytes += nbytes
-        return PieceFile(self.disk_directory / name, nbytes, owned=True)
+        return PieceFile(self.disk_directory / name, nbytes, owned=True, session=session)
 
     def remove_file(self, file: PieceFile) -> None:
         if file.owned:
@@ -108,6 +113,7 @@ class PieceStore:
     def in_file(self, piece: Piece, file: PieceFile, offset: int) -> Piece:
         """The same bytes, in a file."""
         file.pieces += 1
+        self._count_on_disk(file, piece.nbytes)
         return Piece(piece.digest, piece.fingerprint, piece.nbytes, offset, file)
 
     def hold(self, piece: Piece) -> Piece:
@@ -120,6 +126,7 @@ class PieceStore:
             return
         if piece.file is not None:
             piece.file.pieces -= 1
+            self._count_on_disk(piece.file, -piece.nbytes)
             if not piece.file.pieces:
                 self.remove_file(piece.file)
             return
@@ -128,6 +135,15 @@ class PieceStore:
             self._idle_bytes += rounded(piece.nbytes)
         else:
             self.arena.give_back(piece.offset, piece.nbytes)
+
+    def _count_on_disk(self, file: PieceFile, nbytes: int) -> None:
+        if not file.owned:
+            return
+        left = self.on_disk_bytes.get(file.session, 0) + nbytes
+        if left:
+            self.on_disk_bytes[file.session] = left
+        else:
+            del self.on_disk_bytes[file.session]
 
     def place(self, piece: Piece) -> tuple[str, int]:
         """Path and offset of its bytes, for other processes."""

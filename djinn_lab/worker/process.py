@@ -247,4 +247,5 @@ def memory_report(interpreter: Interpreter) -> messages.WorkerMemory:
             weight_bytes={name: part for name, values in sessions if (part := values.weight_bytes)},
             host_bytes=tiers.store.host_used_bytes,
             disk_bytes=tiers.store.disk_used_bytes,
+            on_disk_bytes=dict(tiers.store.on_disk_bytes),
         )

@@ -173,6 +173,28 @@ def test_who_waits_for_a_close_hears_which_session_has_no_client() -> None:
     assert pool.outcomes[job] == "DONE"
 
 
+@pytest.mark.parametrize("seed", [4, 7, 22, 25, 32, 102])
+def test_sessions_that_grow_change_places_where_only_one_at_a_time_has_room(seed: int) -> None:
+    """Sessions of 19 MiB, some of which become twice as large, on tiers that they fill by two thirds to four
+    fifths, but in lumps: no two of them can change places at once, and a state comes back before there is
+    room for what its cell takes."""
+    draw = Random(seed)
+    count = draw.randint(5, 8)
+    pool = SimulatedPool(1, 100, draw.choice([60, 80]), draw.choice([60, 80, 120]), 200)
+    for number in range(count):
+        pool.open(f"s{number}")
+        pool.submit(f"first{number}", f"s{number}", seconds=0.05, mib=19)
+        pool.run(pool.now_s + draw.choice([0.3, 2.0]))
+    for number in range(11):
+        session, mib = f"s{draw.randrange(count)}", 38 if draw.random() < 0.25 else 19
+        pool.submit(f"cell{number}", session, seconds=0.05, mib=mib)
+        pool.run(pool.now_s + draw.choice([0.5, 9.0]))
+    pool.run(pool.now_s + 20.0)
+    assert len(pool.ended_s) == count + 11, [
+        pool.queue.explain(job.job) for job, _, _ in pool.queue.waiting()
+    ]
+
+
 def test_a_small_cell_is_not_refused_for_what_larger_sessions_need() -> None:
     """Two sessions fill the device and the host, and both wait: the last of them is refused, with its own
     numbers; a cell that holds nothing yet is none of them."""

@@ -67,12 +67,18 @@ def test_disk(make_device: Make) -> None:
     demoted = device.demote("ann")
     assert demoted.copied_bytes == demoted.memory.disk_bytes == tensor.nbytes
     assert demoted.memory.host_bytes == tensor.nbytes
+    assert demoted.memory.on_disk_bytes == {"ann": tensor.nbytes}
     assert demoted.manifest is not None
     full = failed(device.ask(messages.Demote(8, "bob")))
     assert full.full == "disk"
     assert len(list(device.directory.glob("*.pieces"))) == 1
-    assert device.restore("ann").checked_pieces == 4
+    restored = device.restore("ann")
+    assert restored.checked_pieces == 4
+    assert restored.memory.on_disk_bytes == {"ann": tensor.nbytes}
     assert torch.equal(fetch(device, "ann", ann, value)[0], tensor)
+    forgotten = device.ask(messages.Forget(9, "ann"))
+    assert forgotten.memory.on_disk_bytes == {}
+    assert forgotten.memory.disk_bytes == 0
     device.restore("bob")
 
 
