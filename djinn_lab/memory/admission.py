@@ -198,7 +198,9 @@ def _commitments(device: Device, lore: AdmissionLore) -> tuple[list[int], int]:
 def _expected_bytes(session: Session, lore: AdmissionLore) -> int:
     """What it holds, or will hold between two cells."""
     nbytes = session.total_bytes + session.rebuild_bytes
-    if nbytes == 0 or session.cells >= SETTLED_CELLS:
+    if nbytes == 0:
+        return max((one.kept_bytes or 0 for one in session.segments.values() if one.granted), default=0)
+    if session.cells >= SETTLED_CELLS:
         return nbytes
     first_bytes = session.first_bytes
     grown = lore.grown_bytes(session.user, first_bytes) if first_bytes else session.guess_bytes

@@ -44,8 +44,10 @@ def is_less_crowded(
         return False
     first = min(waiting, key=lambda segment: segment.order)
     waited_s = max(WAITED_S_MIN, WAITED_COPIES * (here.seconds_for(known.total_bytes) or 0.0))
-    if tables.now_s - first.since_s < waited_s or any(segment.admission for segment in there.waiting):
+    if tables.now_s - first.since_s < waited_s:
         return False
+    if any(admission.is_new(there.sessions[segment.session]) for segment in there.waiting):
+        return False  # whoever is about to come in there does not count among those that hold something
     needed = known.total_bytes + peak_bytes
     rest = _crowding(here, first.rank, session)
     if _crowding(there, first.rank, session) + needed / there.memory_bytes >= rest:

@@ -270,10 +270,10 @@ class SimulatedDevice:
             return
         held = self.held[command.session]
         if isinstance(command, EvictSession):
-            assert command.discard or held.host >= held.device, "an eviction of what is not stored"
+            assert command.discard or held.stored >= held.device, "an eviction of what is not stored"
             self._set(held, "device", 0)
         if isinstance(command, ForgetStored) or command.discard:
-            self._set(held, "host", 0)
+            self.rewrite(command.session)
         self.report()
         self._say(TransferDone(self._clock.now_s, command.transfer, command.session, self.name, moving.kind))
 
