@@ -428,7 +428,7 @@ def _hold(segment: Segment, told: str, reason: str, estimate_s: float | None = N
 
 def _short_of(device: Device, needed: int, room: _Room, what: str) -> str:
     if needed <= 0:
-        return f"{device.device} is full; {what}"
+        return f"device {device.device} is full; {what}"
     free = max(0, room.free_bytes + needed)
     return f"it needs {format_bytes(needed)} and {device.device} has {format_bytes(free)} free; {what}"
 
