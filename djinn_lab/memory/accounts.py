@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import insort
 
-from djinn_lab.memory import admission, elsewhere, enacting, moving, phases, reports, turns, views
+from djinn_lab.memory import admission, enacting, moving, phases, reports, turns, views
 from djinn_lab.memory.background import in_background
+from djinn_lab.memory.elsewhere import Elsewhere
 from djinn_lab.memory.messages import (
     AdmitSegment,
     CellEnded,
@@ -120,15 +121,9 @@ class MemoryAccounts:
             return None
         return device.seconds_for(out_bytes + known.total_bytes) or 0.0
 
-    def has_room(self, session: str, device: str, peak_bytes: int, kept_bytes: int | None) -> bool:
-        """As :func:`djinn_lab.memory.elsewhere.has_room` says."""
-        share = self.policy.admission_share
-        return elsewhere.has_room(self._tables, session, device, peak_bytes, kept_bytes, share)
-
-    def is_less_crowded(self, session: str, device: str, peak_bytes: int, kept_bytes: int | None) -> bool:
-        """As :func:`djinn_lab.memory.elsewhere.is_less_crowded` says."""
-        share = self.policy.admission_share
-        return elsewhere.is_less_crowded(self._tables, session, device, peak_bytes, kept_bytes, share)
+    def elsewhere(self) -> Elsewhere:
+        """Where else sessions would have room; until the next event."""
+        return Elsewhere(self._tables)
 
     def copy_s(self, nbytes: int) -> float:
         """About how long copying so much over the slowest device's link takes; 0 while no rate is known."""

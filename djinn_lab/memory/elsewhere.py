@@ -12,61 +12,72 @@ WAITED_S_MIN = 0.5
 """... and at least so many seconds."""
 
 
-def has_room(
-    tables: Tables, session: str, device: str, peak_bytes: int, kept_bytes: int | None, share: float | None
-) -> bool:
-    """Whether the session, with a segment like this, would come in on a device that is not its own, where
-    nothing waits for room."""
-    found = _candidate(tables, session, device)
-    if found is None:
-        return False
-    known, there = found
-    if there.short or any(segment.admission for segment in there.waiting):
-        return False
-    return admission.would_fit(there, known, peak_bytes, kept_bytes, share, tables.admission_lore)
+class Elsewhere:
+    """The devices as they are until the next event."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._competing: dict[tuple[str, int], int] = {}
+
+    def has_room(self, session: str, device: str, peak_bytes: int, kept_bytes: int | None) -> bool:
+        """Whether the session, with a segment like this, would come in on a device that is not its own, where
+        nothing waits for room."""
+        found = self._candidate(session, device)
+        if found is None:
+            return False
+        known, there = found
+        if there.short or any(segment.admission for segment in there.waiting):
+            return False
+        return self._would_fit(known, there, peak_bytes, kept_bytes)
+
+    def is_less_crowded(self, session: str, device: str, peak_bytes: int, kept_bytes: int | None) -> bool:
+        """Whether the session waited long for the device where it is, and for another one it would compete
+        with less: with what those hold that compute or wait there and are as urgent, as a part of the device.
+        With the session, the other device is still less crowded than its own is without it: so each such move
+        makes the more crowded one less so, and no two devices hand a session to and fro. Its state lies below
+        the devices, so that it costs no more to bring it there."""
+        tables, found = self._tables, self._candidate(session, device)
+        if found is None:
+            return False
+        known, there = found
+        here = tables.devices.get(known.device or "")
+        waiting = [segment for segment in known.segments.values() if not segment.granted]
+        if here is None or not waiting or (known.resident and known.total_bytes > 0):
+            return False
+        first = min(waiting, key=lambda segment: segment.order)
+        waited_s = max(WAITED_S_MIN, WAITED_COPIES * (here.seconds_for(known.total_bytes) or 0.0))
+        if tables.now_s - first.since_s < waited_s:
+            return False
+        if any(admission.is_new(there.sessions[segment.session]) for segment in there.waiting):
+            return False  # whoever is about to come in there does not count among those that hold something
+        rest = (self._competing_bytes(here, first.rank) - _needs_bytes(known)) / here.memory_bytes
+        there_bytes = self._competing_bytes(there, first.rank) + known.total_bytes + peak_bytes
+        if there_bytes / there.memory_bytes >= rest:
+            return False
+        return self._would_fit(known, there, peak_bytes, kept_bytes)
+
+    def _candidate(self, session: str, device: str) -> tuple[Session, Device] | None:
+        known, there = self._tables.sessions.get(session), self._tables.devices.get(device)
+        if known is None or there is None or known.device == device or known.moving is not None:
+            return None
+        return known, there
+
+    def _would_fit(self, session: Session, device: Device, peak_bytes: int, kept_bytes: int | None) -> bool:
+        tables = self._tables
+        share, lore = tables.policy.admission_share, tables.admission_lore
+        return admission.would_fit(device, session, peak_bytes, kept_bytes, share, lore)
+
+    def _competing_bytes(self, device: Device, rank: int) -> int:
+        """What the sessions need that compute or wait there and are at least as urgent."""
+        found = self._competing.get((device.device, rank))
+        if found is None:
+            segments = (*device.waiting, *device.granted.values())
+            urgent = {segment.session for segment in segments if segment.rank <= rank}
+            found = sum(_needs_bytes(device.sessions[name]) for name in urgent)
+            self._competing[device.device, rank] = found
+        return found
 
 
-def is_less_crowded(
-    tables: Tables, session: str, device: str, peak_bytes: int, kept_bytes: int | None, share: float | None
-) -> bool:
-    """Whether the session waited long for the device where it is, and for another one it would compete with
-    less: with what those hold that compute or wait there and are as urgent, as a part of the device. With the
-    session, the other device is still less crowded than its own is without it: so each such move
-    makes the more crowded one less so, and no two devices hand a session to and fro. Its state lies below the
-    devices, so that it costs no more to bring it there."""
-    found = _candidate(tables, session, device)
-    if found is None:
-        return False
-    known, there = found
-    here = tables.devices.get(known.device or "")
-    waiting = [segment for segment in known.segments.values() if not segment.granted]
-    if here is None or not waiting or (known.resident and known.total_bytes > 0):
-        return False
-    first = min(waiting, key=lambda segment: segment.order)
-    waited_s = max(WAITED_S_MIN, WAITED_COPIES * (here.seconds_for(known.total_bytes) or 0.0))
-    if tables.now_s - first.since_s < waited_s:
-        return False
-    if any(admission.is_new(there.sessions[segment.session]) for segment in there.waiting):
-        return False  # whoever is about to come in there does not count among those that hold something
-    needed = known.total_bytes + peak_bytes
-    rest = _crowding(here, first.rank, session)
-    if _crowding(there, first.rank, session) + needed / there.memory_bytes >= rest:
-        return False
-    return admission.would_fit(there, known, peak_bytes, kept_bytes, share, tables.admission_lore)
-
-
-def _candidate(tables: Tables, session: str, device: str) -> tuple[Session, Device] | None:
-    known, there = tables.sessions.get(session), tables.devices.get(device)
-    if known is None or there is None or known.device == device or known.moving is not None:
-        return None
-    return known, there
-
-
-def _crowding(device: Device, rank: int, but: str) -> float:
-    """What the other sessions need that compute or wait there and are at least as urgent, over its memory."""
-    nbytes = sum(
-        session.total_bytes + max(segment.peak_bytes for segment in session.segments.values())
-        for session in device.sessions.values()
-        if session.session != but and any(segment.rank <= rank for segment in session.segments.values())
-    )
-    return nbytes / device.memory_bytes
+def _needs_bytes(session: Session) -> int:
+    """On its device, while its cell runs."""
+    return session.total_bytes + max(segment.peak_bytes for segment in session.segments.values())
