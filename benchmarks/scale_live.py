@@ -165,11 +165,12 @@ def _time_reads(run: Run, info: RuntimeInfo, chief: PoolClient, times: int) -> N
                 started_s = perf_counter()
                 http.get(path).raise_for_status()
                 run.read_s.setdefault(name, []).append(perf_counter() - started_s)
-            for arguments in (["queue"], ["why", job]):
+            for arguments in (["queue"], ["why", job], ["pool", "status"]):
                 command = [sys.executable, "-m", "djinn_lab.cli", *arguments]
                 started_s = perf_counter()
                 subprocess.run(command, check=True, capture_output=True)
-                run.read_s.setdefault(f"djinn-lab {arguments[0]}", []).append(perf_counter() - started_s)
+                name = f"djinn-lab {' '.join(arguments).replace(job, 'JOB')}"
+                run.read_s.setdefault(name, []).append(perf_counter() - started_s)
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -222,8 +223,11 @@ def _costs(many: Run, few: Run) -> list[Figure]:
     per_cell = {OURS: [many.cpu_s / many.cells * MS], FEW: [few.cpu_s / few.cells * MS]}
     goals = [Goal(1.5, baseline=FEW)]
     cells = {"cells": many.cells, "cells_of_few": few.cells}
-    lost = {"lost": sum(count for how, count in many.ended.items() if how != "done")}
-    return [figure(NAME, "CPU time of the server for a cell", "ms", per_cell, goals, **cells, **lost)]
+    lost = float(sum(count for how, count in many.ended.items() if how != "done"))
+    return [
+        figure(NAME, "CPU time of the server for a cell", "ms", per_cell, goals, **cells),
+        figure(NAME, "cells that did not end well", "cells", {OURS: [lost]}, [Goal(0)], **cells),
+    ]
 
 
 def _reads(many: Run, few: Run) -> list[Figure]:
