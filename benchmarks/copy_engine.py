@@ -16,7 +16,7 @@ from benchmarks.bench import Bench
 from benchmarks.decode_programs import Decoder
 from benchmarks.figures import OURS, Figure, Goal, figure
 from djinn_lab.protocol import worker as messages
-from djinn_lab.protocol.worker import TransferDone, TransferFailed
+from djinn_lab.protocol.worker import TransferDone
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.host_arena import HostArena
@@ -24,7 +24,7 @@ from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.link import CpuLink
 from djinn_lab.worker.pieces import PieceStore
 from djinn_lab.worker.process import memory_report
-from djinn_lab.worker.tier_service import Message, TierService
+from djinn_lab.worker.tier_service import Answer, Message, TierService
 from djinn_lab.worker.tiers import Tiers
 
 NAME = "copy-engine"
@@ -46,7 +46,7 @@ class Engine:
         self.interpreter = Interpreter(device, MEMORY_BYTES, directory, tiers)
         link = CpuLink(link_bytes_per_s)
         copies = Copies(tiers, link, self.interpreter.memory, device, self.interpreter.sessions)
-        self._answers: queue.SimpleQueue[TransferDone | TransferFailed] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._service = TierService(
             copies, self.interpreter.values_of, lambda: memory_report(self.interpreter), self._answers.put
         )

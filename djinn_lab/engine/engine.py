@@ -66,6 +66,8 @@ class Engine:
         """Jobs whose segment session memory knows: it is held or granted."""
         self._aside: dict[str, str] = {}
         """Preempted jobs, and how what they had made was lost; empty while it is there."""
+        self._undone: dict[str, tuple[str, ...]] = {}
+        """By the device that died, jobs that ran while their sessions were still being restored."""
         self._rooms: set[str] = set()
         self._sent_s: dict[str, float] = {}
         """When a session was last sent to another device for room."""
@@ -119,6 +121,10 @@ class Engine:
                 self._remember(event)
             case _ if isinstance(event, OfMemory):
                 self._remember(event)
+            case jobs.DeviceLost():
+                undone = tuple(job for job in self._undone.pop(event.device, ()) if job in self._asked)
+                self._aside.update(dict.fromkeys(undone, ""))
+                self._tell(replace(event, undone=undone))
             case _:
                 self._tell(event)
 
@@ -142,6 +148,7 @@ class Engine:
                 self._add_device(event)
             case WorkerDied():
                 self._watch.died(event.device)
+                self._undone[event.device] = self.accounts.open_jobs(event.device)
                 self._remember(memory.DeviceLost(at_s, event.device))
             case RoomAsked():
                 self._ask_room(event)
@@ -224,6 +231,7 @@ class Engine:
             move_s=accounts.move_s(asked.session),
             devices=event.devices,
             parts_s=sum(accounts.move_s(room) or 0.0 for room in event.rooms),
+            undone=event.undone,
         )
         if event.remaining_bytes is not None:
             self._asked[event.job] = replace(asked, peak_bytes=event.remaining_bytes)

@@ -42,7 +42,8 @@ class SegmentArrived(msgspec.Struct, frozen=True, tag=True):
 class SegmentStopped(msgspec.Struct, frozen=True, tag=True):
     """A worker stopped the segment between two ops, after ``ops_done``, and what these made stays with the
     session. ``remaining_bytes``: what the rest of it holds at its fullest, None for as much as before.
-    ``devices``: that it can use at once when it goes on; ``rooms``: of its parts, where it was a gang."""
+    ``devices``: that it can use at once when it goes on; ``rooms``: of its parts, where it was a gang.
+    ``undone``: as in :class:`djinn_lab.jobs.SegmentPreempted`."""
 
     at_s: float
     job: str
@@ -51,6 +52,7 @@ class SegmentStopped(msgspec.Struct, frozen=True, tag=True):
     remaining_bytes: int | None = None
     devices: int = 1
     rooms: tuple[str, ...] = ()
+    undone: bool = False
 
 
 class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
@@ -147,6 +149,7 @@ OfMemory = (
     | memory.SessionResumed
     | memory.PhaseSignalled
     | memory.MemoryReported
+    | memory.FirstValuesRestored
     | memory.TransferDone
     | memory.TransferFailed
 )

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from djinn_lab.jobs.commands import CancelSegment, EndSegment, PlaceSegment, PreemptSegment
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.messages import (
+    DeviceLost,
     JobFinished,
     MemberLeft,
     MemoryGranted,
@@ -128,16 +129,16 @@ def _without(tables: Tables, job: Job, device: str) -> None:
 
 def preempt(tables: Tables, event: SegmentPreempted) -> None:
     job = tables.running_segment(event.job, event.segment)
-    _check_ops(job, event.ops_done)
+    _check_ops(replace(job, ops_done=0) if event.undone else job, event.ops_done)
     device = job.held_on
     assert device is not None
     stopped = _stopped(tables, job, event.at_s, event.ops_done)
-    tables.preemptions += 1
+    tables.preemptions += not event.undone
     if job.cancelling:
         tables.answer_cancelled(stopped, job.message)
         tables.end(stopped, Move.CANCEL, event.at_s, job.message)
         return
-    memory: MemoryNeed = "free" if job.memory == "free" else "ask"
+    memory = _needs_again(job)
     turn = job.turn
     if job.yields:
         turn = tables.jobs_seen
@@ -147,7 +148,7 @@ def preempt(tables: Tables, event: SegmentPreempted) -> None:
             moved(stopped, Move.PREEMPT),
             turn=turn,
             memory=memory,
-            preemptions=job.preemptions + 1,
+            preemptions=job.preemptions + (not event.undone),
             preempted_at_s=event.at_s,
             move_s=event.move_s,
             parts_s=event.parts_s,
@@ -276,17 +277,27 @@ def cancel_session(tables: Tables, session: str, at_s: float, message: str) -> N
             cancel(tables, tables.jobs[name], at_s, message)
 
 
-def lose_device(tables: Tables, device: str, at_s: float, message: str) -> None:
+def _needs_again(job: Job) -> MemoryNeed:
+    """Of session memory, once the job is off its device."""
+    return "free" if job.memory == "free" else "ask"
+
+
+def lose_device(tables: Tables, event: DeviceLost) -> None:
     """What ran there is lost, but for a gang that runs on elsewhere; what waited there asks again where it is
-    bound next."""
+    bound next, and so does what ran and was undone."""
+    device, at_s, message = event.device, event.at_s, event.message
+    ran = [tables.jobs[name] for name in tables.devices[device].running if name in event.undone]
+    for job in ran:
+        if not job.cancelling:
+            stopped = replace(_stopped(tables, job, at_s, 0), memory=_needs_again(job), preempted_at_s=at_s)
+            tables.put(moved(stopped, Move.PREEMPT))
     waiting = tables.of_device(device)
     running = [tables.jobs[name] for name in tables.devices[device].running]
     tables.devices[device].alive = False
     for session in [session for session, bound in tables.bound.items() if bound == device]:
         tables.unbind(session)
     for job in waiting:
-        memory: MemoryNeed = "free" if job.memory == "free" else "ask"
-        unbound = replace(moved(job, Move.UNBIND), held_on=None, memory=memory, memory_reason="")
+        unbound = replace(moved(job, Move.UNBIND), held_on=None, memory=_needs_again(job), memory_reason="")
         tables.put(replace(unbound, settled=False))
     for job in running:
         if device in job.members:

@@ -31,11 +31,13 @@ class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
 
 
 class DeviceLost(msgspec.Struct, frozen=True, tag=True):
-    """A worker died. ``message`` says how."""
+    """A worker died. ``message`` says how. ``undone``: jobs whose segment ran there and is to run again,
+    since its session is as it was before."""
 
     at_s: float
     device: str
     message: str
+    undone: tuple[str, ...] = ()
 
 
 class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
@@ -190,7 +192,7 @@ class SegmentPreempted(msgspec.Struct, frozen=True, tag=True):
     """The worker stopped the segment after ``ops_done`` ops, and what these made stays with the session.
     ``move_s``: what bringing all of it to another device would take, None when it cannot be brought.
     ``devices``: that it can use at once when it goes on, several if it was stopped as a gang; ``parts_s``: as
-    in :class:`SegmentSubmitted`."""
+    in :class:`SegmentSubmitted`. ``undone``: what it did since it last started counts for nothing."""
 
     at_s: float
     job: str
@@ -199,6 +201,7 @@ class SegmentPreempted(msgspec.Struct, frozen=True, tag=True):
     move_s: float | None = None
     devices: int = 1
     parts_s: float = 0.0
+    undone: bool = False
 
 
 class MoveRefused(msgspec.Struct, frozen=True, tag=True):

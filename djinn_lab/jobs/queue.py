@@ -401,7 +401,7 @@ class JobQueue:
         known = self._tables.devices.get(event.device)
         if known is None or not known.alive:
             raise IllegalEvent(f"{event.device} is not up", "pool")
-        lifecycle.lose_device(self._tables, event.device, event.at_s, event.message)
+        lifecycle.lose_device(self._tables, event)
 
     def _describe(self, event: DeviceDescribed) -> None:
         known = self._tables.devices.get(event.device)

@@ -15,6 +15,7 @@ from djinn_lab.memory.messages import (
     DeviceAdded,
     DeviceLost,
     Event,
+    FirstValuesRestored,
     FreeSession,
     LineOrdered,
     MemoryReported,
@@ -102,6 +103,13 @@ class MemoryAccounts:
         known = self._tables.sessions.get(session)
         return known.device if known is not None else None
 
+    def open_jobs(self, device: str) -> tuple[str, ...]:
+        """Jobs that were granted on the device before the end of their sessions' restores: until that, their
+        sessions are still what was parked."""
+        known = self._tables.devices.get(device)
+        granted = known.granted.values() if known is not None else ()
+        return tuple(one.job for one in granted if self._tables.sessions[one.session].away)
+
     def session_bytes(self, session: str) -> int:
         """Bytes of a session, wherever they are, as last reported."""
         known = self._tables.sessions.get(session)
@@ -156,6 +164,11 @@ class MemoryAccounts:
                 self._plan(self._tables.device_of(session))
             case TransferDone() | TransferFailed():
                 self._end_transfer(event)
+            case FirstValuesRestored():
+                transfer = enacting.transfer_of(self._tables, event)
+                if transfer is not None:
+                    enacting.opened(self._tables, transfer, event)
+                    self._plan(self._tables.devices[transfer.device], background=False)
             case PhaseSignalled():
                 self._tables.out.append(phases.signal(self._tables, event))
                 self._plan(self._tables.device_of(self._tables.session(event.session)))
@@ -314,7 +327,7 @@ class MemoryAccounts:
     # -- transfers -----------------------------------------------------------------------------------------
 
     def _end_transfer(self, event: TransferDone | TransferFailed) -> None:
-        transfer = enacting.result_of(self._tables, event)
+        transfer = enacting.transfer_of(self._tables, event)
         if transfer is None:
             return
         if isinstance(event, TransferDone):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from djinn_lab.memory import moving
+from djinn_lab.memory import moving, phases
 from djinn_lab.memory.admission import guess_bytes, is_new
 from djinn_lab.memory.messages import (
     Command,
@@ -12,6 +12,7 @@ from djinn_lab.memory.messages import (
     DropParked,
     EvictSession,
     ExpediteTransfer,
+    FirstValuesRestored,
     ForgetStored,
     GrantSegment,
     HoldSegment,
@@ -49,7 +50,7 @@ def enact(tables: Tables, suggestions: Iterable[Suggestion]) -> None:
             case Transport():
                 _transport(tables, suggestion)
             case Hurry():
-                _hurry(tables, suggestion.session)
+                _hurry(tables, suggestion)
             case Refuse():
                 refuse(tables, suggestion.segment, suggestion.message, suggestion.advice)
             case Stay():
@@ -158,7 +159,7 @@ def _transport(tables: Tables, ask: Transport) -> None:
     assert session.moving is None
     assert (session.place, ask.kind) in PLACES, (session.place, ask.kind)
     free_bytes = device.free_bytes()
-    transfer = tables.begin(ask.kind, session, device, ask.expedited, ask.prefetch, ask.discard)
+    transfer = tables.begin(ask.kind, session, device, ask.expedited, ask.prefetch, ask.discard, ask.job)
     if ask.kind == "restore":
         tables.statistics.took(session.session, device.device, transfer.nbytes, free_bytes)
         tables.statistics.count(prefetches=ask.prefetch)
@@ -179,33 +180,48 @@ def _command(transfer: Transfer) -> Command:
         case "evict":
             return EvictSession(number, session, device, transfer.discard)
         case "restore":
-            return RestoreSession(number, session, device, transfer.expedited)
+            return RestoreSession(number, session, device, transfer.expedited, transfer.job)
         case "demote":
             return DemoteSession(number, session, device)
         case "forget":
             return ForgetStored(number, session, device)
 
 
-def _hurry(tables: Tables, session: Session) -> None:
-    transfer = session.moving
+def _hurry(tables: Tables, hurry: Hurry) -> None:
+    transfer = hurry.session.moving
     assert transfer is not None
     transfer.expedited = True
-    tables.out.append(ExpediteTransfer(transfer.number, transfer.session, transfer.device))
+    if hurry.job:
+        transfer.job, transfer.usable = hurry.job, False
+    tables.out.append(ExpediteTransfer(transfer.number, transfer.session, transfer.device, hurry.job))
 
 
-def result_of(tables: Tables, event: TransferDone | TransferFailed) -> Transfer | None:
-    """The transfer that the result is of; None for one that was given up. Raises IllegalEvent."""
+def transfer_of(
+    tables: Tables, event: FirstValuesRestored | TransferDone | TransferFailed
+) -> Transfer | None:
+    """The transfer that the event is about; None for one that was given up. Raises IllegalEvent."""
     transfer = tables.transfers.get(event.transfer)
     if transfer is None:
         if 0 < event.transfer <= tables.transfers_begun:
             return None
         raise IllegalEvent(f"transfer {event.transfer} was never begun")
-    if (transfer.session, transfer.device, transfer.kind) != (event.session, event.device, event.kind):
+    kind = "restore" if isinstance(event, FirstValuesRestored) else event.kind
+    if (transfer.session, transfer.device, transfer.kind) != (event.session, event.device, kind):
         raise IllegalEvent(
             f"transfer {event.transfer} is the {transfer.kind} of {transfer.session} at {transfer.device},"
-            f" not the {event.kind} of {event.session} at {event.device}"
+            f" not the {kind} of {event.session} at {event.device}"
         )
     return transfer
+
+
+def opened(tables: Tables, transfer: Transfer, event: FirstValuesRestored) -> None:
+    """The session is there for the job, unless another one waits for it by now."""
+    session = tables.session(transfer.session)
+    if transfer.job != event.job:
+        return
+    transfer.usable = True
+    if session.wish_s is not None and session.ready_s is None:
+        session.ready_s = tables.now_s
 
 
 def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
@@ -230,8 +246,9 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
             statistics.count(restores=1)
             statistics.came_back(session.session)
             session.unstored_bytes = session.ready_bytes = 0
-            session.prefetched = transfer.prefetch
-            if session.busy:
+            granted = any(segment.granted for segment in session.segments.values())
+            session.prefetched = transfer.prefetch and not granted
+            if session.busy and not granted:
                 stays_s = tables.policy.residency_copies * (tables.now_s - transfer.begun_s)
                 session.settled_until_s = tables.now_s + stays_s
             if session.wish_s is not None and session.ready_s is None:
@@ -298,12 +315,23 @@ def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
     device.device_full |= event.full == "device"
     if event.full is not None:
         device.full_s = tables.now_s
+    if transfer.kind == "restore":
+        _take_back(tables, session)
     session.failures += 1
     session.retry_s = tables.now_s + RETRY_S * 2 ** min(session.failures - 1, 6)
     if session.target is not None and session.busy and transfer.kind in ("store", "evict"):
         moving.stay(tables, session, event.reason)
     tables.changed(session)
     tables.sync(session, device)
+
+
+def _take_back(tables: Tables, session: Session) -> None:
+    """Grants for which the session was open: their segments have been stopped, and will be placed again."""
+    granted = [segment for segment in session.segments.values() if segment.granted]
+    for segment in granted:
+        tables.drop(segment)
+    if granted:
+        phases.segment_over(tables, session)
 
 
 def lose(tables: Tables, session: Session, device: str, nbytes: int, reason: str) -> None:

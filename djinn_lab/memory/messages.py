@@ -187,9 +187,22 @@ class TransferDone(msgspec.Struct, frozen=True, tag=True):
     whole: bool = True
 
 
+class FirstValuesRestored(msgspec.Struct, frozen=True, tag=True):
+    """Of a restore that was ordered for ``job``: what the first op of its segment reads is on the device, and
+    the segment may start. The copy of the rest goes on, and ends in a result as any other. The worker's
+    memory comes as a MemoryReported of its own, before this."""
+
+    at_s: float
+    transfer: int
+    session: str
+    device: str
+    job: str
+
+
 class TransferFailed(msgspec.Struct, frozen=True, tag=True):
     """Nothing changed, except for ``mismatch``: a restore found bytes that are not those that were stored, so
-    the session's values are lost. ``reason``: for people. ``full``: the tier that had no room
+    the session's values are lost. A segment that was granted before the end of its restore has been stopped
+    and undone, and must be placed again. ``reason``: for people. ``full``: the tier that had no room
     (``device``, ``host`` or ``disk``)."""
 
     at_s: float
@@ -223,6 +236,7 @@ Event = (
     | MemoryReported
     | CellEnded
     | PhaseSignalled
+    | FirstValuesRestored
     | TransferDone
     | TransferFailed
     | ClockTicked
@@ -293,10 +307,14 @@ class EvictSession(msgspec.Struct, frozen=True, tag=True):
 
 
 class RestoreSession(msgspec.Struct, frozen=True, tag=True):
+    """``job``: its segment starts before the end of the copy, so what it reads is wanted in that order, and
+    :class:`FirstValuesRestored`. Empty for none."""
+
     transfer: int
     session: str
     device: str
     expedited: bool = False
+    job: str = ""
 
 
 class DemoteSession(msgspec.Struct, frozen=True, tag=True):
@@ -316,11 +334,12 @@ TransferCommand = StoreSession | EvictSession | RestoreSession | DemoteSession |
 
 
 class ExpediteTransfer(msgspec.Struct, frozen=True, tag=True):
-    """A transfer under way is waited for now."""
+    """A transfer under way is waited for now. ``job``: as in :class:`RestoreSession`."""
 
     transfer: int
     session: str
     device: str
+    job: str = ""
 
 
 class FreeSession(msgspec.Struct, frozen=True, tag=True):

@@ -31,7 +31,8 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     without a cell. ``headroom``: the part of a device that prefetches leave free for the cells of those who
     are there. ``ready_ahead``: segments that room is kept for besides those that run; the others of a
     device's line wait, the next ``restore_ahead`` of them with their state on the device or on its way
-    there."""
+    there. ``early_start_s``: a cell starts before the end of its session's restore where that takes longer
+    and nothing else could use the device meanwhile; None: never."""
 
     name: str
     moves: bool = True
@@ -53,6 +54,7 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     headroom: float = 0.02
     ready_ahead: int = 1
     restore_ahead: int = 3
+    early_start_s: float | None = 0.005
 
 
 _OURS = MemoryPolicy("ours")
@@ -65,6 +67,7 @@ _REACTIVE = MemoryPolicy(
     lease_restores=0.0,
     lease_s_min=0.0,
     residency_copies=0.0,
+    early_start_s=None,
 )
 
 POLICIES: Mapping[str, MemoryPolicy] = {
@@ -82,6 +85,7 @@ POLICIES: Mapping[str, MemoryPolicy] = {
         replace(_OURS, name="ours_no_write_through", write_through=False),
         replace(_OURS, name="ours_no_admission", admission_share=None),
         replace(_OURS, name="ours_no_lease", lease_restores=0.0, lease_s_min=0.0),
+        replace(_OURS, name="ours_no_early_start", early_start_s=None),
         replace(_OURS, name="ours_recompute", recompute="when_cheaper"),
     )
 }

@@ -57,7 +57,8 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """Under way. ``prefetch``: nobody waited for it when it began."""
+    """Under way. ``prefetch``: nobody waited for it when it began. ``job``: the segment of which may start
+    before its end; ``usable``: what its first op reads is there."""
 
     number: int
     kind: TransferKind
@@ -68,6 +69,8 @@ class Transfer:
     expedited: bool = False
     prefetch: bool = False
     discard: bool = False
+    job: str = ""
+    usable: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -154,6 +157,10 @@ class Session:
         if self.place != "device" or self.segments:
             return self.place == "device" and self.ready_bytes > 0
         return self.total_bytes > 0 and (self.unstored_bytes > 0 or not self.recoverable)
+
+    def open_to(self, job: str) -> bool:
+        """It is being restored, and what this job needs first is there."""
+        return self.moving is not None and self.moving.usable and self.moving.job == job
 
     def idle(self, now_s: float, wish_s: float) -> bool:
         """It waits for somebody: it said so, or nothing came of its saying otherwise within ``wish_s``."""

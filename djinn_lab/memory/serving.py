@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from djinn_lab.memory import admission
 from djinn_lab.memory.admission import AdmissionLore
@@ -21,6 +22,8 @@ from djinn_lab.memory.tier_room import HostRoom, clear_host
 from djinn_lab.memory.turns import Turns, in_order
 from djinn_lab.units import format_bytes
 
+LOOKED_AT = 16
+"""So many waiting segments are asked whether they could use a device on which one would start early."""
 FAILURES_MAX = 3
 """Failed transfers of a session after which its segments are refused, and it is no victim any more."""
 
@@ -145,10 +148,10 @@ def _serve_one(
     enough = needed <= room.free_bytes
     room.claim(needed)
     if enough or (not turn and session.resident):
-        yield from _proceed(segment, session, device, now_s, turn)
+        yield from _proceed(segment, session, device, policy, now_s, turn)
         return
     if session.moving is not None and session.moving.kind == "restore":
-        yield from _hurry(session)
+        yield from _hurry(session, _early(segment, session, device, policy))
     if room.coming_bytes >= 0:
         yield from _hold(segment, "leaving", _short_of(device, needed, room, "others are being moved out"))
         return
@@ -168,9 +171,13 @@ def _serve_one(
 
 
 def _proceed(
-    segment: Segment, session: Session, device: Device, now_s: float, turn: bool
+    segment: Segment, session: Session, device: Device, policy: MemoryPolicy, now_s: float, turn: bool
 ) -> Iterator[Suggestion]:
     """There is room: run it, or bring its session back."""
+    early = _early(segment, session, device, policy)
+    if session.open_to(segment.job) and turn and early and not _wanted_by_others(segment, device):
+        yield Grant(segment)
+        return
     if session.resident:
         if segment.job and turn:
             yield Grant(segment)
@@ -184,12 +191,33 @@ def _proceed(
                 segment, "retry", "bringing its state back failed; it is tried again in a moment"
             )
             return
-        yield Transport("restore", session, expedited=True, reason="its owner waits")
+        yield Transport("restore", session, expedited=True, reason="its owner waits", job=early)
     elif moving is not None and moving.kind == "restore":
-        yield from _hurry(session)
+        yield from _hurry(session, early)
     size = format_bytes(session.total_bytes)
     yield from _hold(
         segment, "restore", f"its {size} are being brought back", device.seconds_for(session.total_bytes)
+    )
+
+
+def _early(segment: Segment, session: Session, device: Device, policy: MemoryPolicy) -> str:
+    """Its job, where that is worth starting before all of the session is back."""
+    if policy.early_start_s is None or session.earliest != segment.order:
+        return ""
+    copy_s = device.seconds_for(session.total_bytes)
+    return segment.job if copy_s is None or copy_s > policy.early_start_s else ""
+
+
+def _wanted_by_others(segment: Segment, device: Device) -> bool:
+    """Could other segments compute while this one waits for the rest of its copy?"""
+    if device.granted:
+        return True
+    near = islice(device.waiting, LOOKED_AT)
+    others = ((one, device.sessions[one.session]) for one in near if one is not segment)
+    free_bytes = device.free_bytes()
+    return any(
+        session.resident and not one.admission and needed_bytes(session, one, device) <= free_bytes
+        for one, session in others
     )
 
 
@@ -252,7 +280,7 @@ def _make_room(
         if segment.job and not device.granted and not device.moving:
             first = _state_first(segment, session, device, policy, now_s, room.free_bytes + needed, found)
         if first is None:
-            yield from _stuck(segment, session, device, now_s, room, host, needed)
+            yield from _stuck(segment, session, device, policy, now_s, room, host, needed)
             return
         for victim in first:
             yield from send_off(
@@ -342,6 +370,7 @@ def _stuck(
     segment: Segment,
     session: Session,
     device: Device,
+    policy: MemoryPolicy,
     now_s: float,
     room: _Room,
     host: HostRoom,
@@ -375,7 +404,7 @@ def _stuck(
     if others and device.tiers:
         yield from _full(segment, device, room, needed)
         return
-    yield from _anyway(segment, session, now_s)
+    yield from _anyway(segment, session, device, policy, now_s)
 
 
 def _closing_helps(others: list[Session], device: Device) -> bool:
@@ -401,13 +430,16 @@ def _full(segment: Segment, device: Device, room: _Room, needed: int) -> Iterato
     room.claim(-needed)
 
 
-def _anyway(segment: Segment, session: Session, now_s: float) -> Iterator[Suggestion]:
+def _anyway(
+    segment: Segment, session: Session, device: Device, policy: MemoryPolicy, now_s: float
+) -> Iterator[Suggestion]:
     """The prediction may be too high and a segment frees as it goes; the worker keeps the true limit."""
     if session.resident and segment.job:
         yield Grant(segment)
     elif session.away and session.moving is None and session.retry_s <= now_s:
+        early = _early(segment, session, device, policy)
         yield Transport(
-            "restore", session, expedited=True, reason="its owner waits, and nobody else is there"
+            "restore", session, expedited=True, reason="its owner waits, and nobody else is there", job=early
         )
         yield from _hold(
             segment, "restore", f"its {format_bytes(session.total_bytes)} are being brought back"
@@ -416,9 +448,11 @@ def _anyway(segment: Segment, session: Session, now_s: float) -> Iterator[Sugges
         yield from _hold(segment, "retry", "bringing its state back failed; it is tried again in a moment")
 
 
-def _hurry(session: Session) -> Iterator[Suggestion]:
-    if session.moving is not None and not session.moving.expedited:
-        yield Hurry(session)
+def _hurry(session: Session, early: str = "") -> Iterator[Suggestion]:
+    """``early``: the job that may start before the end of the transfer."""
+    moving = session.moving
+    if moving is not None and (not moving.expedited or (early and early != moving.job)):
+        yield Hurry(session, early)
 
 
 def _hold(segment: Segment, told: str, reason: str, estimate_s: float | None = None) -> Iterator[Suggestion]:

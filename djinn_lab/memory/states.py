@@ -14,6 +14,11 @@ both are promised by a *grant*, which reserves the peak until the segment's end.
 anew after every event* from what is under way: nothing is remembered between plans but the transfers
 themselves, so that a late, failed or superfluous result needs no undoing.
 
+A segment may be granted while its session is still being restored, once what its first op reads is there, and
+where nothing else could use the device meanwhile. The worker answers it after the end of the restore, so that
+a state whose restore has not ended is still the one below the device; a restore that fails takes the grant
+back.
+
 A segment that moves aside ends its grant as any other does, and is placed again; what it made is its
 session's state. A session that is bound to another device stays with its own, as *bound for* the other, until
 its state is on the host or the disk: nothing of it is granted meanwhile. Then it belongs to the other device;

@@ -10,7 +10,7 @@ from djinn_lab.memory.records import Segment, Session
 
 
 class Transport(NamedTuple):
-    """Begin a transfer of a session that has none under way."""
+    """Begin a transfer of a session that has none under way. ``job``: may start before the end of it."""
 
     kind: TransferKind
     session: Session
@@ -18,12 +18,14 @@ class Transport(NamedTuple):
     prefetch: bool = False
     discard: bool = False
     reason: str = ""
+    job: str = ""
 
 
 class Hurry(NamedTuple):
-    """Somebody waits for the transfer that the session has under way."""
+    """Somebody waits for the transfer that the session has under way. ``job``: may start before its end."""
 
     session: Session
+    job: str = ""
 
 
 class Grant(NamedTuple):

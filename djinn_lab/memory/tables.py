@@ -67,6 +67,7 @@ class Tables:
         expedited: bool = False,
         prefetch: bool = False,
         discard: bool = False,
+        job: str = "",
     ) -> Transfer:
         self.transfers_begun += 1
         nbytes = session.unstored_bytes if kind == "store" else session.total_bytes
@@ -82,6 +83,7 @@ class Tables:
             expedited,
             prefetch,
             discard,
+            job,
         )
         if kind == "store" and expedited:
             session.cleared = session.cleared + 1 if session.cleared_at == device.changes else 1
@@ -197,6 +199,7 @@ class Tables:
         assert session.connection is Connection.CONNECTED or session.phase is Phase.IO_WAIT or session.busy
         assert not session.busy or session.announced_s is None
         for segment in session.segments.values():
-            assert session.resident or not segment.granted, "a session runs that is not on the device"
+            there = session.resident or session.open_to(segment.job)
+            assert there or not segment.granted, "a session runs that is not on the device"
             assert session.target is None or not segment.granted, "a session runs that is about to leave"
             assert segment.device == session.device, "a segment waits where its session is not"

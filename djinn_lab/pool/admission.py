@@ -12,6 +12,7 @@ import msgspec
 from djinn_lab.errors import Refused
 from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.memory.footprint import Footprint
+from djinn_lab.srg.first_uses import FirstUses, first_uses
 from djinn_lab.srg.plan_key import decode_contents, plan_key
 from djinn_lab.srg.program import Program, decode_program
 from djinn_lab.srg.validation import validate_content, validate_program
@@ -25,12 +26,14 @@ INLINE_BYTES_MAX = 64 * 2**10
 
 
 class Measured(NamedTuple):
-    """What programs with equal keys have in common."""
+    """What programs with equal keys have in common. ``reads``: which of their sources the ops read that the
+    session holds, by place."""
 
     ops: int
     footprint: Footprint
     work: Work
     peak_op: str | None
+    reads: FirstUses | None
 
 
 class Inspected(msgspec.Struct, frozen=True):
@@ -41,6 +44,7 @@ class Inspected(msgspec.Struct, frozen=True):
     footprint: Footprint
     work: Work
     peak_op: str | None
+    reads: FirstUses | None
     key: bytes | None
     cached: bool
 
@@ -115,4 +119,12 @@ def _inspect(encoded: bytes, plans: PlanCache) -> Inspected:
 def _measure(program: Program) -> Measured:
     footprint = predict_peak_bytes(program)
     peak_op = None if footprint.node is None else program.templates[program.nodes[footprint.node].template].op
-    return Measured(len(program.nodes), footprint, work_of(program), peak_op)
+    return Measured(len(program.nodes), footprint, work_of(program), peak_op, _reads(program))
+
+
+def _reads(program: Program) -> FirstUses | None:
+    uses = first_uses(program)
+    if uses is None:
+        return None
+    place_of = {source.value: place for place, source in enumerate(program.sources)}
+    return FirstUses(tuple(place_of[value] for value in uses.values), uses.first)

@@ -15,6 +15,7 @@ from djinn_lab.pool import answers
 from djinn_lab.pool.alarm import Alarm
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.bookkeeping import Bookkeeper
+from djinn_lab.pool.early import reads_of
 from djinn_lab.pool.fleet import Fleet
 from djinn_lab.pool.gangs.live import SEPARATOR
 from djinn_lab.pool.gangs.runs import GangRuns
@@ -33,7 +34,9 @@ from djinn_lab.protocol.messages import (
 )
 from djinn_lab.protocol.worker import (
     Calibrate,
+    FirstValuesRestored,
     FromWorker,
+    Reads,
     RunSegment,
     SegmentCancelled,
     SegmentDone,
@@ -72,7 +75,7 @@ class Driver:
         self.books = books
         self.registry = books.registry
         self.runs = Runs(ledger, books, self.tell)
-        self.residence = Residence(ledger, launcher, self.registry, self.tell)
+        self.residence = Residence(ledger, launcher, self.registry, self.tell, self._reads)
         self.gangs = GangRuns(
             ledger,
             launcher,
@@ -190,6 +193,8 @@ class Driver:
                     self.runs.over(device, message)
             case SessionClosed():
                 self.residence.report(device, message.memory)
+            case FirstValuesRestored():
+                self.residence.first_restored(device, message)
             case TransferDone():
                 self.residence.transferred(device, message)
             case TransferFailed():
@@ -289,6 +294,9 @@ class Driver:
                 self.residence.transfer(command)
             case _:
                 raise AssertionError(command)
+
+    def _reads(self, job: str) -> Reads | None:
+        return reads_of(job, self.books.records.get(job))
 
     def _granted(self, grant: memory.GrantSegment) -> None:
         flight = self.books.records[grant.job].flight

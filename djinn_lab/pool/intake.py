@@ -105,6 +105,7 @@ class Intake:
             plan_cached=inspected.cached,
             gang=judgement.plan,
             resends=submit.resends,
+            reads=inspected.reads,
             need_bytes=need_bytes,
         )
         self._enqueue(session, submit, event.segment, flight, commands)

@@ -12,6 +12,7 @@ from djinn_lab.memory.footprint import Footprint
 from djinn_lab.pool.gangs.plans import GangPlan
 from djinn_lab.pool.stops import Stops
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
+from djinn_lab.srg.first_uses import FirstUses
 from djinn_lab.srg.merging import STREAMED
 
 CUTS_STORED_MAX = 32
@@ -83,6 +84,8 @@ class RunningSegment:
     stops: Stops | None = None
     gang: GangPlan | None = None
     resends: bool = False
+    reads: FirstUses | None = None
+    """Of the sources, by place; None where there are no ops."""
     need_bytes: int = 0
     """Of the session on its device, at its fullest, as the graph says."""
 

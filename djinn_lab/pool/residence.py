@@ -11,6 +11,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from djinn_lab import engine, memory
 from djinn_lab.pool.launcher import Launcher
 from djinn_lab.pool.ledger import Ledger
@@ -60,7 +62,8 @@ Transfer = memory.TransferCommand | memory.ExpediteTransfer
 
 
 class Residence:
-    """``tell`` feeds the engine and does what it says."""
+    """``tell`` feeds the engine and does what it says. ``reads``: what a job's segment reads of its session,
+    None where it is to start when all of that is there."""
 
     def __init__(
         self,
@@ -68,11 +71,13 @@ class Residence:
         launcher: Launcher,
         registry: SessionRegistry,
         tell: Callable[[engine.Event], None],
+        reads: Callable[[str], worker.Reads | None],
     ) -> None:
         self._ledger = ledger
         self._launcher = launcher
         self._registry = registry
         self._tell = tell
+        self._reads = reads
         self._stored: dict[str, Stored] = {}
         self._reported: dict[str, worker.WorkerMemory] = {}
         self._releases: defaultdict[str, Releases] = defaultdict(Releases)
@@ -109,7 +114,7 @@ class Residence:
                 self._stored.pop(command.session, None)
                 order = worker.Forget(command.transfer, command.session)
             case memory.ExpediteTransfer():
-                order = worker.Expedite(command.transfer)
+                order = worker.Expedite(command.transfer, self._reads(command.job))
         self._launcher.copy(command.device, order)
 
     # -- from workers --------------------------------------------------------------------------------------
@@ -145,6 +150,11 @@ class Residence:
     def reported(self, device: str) -> worker.WorkerMemory:
         """What the device's worker counted last."""
         return self._reported.get(device, _NOTHING)
+
+    def first_restored(self, device: str, first: worker.FirstValuesRestored) -> None:
+        self.report(device, first.memory)
+        event = memory.FirstValuesRestored(self._now_s(), first.transfer, first.session, device, first.job)
+        self._tell_transfer(event)
 
     def transferred(self, device: str, done: worker.TransferDone) -> None:
         if done.manifest is not None:
@@ -234,6 +244,11 @@ class Residence:
         event: memory.TransferDone | memory.TransferFailed,
     ) -> None:
         self.report(event.device, answer.memory)
+        self._tell_transfer(event)
+
+    def _tell_transfer(
+        self, event: memory.FirstValuesRestored | memory.TransferDone | memory.TransferFailed
+    ) -> None:
         try:
             self._tell(event)
         except memory.IllegalEvent as error:
@@ -249,11 +264,13 @@ class Residence:
         """Another process than the one that stored it is told what lies where, and what of it nobody holds
         any more: those bytes may have been given to others."""
         stored = self._stored.get(command.session)
-        number, session, expedited = command.transfer, command.session, command.expedited
+        order = worker.Restore(
+            command.transfer, command.session, command.expedited, reads=self._reads(command.job)
+        )
         if stored is None or stored.by == self._process(command.device):
-            return worker.Restore(number, session, expedited)
+            return order
         stored.told = len(stored.released)
-        return worker.Restore(number, session, expedited, stored.manifest, tuple(stored.released))
+        return replace(order, manifest=stored.manifest, released=tuple(stored.released))
 
     def _process(self, device: str) -> tuple[str, int]:
         return device, self._launcher.health(device).restarts

@@ -122,7 +122,14 @@ class Runs:
         flight.stops.add(message, now_s)
         remaining_bytes = flight.footprint.remaining_bytes(message.executed)
         self._tell(
-            engine.SegmentStopped(now_s, message.job, message.segment, message.executed, remaining_bytes)
+            engine.SegmentStopped(
+                now_s,
+                message.job,
+                message.segment,
+                message.executed,
+                remaining_bytes,
+                undone=message.undone,
+            )
         )
 
     def _stops(self, job: str) -> Stops | None:

@@ -98,16 +98,28 @@ class Evict(msgspec.Struct, frozen=True, tag="evict"):
     discard: bool = False
 
 
+class Reads(msgspec.Struct, frozen=True, array_like=True):
+    """``values``: of its session that a job's segment reads, by first use; its first op reads the first
+    ``first`` of them."""
+
+    job: str
+    values: tuple[int, ...]
+    first: int
+
+
 class Restore(msgspec.Struct, frozen=True, tag="restore"):
     """Bring back from the host or the disk, and check every piece. ``manifest``: of a session that this
     process did not store itself (:attr:`TransferDone.manifest`). ``released``: values of the manifest that
-    nobody holds any more; their pieces may be gone, so they are not looked for."""
+    nobody holds any more; their pieces may be gone, so they are not looked for. ``reads``: the segment that
+    waits for it. Its values are copied in that order, before all others, and :class:`FirstValuesRestored`
+    says when it may be sent."""
 
     transfer: int
     session: str
     expedited: bool = False
     manifest: bytes | None = None
     released: tuple[int, ...] = ()
+    reads: Reads | None = None
 
 
 class Demote(msgspec.Struct, frozen=True, tag="demote"):
@@ -133,9 +145,11 @@ class DropParked(msgspec.Struct, frozen=True, tag="drop"):
 
 
 class Expedite(msgspec.Struct, frozen=True, tag="expedite"):
-    """A queued or running transfer is waited for now; an unknown one is over already."""
+    """A queued or running transfer is waited for now; an unknown one is over already. ``reads``: as in
+    :class:`Restore`, in place of what was said before."""
 
     transfer: int
+    reads: Reads | None = None
 
 
 RunOrder = RunSegment | Calibrate
@@ -269,7 +283,8 @@ class SegmentPreempted(msgspec.Struct, frozen=True, tag="preempted"):
     """It stopped before op number ``executed``; what it made by then stays among its session's values, and
     can be parked with them. ``rng_state``: for :class:`Resume`. ``if_given_up``: values that nobody needs
     should it never go on. The times are of the ops of this run, as in :class:`SegmentDone`. (Only a last op
-    has dynamic metas, so there are none yet.)"""
+    has dynamic metas, so there are none yet.) ``undone``: this run did nothing, because the restore of its
+    session failed meanwhile."""
 
     job: str
     segment: int
@@ -282,6 +297,7 @@ class SegmentPreempted(msgspec.Struct, frozen=True, tag="preempted"):
     load_s: float
     run_s: float
     memory: WorkerMemory
+    undone: bool = False
 
 
 class SessionClosed(msgspec.Struct, frozen=True, tag="closed"):
@@ -291,6 +307,18 @@ class SessionClosed(msgspec.Struct, frozen=True, tag="closed"):
 
 TransferKind = Literal["store", "evict", "restore", "demote", "forget"]
 """As :data:`djinn_lab.memory.TransferKind`."""
+
+
+class FirstValuesRestored(msgspec.Struct, frozen=True, tag="first_restored"):
+    """What the first op of ``job`` reads is on the device; the copy of the rest goes on. The segment may be
+    sent: its ops wait for what they read. Where the copy then fails, the segment stops between two ops, is
+    undone and answered, by :class:`SegmentPreempted` at the op where it began, after the
+    :class:`TransferFailed`."""
+
+    transfer: int
+    session: str
+    job: str
+    memory: WorkerMemory
 
 
 class TransferDone(msgspec.Struct, frozen=True, tag="transferred"):
@@ -334,6 +362,7 @@ FromWorker = (
     | SegmentCancelled
     | SegmentPreempted
     | SessionClosed
+    | FirstValuesRestored
     | TransferDone
     | TransferFailed
 )

@@ -7,46 +7,23 @@ after each, whether its session still exists.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
 from djinn_lab.units import format_bytes
-from djinn_lab.worker import parking
+from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.link import Link
-from djinn_lab.worker.loading import Loading
+from djinn_lab.worker.loading import Wanted
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.parked import ManifestWriter, Parked, write_parked
 from djinn_lab.worker.pieces import Piece, PieceFile
+from djinn_lab.worker.restoring import Restores
 from djinn_lab.worker.storages import Storage
 from djinn_lab.worker.tiers import Tiers
 from djinn_lab.worker.values import SessionValues
-
-
-class TransferProblem(Exception):
-    """``full`` and ``mismatch``: as in :class:`djinn_lab.protocol.worker.TransferFailed`."""
-
-    def __init__(self, reason: str, full: str | None = None, mismatch: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.full = full
-        self.mismatch = mismatch
-
-
-class SessionGone(Exception):
-    """Closed while it was copied: nobody waits for an answer."""
-
-
-@dataclass
-class Copied:
-    """What a transfer has done so far."""
-
-    nbytes: int = 0
-    checked_pieces: int = 0
-    whole: bool = True
-    manifest: bytes | None = None
 
 
 @dataclass
@@ -66,7 +43,7 @@ class Copies:
         far stay stored."""
         if values.closed:
             raise SessionGone
-        if values.state != "resident":
+        if values.state != "resident" or values.arriving:
             if values.state == "parked" and values.parked is not None:
                 with self.tiers.fences.lock:
                     copied.manifest = self._parked_manifest(name, values.parked)
@@ -183,127 +160,17 @@ class Copies:
 
     # --- restore
 
-    def restore(self, values: SessionValues, copied: Copied) -> Iterator[int]:
-        """Host or disk to device. The session is there when every piece has been compared."""
-        loading = self._begin_loading(values)
-        try:
-            self._allocate(loading)
-            batch: list[tuple[torch.Tensor, Piece]] = []
-            for view, piece in self._places(loading):
-                batch.append((view, piece))
-                if sum(one.nbytes for _, one in batch) >= self.link.batch_bytes:
-                    yield self._restore_batch(values, loading, batch, copied)
-                    batch = []
-            if batch:
-                yield self._restore_batch(values, loading, batch, copied)
-        except SessionGone:
-            raise
-        except Exception as error:
-            self._undo(values, loading, error)
-            raise
-        with self.tiers.fences.lock:
-            if values.loading is not loading:
-                raise SessionGone
-            values.loading = None
-            parking.unpark(values, loading.handles, loading.looked_at, self.device)
+    def restore(self, values: SessionValues, copied: Copied, wanted: Wanted | None = None) -> Iterator[int]:
+        """Host or disk to device, in the order in which ``wanted`` has it."""
+        return self._restores.restore(values, copied, wanted or Wanted())
 
-    def _begin_loading(self, values: SessionValues) -> Loading:
-        with self.tiers.fences.lock:
-            if values.closed:
-                raise SessionGone
-            parked = values.parked
-            if values.state != "parked" or parked is None:
-                raise TransferProblem(
-                    "it is on the device already" if values.state == "resident" else "it is being restored"
-                )
-            here = {
-                id(item): weight
-                for item in parked.storages
-                if item.shared is not None and (weight := self.tiers.weights.find(item.shared)) is not None
-            }
-            needed = sum(item.nbytes for item in parked.storages if id(item) not in here)
-            if not self.account.reserve_other(needed):
-                used = self.account.used_bytes
-                raise TransferProblem(
-                    f"the device is full: it needs {format_bytes(needed)}, and {format_bytes(used)} of "
-                    f"{format_bytes(self.account.limit_bytes)} are used",
-                    full="device",
-                )
-            parked.loading = True
-            values.state = "loading"
-            loading = values.loading = Loading(list(parked.storages), needed)
-            for item in parked.storages:
-                if id(item) in here:
-                    loading.looked_at[id(item)] = values.look_at(here[id(item)])
-        return loading
+    def restore_ended(self, values: SessionValues, wanted: Wanted) -> None:
+        """The pool knows how."""
+        self._restores.ended(values, wanted)
 
-    def _allocate(self, loading: Loading) -> None:
-        try:
-            for item in loading.items:
-                if id(item) not in loading.looked_at:
-                    memory = torch.empty(item.nbytes, dtype=torch.uint8, device=self.device)
-                    loading.handles[id(item)] = memory.untyped_storage()
-        except (RuntimeError, MemoryError) as error:
-            raise TransferProblem(f"the device has no memory left: {error}", full="device") from error
-
-    def _places(self, loading: Loading) -> Iterator[tuple[torch.Tensor, Piece]]:
-        for item in loading.items:
-            handle = loading.handles.get(id(item))
-            if handle is not None:
-                memory = torch.empty(0, dtype=torch.uint8, device=self.device).set_(handle)
-                for index, piece in enumerate(item.pieces):
-                    yield item.cut.view(memory, index), piece
-
-    def _restore_batch(
-        self,
-        values: SessionValues,
-        loading: Loading,
-        batch: Sequence[tuple[torch.Tensor, Piece]],
-        copied: Copied,
-    ) -> int:
-        """The bytes that were copied, and are what was stored."""
-        with self.tiers.fences.lock:
-            if values.loading is not loading:
-                raise SessionGone
-            loading.busy = True
-        try:
-            try:
-                sources = [self.tiers.store.read(piece) for _, piece in batch]
-            except OSError as error:
-                raise TransferProblem(f"a stored piece cannot be read: {error}", mismatch=True) from error
-            views = [view for view, _ in batch]
-            for (_, piece), found in zip(batch, self.link.copy_in(sources, views), strict=True):
-                if found != piece.fingerprint:
-                    self.distrust(piece)
-                    place, offset = self.tiers.store.place(piece)
-                    raise TransferProblem(
-                        f"{format_bytes(piece.nbytes)} at byte {offset} of {place} are not what was stored",
-                        mismatch=True,
-                    )
-        finally:
-            with self.tiers.fences.lock:
-                loading.busy = False
-                self.tiers.fences.changed.notify_all()
-        nbytes = sum(piece.nbytes for _, piece in batch)
-        copied.nbytes += nbytes
-        copied.checked_pieces += len(batch)
-        return nbytes
-
-    def _undo(self, values: SessionValues, loading: Loading, error: Exception) -> None:
-        """Parked as before; but when bytes are not what they were, nobody may use any of them."""
-        with self.tiers.fences.lock:
-            if values.loading is not loading:
-                return
-            parking.stop_loading(values)
-            if isinstance(error, TransferProblem) and error.mismatch:
-                parking.lose(values, error.reason)
-
-    def distrust(self, piece: Piece) -> None:
-        """Other sessions may have counted on the same bytes; those on the device store them again."""
-        with self.tiers.fences.lock:
-            self.tiers.store.condemn(piece)
-            for values in list(self.sessions.values()):
-                parking.distrust(values, piece)
+    @property
+    def _restores(self) -> Restores:
+        return Restores(self.tiers, self.link, self.account, self.device, self.sessions)
 
     # --- demote
 

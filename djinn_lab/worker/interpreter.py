@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -11,12 +12,13 @@ import torch
 from djinn_lab.protocol.worker import Handed, Resume, encode
 from djinn_lab.srg.program import Program, Source, Template, TensorMeta, decode_program
 from djinn_lab.worker import parking
+from djinn_lab.worker.arriving import await_end
 from djinn_lab.worker.executor import find_executor
 from djinn_lab.worker.failures import describe
 from djinn_lab.worker.handing import hand_over, take_over
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.numeric_settings import applied
-from djinn_lab.worker.outcome import Outcome, Stop
+from djinn_lab.worker.outcome import Outcome, Stop, StopSignal
 from djinn_lab.worker.parked import Layout
 from djinn_lab.worker.preparation import Preparation, Preparations
 from djinn_lab.worker.program_run import ProgramRun
@@ -24,7 +26,7 @@ from djinn_lab.worker.reading import read_program
 from djinn_lab.worker.templates import Call
 from djinn_lab.worker.tiers import Tiers
 from djinn_lab.worker.transfer import load_shared, load_source, store_result
-from djinn_lab.worker.values import SessionValues
+from djinn_lab.worker.values import RestoreFailed, SessionValues
 
 __all__ = ["Interpreter", "Outcome", "Stop"]
 
@@ -77,15 +79,17 @@ class Interpreter:
             return outcome
         torch.get_num_threads()  # sets BLAS's number in a new thread, which would else compute other bits
         self.memory.start_peak()
-        run = ProgramRun(self, program, values, outcome, key, should_stop)
+        run = ProgramRun(self, program, values, outcome, key, should_stop, resume)
         try:
             started = perf_counter()
-            values.start_running(session)
+            values.start_running(session, partial(_ask_to_stop, should_stop))
             if resume is not None:
-                run.take_up(resume)
+                run.take_up()
+            if imports:
+                run.await_session()
             for handed in imports:
                 take_over(handed, values, self.memory, self._device, self._results)
-            run.load(blobs, resume)
+            run.load(blobs)
             outcome.load_s = perf_counter() - started
             if outcome.stopped is None:
                 with applied(program.settings):
@@ -93,12 +97,17 @@ class Interpreter:
             outcome.run_s = perf_counter() - started - outcome.load_s
             outcome.rng_state = run.rng_state()
             if outcome.stopped is None:
+                run.await_session()
                 before = perf_counter()
                 outcome.fetched = [
                     store_result(value, run.tensor(value), self._results) for value in program.fetch
                 ]
                 outcome.exported = hand_over(exports, values, self._results)
                 outcome.fetch_s = perf_counter() - before
+        except RestoreFailed:
+            run.undo()
+            if not values.running:
+                await_end(values)
         except Exception as error:  # noqa: BLE001 - the worker's edge: whatever an op raises is reported
             outcome.failure = describe(error, program, outcome.executed, run.running, outcome.missing)
             if outcome.executed or run.running:
@@ -189,3 +198,9 @@ class Interpreter:
                 weight = weights.add(blob, handle)
             values.put_shared(source.value, layout, weight)
         self.memory.mark_peak()
+
+
+def _ask_to_stop(should_stop: Callable[[], Stop | None]) -> None:
+    """Of a run that nobody else can stop, its ops that wait notice."""
+    if isinstance(should_stop, StopSignal):
+        should_stop.ask("preempted")

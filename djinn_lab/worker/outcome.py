@@ -15,13 +15,14 @@ Stop = Literal["cancelled", "preempted"]
 class Outcome:
     """``failure`` and ``stopped`` None: every node ran. ``executed``: of all nodes, also those of earlier
     runs of a resumed program; the times are of this run's. ``missing``: sources that the session should hold
-    here, and does not."""
+    here, and does not. ``undone``: stopped, with nothing of this run left."""
 
     executed: int = 0
     ops_total: int = 0
     failure: RemoteFailure | None = None
     missing: list[int] = field(default_factory=list)
     stopped: Stop | None = None
+    undone: bool = False
     fetched: list[FetchedTensor] = field(default_factory=list)
     exported: tuple[Handed, ...] = ()
     dynamic_metas: list[TensorMeta | None] = field(default_factory=list)

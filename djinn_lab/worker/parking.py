@@ -3,6 +3,7 @@ fences' lock held."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,7 @@ from djinn_lab.worker.pieces import Piece, PieceStore
 from djinn_lab.worker.storages import Storage
 
 if TYPE_CHECKING:
+    from djinn_lab.worker.loading import Loading
     from djinn_lab.worker.values import SessionValues
 
 
@@ -106,9 +108,14 @@ def distrust(values: SessionValues, piece: Piece) -> None:
 
 
 def stop_loading(values: SessionValues) -> None:
-    """Parked as before the restore began."""
+    """Parked as before the restore began. Of a session that is open already nothing is parked then: its
+    values stay, for the caller to drop."""
     loading, values.loading = values.loading, None
     if loading is None:
+        return
+    if loading.origin is not None:
+        if values.parked is not loading.origin:
+            loading.origin.clear()
         return
     assert values.parked is not None
     loading.handles.clear()
@@ -119,25 +126,23 @@ def stop_loading(values: SessionValues) -> None:
     values.state = "parked"
 
 
-def unpark(
-    values: SessionValues,
-    handles: dict[int, torch.UntypedStorage],
-    looked_at: dict[int, Storage],
-    device: torch.device,
-) -> None:
-    """Everything is on the device and checked. ``handles``: by the id of the parked storage, their bytes
-    are counted already; ``looked_at``: likewise, for weights that were here."""
-    parked = values.parked
+def unpark(values: SessionValues, loading: Loading, device: torch.device) -> None:
+    """What has arrived on the device is checked, and its bytes are counted already. With the rest still on
+    its way the loading has an ``origin``, which keeps what was parked."""
+    parked, store = values.parked, values.tiers.store
     assert parked is not None
-    made: dict[int, Storage] = {}
-    for item in parked.storages:
-        storage = looked_at.get(id(item))
+    made = loading.storages
+    # what has arrived comes first: several loads of one weight share the memory of the first
+    for item in sorted(parked.storages, key=lambda item: id(item) not in loading.arrived):
+        storage = loading.looked_at.get(id(item))
         if storage is None:
-            storage = _storage_on(values, handles[id(item)], item)
+            storage = _storage_on(values, loading, item)
         made[id(item)] = storage
         for index, piece in enumerate(item.pieces):
+            if loading.origin is not None:
+                store.hold(piece)
             if piece.file is not None and not piece.file.owned:
-                values.tiers.store.drop(piece)
+                store.drop(piece)
             else:
                 values.commit(storage, index, storage.version, piece)
     for identifier, (layout, parked_on) in parked.values.items():
@@ -154,17 +159,49 @@ def unpark(
     values.state = "resident"
 
 
-def _storage_on(values: SessionValues, handle: torch.UntypedStorage, item: ParkedStorage) -> Storage:
-    """For memory that a restore has filled."""
+def arrived(values: SessionValues, loading: Loading, items: Sequence[ParkedStorage]) -> None:
+    """All pieces of these are on the device and checked."""
+    for item in items:
+        loading.arrived.add(id(item))
+        storage = loading.storages.get(id(item))
+        if storage is None:
+            continue
+        storage.arriving = False
+        if storage.shared is not None:
+            values.tiers.weights.show(storage.shared)
+            for _, looking in storage.shared.holders:
+                looking.arriving = False
+
+
+def park_again(values: SessionValues, loading: Loading) -> None:
+    """The rest of an open session does not come: parked as before the restore began. No program runs."""
+    assert loading.origin is not None
+    abandon(values)
+    loading.handles.clear()
+    loading.origin.end_loading()
+    values.parked = loading.origin
+    values.state = "parked"
+    values.parked_again = True
+
+
+def _storage_on(values: SessionValues, loading: Loading, item: ParkedStorage) -> Storage:
+    """For memory that a restore fills, or has filled."""
+    handle, arriving = loading.handles[id(item)], id(item) not in loading.arrived
     if item.shared is not None:
-        weight = values.tiers.weights.find(item.shared)
+        weight = values.tiers.weights.find(item.shared) or loading.weights.get(item.shared)
         if weight is not None:
             values.account.release_other(item.nbytes)
+            del loading.handles[id(item)]
+            loading.arrived.add(id(item))
         else:
-            weight = values.tiers.weights.add(item.shared, handle)
-        return values.look_at(weight)
+            weight = values.tiers.weights.add(item.shared, handle, hidden=arriving)
+            loading.weights[item.shared] = weight
+        looking = values.look_at(weight)
+        looking.arriving = weight.hidden
+        return looking
     storage = values.storages[handle._cdata] = values.new_storage(handle, handle._cdata, item.nbytes)
     storage.session, storage.tracked, storage.cut = values, True, item.cut
+    storage.arriving = arriving
     if isinstance(item.cut, KvCut):
         storage.kv_bytes = item.nbytes
         values.kv_bytes += item.nbytes

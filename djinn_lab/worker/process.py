@@ -170,6 +170,7 @@ class WorkerProcess:
                 load_s=outcome.load_s,
                 run_s=outcome.run_s,
                 memory=memory,
+                undone=outcome.undone,
             )
         if outcome.stopped is not None:
             return messages.SegmentCancelled(message.job, message.segment, outcome.executed, memory)

@@ -12,13 +12,14 @@ import torch
 from djinn_lab.errors import ValueLost
 from djinn_lab.protocol.worker import Resume
 from djinn_lab.srg.program import NodeRecord, Program, Source, TensorMeta
+from djinn_lab.worker.arriving import await_end, await_values, await_whole
 from djinn_lab.worker.bridge import Bridge
 from djinn_lab.worker.executor import NativeRun, Plan
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.outcome import Outcome, Stop
 from djinn_lab.worker.preparation import Made, Preparation, products_of_node
 from djinn_lab.worker.templates import Call
-from djinn_lab.worker.values import SessionValues
+from djinn_lab.worker.values import RestoreFailed, SessionValues
 
 
 class Owner(Protocol):
@@ -43,8 +44,10 @@ class ProgramRun:
         outcome: Outcome,
         key: bytes | None,
         should_stop: Callable[[], Stop | None],
+        resume: Resume | None,
     ) -> None:
         self._key = key
+        self._resume = resume
         self._should_stop = should_stop
         self._owner = owner
         self._program = program
@@ -58,12 +61,12 @@ class ProgramRun:
         found = self._values.tensors.get(value)
         return found if found is not None else self._raise_lost(value)
 
-    def _expect_held(self, resume: Resume | None) -> None:
+    def _expect_held(self) -> None:
         """Raise for all sources that should be here and are not, before anything is loaded."""
         held = (source.value for source in self._program.sources if source.held)
         missing = [value for value in held if self._values.tensors.get(value) is None]
         if missing:
-            if resume is None:
+            if self._begins_at == 0:
                 self._outcome.missing = missing
             self._raise_lost(missing[0])
 
@@ -74,11 +77,19 @@ class ProgramRun:
             "Run the cell that made it again.",
         )
 
-    def load(self, blobs: Mapping[str, str], resume: Resume | None) -> None:
+    @property
+    def _begins_at(self) -> int:
+        return 0 if self._resume is None else self._resume.executed
+
+    @property
+    def _first_rng_state(self) -> bytes | None:
+        return self._program.rng_state if self._resume is None else self._resume.rng_state
+
+    def load(self, blobs: Mapping[str, str]) -> None:
         """What the client sent along, but for what an earlier run has loaded (and used up, perhaps)."""
-        self._expect_held(resume)
-        program = self._program
-        rng_state = program.rng_state if resume is None else resume.rng_state
+        self._expect_held()
+        program, resume = self._program, self._resume
+        rng_state = self._first_rng_state
         if rng_state is not None:
             torch.default_generator.set_state(torch.frombuffer(bytearray(rng_state), dtype=torch.uint8))
         for source in program.sources:
@@ -92,14 +103,12 @@ class ProgramRun:
                 return
             self._owner.load(self._values, source, program.metas[source.meta], blobs)
 
-    def take_up(self, resume: Resume) -> None:
+    def take_up(self) -> None:
         """Earlier runs' values are this run's to free; what is still to be read must be here."""
-        nodes, done = self._program.nodes, resume.executed
+        nodes, done = self._program.nodes, self._begins_at
         if not 0 <= done < max(1, len(nodes)):
             raise AssertionError(f"a program of {len(nodes)} ops cannot go on at op {done}.")
-        for node in nodes[:done]:
-            made = (value for value in node.outputs if value is not None and value not in node.inputs)
-            self._temporary.update(made)
+        self._temporary.update(self._made_before())
         if not done:
             return
         to_come: set[int | None] = set()
@@ -109,6 +118,15 @@ class ProgramRun:
                     continue
                 self._raise_lost(value)
             to_come.update(node.outputs)
+
+    def _made_before(self) -> set[int]:
+        """By earlier runs."""
+        return {
+            value
+            for node in self._program.nodes[: self._begins_at]
+            for value in node.outputs
+            if value is not None and value not in node.inputs
+        }
 
     def execute(self, report: Callable[[int, int], None]) -> None:
         preparation = self._owner.prepare(self._program, self._key)
@@ -126,6 +144,8 @@ class ProgramRun:
         starts, ends = outcome.node_start_s, outcome.node_end_s
         values, should_stop = self._values, self._should_stop
         for index, node in islice(enumerate(program.nodes), outcome.executed, None):
+            if values.arriving:
+                await_values(values, node.inputs, should_stop)
             stop = should_stop()
             if stop is not None:
                 outcome.stopped = stop
@@ -184,7 +204,7 @@ class ProgramRun:
             while going_on:
                 status = native.advance().name
                 outcome.executed = native.executed
-                going_on = self._after(status, native, preparation, origin)
+                going_on = self._after(status, native, preparation, origin, report)
         finally:
             outcome.executed = native.executed
             self.running = self.running or native.in_op
@@ -192,7 +212,14 @@ class ProgramRun:
             values.transient = None
             outcome.node_start_s, outcome.node_end_s = native.starts, native.ends
 
-    def _after(self, status: str, native: NativeRun, preparation: Preparation, origin: float) -> bool:
+    def _after(
+        self,
+        status: str,
+        native: NativeRun,
+        preparation: Preparation,
+        origin: float,
+        report: Callable[[int, int], None],
+    ) -> bool:
         """Do what the extension came back for; False when there is no more to do."""
         if status == "DONE":
             return False
@@ -205,6 +232,11 @@ class ProgramRun:
             expected, returned = native.mismatch
             preparation.expected[expected].check(returned, False, call.op)
             raise AssertionError(f"{call.op} returned something else than capture predicted.")
+        if status == "PYTHON" and self._values.arriving:
+            report(native.executed, len(self._program.nodes))
+            await_values(self._values, node.inputs, self._should_stop)
+            if self._asked_to_stop():
+                return False
         needed, made = products_of_node(node, call, preparation.expected)
         if status == "MEMORY":
             self.running = True
@@ -255,10 +287,31 @@ class ProgramRun:
         self._temporary.add(value)
         return self._values.place(value, tensor)
 
+    def await_session(self) -> None:
+        """Return when all of it is here. Raises RestoreFailed."""
+        if not await_whole(self._values):
+            raise RestoreFailed
+
+    def undo(self) -> None:
+        """The session cannot be brought back as its segment needs it: this run has done nothing, and the
+        segment is to be sent again."""
+        outcome, program = self._outcome, self._program
+        outcome.undone, outcome.failure, outcome.missing = True, None, []
+        outcome.stopped = "cancelled" if outcome.stopped == "cancelled" else "preempted"
+        outcome.executed, outcome.rng_state = self._begins_at, self._first_rng_state
+        outcome.node_start_s, outcome.node_end_s, outcome.dynamic_metas = [], [], []
+        made = self._made_before().difference(program.keep)
+        outcome.if_given_up = [*made, *program.release]
+
     def finish(self) -> None:
         """Free what the client does not hold, unless the program goes on later."""
         self._owner.memory.release(self._reserved)
         if not self._values.running:
+            return
+        if not await_whole(self._values):
+            self.undo()
+            self._values.stop_running()
+            await_end(self._values)
             return
         kept = self._program.keep
         if self._outcome.stopped == "cancelled" and not self._outcome.executed:

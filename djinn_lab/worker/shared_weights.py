@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 class SharedWeight:
     """Memory that nobody writes: an op that would gets its session a copy first. Every session looks at it
     through a torch storage of its own. ``holders``: with the storages through which they do. ``taken``: the
-    last of them has the memory for itself now."""
+    last of them has the memory for itself now. ``hidden``: it is still being copied, and no other session
+    finds it."""
 
     digest: str
     handle: torch.UntypedStorage
     nbytes: int
     chain: Chain
     taken: bool = False
+    hidden: bool = False
     holders: list[tuple[SessionValues, Storage]] = field(default_factory=list)
 
     def alias(self) -> torch.UntypedStorage:
@@ -49,9 +51,17 @@ class SharedWeights:
     def find(self, digest: str) -> SharedWeight | None:
         return self._weights.get(digest)
 
-    def add(self, digest: str, handle: torch.UntypedStorage) -> SharedWeight:
-        weight = self._weights[digest] = SharedWeight(digest, handle, handle.nbytes(), Chain(None))
+    def add(self, digest: str, handle: torch.UntypedStorage, hidden: bool = False) -> SharedWeight:
+        weight = SharedWeight(digest, handle, handle.nbytes(), Chain(None), hidden=hidden)
+        if not hidden:
+            self._weights[digest] = weight
         return weight
+
+    def show(self, weight: SharedWeight) -> None:
+        """It is there now. Where another one of these bytes came meanwhile, that is the one to be found."""
+        if weight.hidden and weight.holders:
+            self._weights.setdefault(weight.digest, weight)
+        weight.hidden = False
 
     def join(self, weight: SharedWeight, session: SessionValues, storage: Storage) -> None:
         self._count(weight, -1)
@@ -74,7 +84,8 @@ class SharedWeights:
         if len(weight.holders) > 1:
             return False
         weight.taken = True
-        del self._weights[weight.digest]
+        if self._weights.get(weight.digest) is weight:
+            del self._weights[weight.digest]
         return True
 
     def _count(self, weight: SharedWeight, sign: int) -> None:

@@ -21,13 +21,15 @@ class Storage:
     """One torch storage of one session. ``references``: values on it. ``version``: counts the ops that
     write it, from before they run. ``tracked``: something besides the running program looks at it (a copy,
     a count), so its end and its writes are announced under the fences' lock. ``settled``: it went through
-    a segment unwritten, so storing it is worth while.
+    a segment unwritten, so storing it is worth while. ``arriving``: a restore is still filling it; no op may
+    look at it.
 
     Most live for one op only, so what is rare has its default in the class."""
 
     version = 0
     writing = False
     reading = False
+    arriving = False
     alive = True
     tracked = False
     settled = False
@@ -70,7 +72,7 @@ class Storage:
 
 
 def storage_class(executor: Executor | None) -> type[Storage]:
-    """:class:`Storage`, with what ops look at before they write (``version``, ``writing``, ``reading``,
+    """:class:`Storage`, with what ops look at (``version``, ``writing``, ``reading``, ``arriving``,
     ``tracked``) where the extension reads it without the GIL."""
     return Storage if executor is None else _marked_storage()
 

@@ -9,15 +9,23 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from djinn_lab.protocol import worker as messages
-from djinn_lab.protocol.worker import TransferDone, TransferFailed, WorkerMemory
+from djinn_lab.protocol.worker import (
+    FirstValuesRestored,
+    Reads,
+    TransferDone,
+    TransferFailed,
+    WorkerMemory,
+)
 from djinn_lab.units import format_bytes
 from djinn_lab.worker import parking
-from djinn_lab.worker.copying import Copied, Copies, SessionGone, TransferProblem
+from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
+from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.lanes import Job, Lane
+from djinn_lab.worker.loading import Wanted
 from djinn_lab.worker.parked import read_manifest
 from djinn_lab.worker.values import SessionValues
 
-Answer = TransferDone | TransferFailed
+Answer = FirstValuesRestored | TransferDone | TransferFailed
 Copying = messages.Store | messages.Restore | messages.Demote
 Message = Copying | messages.Evict | messages.Forget | messages.Expedite
 MESSAGES = (
@@ -46,6 +54,7 @@ class TierService:
         self._find = find
         self._memory = memory
         self._send = send
+        self._wanted: dict[int, Wanted] = {}
         seconds = copies.link.seconds
         self._lanes = {
             "store": Lane("out", seconds),
@@ -55,6 +64,9 @@ class TierService:
 
     def handle(self, message: Message) -> None:
         if isinstance(message, messages.Expedite):
+            wanted = self._wanted.get(message.transfer)
+            if wanted is not None and message.reads is not None:
+                wanted.reads = message.reads
             for lane in self._lanes.values():
                 lane.expedite(message.transfer)
             return
@@ -75,6 +87,7 @@ class TierService:
         copies, session = self._copies, message.session
         steps: Iterator[int]
         kind: messages.TransferKind
+        wanted = Wanted()
         if isinstance(message, messages.Store):
             kind, expedited = "store", message.expedited
             steps = copies.store(session, values, copied)
@@ -83,18 +96,29 @@ class TierService:
             steps = copies.demote(session, values, copied, message.transfer)
         else:
             kind, expedited = "restore", message.expedited
-            steps = self._restore(message, values, copied)
+            wanted = self._wanted[message.transfer] = self._want(message)
+            steps = self._restore(message, values, copied, wanted)
 
         def finish(job: Job, problem: Exception | None) -> None:
             if not isinstance(problem, SessionGone):
                 self._send(self._result(job, session, kind, copied, problem))
+            self._wanted.pop(job.transfer, None)
+            copies.restore_ended(values, wanted)
 
         self._lanes[kind].add(Job(message.transfer, steps, finish, expedited))
 
-    def _restore(self, message: messages.Restore, values: SessionValues, copied: Copied) -> Iterator[int]:
+    def _want(self, message: messages.Restore) -> Wanted:
+        def tell(reads: Reads) -> None:
+            self._send(FirstValuesRestored(message.transfer, message.session, reads.job, self._memory()))
+
+        return Wanted(message.reads, tell)
+
+    def _restore(
+        self, message: messages.Restore, values: SessionValues, copied: Copied, wanted: Wanted
+    ) -> Iterator[int]:
         if message.manifest is not None:
             self._take_over(message.manifest, message.released, values)
-        yield from self._copies.restore(values, copied)
+        yield from self._copies.restore(values, copied, wanted)
 
     def _take_over(self, manifest: bytes, released: Sequence[int], values: SessionValues) -> None:
         tiers = self._copies.tiers
@@ -115,6 +139,8 @@ class TierService:
         """With a manifest, where the last one is older than what is here."""
         if values.running:
             raise TransferProblem("it runs")
+        if values.arriving:
+            raise TransferProblem("it is being restored")
         fences = self._copies.tiers.fences
         for storage in list(values.storages.values()):
             fences.wait_for_readers(storage)
@@ -131,7 +157,7 @@ class TierService:
         return Copied(manifest=manifest)
 
     def _forget(self, values: SessionValues) -> Copied:
-        if values.state != "resident":
+        if values.state != "resident" or values.arriving:
             raise TransferProblem("it is not on the device, so its copy on the host is the only one")
         parking.forget_stored(values)
         values.described = False

@@ -7,7 +7,7 @@ drops and writes; copies, and moves between device and host, come from other thr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import torch
@@ -24,6 +24,15 @@ from djinn_lab.worker.shared_weights import SharedWeight
 from djinn_lab.worker.storages import Chain, Storage, storage_class
 from djinn_lab.worker.tiers import Tiers
 
+
+class RestoreFailed(Exception):
+    """Of a session whose segment had begun, or was on its way here."""
+
+
+def _nothing() -> None:
+    pass
+
+
 State = Literal["resident", "loading", "parked"]
 
 
@@ -33,7 +42,8 @@ class SessionValues:
     ``leaving``: storages that are dropped and wait for a copy to let go, counted until then.
     ``sole_bytes``: of shared weights that no other session looks at now. ``running``: a program with nodes
     is under way. ``described``: the pool has a manifest of what is here now. ``lost``: why values that were
-    here are gone. ``recent``: storages, with their versions, that no segment has left alone yet.
+    here are gone. ``parked_again``: a segment may come for which the session was open, until the copy of its
+    rest failed. ``recent``: storages, with their versions, that no segment has left alone yet.
     ``transient``: has the values of a program under way that are not among these yet."""
 
     def __init__(self, account: MemoryAccount, tiers: Tiers | None = None) -> None:
@@ -43,6 +53,7 @@ class SessionValues:
         self.parked: Parked | None = None
         self.loading: Loading | None = None
         self.running = False
+        self.parked_again = False
         self.described = False
         self.closed = False
         self.lost = ""
@@ -60,12 +71,18 @@ class SessionValues:
         self.layouts: dict[int, Layout] = {}
         self.released_unseen: set[int] = set()
         self.transient: Transient | None = None
+        self.stop_run: Callable[[], None] = _nothing
         self.new_storage = storage_class(account.executor)
 
     @property
     def nbytes(self) -> int:
         """On the device, and nobody else's."""
         return self.own_bytes + self.sole_bytes + self._transient_bytes
+
+    @property
+    def arriving(self) -> bool:
+        """On the device and open to programs, with a part still being copied."""
+        return self.loading is not None and self.loading.open
 
     @property
     def weight_bytes(self) -> int:
@@ -135,10 +152,13 @@ class SessionValues:
     def release(self, identifiers: Iterable[int]) -> None:
         """Drop values, wherever the session is; it may be on the way between two places."""
         with self.tiers.fences.lock:
+            origin = self.loading.origin if self.arriving and self.loading is not None else None
             for identifier in identifiers:
                 if not self.tensors and self.parked is None:
                     self.released_unseen.add(identifier)  # it may come with a manifest
                 self.drop(identifier)
+                if origin is not None:
+                    origin.drop(identifier)
                 self.layouts.pop(identifier, None)
 
     def close(self) -> None:
@@ -270,14 +290,18 @@ class SessionValues:
                 self.add_stored(storage, storage.chain.stored_bytes)
             self.recount(storage)
 
-    def start_running(self, name: str) -> None:
+    def start_running(self, name: str, stop: Callable[[], None]) -> None:
+        """``stop`` asks the run to stop, from any thread."""
         with self.tiers.fences.lock:
+            if self.state != "resident" and self.parked_again:
+                raise RestoreFailed
             if self.state != "resident":
                 raise AssertionError(
                     f"session {name} is {self.state}, not on the device: the pool must restore it first."
                 )
             self.running = True
-            self.described = False
+            self.parked_again = self.described = False
+            self.stop_run = stop
 
     def end_segment(self, kept: Iterable[int]) -> None:
         """What was kept by an earlier segment and not written in this one has settled. It runs no
@@ -302,6 +326,8 @@ class SessionValues:
     def stop_running(self) -> None:
         with self.tiers.fences.lock:
             self.running = False
+            self.stop_run = _nothing
+            self.tiers.fences.changed.notify_all()
 
     # --- copies
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from early_pool import EarlyPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,6 +108,7 @@ STEPS = st.lists(
         st.tuples(st.just("cordon"), st.sampled_from(DEVICES), st.booleans()),
         st.tuples(st.just("lose"), st.sampled_from(DEVICES)),
         st.tuples(st.just("cancel"), st.integers(0, 30)),
+        st.tuples(st.just("fail"), st.integers(0, 11)),
     ),
     min_size=10,
     max_size=60,
@@ -128,8 +130,10 @@ COPIES_OF_A_SESSION = 4
 class Watched:
     """Steps on a pool that is looked at twice a second."""
 
-    def __init__(self, memory_mib: int, *tiers: int | None) -> None:
-        self.pool = SimulatedPool(len(DEVICES), memory_mib, *tiers)
+    def __init__(
+        self, memory_mib: int, *tiers: int | None, kind: type[SimulatedPool] = SimulatedPool
+    ) -> None:
+        self.pool = kind(len(DEVICES), memory_mib, *tiers)  # type: ignore[arg-type]
         self.sessions = {f"{user}{number}": user for user in USERS for number in range(4)}
         for session in self.sessions:
             self.pool.open(session)
@@ -181,6 +185,8 @@ class Watched:
                 pool.tell(DeviceCordoned(now_s, *what))
             case "lose":
                 pool.lose(what[0], back_after_s=0.5)
+            case "fail" if isinstance(pool, EarlyPool):
+                pool.failing.add(list(self.sessions)[what[0]])
             case "cancel":
                 job = pool.queue.job(f"job{what[0]}")
                 if job is not None and not job.finished:
@@ -202,13 +208,14 @@ def test_no_device_idles_for_long_while_somebody_may_start(
         assert watched.pool.now_s < LATER_S * 2, "it does not come to an end"
 
 
+@pytest.mark.parametrize("kind", [SimulatedPool, EarlyPool])
 @settings(max_examples=80, deadline=None)
 @given(TIERS, STEPS)
 def test_with_little_memory_all_ends_few_copies_are_made_and_nothing_waits_for_nothing(
-    tiers: tuple[int, int, int, int | None], steps: list[tuple[Any, ...]]
+    kind: type[SimulatedPool], tiers: tuple[int, int, int, int | None], steps: list[tuple[Any, ...]]
 ) -> None:
     """Who waits for a session to close goes on when those that are done with their cells close."""
-    watched = Watched(*tiers)
+    watched = Watched(*tiers, kind=kind)
     pool = watched.pool
     for step in steps:
         watched.step_unwatched(*step)

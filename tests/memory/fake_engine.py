@@ -11,6 +11,7 @@ from djinn_lab.memory import (
     DropParked,
     EvictSession,
     ExpediteTransfer,
+    FirstValuesRestored,
     ForgetStored,
     FreeSession,
     GrantSegment,
@@ -46,7 +47,9 @@ class Held:
 @dataclass
 class FakeEngine:
     """One device with its tiers. ``peers``: engines whose files it can read, itself among them. ``orphans``:
-    sessions that a process of it parked that died, whose files go when nobody needs them."""
+    sessions that a process of it parked that died, whose files go when nobody needs them. ``jobs``: by
+    restore, whose segment may start before its end; ``opened``: those whose first values are there, and
+    all of their bytes taken."""
 
     device: str
     memory_bytes: int
@@ -59,6 +62,8 @@ class FakeEngine:
     refused: list[RefuseSegment] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     numbers: set[int] = field(default_factory=set)
+    jobs: dict[int, str] = field(default_factory=dict)
+    opened: set[int] = field(default_factory=set)
     peers: dict[str, FakeEngine] = field(default_factory=dict)
     orphans: set[str] = field(default_factory=set)
 
@@ -75,9 +80,13 @@ class FakeEngine:
                 assert command.transfer not in self.numbers, "a transfer's number twice"
                 assert all(other.session != command.session for other in self.under_way.values())
                 self.numbers.add(command.transfer)
+                if isinstance(command, RestoreSession) and command.job:
+                    self.jobs[command.transfer] = command.job
                 self.under_way[command.transfer] = command
             case ExpediteTransfer():
                 assert command.transfer in self.under_way
+                if command.job:
+                    self.jobs[command.transfer] = command.job
             case FreeSession():
                 self.sessions.pop(command.session, None)
                 self.under_way = {n: c for n, c in self.under_way.items() if c.session != command.session}
@@ -109,10 +118,37 @@ class FakeEngine:
             job=job,
         )
 
+    def is_open(self, session: str) -> bool:
+        """It is used while it is restored."""
+        return any(
+            self.under_way[number].session == session for number in self.opened & self.under_way.keys()
+        )
+
+    def open(self, number: int, at_s: float) -> FirstValuesRestored | None:
+        """None where there is no room for the session, or nobody waits for its first values."""
+        command = self.under_way[number]
+        job = self.jobs.get(number)
+        copied = self.parked(command.session)[1]
+        nbytes = copied.host or copied.disk
+        room = self.memory_bytes - self.used_bytes
+        if job is None or (number not in self.opened and nbytes > room):
+            return None
+        self.opened.add(number)
+        self.sessions.setdefault(command.session, Held()).device = nbytes
+        return FirstValuesRestored(at_s, number, command.session, self.device, job)
+
+    def end(self, command: Copying) -> None:
+        """However; a session that was open has not come back yet."""
+        self.under_way.pop(command.transfer, None)
+        if command.transfer in self.opened:
+            self.opened.discard(command.transfer)
+            self.sessions[command.session].device = 0
+
     def finish(self, number: int, at_s: float) -> TransferDone | TransferFailed:
         """Carry the transfer out, or refuse it for want of room."""
-        command = self.under_way.pop(number)
+        command = self.under_way[number]
         held = self.sessions.setdefault(command.session, Held())
+        self.end(command)
         kind = KINDS[type(command)]
         copied = 0
         match command:
@@ -153,14 +189,14 @@ class FakeEngine:
         """Where its bytes below a device are."""
         for engine in (self, *self.peers.values()):
             held = engine.sessions.get(session, Held())
-            if not held.device and (held.host or held.disk):
+            if (not held.device or engine.is_open(session)) and (held.host or held.disk):
                 return engine, held
         raise AssertionError(f"{session} is parked nowhere")
 
     def failed(
         self, command: Copying, at_s: float, reason: str, full: str | None, mismatch: bool = False
     ) -> TransferFailed:
-        self.under_way.pop(command.transfer, None)
+        self.end(command)
         if mismatch:
             at = self.parked(command.session)[0]
             self.sessions[command.session] = Held()

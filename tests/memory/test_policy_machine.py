@@ -68,9 +68,7 @@ class PolicyMachine(RuleBasedStateMachine):
     def add(self, name: str) -> None:
         engine = self.engines[name]
         self.feed(
-            DeviceAdded(
-                self.now_s, name, engine.memory_bytes, engine.host_bytes, engine.disk_bytes, 100_000.0
-            )
+            DeviceAdded(self.now_s, name, engine.memory_bytes, engine.host_bytes, engine.disk_bytes, 10_000.0)
         )
         self.feed(engine.report(self.now_s))
 
@@ -131,7 +129,9 @@ class PolicyMachine(RuleBasedStateMachine):
     def finish_segment(self, which: int, share: int, whole_cell: bool) -> None:
         """It keeps a share of its peak; what it wrote is not stored."""
         ready = sorted(
-            name for name, (device, _) in self.running.items() if name in self.engines[device].granted
+            name
+            for name, (device, _) in self.running.items()
+            if name in self.engines[device].granted and not self.engines[device].is_open(name)
         )
         if not ready:
             return
@@ -175,6 +175,10 @@ class PolicyMachine(RuleBasedStateMachine):
     def transfer_ends(self, which: int, how: str) -> None:
         number, engine = self.some_transfer(which)
         command = engine.under_way[number]
+        session, stopped = command.session, False
+        if how != "done" and engine.is_open(session) and session in engine.granted:
+            engine.granted.discard(session)
+            stopped = True
         if how == "mismatch" and isinstance(command, RestoreSession):
             self.may_lose.add(command.session)
             result = engine.failed(command, self.now_s, "a piece differs", None, mismatch=True)
@@ -185,6 +189,20 @@ class PolicyMachine(RuleBasedStateMachine):
         self.feed(engine.report(self.now_s))
         self.feed(result)
         self.feed(result)
+        if stopped:
+            peak = self.running.pop(session)[1]
+            self.feed(engine.report(self.now_s, job=session))
+            self.place(session, peak, 0)
+
+    @precondition(lambda self: any(engine.under_way for engine in self.engines.values()))
+    @rule(which=ANY)
+    def first_values_arrive(self, which: int) -> None:
+        number, engine = self.some_transfer(which)
+        first = engine.open(number, self.now_s) if number in engine.jobs else None
+        if first is not None:
+            self.feed(engine.report(self.now_s))
+            self.feed(first)
+            self.seen["early"] += first.session in engine.granted
 
     def some_transfer(self, which: int) -> tuple[int, FakeEngine]:
         pairs = [(n, engine) for _, engine in sorted(self.engines.items()) for n in sorted(engine.under_way)]
@@ -268,7 +286,7 @@ class PolicyMachine(RuleBasedStateMachine):
             assert account.tier not in ("host", "disk") or getattr(held, account.tier), (account, held)
             assert account.tier != "none" or held == Held() or not self.policy_keeps(held), (account, held)
             if any(session in engine.granted for engine in self.engines.values()):
-                assert account.tier in ("device", "none")
+                assert account.tier in ("device", "none") or self.engines[device].is_open(session)
                 assert account.target is None
             devices = [engine for engine in self.engines.values() if self.on_device(engine, session)]
             assert len(devices) <= 1, "it is on two devices"
@@ -323,7 +341,8 @@ class PolicyMachine(RuleBasedStateMachine):
 
     def check_promises(self, engine: FakeEngine, latest: GrantSegment | RestoreSession) -> None:
         """What is used, granted and on its way fits the device, but for somebody who is alone there."""
-        coming = [c for c in engine.under_way.values() if isinstance(c, RestoreSession)]
+        under_way = [c for n, c in engine.under_way.items() if n not in engine.opened]
+        coming = [c for c in under_way if isinstance(c, RestoreSession)]
         stored = [engine.parked(command.session)[1] for command in coming]
         promised = engine.used_bytes + sum(held.host or held.disk for held in stored)
         promised += sum(self.running[job][1] for job in engine.granted if job in self.running)

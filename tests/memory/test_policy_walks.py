@@ -26,6 +26,7 @@ WEIGHTS = {
     "withdraw": 1,
     "shrink": 1,
     "transfer_ends": 20,
+    "first_values_arrive": 8,
     "signal": 6,
     "end_cell": 3,
     "detach_or_resume": 2,
@@ -56,6 +57,8 @@ def arguments(rule: str, random: Random) -> dict[str, object]:
                 "which": random.randrange(99),
                 "how": random.choice(["done"] * 10 + ["fail", "mismatch", "mismatch"]),
             }
+        case "first_values_arrive":
+            return {"which": random.randrange(99)}
         case "signal":
             phase = random.choice(["COMPUTE", "IO_WAIT", "IO_WAIT", "SOON", "NAP"])
             return {"session": session, "phase": phase, "wait": random.choice([None, 0.0, 5.0, 1e9, -1.0])}
@@ -74,7 +77,8 @@ def walk(machine: PolicyMachine, random: Random) -> None:
         rules = [rule for rule in rules if rule != "move_session"]
     for _ in range(STEPS):
         rule = random.choice(rules)
-        if rule == "transfer_ends" and not any(engine.under_way for engine in machine.engines.values()):
+        idle = not any(engine.under_way for engine in machine.engines.values())
+        if rule in ("transfer_ends", "first_values_arrive") and idle:
             continue
         if rule == "device_dies" and random.random() < 0.8:
             continue
@@ -101,3 +105,5 @@ def test_long_walks(kind: type[PolicyMachine]) -> None:
     else:
         assert min(sums["evictions"], sums["restores"], sums["mismatches"], sums["failed_transfers"]) > 0
         assert min(sums["DropParked"], sums["MoveRefused"]) > 0
+    if kind is PolicyMachine:
+        assert sums["early"] > 0

@@ -83,7 +83,9 @@ def _check_pieces(device: Device) -> None:
             hold(storage.tail)
             if storage.chain is not None:
                 chains[id(storage.chain)] = storage.chain
-        for item in values.parked.storages if values.parked is not None else ():
+        loading = values.loading
+        parked = loading.origin if loading is not None and loading.open else values.parked
+        for item in parked.storages if parked is not None else ():
             for piece in item.pieces:
                 hold(piece)
     for chain in chains.values():

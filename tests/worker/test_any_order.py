@@ -4,23 +4,36 @@ without them, the counts stay true and no piece is lost or kept too long."""
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from time import sleep
 
 import pytest
 import torch
 from audit import audit
 from programs import Script
-from worker_kit import Answer, Device, Message, run_undisturbed
+from worker_kit import Answer, Device, Message, read_fetched, run_undisturbed
 
 from djinn_lab.protocol import worker as messages
 from djinn_lab.srg.program import Program, TensorMeta
 from djinn_lab.worker import cuts, storages
-from djinn_lab.worker.copying import Copied, SessionGone, TransferProblem
-from djinn_lab.worker.interpreter import Interpreter
+from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
+from djinn_lab.worker.interpreter import Interpreter, Outcome
+from djinn_lab.worker.link import CpuLink
+from djinn_lab.worker.loading import Wanted
+from djinn_lab.worker.outcome import StopSignal
 
 STEPS = 150
 SIZE = 12
+
+
+class LinkBroken(Exception):
+    pass
+
+
+def _broken(*arguments: object) -> list[bytes]:
+    raise LinkBroken
 
 
 class Owner:
@@ -45,6 +58,7 @@ class AnyOrder:
         ]
         self.owners: dict[str, Owner] = {}
         self.copies: dict[str, Iterator[int]] = {}
+        self.open: dict[str, tuple[Iterator[int], Wanted]] = {}
         self.log: list[str] = []
         self.done: Counter[str] = Counter()
 
@@ -79,6 +93,8 @@ class AnyOrder:
                 step = self.random.choice([self.close, *[self.close_in_mid_restore] * 3])
             self.log.append(f"{step.__name__} {session}")
             step(session)
+            if session in self.open:  # nothing ran
+                self.finish_restore(session)
             audit(self.device)
 
     # --- programs
@@ -222,6 +238,55 @@ class AnyOrder:
         copy = self.device.copies.restore(values, Copied())
         return None if next(copy, None) is None else copy
 
+    def restore_early(self, session: str) -> None:
+        """As far as a program needs that reads some of the values first."""
+        owner, told = self.owner(session), list[messages.Reads]()
+        order = [*owner.matrices, *owner.caches]
+        self.random.shuffle(order)
+        reads = messages.Reads("job", tuple(order), self.random.randrange(len(order) + 1))
+        wanted = Wanted(reads, told.append)
+        values = self.device.interpreter.values_of(session)
+        copy = self.device.copies.restore(values, Copied(), wanted)
+        while not told:
+            if next(copy, None) is None:
+                self.device.copies.restore_ended(values, wanted)
+                return
+        self.open[session] = copy, wanted
+        audit(self.device)
+
+    def finish_restore(self, session: str) -> None:
+        copy, wanted = self.open.pop(session)
+        try:
+            for _ in copy:
+                sleep(0.0)
+        except LinkBroken:
+            self.done["undone"] += 1
+        self.device.copies.restore_ended(self.device.interpreter.values_of(session), wanted)
+
+    def execute(self, session: str, program: Program) -> Outcome:
+        """While the rest of its session is copied, where it is open; that fails at times."""
+        if session not in self.open:
+            return self.device.run(session, program)
+        self.done["ran early"] += 1
+        link = self.device.copies.link
+        if self.random.random() < 0.3:
+            link.copy_in = _broken  # type: ignore[method-assign]
+        copying = threading.Thread(target=self.finish_restore, args=(session,))
+        copying.start()
+        outcome = self.device.try_run(session, program, StopSignal())
+        copying.join(timeout=30)
+        if isinstance(link, CpuLink) and "copy_in" in vars(link):
+            del link.copy_in
+        assert outcome.failure is None, outcome.failure
+        if outcome.stopped is None:
+            return outcome
+        assert (outcome.stopped, outcome.executed) == ("preempted", 0)
+        audit(self.device)
+        assert isinstance(self.ask(messages.Restore(self.device.number(), session)), messages.TransferDone)
+        again = self.device.try_run(session, program, resume=messages.Resume(0, outcome.rng_state))
+        assert again.failure is None, again.failure
+        return again
+
     def close(self, session: str) -> None:
         self.owners.pop(session, None)
         self.device.interpreter.close(session)
@@ -233,7 +298,7 @@ class AnyOrder:
         if not values:
             return
         program = owner.script.program(fetch=values)
-        found = self.device.fetch(session, program)
+        found = [read_fetched(item, self.device.results) for item in self.execute(session, program).fetched]
         expected = run_undisturbed(self.undisturbed, session, program)
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
@@ -254,13 +319,16 @@ class AnyOrder:
         return len(owner.matrices) + len(owner.caches)
 
     def awake(self, session: str) -> Owner:
-        if self.device.interpreter.values_of(session).state == "parked":
+        parked = self.device.interpreter.values_of(session).state == "parked"
+        if parked and self.random.random() < 0.5:
+            self.restore_early(session)
+        elif parked:
             answer = self.ask(messages.Restore(self.device.number(), session))
             assert isinstance(answer, messages.TransferDone)
         return self.owner(session)
 
     def run(self, session: str, program: Program) -> None:
-        self.device.run(session, program)
+        self.execute(session, program)
         run_undisturbed(self.undisturbed, session, program, self.device.directory)
 
 
@@ -293,9 +361,10 @@ def test_values_are_what_they_are_without_copies(make_device: Callable[..., Devi
 def test_the_random_steps_reach_all_that_they_are_for(make_device: Callable[..., Device]) -> None:
     done: Counter[str] = Counter()
     for seed in range(20, 40):
-        host_kib, disk_kib = 4 + seed % 10, 2 + seed % 5
+        host_kib, disk_kib = 4 + seed % 10, 1 + seed % 4
         device = make_device(memory_bytes=2**20, host_bytes=host_kib * 2**10, disk_bytes=disk_kib * 2**10)
         done += explore(device, seed).done
     expected = {"store", "evict", "restore", "demote", "forget", "host full", "disk full", "own copy"}
     expected |= {"closed while restored", "restored with releases", "stored in parts", "shared"}
+    expected |= {"ran early", "undone"}
     assert expected <= set(done), expected - set(done)

@@ -11,7 +11,7 @@ from programs import Script
 from worker_kit import MIB, Device, done, failed, fetch, keep
 
 from djinn_lab.protocol import worker as messages
-from djinn_lab.worker.copying import Copied
+from djinn_lab.worker.copied import Copied
 from djinn_lab.worker.lanes import Job, Lane
 
 Make = Callable[..., Device]

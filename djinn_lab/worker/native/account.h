@@ -73,10 +73,10 @@ class Account {
   std::mutex lock_;
 };
 
-// The part of a Storage (djinn_lab/worker/storages.py) that an op looks at before it writes.
+// The part of a Storage (djinn_lab/worker/storages.py) that an op looks at.
 struct Marks {
   std::atomic<int64_t> version{0};
-  std::atomic<bool> writing{false}, reading{false}, tracked{false};
+  std::atomic<bool> writing{false}, reading{false}, arriving{false}, tracked{false};
   int32_t entry = -1;  // its number in the run `run`
   uint64_t run = 0;
 };

@@ -39,6 +39,7 @@ PYBIND11_MODULE(djinn_executor, module) {
   mark(marks, "version", &Marks::version);
   mark(marks, "writing", &Marks::writing);
   mark(marks, "reading", &Marks::reading);
+  mark(marks, "arriving", &Marks::arriving);
   mark(marks, "tracked", &Marks::tracked);
 
   py::class_<Op, std::shared_ptr<Op>>(module, "Op")

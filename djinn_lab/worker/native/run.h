@@ -56,7 +56,7 @@ class Run {
     while (executed_ < total) {
       if (asked_to_stop()) return Status::stopped;
       const PlannedNode& node = plan_->nodes[executed_];
-      if (node.op == nullptr || by_python_[executed_] || !inputs_are_there(node)) {
+      if (node.op == nullptr || by_python_[executed_] || !(inputs_are_there(node) || inputs_have_come(node))) {
         const py::gil_scoped_acquire held;
         values_.hand_over_all_on(slots_in(node.inputs));
         return Status::python;
@@ -81,8 +81,8 @@ class Run {
   // Python has run the next node; its results are the session's.
   void ran(double start_s, double end_s) {
     const PlannedNode& node = plan_->nodes.at(executed_);
-    for (const int32_t slot : slots_in(node.outputs))
-      if (values_[slot].owner == Owner::none) values_.bind(slot);
+    bind_unbound(node.inputs);
+    bind_unbound(node.outputs);
     for (const int32_t slot : slots_in(node.frees)) values_.free(slot);
     ++executed_;
     starts_.push_back(start_s);
@@ -123,6 +123,18 @@ class Run {
     for (int32_t at = node.inputs.begin; at < node.inputs.end; ++at)
       if (values_[plan_->places[at]].owner == Owner::none) return false;
     return true;
+  }
+
+  // Since they were last looked for: a session may be restored while its program runs.
+  bool inputs_have_come(const PlannedNode& node) {
+    const py::gil_scoped_acquire held;
+    bind_unbound(node.inputs);
+    return inputs_are_there(node);
+  }
+
+  void bind_unbound(Span span) {
+    for (const int32_t slot : slots_in(span))
+      if (values_[slot].owner == Owner::none) values_.bind(slot);
   }
 
   void report(double now_s) {

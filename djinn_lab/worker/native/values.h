@@ -67,18 +67,19 @@ class Values {
     return py::reinterpret_steal<py::object>(found);
   }
 
-  // Looks a value of the session up, where it is there. With the GIL.
+  // Looks a value of the session up, where it is there, and no restore is still filling it. With the GIL.
   void bind(int32_t slot) {
     const py::object key = identifier(slot);
     PyObject* found = PyDict_GetItem(tensors_.ptr(), key.ptr());
     if (found == nullptr) return;
+    PyObject* storage = PyDict_GetItem(storage_of_.ptr(), key.ptr());
+    auto* marks = storage == nullptr ? nullptr : py::cast<Marks*>(py::handle(storage));
+    if (marks != nullptr && marks->arriving.load()) return;
     Slot& one = slots_[slot];
     one.owner = Owner::session;
     if (found == Py_None) return;
     one.tensor = THPVariable_Unpack(found);
-    PyObject* storage = PyDict_GetItem(storage_of_.ptr(), key.ptr());
-    if (storage == nullptr) return;
-    auto* marks = py::cast<Marks*>(py::handle(storage));
+    if (marks == nullptr) return;
     if (marks->run != number_) claim(new_memory(one.tensor), marks, storage);
     one.memory = marks->entry;
     ++memories_[one.memory].session;

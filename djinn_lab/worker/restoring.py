@@ -1,0 +1,239 @@
+"""The copy of session memory from host or disk to device.
+
+The session is on the device when every piece has been compared. Where a segment waits for it that is known
+to be worth it (:class:`~djinn_lab.worker.loading.Wanted`), what its first op reads is copied first; then the
+session is *open*: its values are there, and those whose bytes are still being copied are marked so, and ops
+wait for them (:mod:`djinn_lab.worker.arriving`). What was parked is kept until the copy has ended. A copy
+that fails stops the segment and leaves the session as it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from djinn_lab.units import format_bytes
+from djinn_lab.worker import parking
+from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
+from djinn_lab.worker.link import Link
+from djinn_lab.worker.loading import Loading, Wanted
+from djinn_lab.worker.memory_account import MemoryAccount
+from djinn_lab.worker.parked import ParkedStorage
+from djinn_lab.worker.pieces import Piece
+from djinn_lab.worker.tiers import Tiers
+from djinn_lab.worker.values import SessionValues
+
+
+class Place(NamedTuple):
+    """Where a piece goes. ``ends``: the storage of which it is the last one."""
+
+    view: torch.Tensor
+    piece: Piece
+    ends: ParkedStorage | None
+
+
+@dataclass(frozen=True)
+class Restores:
+    """Those of one device."""
+
+    tiers: Tiers
+    link: Link
+    account: MemoryAccount
+    device: torch.device
+    sessions: Mapping[str, SessionValues]
+
+    def restore(self, values: SessionValues, copied: Copied, wanted: Wanted) -> Iterator[int]:
+        """Yield as the other copies do."""
+        loading = wanted.loading = self._begin(values)
+        try:
+            self._allocate(loading)
+            places = self._places(loading)
+            self._serve(values, loading, wanted)
+            while batch := self._next_batch(loading, places):
+                yield self._copy(values, loading, batch, copied)
+                self._arrive(values, loading, batch)  # now: a throttled link takes its time before
+                self._serve(values, loading, wanted)
+        except SessionGone:
+            raise
+        except Exception as error:
+            self._undo(values, loading, error)
+            raise
+        with self.tiers.fences.lock:
+            if values.loading is not loading:
+                raise SessionGone
+            if loading.origin is not None:
+                loading.whole = True
+                loading.origin.clear()
+                return
+            values.loading = None
+            parking.unpark(values, loading, self.device)
+
+    def ended(self, values: SessionValues, wanted: Wanted) -> None:
+        """The pool knows: a segment that ran meanwhile may be answered."""
+        with self.tiers.fences.lock:
+            if wanted.loading is not None and values.loading is wanted.loading:
+                values.loading = None
+                self.tiers.fences.changed.notify_all()
+
+    def distrust(self, piece: Piece) -> None:
+        """Other sessions may have counted on the same bytes; those on the device store them again."""
+        with self.tiers.fences.lock:
+            self.tiers.store.condemn(piece)
+            for values in list(self.sessions.values()):
+                parking.distrust(values, piece)
+
+    # --- its beginning
+
+    def _begin(self, values: SessionValues) -> Loading:
+        with self.tiers.fences.lock:
+            if values.closed:
+                raise SessionGone
+            parked = values.parked
+            if values.state != "parked" or parked is None:
+                raise TransferProblem(
+                    "it is on the device already" if values.state == "resident" else "it is being restored"
+                )
+            here = {
+                id(item): weight
+                for item in parked.storages
+                if item.shared is not None and (weight := self.tiers.weights.find(item.shared)) is not None
+            }
+            needed = sum(item.nbytes for item in parked.storages if id(item) not in here)
+            if not self.account.reserve_other(needed):
+                used = self.account.used_bytes
+                raise TransferProblem(
+                    f"the device is full: it needs {format_bytes(needed)}, and {format_bytes(used)} of "
+                    f"{format_bytes(self.account.limit_bytes)} are used",
+                    full="device",
+                )
+            parked.loading = True
+            values.state = "loading"
+            loading = values.loading = Loading(list(parked.storages), needed)
+            for item in parked.storages:
+                if id(item) in here:
+                    loading.looked_at[id(item)] = values.look_at(here[id(item)])
+        return loading
+
+    def _allocate(self, loading: Loading) -> None:
+        try:
+            for item in loading.items:
+                if id(item) not in loading.looked_at:
+                    memory = torch.empty(item.nbytes, dtype=torch.uint8, device=self.device)
+                    loading.handles[id(item)] = memory.untyped_storage()
+        except (RuntimeError, MemoryError) as error:
+            raise TransferProblem(f"the device has no memory left: {error}", full="device") from error
+        loading.allocated()
+
+    # --- its pieces
+
+    def _serve(self, values: SessionValues, loading: Loading, wanted: Wanted) -> None:
+        """Take up who waits for it, and open the session where that one may begin."""
+        reads = wanted.reads
+        if reads is None:
+            return
+        with self.tiers.fences.lock:
+            if values.loading is not loading:
+                raise SessionGone
+            parked = loading.origin or values.parked
+            assert parked is not None
+            if loading.reads is not reads:
+                loading.arrange(reads, parked)
+            if loading.told or loading.first - loading.arrived or len(loading.arrived) == len(loading.items):
+                return
+            if loading.origin is None:
+                loading.origin = parked
+                parking.unpark(values, loading, self.device)
+            loading.told = True
+        wanted.tell(reads)
+
+    def _places(self, loading: Loading) -> Iterator[Place]:
+        """What goes next is decided with the first piece of each storage."""
+        while loading.pending:
+            item = loading.pending.popleft()
+            handle = loading.handles.get(id(item))
+            if handle is None:
+                continue  # the session looks at memory that another one has
+            memory = torch.empty(0, dtype=torch.uint8, device=self.device).set_(handle)
+            for index, piece in enumerate(item.pieces):
+                last = index == len(item.pieces) - 1
+                yield Place(item.cut.view(memory, index), piece, item if last else None)
+
+    def _next_batch(self, loading: Loading, places: Iterator[Place]) -> list[Place]:
+        """Empty when all is copied. Shorter where the first op waits for nothing else."""
+        batch: list[Place] = []
+        nbytes = 0
+        for place in places:
+            batch.append(place)
+            nbytes += place.piece.nbytes
+            if nbytes >= self.link.batch_bytes or loading.completes_first(_ended(batch)):
+                break
+        return batch
+
+    def _copy(self, values: SessionValues, loading: Loading, batch: Sequence[Place], copied: Copied) -> int:
+        """The bytes that were copied, and are what was stored."""
+        with self.tiers.fences.lock:
+            if values.loading is not loading:
+                raise SessionGone
+            loading.busy = True
+        try:
+            try:
+                sources = [self.tiers.store.read(place.piece) for place in batch]
+            except OSError as error:
+                raise TransferProblem(f"a stored piece cannot be read: {error}", mismatch=True) from error
+            found = self.link.copy_in(sources, [place.view for place in batch])
+            for place, fingerprint in zip(batch, found, strict=True):
+                self._compare(place.piece, fingerprint)
+        finally:
+            with self.tiers.fences.lock:
+                loading.busy = False
+                self.tiers.fences.changed.notify_all()
+        nbytes = sum(place.piece.nbytes for place in batch)
+        copied.nbytes += nbytes
+        copied.checked_pieces += len(batch)
+        return nbytes
+
+    def _arrive(self, values: SessionValues, loading: Loading, batch: Sequence[Place]) -> None:
+        with self.tiers.fences.lock:
+            if values.loading is not loading:
+                raise SessionGone
+            parking.arrived(values, loading, _ended(batch))
+            self.tiers.fences.changed.notify_all()
+
+    def _compare(self, piece: Piece, fingerprint: bytes) -> None:
+        if fingerprint == piece.fingerprint:
+            return
+        self.distrust(piece)
+        place, offset = self.tiers.store.place(piece)
+        raise TransferProblem(
+            f"{format_bytes(piece.nbytes)} at byte {offset} of {place} are not what was stored",
+            mismatch=True,
+        )
+
+    # --- its failure
+
+    def _undo(self, values: SessionValues, loading: Loading, error: Exception) -> None:
+        """Parked as before; but when bytes are not what they were, nobody may use any of them."""
+        fences = self.tiers.fences
+        with fences.lock:
+            if values.loading is not loading:
+                return
+            if loading.origin is None:
+                parking.stop_loading(values)
+            else:
+                loading.problem = error
+                values.stop_run()
+                fences.changed.notify_all()
+                while values.running:
+                    fences.changed.wait()
+                if values.loading is not loading:
+                    return
+                parking.park_again(values, loading)
+            if isinstance(error, TransferProblem) and error.mismatch:
+                parking.lose(values, error.reason)
+
+
+def _ended(batch: Sequence[Place]) -> list[ParkedStorage]:
+    return [place.ends for place in batch if place.ends is not None]
