@@ -12,7 +12,7 @@ import numpy as np
 from djinn_lab.dashboard.folding import Item, Tree
 from djinn_lab.dashboard.layered import Pairs, place
 from djinn_lab.dashboard.theme import Look, blend, phase_colour
-from djinn_lab.units import format_bytes
+from djinn_lab.units import counted, format_bytes
 
 Columns = dict[str, list[Any]]
 CHAR_WIDTH = 7.0
@@ -139,12 +139,7 @@ def label_lines(tree: Tree, item: Item) -> list[str]:
         return [name]
     totals = tree.totals(item)
     flops = f", {format_flops(totals.flops)}" if totals.flops else ""
-    return [f"▸ {name}", f"{plural(totals.ops, 'op')}{flops}"]
-
-
-def plural(count: int, word: str) -> str:
-    """``"1 op"``, ``"2 ops"``."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    return [f"▸ {name}", f"{counted(totals.ops, 'op')}{flops}"]
 
 
 def format_flops(count: float) -> str:

@@ -1,4 +1,4 @@
-"""Bytes, seconds, energy and lists for people."""
+"""Bytes, seconds, energy, counts and lists for people."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def format_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def counted(count: int, word: str) -> str:
+    """``1 session``, ``2 sessions``."""
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def format_joules(joules: float) -> str:

@@ -176,7 +176,8 @@ def would_fit(
     needed = max(keeps, session.total_bytes + peak_bytes)
     expected, committed = _commitments(device, lore)
     limit_bytes = int((share or 1.0) * device.capacity_bytes)
-    if needed > device.memory_bytes or committed + needed > limit_bytes:
+    staying_bytes = sum(nbytes for nbytes in expected if nbytes > device.host_bytes)  # larger than the tier
+    if needed > device.memory_bytes - device.shared_bytes - staying_bytes or committed + needed > limit_bytes:
         return False
     return not device.host_bytes or can_exchange(device, [*expected, keeps])
 

@@ -20,10 +20,13 @@ from djinn_lab.memory.states import Phase
 from djinn_lab.memory.suggestions import Grant, Hold, Hurry, Refuse, Suggestion, Transport
 from djinn_lab.memory.tier_room import HostRoom, clear_host
 from djinn_lab.memory.turns import Turns, in_order
-from djinn_lab.units import format_bytes
+from djinn_lab.units import counted, format_bytes
 
 LOOKED_AT = 16
 """So many waiting segments are asked whether they could use a device on which one would start early."""
+GIVEN_UP_S = 20.0
+"""A cell is refused after this long where all that hold something wait and none fits, and there are other
+devices to which one of them may go."""
 FAILURES_MAX = 3
 """Failed transfers of a session after which its segments are refused, and it is no victim any more."""
 
@@ -402,7 +405,7 @@ def _stuck(
     if others and not segment.job:
         return
     if others and device.tiers:
-        yield from _full(segment, device, room, needed)
+        yield from _full(segment, device, room, needed, now_s)
         return
     yield from _anyway(segment, session, device, policy, now_s)
 
@@ -413,21 +416,33 @@ def _closing_helps(others: list[Session], device: Device) -> bool:
     return device.tiers and not device.moving and bool(waiting)
 
 
-def _full(segment: Segment, device: Device, room: _Room, needed: int) -> Iterator[Suggestion]:
-    """A session that closes makes room. Where all that hold something wait none will, and the last of them
-    has to go."""
+def _full(segment: Segment, device: Device, room: _Room, needed: int, now_s: float) -> Iterator[Suggestion]:
+    """A session that closes makes room. Where all that hold something wait and none of them fits, none will,
+    and the last of them has to go."""
     holders = [session for session in device.sessions.values() if session.total_bytes > 0]
-    if not device.granted and all(holder.busy for holder in holders):
-        last = [one for one in device.waiting if device.sessions[one.session].total_bytes > 0][-1]
-        whole = needed_bytes(device.sessions[last.session], last, device)
-        yield _out_of_memory(last, device, whole, device.free_bytes())
-        if last is segment:
-            return
+    given_up = device.alone or now_s - segment.since_s >= GIVEN_UP_S
+    if given_up and not device.granted and all(holder.busy for holder in holders):
+        free_bytes = room.free_bytes + needed
+        holding = [one for one in device.waiting if device.sessions[one.session].total_bytes > 0]
+        needs = [needed_bytes(device.sessions[one.session], one, device) for one in holding]
+        if min(needs) > free_bytes:
+            yield _out_of_memory(holding[-1], device, needs[-1], device.free_bytes())
+            if holding[-1] is segment:
+                return
     room.full = room.stuck = True
-    what = f"{len(holders)} sessions fill the device and the tiers below; {admission.wait_for_close(device)}"
+    what = f"{_who_fills(holders, device)}; {admission.wait_for_close(device)}"
     told = f"full, {len(admission.abandoned(device))}"
     yield Hold(segment, told, _short_of(device, needed, room, what), admission=True, stuck=True)
     room.claim(-needed)
+
+
+def _who_fills(holders: list[Session], device: Device) -> str:
+    staying = [one for one in holders if one.place == "device" and one.total_bytes > device.host_bytes]
+    if staying:
+        names = f"{counted(len(staying), 'session')} on it, larger than the host's tier, cannot leave"
+        return f"{names} ({format_bytes(device.host_bytes)})"
+    fill = "fills" if len(holders) == 1 else "fill"
+    return f"{counted(len(holders), 'session')} {fill} the device and the tiers below"
 
 
 def _anyway(
@@ -464,6 +479,9 @@ def _short_of(device: Device, needed: int, room: _Room, what: str) -> str:
     if needed <= 0:
         return f"device {device.device} is full; {what}"
     free = max(0, room.free_bytes + needed)
+    if free < needed and format_bytes(needed) == format_bytes(free):
+        more = format_bytes(needed - free)
+        return f"it needs {format_bytes(needed)}, {more} more than {device.device} has free; {what}"
     return f"it needs {format_bytes(needed)} and {device.device} has {format_bytes(free)} free; {what}"
 
 
@@ -472,8 +490,8 @@ def _out_of_memory(segment: Segment, device: Device, needed: int, free: int) -> 
     return Refuse(
         segment,
         f"out of memory: the cell needs {format_bytes(needed)} and {device.device} has"
-        f" {format_bytes(max(0, free))} of {format_bytes(device.memory_bytes)} free; {holding} sessions hold"
-        " the rest",
+        f" {format_bytes(max(0, free))} of {format_bytes(device.memory_bytes)} free;"
+        f" {counted(holding, 'session')} {'holds' if holding == 1 else 'hold'} the rest",
         "Close other sessions, or run the pool with a memory policy that moves idle ones.",
     )
 

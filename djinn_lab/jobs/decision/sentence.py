@@ -21,7 +21,9 @@ STALE_S = 5.0
 """A decision that is due for so long was not taken: the scheduler itself is what is waited for."""
 
 SHORT_ID_CHARS = 8
-_ID = re.compile(r"\b[0-9a-f]{32}\b")
+_ID = re.compile(r"\b[0-9a-f]{32}\b", re.IGNORECASE)
+_NAME = re.compile(r"\w+:|[0-9a-f]{32}\b")
+"""Of a device or a job."""
 
 Clock = Callable[[float], str]
 
@@ -46,7 +48,7 @@ def sentence(explanation: Explanation, clock: Clock | None = None, *, tell_start
     parts = [_why(explanation, say)]
     if tell_start:
         parts += [*_when(explanation, say), *_instead(explanation, say)]
-    return " ".join(part[0].upper() + part[1:] + "." for part in parts if part)
+    return " ".join(_begun(part) + "." for part in parts if part)
 
 
 def told(explanation: Explanation, skill: StartSkill) -> str:
@@ -75,6 +77,11 @@ def how_far_off(error: EstimateError | None) -> str:
 def short(text: str) -> str:
     """With ids as people read them."""
     return _ID.sub(lambda found: found[0][:SHORT_ID_CHARS], text)
+
+
+def _begun(part: str) -> str:
+    """With a capital, unless it begins with a name."""
+    return part if _NAME.match(part) else part[0].upper() + part[1:]
 
 
 def duration(seconds: float) -> str:
