@@ -232,7 +232,8 @@ class ProgramRun:
             expected, returned = native.mismatch
             preparation.expected[expected].check(returned, False, call.op)
             raise AssertionError(f"{call.op} returned something else than capture predicted.")
-        if status == "PYTHON" and self._values.arriving:
+        waits = status == "PYTHON" and self._values.arriving
+        if waits:
             report(native.executed, len(self._program.nodes))
             await_values(self._values, node.inputs, self._should_stop)
             if self._asked_to_stop():
@@ -249,6 +250,8 @@ class ProgramRun:
         self._step(node, call, needed, made)
         self.running = False
         native.ran(started, perf_counter() - origin)
+        if waits:
+            report(native.executed, len(self._program.nodes))
         return True
 
     def _asked_to_stop(self) -> bool:

@@ -62,6 +62,7 @@ class Running:
     def __init__(self, device: Device, program: Program, resume: messages.Resume | None = None) -> None:
         self.stop = StopSignal()
         self.ops_done = 0
+        self._looked = 0
         self._progress = threading.Condition()
         self._outcome: Outcome | None = None
         encoded = encode_program(program)
@@ -75,7 +76,16 @@ class Running:
         self._thread.start()
 
     def stop_asked(self) -> Stop | None:
+        with self._progress:
+            self._looked += 1
+            self._progress.notify_all()
         return self.stop()
+
+    def wait_until_it_waits(self) -> None:
+        """It looks before an op, and again and again while it waits for a value."""
+        with self._progress:
+            looked = self._looked
+            assert self._progress.wait_for(lambda: self._looked >= looked + 3, timeout=30)
 
     def _report(self, ops_done: int, total: int) -> None:
         with self._progress:
@@ -272,6 +282,7 @@ def test_a_cancel_ends_the_wait_for_a_value_and_is_answered_when_the_copy_ends(
     restoring.open()
     running = Running(device, script.program(fetch=doubled(script, *values)))
     running.wait_for_op(1)
+    running.wait_until_it_waits()
     running.stop.ask("cancelled")
     restoring.finish()
     outcome = running.outcome()
