@@ -13,7 +13,8 @@ from benchmarks.memory_live import LINK_BYTES_PER_S, SEED, Run, quantile, run_ag
 
 NAME = "memory-turns"
 BASELINE = "lru_write_through"
-ROUNDS = 2
+ROUNDS = 1
+"""Of two minutes for each policy and workload; a turn is a sample."""
 FIT_AGENTS = 10
 """Of sessions that all fit."""
 OVERLOAD = next(workload for workload, _ in OTHERS if workload.agents == 120)
