@@ -223,11 +223,23 @@ def _costs(many: Run, few: Run) -> list[Figure]:
     per_cell = {OURS: [many.cpu_s / many.cells * MS], FEW: [few.cpu_s / few.cells * MS]}
     goals = [Goal(1.5, baseline=FEW)]
     cells = {"cells": many.cells, "cells_of_few": few.cells}
-    lost = float(sum(count for how, count in many.ended.items() if how != "done"))
+    lost = {OURS: _lost(many), FEW: _lost(few)}
     return [
         figure(NAME, "CPU time of the server for a cell", "ms", per_cell, goals, **cells),
-        figure(NAME, "cells that did not end well", "cells", {OURS: [lost]}, [Goal(0)], **cells),
+        figure(
+            NAME,
+            "cells that did not end well",
+            "cells",
+            {OURS: [lost[OURS]]},
+            [Goal(0)],
+            **cells,
+            values=lost,
+        ),
     ]
+
+
+def _lost(run: Run) -> float:
+    return float(sum(count for how, count in run.ended.items() if how != "done"))
 
 
 def _reads(many: Run, few: Run) -> list[Figure]:
