@@ -9,9 +9,7 @@ import typer
 from djinn_lab.cli.options import AsJson, JobId
 from djinn_lab.cli.output import Record, print_found, print_line
 from djinn_lab.jobs.resources import foretold_energy
-from djinn_lab.units import format_bytes, format_joules, format_seconds
-
-_SHORT_ID_CHARS = 8
+from djinn_lab.units import SHORT_ID_CHARS, format_bytes, format_joules, format_seconds
 
 
 def show_jobs(
@@ -41,7 +39,7 @@ def _row(job: Record) -> tuple[str, ...]:
     started, finished = job["started_at"], job["finished_at"]
     error = job["error"]
     return (
-        job["job"][:_SHORT_ID_CHARS],
+        job["job"][:SHORT_ID_CHARS],
         job["user"],
         job["cell"],
         job["state"],

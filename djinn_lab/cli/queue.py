@@ -12,9 +12,7 @@ from djinn_lab.cli.output import print_json, print_line, print_table
 from djinn_lab.cli.reservations import HEADINGS as RESERVATION_HEADINGS
 from djinn_lab.cli.reservations import reservation_row
 from djinn_lab.errors import OptionError
-from djinn_lab.units import format_seconds
-
-_SHORT_ID_CHARS = 8
+from djinn_lab.units import SHORT_ID_CHARS, format_seconds
 
 DeviceName = Annotated[str, typer.Argument(help="The device, e.g. cuda:0.")]
 
@@ -218,7 +216,7 @@ def _limits(
 def _waiting_row(job: dict[str, Any], now: float) -> tuple[str, ...]:
     return (
         "" if job["position"] is None else str(job["position"]),
-        job["job"][:_SHORT_ID_CHARS],
+        job["job"][:SHORT_ID_CHARS],
         job["user"],
         _priority(job),
         format_seconds(max(0.0, now - job["since"])),
@@ -229,7 +227,7 @@ def _waiting_row(job: dict[str, Any], now: float) -> tuple[str, ...]:
 def _running_row(job: dict[str, Any], now: float) -> tuple[str, ...]:
     since = job["since"]
     return (
-        job["job"][:_SHORT_ID_CHARS],
+        job["job"][:SHORT_ID_CHARS],
         job["user"],
         _priority(job),
         job["device"] or "",

@@ -54,8 +54,8 @@ class PoolClient:
 
     @classmethod
     def find(cls) -> PoolClient:
-        """The pool of ``DJINN_POOL`` and ``DJINN_TOKEN``, else this user's running one, and later whichever
-        takes its place. Raises PoolNotFound."""
+        """The pool of ``DJINN_POOL`` and ``DJINN_TOKEN``, else this user's running one, and later the one
+        that takes its place. Raises PoolNotFound."""
         url, token = os.environ.get(POOL_VARIABLE), os.environ.get(TOKEN_VARIABLE)
         if url:
             if not token:

@@ -253,12 +253,12 @@ class Engine:
         """A session for which no room is coming where it is goes to a device that has it, and one that waited
         long where many compete for it to a device where fewer do: one to each device at a time, the first to
         wait first, and none to and fro."""
-        taken, elsewhere = set[str](), self.accounts.elsewhere()
+        taken, others = set[str](), self.accounts.other_devices()
         for job, devices in self.queue.held(LOOKED_AT):
             asked = self._asked.get(job.job)
             if asked is None or self._now_s - self._sent_s.get(job.session, -math.inf) < SENT_EVERY_S:
                 continue
-            better = elsewhere.has_room if job.memory_stuck else elsewhere.is_less_crowded
+            better = others.has_room if job.memory_stuck else others.is_less_crowded
             open_to_it = (
                 device
                 for device in devices
@@ -269,7 +269,7 @@ class Engine:
                 taken.add(device)
                 self.idle, self._sent_s[job.session] = False, self._now_s
                 self._tell(jobs.RoomElsewhere(self._now_s, job.job, device))
-                elsewhere = self.accounts.elsewhere()
+                others = self.accounts.other_devices()
 
     def _add_device(self, event: DeviceAdded) -> None:
         added = memory.DeviceAdded(

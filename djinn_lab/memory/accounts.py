@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import insort
-
 from djinn_lab.memory import admission, enacting, moving, phases, reports, turns, views
 from djinn_lab.memory.background import in_background
-from djinn_lab.memory.elsewhere import Elsewhere
 from djinn_lab.memory.messages import (
     AdmitSegment,
     CellEnded,
@@ -32,9 +29,10 @@ from djinn_lab.memory.messages import (
     TransferDone,
     TransferFailed,
 )
+from djinn_lab.memory.other_devices import OtherDevices
 from djinn_lab.memory.policy import POLICIES, MemoryPolicy
 from djinn_lab.memory.records import Device, Segment, Session
-from djinn_lab.memory.serving import has_turn, needed_bytes, serve
+from djinn_lab.memory.serving import serve
 from djinn_lab.memory.snapshot import DeviceAccount, MemorySnapshot, SessionAccount
 from djinn_lab.memory.states import IllegalEvent, Move
 from djinn_lab.memory.tables import Tables
@@ -129,9 +127,9 @@ class MemoryAccounts:
             return None
         return device.seconds_for(out_bytes + known.total_bytes) or 0.0
 
-    def elsewhere(self) -> Elsewhere:
+    def other_devices(self) -> OtherDevices:
         """Where else sessions would have room; until the next event."""
-        return Elsewhere(self._tables)
+        return OtherDevices(self._tables)
 
     def copy_s(self, nbytes: int) -> float:
         """About how long copying so much over the slowest device's link takes; 0 while no rate is known."""
@@ -287,14 +285,14 @@ class MemoryAccounts:
             session.resident
             and session.target is None
             and not device.contended
-            and has_turn(segment, device, self.policy)
+            and turns.has_turn(segment, device, self.policy)
             and not admission.is_new(session)
-            and needed_bytes(session, segment, device) <= device.free_bytes()
+            and turns.needed_bytes(session, segment, device) <= device.free_bytes()
         )
         if at_once:
             enacting.grant(tables, segment)
             return
-        insort(device.waiting, segment, key=lambda waiting: waiting.order)
+        device.line_up(segment)
         tables.changed(session)
         self._plan(device, background=False)
 

@@ -12,7 +12,7 @@ from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.records import Device, Segment, Session
 from djinn_lab.memory.states import Connection
 from djinn_lab.memory.suggestions import Hold
-from djinn_lab.units import format_bytes
+from djinn_lab.units import SHORT_ID_CHARS, format_bytes
 
 LEARNED_FROM = 5
 """Sizes that must have been seen before new sessions are taken to reach them."""
@@ -21,8 +21,6 @@ GROWN_CELLS = 3
 SETTLED_CELLS = 32
 """A session that ran this many cells is as large as it is, not as large as others became."""
 REMEMBERED = 64
-SHOWN_CHARACTERS = 8
-"""Of a session's id, as the lists show it."""
 SMALL_BYTES = 2**20
 """Sessions that begin with less are alike."""
 
@@ -141,7 +139,7 @@ def wait_for_close(device: Device) -> str:
     if not found:
         return f"it waits for one to close{elsewhere}"
     many = "one has" if len(found) == 1 else f"{len(found)} have"
-    name = found[0][:SHOWN_CHARACTERS]
+    name = found[0][:SHORT_ID_CHARS]
     return f"it waits for one to close{elsewhere}; {many} no client: djinn-lab close {name}"
 
 
@@ -232,7 +230,7 @@ class Gate:
         """Why this new session must wait, and for how long; None: it may come in."""
         if self._share is None:
             return None
-        if self._abandoned is None:  # a plan in which nobody is new does not count them
+        if self._abandoned is None:  # a plan without a new session does not count them
             self._abandoned = len(abandoned(self._device))
         told = f"admission {self._ahead + 1}, {self._abandoned}"
         if self._ahead and segment.told == told:

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.ranking import Victim, absent, after_s, fewest, victims
 from djinn_lab.memory.records import Device, Session
-from djinn_lab.memory.serving import send_off
 from djinn_lab.memory.states import Connection
 from djinn_lab.memory.suggestions import Suggestion, Transport
-from djinn_lab.memory.tier_room import clear_host
+from djinn_lab.memory.tier_room import clear_host, send_off
 
 CONSIDERED = 4
 """Absent sessions that are tried for a prefetch: the earliest expected, and where there is no room for it

@@ -7,7 +7,6 @@ stays, and so does the session."""
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterator
 
 from djinn_lab.memory.messages import DropParked, MoveRefused, SessionBound
@@ -55,7 +54,7 @@ def go_over(tables: Tables, session: Session) -> Device | None:
     tables.sync(session, device)
     for segment in session.segments.values():
         segment.device, segment.turn = device.device, device.turn_of(session, segment.job)
-        insort(device.waiting, segment, key=lambda waiting: waiting.order)
+        device.line_up(segment)
     device.add(session)
     return device
 
@@ -102,7 +101,7 @@ def stay(tables: Tables, session: Session, reason: str) -> None:
 
 
 def arrived(tables: Tables, session: Session) -> None:
-    """It is on its device; whoever parked it need not keep it."""
+    """It is on its device; the device that parked it need not keep it."""
     keeper, session.keeper = session.keeper, None
     if keeper is not None and keeper != session.device:
         session.recoverable = False

@@ -89,8 +89,8 @@ def wish(tables: Tables, session: Session) -> None:
     was_idle = session.phase is not Phase.COMPUTE
     session.phase, session.said_s = Phase.COMPUTE, tables.now_s
     session.leased_until_s = None
-    tables.changed(session)
     if (not was_idle and session.resident) or session.total_bytes == 0 or session.wish_s is not None:
+        tables.changed(session)
         return
     session.wish_s = tables.now_s
     moving = session.moving.kind if session.moving else None

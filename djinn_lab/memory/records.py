@@ -5,6 +5,7 @@ Only :mod:`djinn_lab.memory.accounts` and its parts change these; the rules read
 from __future__ import annotations
 
 import math
+from bisect import insort
 from dataclasses import dataclass, field
 
 from djinn_lab.memory.expected_wake import Gap
@@ -57,8 +58,8 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """Under way. ``prefetch``: nobody waited for it when it began. ``job``: the segment of which may start
-    before its end; ``usable``: what its first op reads is there."""
+    """Under way. ``prefetch``: no segment waited for it when it began. ``job``: the segment of which may
+    start before its end; ``usable``: what its first op reads is there."""
 
     number: int
     kind: TransferKind
@@ -154,8 +155,10 @@ class Session:
     @property
     def may_be_stored(self) -> bool:
         """Something of it on the device may be copied to the host in advance."""
-        if self.place != "device" or self.segments:
-            return self.place == "device" and self.ready_bytes > 0
+        if self.place != "device":
+            return False
+        if self.segments:
+            return self.ready_bytes > 0
         return self.total_bytes > 0 and (self.unstored_bytes > 0 or not self.recoverable)
 
     def open_to(self, job: str) -> bool:
@@ -290,7 +293,7 @@ class Device:
 
     def waiting_since_s(self, early_s: float) -> float:
         """Since when the first waits for room or a turn here; only whether before ``early_s``, where it
-        does. ``inf`` for nobody."""
+        does. ``inf`` for none."""
         first_s = math.inf
         for segment in self.waiting:
             if not segment.admission:
@@ -298,6 +301,10 @@ class Device:
                 if first_s <= early_s:
                     break
         return first_s
+
+    def line_up(self, segment: Segment) -> None:
+        """It waits here, in its place."""
+        insort(self.waiting, segment, key=lambda waiting: waiting.order)
 
     def add(self, session: Session) -> None:
         """The session is bound to this device."""

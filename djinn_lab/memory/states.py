@@ -81,9 +81,9 @@ PLACES: Mapping[tuple[Place, TransferKind], Place] = {
     ("host", "demote"): "disk",
     ("disk", "restore"): "device",
 }
-"""Place and transfer to the place once it is done; a failed one leaves the place as it was, except that a
-restore which finds other bytes than were stored, and an eviction that discards, leave ``none``. A missing
-pair is never commanded."""
+"""Place and transfer to the place once it is done (an eviction leads to the disk where all copies lie
+there); a failed one leaves the place as it was, except that a restore which finds other bytes than were
+stored, and an eviction that discards, leave ``none``. A missing pair is never commanded."""
 
 AFTER_LOSS: Mapping[tuple[Place, TransferKind | None], Place] = {
     ("none", None): "none",

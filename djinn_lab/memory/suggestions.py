@@ -22,7 +22,7 @@ class Transport(NamedTuple):
 
 
 class Hurry(NamedTuple):
-    """Somebody waits for the transfer that the session has under way. ``job``: may start before its end."""
+    """A segment waits for the transfer that the session has under way. ``job``: may start before its end."""
 
     session: Session
     job: str = ""

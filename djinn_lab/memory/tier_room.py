@@ -1,14 +1,16 @@
-"""Room on the host and the disk: what may be stored, and what makes way for it."""
+"""Room on the host and the disk: how a session leaves its device, what may be stored, and what makes way
+for it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from djinn_lab.memory.costs import may_rebuild
 from djinn_lab.memory.policy import MemoryPolicy
-from djinn_lab.memory.ranking import after_s
+from djinn_lab.memory.ranking import Victim, after_s
 from djinn_lab.memory.records import Device, Segment, Session
-from djinn_lab.memory.suggestions import Suggestion, Transport
+from djinn_lab.memory.suggestions import Hurry, Suggestion, Transport
 
 CLEARED_MAX = 2
 """Stores of a session for an eviction between two events of users or cells; then the copy is kept."""
@@ -148,13 +150,15 @@ def clear_host(
         and (forgettable is None or session.session in forgettable)
     ]
     redundant.sort(key=lambda one: (due[one.session], one.session))
-    forgotten, disk_bytes = [], device.disk_free_bytes()
+    forgotten, spare = list[Session](), list[Session]()
+    disk_bytes = device.disk_free_bytes()
     for session in redundant:
         if missing > 0 and _on_host_bytes(session, device) > 0:
             missing -= _on_host_bytes(session, device)
             disk_bytes += _on_disk_bytes(session, device)
             forgotten.append(session)
-    spare = [one for one in redundant if one not in forgotten and _on_disk_bytes(one, device) > 0]
+        elif _on_disk_bytes(session, device) > 0:
+            spare.append(session)
     spare_bytes = sum(_on_disk_bytes(one, device) for one in spare)
     demoted = []
     for session in _demotions(device, policy, now_s, later_than_s, behind, disk_bytes + spare_bytes):
@@ -170,3 +174,41 @@ def clear_host(
         reason = f"room on the host for {beneficiary.session}"
         yield from (Transport("forget", session, reason=reason) for session in forgotten)
         yield from (Transport("demote", session, reason=reason) for session in demoted)
+
+
+def send_off(
+    victim: Victim,
+    device: Device,
+    policy: MemoryPolicy,
+    now_s: float,
+    reason: str,
+    stalled_bytes: int = 0,
+    behind: Segment | None = None,
+) -> Iterator[Suggestion]:
+    """Move a session out: at once where it is stored whole, else by storing it first, or by dropping what its
+    owner can rebuild. ``behind``: for which segment."""
+    session = victim.session
+    if session.moving is not None:
+        yield from hurry(session)
+    elif drops(victim, policy, stalled_bytes):
+        yield Transport("evict", session, discard=True, reason=reason)
+    elif session.unstored_bytes == 0:
+        yield Transport("evict", session, reason=reason)
+    elif device.host_free_bytes() >= session.unstored_bytes:
+        yield Transport("store", session, expedited=True, reason=reason)
+    elif may_rebuild(session, policy, victim.after_s, stalled_bytes):
+        yield Transport("evict", session, discard=True, reason=f"{reason}; rebuilding it costs least")
+    else:
+        yield from clear_host(device, session.unstored_bytes, session, policy, now_s, behind=behind)
+
+
+def drops(victim: Victim, policy: MemoryPolicy, stalled_bytes: int) -> bool:
+    """Without a thought of swapping it."""
+    return policy.recompute == "always" and may_rebuild(victim.session, policy, victim.after_s, stalled_bytes)
+
+
+def hurry(session: Session, early: str = "") -> Iterator[Suggestion]:
+    """``early``: the job that may start before the end of the transfer."""
+    moving = session.moving
+    if moving is not None and (not moving.expedited or (early and early != moving.job)):
+        yield Hurry(session, early)

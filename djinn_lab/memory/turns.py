@@ -1,11 +1,12 @@
-"""In which order the segments of a device are looked at: as the device's line has it."""
+"""The segments that wait for a device: in which order they are looked at, whose turn is near, and what each
+needs."""
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 
-from djinn_lab.memory.records import Device, Segment
+from djinn_lab.memory.policy import MemoryPolicy
+from djinn_lab.memory.records import FIRST, LAST, Device, Segment, Session
 from djinn_lab.memory.tables import Tables
 
 
@@ -25,7 +26,7 @@ def order(tables: Tables, device: Device, jobs: Sequence[str]) -> None:
         else:
             device.waiting.remove(segment)
             segment.turn = turn
-            insort(device.waiting, segment, key=_order)
+            device.line_up(segment)
 
 
 class Turns:
@@ -59,8 +60,34 @@ class Turns:
 
 def in_order(segments: Iterable[Segment]) -> list[Segment]:
     """As the device's line has them."""
-    return sorted(segments, key=_order)
+    return sorted(segments, key=lambda segment: segment.order)
 
 
-def _order(segment: Segment) -> tuple[int, int, int]:
-    return segment.order
+def has_turn(segment: Segment, device: Device, policy: MemoryPolicy) -> bool:
+    """Is room kept for it, too? Granted segments that stand behind it in the device's line do not count. Of
+    those that stand in none, no more run than there are slots; the others come after all that stand in it."""
+    if segment.turn == FIRST:
+        return True
+    turns = [other.turn for other in device.granted.values()]
+    if segment.turn == LAST:
+        before = len(turns)
+    else:
+        before = sum(turn <= segment.turn for turn in turns) + min(turns.count(LAST), device.slots)
+    return before < device.slots + policy.ready_ahead
+
+
+def needed_bytes(session: Session, segment: Segment, device: Device) -> int:
+    """Room that is still to be found for it; bytes of a restore under way are counted already."""
+    restoring = session.moving is not None and session.moving.kind == "restore"
+    absent = (session.away and not restoring) or not session.resident
+    if restoring:
+        absent = False
+    return segment.peak_bytes + session.rebuild_bytes + (device.restore_bytes(session) if absent else 0)
+
+
+def early_job(segment: Segment, session: Session, device: Device, policy: MemoryPolicy) -> str:
+    """Its job, where that is worth starting before all of the session is back."""
+    if policy.early_start_s is None or session.earliest != segment.order:
+        return ""
+    copy_s = device.seconds_for(session.total_bytes)
+    return segment.job if copy_s is None or copy_s > policy.early_start_s else ""

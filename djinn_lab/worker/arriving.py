@@ -9,7 +9,7 @@ from djinn_lab.worker.outcome import Stop
 from djinn_lab.worker.values import RestoreFailed, SessionValues
 
 LOOK_S = 0.05
-"""How often somebody who waits looks whether the run is to stop."""
+"""How often a run that waits looks whether it is to stop."""
 
 
 def await_values(

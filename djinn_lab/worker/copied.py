@@ -16,7 +16,7 @@ class TransferProblem(Exception):
 
 
 class SessionGone(Exception):
-    """Closed while it was copied: nobody waits for an answer."""
+    """Closed while it was copied: no answer is waited for."""
 
 
 @dataclass

@@ -201,6 +201,6 @@ class Interpreter:
 
 
 def _ask_to_stop(should_stop: Callable[[], Stop | None]) -> None:
-    """Of a run that nobody else can stop, its ops that wait notice."""
+    """A run that takes no request from outside has ops that notice by themselves."""
     if isinstance(should_stop, StopSignal):
         should_stop.ask("preempted")

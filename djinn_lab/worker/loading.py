@@ -14,7 +14,7 @@ from djinn_lab.worker.shared_weights import SharedWeight
 from djinn_lab.worker.storages import Storage
 
 
-def _tell_nobody(reads: Reads) -> None:
+def _untold(reads: Reads) -> None:
     pass
 
 
@@ -25,7 +25,7 @@ class Wanted:
     ``loading``: the restore, once it began."""
 
     reads: Reads | None = None
-    tell: Callable[[Reads], None] = _tell_nobody
+    tell: Callable[[Reads], None] = _untold
     loading: Loading | None = None
 
 

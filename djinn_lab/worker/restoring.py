@@ -215,7 +215,7 @@ class Restores:
     # --- its failure
 
     def _undo(self, values: SessionValues, loading: Loading, error: Exception) -> None:
-        """Parked as before; but when bytes are not what they were, nobody may use any of them."""
+        """Parked as before; but when bytes are not what they were, none of them may be used."""
         fences = self.tiers.fences
         with fences.lock:
             if values.loading is not loading:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from functools import partial
-from types import FrameType
-from typing import Any
+
+from lines_run import lines_run
 
 from djinn_lab.jobs import JobState
 from djinn_lab.jobs.commands import Notify
@@ -35,24 +33,6 @@ def submitted(number: int) -> SegmentSubmitted:
     return SegmentSubmitted(
         0.0, f"job{number}", 0, session, "ann", priority="NORMAL", ops_total=8, final=True, move_s=0.0
     )
-
-
-def lines_run(action: Callable[[], object]) -> int:
-    """How many lines of Python it takes, which is equal at every run."""
-    count = 0
-
-    def trace(_frame: FrameType, event: str, _argument: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def one_ends(queue: JobQueue) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
+from lines_run import lines_run
 
 from djinn_lab.memory import (
     CellEnded,
@@ -48,24 +45,6 @@ def reported(at_s: float, accounts: MemoryAccounts, session: str, job: str | Non
     known = accounts.device(DEVICE)
     assert known is not None
     return MemoryReported(at_s, DEVICE, known.used_bytes + 100, 0, {session: 100}, job=job, partial=True)
-
-
-def lines_run(action: Callable[[], object]) -> int:
-    """How many lines of Python it takes, which is equal at every run."""
-    count = 0
-
-    def trace(_frame: FrameType, event: str, _argument: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def costs(sessions: int) -> dict[str, int]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from parked import arenas, flip_a_byte
 from real_pool import PoolUnderTest, kill_worker, wait_for
 
 from djinn_lab.client.session import Session
@@ -118,7 +118,7 @@ def test_a_cell_whose_device_dies_before_its_session_is_back_runs_again(pool: Po
 def test_bytes_that_turn_out_to_be_others_while_a_cell_runs_are_never_used(pool: PoolUnderTest) -> None:
     with ExitStack() as stack:
         session, held, _ = parked(pool, stack, 200)
-        flip_a_byte(pool, part(200).numpy().tobytes()[:4096])  # of what the cell reads last
+        flip_a_byte(arenas(pool), part(200).numpy().tobytes()[:4096])  # of what the cell reads last
         cell = InThread(session, held)
         wait_for(lambda: runs_while_restored(pool, session))
         cell.join()
@@ -145,18 +145,3 @@ def test_a_cell_is_interrupted_and_a_session_closed_before_it_is_back(pool: Pool
         assert cell.error is not None
     wait_for(lambda: pool.rest.memory()["devices"][0]["used_bytes"] == 0)
     wait_for(lambda: pool.rest.memory()["devices"][0]["host_used_bytes"] == 0)
-
-
-def flip_a_byte(pool: PoolUnderTest, start: bytes) -> None:
-    """In the host's copy of what begins with ``start``."""
-    (directory,) = Path("/dev/shm").glob(f"djinn-*{pool.info.pool}*/parked")
-    for path in directory.iterdir():
-        at = path.read_bytes().find(start)
-        if at >= 0:
-            with path.open("r+b") as file:
-                file.seek(at + 1000)
-                (byte,) = file.read(1)
-                file.seek(at + 1000)
-                file.write(bytes([byte ^ 1]))
-            return
-    raise AssertionError("the host holds no such bytes")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from parked import arenas, flip_a_byte
 from real_pool import PoolUnderTest, kill_worker, wait_for
 from torch import nn
 
@@ -234,12 +235,6 @@ def test_what_was_written_since_the_copy_is_lost_with_the_device_and_never_read_
         assert torch.equal(session.fetch(again), state_of(2))
 
 
-def arenas(pool: PoolUnderTest) -> set[Path]:
-    """The files in which this pool's workers keep parked sessions."""
-    (directory,) = Path("/dev/shm").glob(f"djinn-*{pool.info.pool}*/parked")
-    return set(directory.iterdir())
-
-
 def test_bytes_that_changed_while_parked_are_never_handed_out(pool: PoolUnderTest) -> None:
     """Negative control: a flipped byte on the host costs its own session, and nobody else."""
     before = counters(pool)
@@ -247,7 +242,7 @@ def test_bytes_that_changed_while_parked_are_never_handed_out(pool: PoolUnderTes
         opened = sessions(pool, 5, stack)
         held = [hold(session, VICTIMS + number) for number, session in enumerate(opened)]
         victim = next(n for n, session in enumerate(opened) if memory_of(pool, session)["tier"] == "host")
-        flip_a_byte(pool, state_of(VICTIMS + victim).numpy().tobytes()[:4096])
+        flip_a_byte(arenas(pool), state_of(VICTIMS + victim).numpy().tobytes()[:4096])
         with pytest.raises(ValueLost, match="not what was stored"):
             opened[victim].fetch(held[victim])
         for number, session in enumerate(opened):
@@ -256,20 +251,6 @@ def test_bytes_that_changed_while_parked_are_never_handed_out(pool: PoolUnderTes
         assert grown(before, counters(pool), "mismatches") == 1
         again = hold(opened[victim], 9)
         assert torch.equal(opened[victim].fetch(again), state_of(9))
-
-
-def flip_a_byte(pool: PoolUnderTest, start: bytes) -> None:
-    """In the host's copy of what begins with ``start``."""
-    for path in arenas(pool):
-        at = path.read_bytes().find(start)
-        if at >= 0:
-            with path.open("r+b") as file:
-                file.seek(at + 1000)
-                (byte,) = file.read(1)
-                file.seek(at + 1000)
-                file.write(bytes([byte ^ 1]))
-            return
-    raise AssertionError("the host holds no such bytes")
 
 
 def test_past_device_and_host_a_new_session_waits_and_says_why(tmp_path: Path) -> None:

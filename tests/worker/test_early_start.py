@@ -121,6 +121,14 @@ def tensors(count: int) -> list[torch.Tensor]:
     return [torch.full((COUNT,), float(number + 1)) for number in range(count)]
 
 
+def opened(device: Device, values: Sequence[int]) -> Restoring:
+    """``ann`` is parked, and comes back until a program that reads these values may use it."""
+    device.park("ann")
+    restoring = Restoring(device, values)
+    restoring.open()
+    return restoring
+
+
 def doubled(script: Script, *values: int) -> tuple[int, ...]:
     return tuple(
         script.op("aten.mul.Tensor", value, scalars=(2.0,), meta=script.metas[value]) for value in values
@@ -133,9 +141,7 @@ def test_ops_run_in_the_order_in_which_their_values_come_and_wait_for_no_others(
     device = make_device()
     script = Script()
     unused, late, early = keep(device, "ann", script, *tensors(3))
-    device.park("ann")
-    restoring = Restoring(device, (early, late))
-    restoring.open()
+    restoring = opened(device, (early, late))
     assert [reads.job for reads in restoring.told] == ["job"]
     results = doubled(script, early, late)
     running = Running(device, script.program(fetch=results))
@@ -161,9 +167,7 @@ def test_a_write_before_the_end_of_the_copy_is_not_undone_by_it(make_device: Mak
     device = make_device()
     script = Script()
     values = keep(device, "ann", script, *tensors(2))
-    device.park("ann")
-    restoring = Restoring(device, values)
-    restoring.open()
+    restoring = opened(device, values)
     script.write("aten.add_.Tensor", values[0], scalars=(1,))
     script.write("aten.add_.Tensor", values[1], scalars=(1,))
     running = Running(device, script.program())
@@ -182,13 +186,11 @@ def test_a_write_before_the_end_of_the_copy_is_not_undone_by_it(make_device: Mak
 def test_a_copy_that_fails_stops_its_program_and_undoes_it(
     make_device: Make, mismatch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And whoever runs it again finds what was parked, or nothing where that is not what it was."""
+    """Run again it finds what was parked, or nothing where that is not what it was."""
     device = make_device()
     script = Script()
     first, between, second = keep(device, "ann", script, *tensors(3))
-    device.park("ann")
-    restoring = Restoring(device, (first, between, second))
-    restoring.open()
+    restoring = opened(device, (first, between, second))
     script.write("aten.add_.Tensor", first, scalars=(1,))
     total = script.op("aten.add.Tensor", first, second, meta=script.metas[first])
     program = script.program(keep=(total,), fetch=(total,))
@@ -230,9 +232,7 @@ def test_a_segment_that_comes_after_its_copy_failed_is_sent_back(
     device = make_device()
     script = Script()
     values = keep(device, "ann", script, *tensors(3))
-    device.park("ann")
-    restoring = Restoring(device, values)
-    restoring.open()
+    restoring = opened(device, values)
     with monkeypatch.context() as patch:
         patch.setattr(type(device.copies.link), "copy_in", _broken)
         restoring.fail(RuntimeError)
@@ -277,9 +277,7 @@ def test_a_cancel_ends_the_wait_for_a_value_and_is_answered_when_the_copy_ends(
     device = make_device()
     script = Script()
     values = keep(device, "ann", script, *tensors(2))
-    device.park("ann")
-    restoring = Restoring(device, values)
-    restoring.open()
+    restoring = opened(device, values)
     running = Running(device, script.program(fetch=doubled(script, *values)))
     running.wait_for_op(1)
     running.wait_until_it_waits()
@@ -296,9 +294,7 @@ def test_an_open_session_is_neither_evicted_nor_forgotten_nor_stored_and_can_be_
     device = make_device()
     script = Script()
     values = keep(device, "ann", script, *tensors(3))
-    device.park("ann")
-    restoring = Restoring(device, values)
-    restoring.open()
+    restoring = opened(device, values)
     assert "being restored" in failed(device.ask(messages.Evict(1, "ann"))).reason
     assert "only one" in failed(device.ask(messages.Forget(2, "ann"))).reason
     assert "not on the device yet" in failed(device.ask(messages.Store(3, "ann"))).reason
@@ -319,9 +315,7 @@ def test_a_weight_that_is_still_being_copied_is_seen_by_no_other_session(make_de
     small = script.load(torch.ones(COUNT))
     weight = script.load(tensor, blob)
     device.run("ann", script.program(keep=(small, weight)))
-    device.park("ann")
-    restoring = Restoring(device, (small, weight))
-    restoring.open()
+    restoring = opened(device, (small, weight))
     others = other.load(tensor, blob)
     device.run("bob", other.program(keep=(others,)))
     assert torch.equal(fetch(device, "bob", other, others)[0], tensor)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import blake3
 import pytest
 import torch
+from parked import flip_a_byte
 from programs import Script
 from replaced_kernels import Kernel
 from worker_kit import Device, done, failed
@@ -150,18 +151,6 @@ def test_an_op_that_writes_what_a_copy_reads(
     assert digest_of(device, "ann", ann, value) == blake3.blake3((old + 1).numpy().tobytes()).digest()
 
 
-def flip_a_byte(device: Device, content: bytes) -> None:
-    """One of these bytes, where they lie in the arena."""
-    path = device.arena.path
-    assert path is not None
-    with path.open("r+b") as file:
-        offset = file.read().index(content) + len(content) // 2
-        file.seek(offset)
-        (byte,) = file.read(1)
-        file.seek(offset)
-        file.write(bytes([byte ^ 1]))
-
-
 @pytest.mark.parametrize("flipped", [False, True])
 def test_a_flipped_byte_in_the_host_arena(make_device: Callable[..., Device], flipped: bool) -> None:
     device = make_device()
@@ -178,7 +167,8 @@ def test_a_flipped_byte_in_the_host_arena(make_device: Callable[..., Device], fl
     device.store_whole("bob")
     content = tensor.numpy().tobytes()
     if flipped:
-        flip_a_byte(device, content)
+        assert device.arena.path is not None
+        flip_a_byte([device.arena.path], content)
     answer = device.ask(messages.Restore(9, "ann"))
     if not flipped:
         done(answer)

@@ -14,7 +14,7 @@ from djinn_lab.jobs.request import Request
 
 
 def keeps_turn(policy: QueuePolicy) -> bool:
-    """Whether a device is kept for a session that is brought to it: where starts are promised, or nobody may
+    """Whether a device is kept for a session that is brought to it: where starts are promised, or no job may
     pass. Else others start there meanwhile, since memory may have no room for it after all."""
     return policy.passing in ("never", "easy", "conservative")
 

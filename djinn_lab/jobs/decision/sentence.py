@@ -13,15 +13,14 @@ from djinn_lab.jobs.decision.guarantees import QosClass, Standard
 from djinn_lab.jobs.decision.reasons import Reason
 from djinn_lab.jobs.fairness import LimitHit
 from djinn_lab.jobs.start_forecasts import EstimateError, StartSkill
-from djinn_lab.units import format_seconds, listed
+from djinn_lab.units import SHORT_ID_CHARS, format_seconds, listed
 
 NAMED_MAX = 3
 """So many jobs or nodes are named; of the others only the number is told."""
 STALE_S = 5.0
 """A decision that is due for so long was not taken: the scheduler itself is what is waited for."""
 
-SHORT_ID_CHARS = 8
-_ID = re.compile(r"\b[0-9a-f]{32}\b", re.IGNORECASE)
+_ID = re.compile(r"\b[0-9a-f]{32}\b")
 _NAME = re.compile(r"\w+:|[0-9a-f]{32}\b")
 """Of a device or a job."""
 

@@ -12,7 +12,7 @@ WAITED_S_MIN = 0.5
 """... and at least so many seconds."""
 
 
-class Elsewhere:
+class OtherDevices:
     """The devices as they are until the next event."""
 
     def __init__(self, tables: Tables) -> None:
@@ -49,7 +49,7 @@ class Elsewhere:
         if tables.now_s - first.since_s < waited_s:
             return False
         if any(admission.is_new(there.sessions[segment.session]) for segment in there.waiting):
-            return False  # whoever is about to come in there does not count among those that hold something
+            return False  # of a session that is about to come in there, nothing is counted yet
         rest = (self._competing_bytes(here, first.rank) - _needs_bytes(known)) / here.memory_bytes
         there_bytes = self._competing_bytes(there, first.rank) + known.total_bytes + peak_bytes
         if there_bytes / there.memory_bytes >= rest:

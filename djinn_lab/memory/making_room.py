@@ -1,0 +1,248 @@
+"""Making room for a waiting segment: which sessions leave, and what becomes of it where none can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from djinn_lab.memory import admission
+from djinn_lab.memory.costs import may_rebuild
+from djinn_lab.memory.policy import MemoryPolicy
+from djinn_lab.memory.ranking import IDLE, LEASED, Victim, fewest, victims
+from djinn_lab.memory.records import Device, Segment, Session
+from djinn_lab.memory.sentences import hold, out_of_memory, short_of, who_fills
+from djinn_lab.memory.suggestions import Grant, Hold, Suggestion, Transport
+from djinn_lab.memory.tier_room import HostRoom, drops, send_off
+from djinn_lab.memory.turns import early_job, needed_bytes
+from djinn_lab.units import format_bytes
+
+GIVEN_UP_S = 20.0
+"""A cell is refused after this long where all that hold something wait and none fits, and there are other
+devices to which one of them may go."""
+FAILURES_MAX = 3
+"""Failed transfers of a session after which its segments are refused, and it is no victim any more."""
+
+
+@dataclass(slots=True)
+class Room:
+    """``free_bytes``: now, less what those before have claimed; ``coming_bytes``: with what is leaving, too.
+    ``host``: room for stores. ``taken``: victims of those before. ``exhausted``: somebody before found too
+    little, so that no later one is looked at; ``running``: what running cells have would do; ``full``: until
+    a session closes; ``stuck``: nothing is under way that would help."""
+
+    free_bytes: int
+    coming_bytes: int
+    host: HostRoom | None = None
+    taken: set[str] = field(default_factory=set)
+    exhausted: bool = False
+    running: bool = False
+    full: bool = False
+    stuck: bool = False
+
+    def short_of(self, device: Device, needed: int, what: str) -> str:
+        return short_of(device, needed, self.free_bytes + needed, what)
+
+    def claim(self, nbytes: int) -> None:
+        self.free_bytes -= nbytes
+        self.coming_bytes -= nbytes
+
+
+def make_room(
+    segment: Segment,
+    session: Session,
+    device: Device,
+    policy: MemoryPolicy,
+    now_s: float,
+    room: Room,
+    needed: int,
+) -> Iterator[Suggestion]:
+    host = room.host = room.host or HostRoom.of(device, policy, now_s, segment)
+    found = [
+        victim
+        for victim in victims(device, policy, now_s, segment)
+        if victim.session.session not in room.taken
+        and victim.session is not session
+        and (segment.job or victim.kind <= LEASED)
+    ]
+    leased = [victim for victim in found if victim.kind == LEASED]
+    stalled_bytes = session.total_bytes
+    usable = [
+        victim
+        for victim in found
+        if victim.kind != LEASED
+        and (
+            drops(victim, policy, stalled_bytes)
+            or host.can_take(victim.session)
+            or may_rebuild(victim.session, policy, victim.after_s, stalled_bytes)
+        )
+    ]
+    chosen = fewest(usable, -room.coming_bytes, device)
+    room.exhausted = chosen is None
+    if chosen is None and leased:
+        chosen = [victim for victim in usable if victim.kind == IDLE]
+    elif chosen is None:
+        # victims that do not free enough would soon be prefetched again; a session alone is granted anyway
+        chosen = usable if device.granted or _leave_alone(usable, session, device) else []
+    leaving = False
+    for victim in chosen:
+        room.taken.add(victim.session.session)
+        room.coming_bytes += device.session_bytes.get(victim.session.session, 0)
+        yield from send_off(
+            victim, device, policy, now_s, f"room for {segment.session}", stalled_bytes, segment
+        )
+        leaving |= victim.session.moving is not None
+    if leaving or device.copying("forget") or device.copying("demote"):
+        yield from hold(
+            segment,
+            "leaving",
+            room.short_of(device, needed, "others are being moved out"),
+        )
+    elif leased:
+        yield from hold(segment, "leased", room.short_of(device, needed, "others only just finished"))
+    else:
+        first = None
+        if segment.job and not device.granted and not device.moving:
+            first = _state_first(segment, session, device, policy, now_s, room.free_bytes + needed, found)
+        if first is None:
+            yield from _stuck(segment, session, device, policy, now_s, room, host, needed)
+            return
+        for victim in first:
+            yield from send_off(
+                victim, device, policy, now_s, f"room for {segment.session}", stalled_bytes, segment
+            )
+        if not first:
+            yield Transport("restore", session, expedited=True, reason="others can leave into its room below")
+        what = "its state is brought back first, so that others can leave into its room below"
+        yield from hold(segment, "restore first", room.short_of(device, needed, what))
+
+
+def _state_first(
+    segment: Segment,
+    session: Session,
+    device: Device,
+    policy: MemoryPolicy,
+    now_s: float,
+    free_bytes: int,
+    found: list[Victim],
+) -> list[Victim] | None:
+    """Two sessions cannot change places without room for a third, but one at a time may: who must leave so
+    that the session's state fits, without what its cell takes, such that others can leave for the rest into
+    the room that the state has now. None: that would not do."""
+    if not session.away or session.moving is not None or session.retry_s > now_s:
+        return None
+    host = HostRoom.of(device, policy, now_s, segment)
+    leaving = [victim for victim in found if host.can_take(victim.session)]
+    state_bytes = device.restore_bytes(session)
+    first = fewest(leaving, state_bytes - free_bytes, device)
+    if first is None:
+        return None
+    gone = {victim.session.session for victim in first}
+    below = HostRoom.of(device, policy, now_s, segment, without=session.session, leaving=gone)
+    rest = [victim for victim in found if victim not in first and below.can_take(victim.session)]
+    freed = sum(device.session_bytes.get(victim.session.session, 0) for victim in (*first, *rest))
+    return first if needed_bytes(session, segment, device) <= free_bytes + freed else None
+
+
+def _would_free(device: Device, host: HostRoom) -> int:
+    """Bytes, if the cells that have room here were preempted, and those of their sessions left that can."""
+    freed = 0
+    for segment in device.granted.values():
+        here = device.session_bytes.get(segment.session, 0)
+        freed += max(0, segment.base_bytes + segment.peak_bytes - here)
+        freed += here if host.can_take(device.sessions[segment.session]) else 0
+    return freed
+
+
+def _leave_alone(victims: list[Victim], session: Session, device: Device) -> bool:
+    """Would the session have the device to itself?"""
+    leaving = {victim.session.session for victim in victims}
+    return all(name in leaving or name == session.session for name in device.session_bytes)
+
+
+def _stuck(
+    segment: Segment,
+    session: Session,
+    device: Device,
+    policy: MemoryPolicy,
+    now_s: float,
+    room: Room,
+    host: HostRoom,
+    needed: int,
+) -> Iterator[Suggestion]:
+    """No session can leave. A cell will end or a copy arrive, or else it runs with what there is."""
+    others = [
+        other
+        for other in device.sessions.values()
+        if other is not session and device.session_bytes.get(other.session, 0) > 0
+    ]
+    room.running = bool(device.granted) and _would_free(device, host) >= -room.coming_bytes
+    if device.granted and (room.running or not _closing_helps(others, device)):
+        room.stuck, granted = not room.running, len(device.granted)
+        what = f"it waits for {granted} {'cell' if granted == 1 else 'cells'} with a memory grant to end"
+        if segment.job:
+            told = "running" if room.running else "running, stuck"
+            reason = room.short_of(device, needed, what)
+            yield Hold(segment, told, reason, room=room.running, stuck=room.stuck)
+        return
+    if device.moving:
+        yield from hold(segment, "copies", room.short_of(device, needed, "copies are under way"))
+        return
+    if any(other.retry_s > now_s and other.failures < FAILURES_MAX for other in others):
+        yield from hold(
+            segment,
+            "retry",
+            room.short_of(device, needed, "a copy failed and is tried again"),
+        )
+        return
+    if others and not segment.job:
+        return
+    if others and device.tiers:
+        yield from _full(segment, device, room, needed, now_s)
+        return
+    yield from _anyway(segment, session, device, policy, now_s)
+
+
+def _closing_helps(others: list[Session], device: Device) -> bool:
+    """More than the end of those that run: nothing is on its way out, and some that do not run stay."""
+    waiting = [other for other in others if not any(one.granted for one in other.segments.values())]
+    return device.tiers and not device.moving and bool(waiting)
+
+
+def _full(segment: Segment, device: Device, room: Room, needed: int, now_s: float) -> Iterator[Suggestion]:
+    """A session that closes makes room. Where all that hold something wait and none of them fits, none will,
+    and the last of them has to go."""
+    holders = [session for session in device.sessions.values() if session.total_bytes > 0]
+    given_up = device.alone or now_s - segment.since_s >= GIVEN_UP_S
+    if given_up and not device.granted and all(holder.busy for holder in holders):
+        free_bytes = room.free_bytes + needed
+        holding = [one for one in device.waiting if device.sessions[one.session].total_bytes > 0]
+        needs = [needed_bytes(device.sessions[one.session], one, device) for one in holding]
+        if min(needs) > free_bytes:
+            yield out_of_memory(holding[-1], device, needs[-1], device.free_bytes())
+            if holding[-1] is segment:
+                return
+    room.full = room.stuck = True
+    what = f"{who_fills(holders, device)}; {admission.wait_for_close(device)}"
+    told = f"full, {len(admission.abandoned(device))}"
+    yield Hold(segment, told, room.short_of(device, needed, what), admission=True, stuck=True)
+    room.claim(-needed)
+
+
+def _anyway(
+    segment: Segment, session: Session, device: Device, policy: MemoryPolicy, now_s: float
+) -> Iterator[Suggestion]:
+    """The prediction may be too high and a segment frees as it goes; the worker keeps the true limit."""
+    if session.resident and segment.job:
+        yield Grant(segment)
+    elif session.away and session.moving is None and session.retry_s <= now_s:
+        early = early_job(segment, session, device, policy)
+        yield Transport(
+            "restore",
+            session,
+            expedited=True,
+            reason="its owner waits, and no other session is there",
+            job=early,
+        )
+        yield from hold(segment, "restore", f"its {format_bytes(session.total_bytes)} are being brought back")
+    else:
+        yield from hold(segment, "retry", "bringing its state back failed; it is tried again in a moment")

@@ -1,0 +1,26 @@
+"""What an action costs in lines of Python, for tests that say that it does not grow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+def lines_run(action: Callable[[], object]) -> int:
+    """How many lines of Python it takes, which is equal at every run."""
+    count = 0
+
+    def trace(_frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return count
