@@ -62,6 +62,15 @@ def test_agents_that_all_fit_stay_where_they_are() -> None:
     assert pool.kinds["EvictSession"] == pool.kinds["RestoreSession"] == 0
 
 
+def test_agents_whose_copies_take_next_to_nothing_stay_where_they_are() -> None:
+    """A move takes hundredths of a second; what they wait for each other is as little."""
+    pool = CountedPool(400, 800, host_mib=400, disk_mib=0)
+    agents = Agents(pool, 10, Habits(state_mib=8, cell_s=(0.03, 0.2), tool_s=(0.5, 3.0)))
+    agents.run(60.0)
+    assert len(pool.ended_s) > 200
+    assert pool.kinds["EvictSession"] == 0
+
+
 def test_agents_that_do_not_fit_move_in_a_small_part_of_their_turns() -> None:
     pool, agents = agents_of(32, memory_mib=500)
     agents.run(60.0)

@@ -385,10 +385,11 @@ class _Decision:
         if trial.room.place(demand, trial.scoring, home, frozenset({home})) is not None:
             return False
         wait_s = trial.home_wait_s(home)
-        if 0 < wait_s <= self.policy.home_patience * request.move_s:
-            trial.wake_by(trial.now_s + wait_s)
-            return True
-        return False
+        patience_s = max(self.policy.home_patience_s_min, self.policy.home_patience * request.move_s)
+        if wait_s is None or wait_s > patience_s:
+            return False
+        trial.wake_by(trial.now_s + (wait_s or patience_s))
+        return True
 
     def _demand(self, request: Request) -> Demand:
         """With as many members as its accounts' limits leave it."""

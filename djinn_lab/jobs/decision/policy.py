@@ -47,9 +47,10 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     nobody is preempted, where accounts set nothing else; ``preemptions_max``: so often a job is (rank 0 may
     nevertheless). ``preempt_depth``: how many kinds of waiting jobs are tried as preemptors in one
     decision; ``victims_max``: how many jobs one may displace. ``home_patience``: wait for the home device
-    while that takes less than so many times what moving there would, since what moves takes links and host
-    memory from others, too; 0: go wherever there is room. ``energy_price_per_kwh``: in the currency of
-    devices' prices, added to those by what operators say that devices draw."""
+    while that takes less than so many times what a move would, since what moves takes links and host memory
+    from others, too, or less than ``home_patience_s_min``; both 0: go wherever there is room.
+    ``energy_price_per_kwh``: in the currency of devices' prices, added to those by what operators say that
+    devices draw."""
 
     name: str
     version: int = 1
@@ -73,6 +74,7 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     attained_limits_s: tuple[float, ...] = ()
     unknown_s: float = 300.0
     home_patience: float = 4.0
+    home_patience_s_min: float = 0.5
     scoring: str = "default"
     energy_price_per_kwh: float = 0.0
 

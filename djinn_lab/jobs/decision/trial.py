@@ -158,13 +158,19 @@ class Trial:
             max(0.0, charged.transfer_bytes),
         )
 
-    def home_wait_s(self, home: str) -> float:
-        """How long until the first of those at home is expected to be done."""
+    def home_wait_s(self, home: str) -> float | None:
+        """How long until the first of those at home is expected to be done. One of which nothing is known is
+        taken to run for as long again as it has; None: nobody is there."""
         waits = [
-            remaining_s(one, self.policy, self.now_s) for one in self.cluster.on_node.get(home, {}).values()
+            self.now_s - one.started_s if one.ends_s is None else remaining_s(one, self.policy, self.now_s)
+            for one in self.cluster.on_node.get(home, {}).values()
         ]
-        waits += [seconds for _, where, seconds in self._begun if any(node == home for node, _ in where)]
-        return min(waits, default=0.0)
+        waits += [
+            0.0 if request.estimate_s is None else seconds
+            for request, where, seconds in self._begun
+            if any(node == home for node, _ in where)
+        ]
+        return min(waits, default=None)
 
     def keep(self, request: Request, where: Where, victims: Iterable[str]) -> None:
         """Those who leave do so for this request: until it has come, its nodes are closed to others. What is
