@@ -10,7 +10,7 @@ LIBRARIES := $(VENV)/libraries
 MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test lint unit bench bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-examples install browser postgresql compiler clean help
+.PHONY: demo test lint unit house bench bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-examples install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -57,6 +57,9 @@ bench: install ## figures, each beside its baseline, into benchmarks/results
 
 bench-memory: install ## of those, session memory: many agents on little memory, live and simulated
 	@$(BIN)/python -m benchmarks $(MEMORY_TOPICS)
+
+house: install ## how large and how readable the source is; REVISION=commit measures another tree
+	@$(BIN)/python -m benchmarks.house $(if $(REVISION),--revision $(REVISION))
 
 sweep-ops: install ## torch's operator database, captured beside eager (a quarter of an hour)
 	@PYTHONPATH=tests:tests/capture OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.operators --out benchmarks/results
