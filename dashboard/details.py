@@ -93,7 +93,7 @@ def _inputs(tree: Tree, node: Node) -> str:
 def _readers(tree: Tree, node: Node) -> str:
     targets = sorted(set(tree.edge_target[tree.edge_source == node.id].tolist()))
     if not targets:
-        return "the result" if set(node.outputs) & {*tree.srg.keep, *tree.srg.fetch} else "nobody"
+        return "the result" if set(node.outputs) & {*tree.srg.keep, *tree.srg.fetch} else "no node"
     names = [f"{short_op(tree.srg.nodes[target].op)} (node {target})" for target in targets[:LIST_MAX]]
     more = f", and {len(targets) - LIST_MAX} more" if len(targets) > LIST_MAX else ""
     return escape(", ".join(names)) + more

@@ -1,6 +1,6 @@
 """One poller for all browser sessions of a process.
 
-A thread asks the pool a few times a second while somebody watches, and publishes immutable, numbered
+A thread asks the pool a few times a second while a page is open, and publishes immutable, numbered
 snapshots. Browser sessions compare the number they drew last with the current one; they never talk to
 the pool for the live view. The hub finds the pool again by itself when it went away.
 """
@@ -37,7 +37,7 @@ POLL_S = 0.5
 IDLE_POLL_S = 5.0
 QUEUE_POLL_S = 0.9
 WATCHED_S = 10.0
-"""A hub that nobody read for so long polls at the idle pace."""
+"""A hub that was not read for so long polls at the idle pace."""
 JOBS_MAX = 200
 NOTEBOOKS_MAX = 1000
 """Those that run may be the oldest of all that wait or run, and must not be left out."""

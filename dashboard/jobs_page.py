@@ -40,7 +40,7 @@ WHAT = {
     "SegmentProgressed": "it went on",
     "SegmentFinished": "the part ended",
     "SegmentPreempted": "it moved aside between two ops",
-    "PreemptRequested": "somebody asked that it moves aside",
+    "PreemptRequested": "a user asked for its preemption",
     "MoveRefused": "its session could not be moved",
     "CancelRequested": "it was cancelled",
     "JobFinished": "its notebook says that it is over",
@@ -181,7 +181,7 @@ class JobsPage:
 
 
 def _quality(why: Mapping[str, Any]) -> str:
-    """The class of a cell that waits or runs, where somebody is guaranteed devices."""
+    """The class of a cell that waits or runs, where an account is guaranteed devices."""
     standard = why.get("quality")
     return str(standard["quality"]) if isinstance(standard, Mapping) else ""
 

@@ -132,7 +132,7 @@ def _tile(title: str, value: str, sub: str, tone: str = "") -> str:
 def _wakes(memory: Memory) -> str:
     wakes = memory.wake_ups
     if not wakes.count or wakes.p50_s is None:
-        return _tile("Wake-up, p50 / p99", "–", "nobody has woken up yet")
+        return _tile("Wake-up, p50 / p99", "–", "no session has woken up yet")
     p50, p99, most = map(_seconds, (wakes.p50_s, wakes.p99_s or 0.0, wakes.max_s or 0.0))
     sub = f"n = {wakes.count:,}; at most {most}; {wakes.hits / wakes.count:.0%} without a wait for a copy"
     return _tile("Wake-up, p50 / p99", f"{p50} / {p99}", sub)

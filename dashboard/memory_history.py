@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from djinn_lab.client.session_memory import Memory
-from djinn_lab.memory.snapshot import Happening
+from djinn_lab.memory.snapshot import MemoryChange
 
 KEPT_S = 900.0
 COPIES = ("store", "evict", "restore", "demote", "forget")
@@ -35,10 +35,10 @@ class MemoryHistory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._spans: dict[str, deque[Span]] = {}
-        self._happenings: deque[Happening] = deque(maxlen=HAPPENINGS_MAX)
+        self._happenings: deque[MemoryChange] = deque(maxlen=HAPPENINGS_MAX)
         self._begun: dict[str, str] = {}
         self._last_s = float("-inf")
-        self._at_last: set[Happening] = set()
+        self._at_last: set[MemoryChange] = set()
         self._pool = ""
         self.watched_since_s: float | None = None
         """When the running pool was first looked at, by its own clock."""
@@ -73,7 +73,7 @@ class MemoryHistory:
             self._happenings.popleft()
         return bool(fresh)
 
-    def _take(self, happening: Happening) -> None:
+    def _take(self, happening: MemoryChange) -> None:
         """The pool tells the beginning of a copy with its reason, and its end with how long it took; kept is
         the end, with the reason."""
         begins = happening.seconds is None and happening.what in (*COPIES, "prefetch")
@@ -117,7 +117,7 @@ class MemoryHistory:
             spans = self._spans.get(session, ())
             return [span for span in spans if span.end is None or span.end >= since_s]
 
-    def happenings(self, since_s: float, session: str | None = None) -> list[Happening]:
+    def happenings(self, since_s: float, session: str | None = None) -> list[MemoryChange]:
         """What happened since then (to one session), oldest first."""
         with self._lock:
             return [

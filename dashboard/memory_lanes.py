@@ -14,7 +14,7 @@ from djinn_lab.dashboard.bars import bars_in, make_lane
 from djinn_lab.dashboard.memory_history import MemoryHistory, Span
 from djinn_lab.dashboard.memory_tables import WHAT
 from djinn_lab.dashboard.theme import BAD_COLOUR, MEMORY_COLOURS, SHARED_COLOUR, Look, new_figure
-from djinn_lab.memory.snapshot import Happening
+from djinn_lab.memory.snapshot import MemoryChange
 from djinn_lab.units import format_bytes, format_seconds
 
 LANES_MAX = 40
@@ -77,7 +77,7 @@ def span_columns(spans: dict[str, list[Span]], low_s: float, high_s: float) -> C
 
 
 def event_columns(
-    happenings: list[Happening], lanes: dict[str, str], readable: Callable[[str], str] = str
+    happenings: list[MemoryChange], lanes: dict[str, str], readable: Callable[[str], str] = str
 ) -> tuple[Columns, Columns]:
     """Copies as bars that end when they were reported, and the other happenings as marks."""
     copies: Columns = {name: [] for name in ("lane", "left", "right", "colour", "what", "detail", "reason")}

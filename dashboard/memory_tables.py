@@ -13,7 +13,7 @@ import msgspec
 
 from djinn_lab.client.session_memory import STATES, Memory, MemorySession, expected_wake
 from djinn_lab.dashboard.theme import MEMORY_COLOURS
-from djinn_lab.memory.snapshot import Happening, HeldSegment
+from djinn_lab.memory.snapshot import HeldSegment, MemoryChange
 from djinn_lab.units import format_bytes, format_seconds
 
 SESSION_COLUMNS = [
@@ -137,7 +137,7 @@ def _held_row(held: HeldSegment, memory: Memory) -> dict[str, Any]:
     }
 
 
-def happening_rows(happenings: Sequence[Happening], most: int, memory: Memory) -> list[dict[str, Any]]:
+def happening_rows(happenings: Sequence[MemoryChange], most: int, memory: Memory) -> list[dict[str, Any]]:
     """The newest first."""
     return [
         {
@@ -198,9 +198,9 @@ def sessions_csv(memory: Memory | None) -> str:
     return _csv(fields, ([getattr(session, field) for field in fields] for session in sessions))
 
 
-def happenings_csv(happenings: Iterable[Happening]) -> str:
+def happenings_csv(happenings: Iterable[MemoryChange]) -> str:
     """What happened, oldest first."""
-    fields = list(Happening.__struct_fields__)
+    fields = list(MemoryChange.__struct_fields__)
     return _csv(fields, (list(msgspec.structs.astuple(happening)) for happening in happenings))
 
 

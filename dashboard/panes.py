@@ -1,4 +1,4 @@
-"""Small HTML panes in the page's style. Whoever makes the HTML escapes what users wrote."""
+"""Small HTML panes in the page's style. The caller that makes the HTML escapes what users wrote."""
 
 from __future__ import annotations
 

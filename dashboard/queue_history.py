@@ -1,4 +1,4 @@
-"""What was seen of the queue while somebody watched: who used how much, and how even that was."""
+"""What was seen of the queue while a page was open: who used how much, and how even that was."""
 
 from __future__ import annotations
 

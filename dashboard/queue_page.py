@@ -43,13 +43,13 @@ class QueuePage:
         self.accounts = LiveTable(
             columns=ACCOUNT_COLUMNS,
             label="Accounts",
-            empty="Nobody has run a cell yet",
+            empty="No cell has run yet",
             sizing_mode="stretch_width",
         )
         self.waiting = LiveTable(
             columns=WAITING_COLUMNS,
             label="Cells that wait",
-            empty="No cell waits: whoever runs one now starts at once",
+            empty="No cell is pending: the next one starts at once",
             selectable=True,
             sizing_mode="stretch_width",
         )

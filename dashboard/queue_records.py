@@ -8,7 +8,7 @@ import msgspec
 
 
 class WaitingCell(msgspec.Struct, frozen=True):
-    """``quality``: its class, GUARANTEED or another, where somebody is guaranteed devices."""
+    """``quality``: its class, GUARANTEED or another, where an account is guaranteed devices."""
 
     job: str
     user: str = ""
@@ -120,7 +120,7 @@ class Queue(msgspec.Struct, frozen=True):
     stall: Stall | None = None
 
     def device_s(self) -> dict[str, float]:
-        """Device-seconds that everybody who pays has had, with what runs now, on all devices of a gang. What
+        """Device-seconds that all accounts have had, with what runs now, on all devices of a gang. What
         a running cell had before it last started is its account's already."""
         had = {account.account: account.used[0] for account in self.accounts if account.pays}
         for cell in self.running:

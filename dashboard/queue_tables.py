@@ -92,7 +92,7 @@ def _account_row(
     waiting: Mapping[str, int],
     running: Mapping[str, int],
 ) -> dict[str, Any]:
-    """``own``: those who pay for it, that have all this together; ``total``: dominant shares of everybody."""
+    """``own``: its leaf accounts; ``total``: dominant shares of all accounts."""
     part = sum(leaf.dominant for leaf in own) / total if total else 0.0
     had_s = sum(had[leaf.account] for leaf in own)
     return {
@@ -222,7 +222,7 @@ def fairness_sentence(queue: Queue) -> str:
     return (
         f"Jain’s index of what was used per weight in the last week is {queue.jain:.2f}; 1 is even, and "
         "who asks for little makes it less. "
-        "Whoever has had least for his weight is next."
+        "The account with the least usage per weight is next."
     )
 
 

@@ -89,7 +89,7 @@ _ESTIMATES = {
     "given": "the trace estimates them, where it does",
     "exact": "an oracle would know them",
     "history": "the account’s last jobs suggest",
-    "none": "nobody knows them",
+    "none": "unknown",
 }
 
 

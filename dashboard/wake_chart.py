@@ -31,7 +31,7 @@ def wake_sentence(wakes: WakeUps) -> str:
     counts = ratio_counts(wakes)
     total = sum(counts)
     if not total:
-        return "Nobody has woken up yet: a session wakes when it computes again after it was idle."
+        return "No session has woken up yet: a session wakes when it computes again after it was idle."
     late = sum(counts[LABELS.index("2–3") :])
     longest = format_seconds(max(wakes.recent_s, default=0.0))
     return (

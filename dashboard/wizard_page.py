@@ -53,7 +53,7 @@ class WizardPage:
         self._filling = False
         self._looked = False
         self.draft: Draft | None = None
-        self._pool = RunningPool("unknown", "nobody looked yet")
+        self._pool = RunningPool("unknown", "not looked for yet")
         self.form = SettingsForm(self._typed, self._take_recommended)
         self._build_controls()
         self._parts = {
@@ -99,7 +99,7 @@ class WizardPage:
         self.name = text_input("Name of the profile", width=220)
         self.description = text_input("Description", width=520)
         self.default = pn.widgets.Checkbox(
-            label="Use it when nobody names a profile", value=True, margin=(0, 0, 10, 2)
+            label="Use it when no profile is named", value=True, margin=(0, 0, 10, 2)
         )
         self._diff = html_pane()
         self._command = html_pane()

@@ -1,9 +1,9 @@
-"""``djinn-provisioner``: whoever manages a kernel also frees what its session holds on the pool.
+"""``djinn-provisioner``: the manager of a kernel also frees what its session holds on the pool.
 
 A kernel that ends normally closes its session by itself. One that is killed, crashes or is restarted at once
-cannot, and its session would stay detached with all that it holds, which nobody can use again: the variables
-died with the kernel. With this provisioner the manager (JupyterLab's server, for instance) closes it, as soon
-as it sees that the process is gone.
+cannot, and its session would stay detached with all that it holds. No kernel can use that again: the
+variables died with the kernel. With this provisioner the manager (JupyterLab's server, for instance) closes
+it, as soon as it sees that the process is gone.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def status(notebook: Notebook, words: list[str]) -> str:
 
 
 def jobs(notebook: Notebook, words: list[str]) -> str:
-    """The latest jobs of everybody."""
+    """The latest jobs of all users."""
     rows = notebook.session.pool.jobs(limit=15)
     if not rows:
         return "no jobs yet: run a cell that begins with %%djinn"

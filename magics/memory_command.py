@@ -78,7 +78,7 @@ def _others(memory: Memory, own: str) -> list[str]:
     holding = [one for one in memory.sessions if one.session != own and one.state != "none"]
     holding.sort(key=lambda session: (-session.total_bytes, session.session))
     if not holding:
-        return ["nobody else holds anything"]
+        return ["no other session holds anything"]
     rows: list[tuple[str, ...]] = [
         ("session", "user", "device", "state", "holds", "of it KV", "expected back")
     ]

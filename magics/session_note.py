@@ -20,7 +20,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class SessionNote:
-    """``path`` None: nobody asked for it."""
+    """``path`` None: it was not asked for."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

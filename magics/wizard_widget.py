@@ -38,7 +38,7 @@ class WizardWidget(widgets.VBox):  # type: ignore[misc]
         )
         self.name = widgets.Text(description="Name of the profile", style=_LABEL, continuous_update=False)
         self.default = widgets.Checkbox(
-            value=True, description="Use it when nobody names a profile", indent=False
+            value=True, description="Use it when no profile is named", indent=False
         )
         self.recommended = widgets.Button(description="Use recommended")
         self.save = widgets.Button(description="Save", button_style="primary")

@@ -1,4 +1,4 @@
-"""What capture asks of whoever runs its programs (a session with a pool; a worker in process, in tests)."""
+"""What capture asks of the backend that runs its programs: a session of a pool, or a worker in process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Backend(Protocol):
         ...
 
     def release(self, values: Sequence[int]) -> None:
-        """Nobody holds these values any more."""
+        """No tensor holds these values any more."""
         ...
 
     def submit(self, program: EncodedProgram, cut: Cut) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ModulePaths:
-    """Qualified names below whichever module was called first, e.g. ``GPT2LMHeadModel.transformer.h.0``."""
+    """Qualified names below the module that was called first, e.g. ``GPT2LMHeadModel.transformer.h.0``."""
 
     def __init__(self) -> None:
         self._roots: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""Which tensors are lazy and whose they are, whichever recorder made them."""
+"""Which tensors are lazy and which session they belong to, for either recorder."""
 
 from __future__ import annotations
 

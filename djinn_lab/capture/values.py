@@ -104,7 +104,7 @@ def read_as(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 
 class Owner(Protocol):
-    """What a lazy tensor asks of the recorder that made it. ``dead``: ids that nobody holds any more."""
+    """What a lazy tensor asks of the recorder that made it. ``dead``: ids that no tensor holds any more."""
 
     dead: list[int]
     may_display: Callable[[], bool]
@@ -129,7 +129,7 @@ class Owner(Protocol):
 
 class Exposure:
     """Others hold a storage's host memory. ``digest`` of its bytes when last compared; ``for_good``: nobody
-    can tell when they let go; ``pinned``: somebody knows the address, until the next cell."""
+    can tell when they let go; ``pinned``: a user knows the address, until the next cell."""
 
     __slots__ = ("digest", "for_good", "pinned")
 

@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from djinn_lab.memory.snapshot import Counters, DeviceAccount, Happening, HeldSegment, WakeUps
+from djinn_lab.memory.snapshot import Counters, DeviceAccount, HeldSegment, MemoryChange, WakeUps
 from djinn_lab.units import format_seconds
 
 _SESSION_ID = re.compile(r"\b[0-9a-f]{32}\b")
@@ -89,7 +89,7 @@ class Memory(msgspec.Struct, frozen=True):
     held: tuple[HeldSegment, ...] = ()
     wake_ups: WakeUps = WakeUps()
     counters: Counters = Counters()
-    happenings: tuple[Happening, ...] = ()
+    happenings: tuple[MemoryChange, ...] = ()
 
     def readable(self, text: str) -> str:
         """A sentence of the pool with sessions' labels in place of their ids."""

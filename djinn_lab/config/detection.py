@@ -79,7 +79,7 @@ def detect(find_pool: Callable[[], RunningPool] | None = None) -> Facts:
         cuda=_probe_cuda(),
         shared_memory_bytes=_free_bytes(Path("/dev/shm")),
         packages=tuple(name for name in _PACKAGES if importlib.util.find_spec(name) is not None),
-        pool=find_pool() if find_pool else RunningPool("unknown", "nobody looked for a running pool"),
+        pool=find_pool() if find_pool else RunningPool("unknown", "a running pool was not looked for"),
     )
 
 

@@ -201,7 +201,7 @@ FIELD_BY_PATH: dict[str, Field] = {field.path: field for field in FIELDS}
 
 
 def native_from_text(text: str) -> object:
-    """What somebody typed (``"4"``, ``"0.2"``, ``"true"``) as the value that TOML would hold."""
+    """A typed value (``"4"``, ``"0.2"``, ``"true"``) as the value that TOML would hold."""
     cleaned = text.strip()
     if cleaned.lower() in ("true", "false"):
         return cleaned.lower() == "true"

@@ -38,7 +38,7 @@ class _Choice(msgspec.Struct, frozen=True):
 
 def recommend(facts: Facts, workload: Workload, cpu_devices: int | None = None) -> Recommendation:
     """The built-in profile of ``workload``, fitted to the machine; memory and threads are divided among
-    ``cpu_devices`` where somebody has chosen how many."""
+    ``cpu_devices`` where the user has chosen how many."""
     devices, count = _devices(facts, workload)
     count = cpu_devices or count
     on_cpu = devices.value not in ("cuda", "auto")

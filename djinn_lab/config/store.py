@@ -32,7 +32,7 @@ _PROFILE_KEYS = ("workload", "description", "detected", *_SECTIONS)
 
 
 class ProfilesFile(msgspec.Struct, frozen=True):
-    """What the file holds: the name that is used when nobody names one, and your profiles."""
+    """What the file holds: the name that is used when none is named, and your profiles."""
 
     default: str | None = None
     profiles: dict[str, Profile] = {}
@@ -81,7 +81,7 @@ def parse(text: str, path: Path) -> ProfilesFile:
 
 
 def render(content: ProfilesFile) -> str:
-    """The file's text. Values equal to the built-in ones that nobody chose are left out."""
+    """The file's text. Values equal to the built-in ones that were not chosen are left out."""
     table: dict[str, object] = {}
     if content.default is not None:
         table["default"] = content.default

@@ -37,7 +37,7 @@ def run_terminal_wizard(
     """Detect, recommend, customise, validate, preview and save (unless ``dry_run``); returns the profile.
 
     ``overrides`` maps settings (also ``workload`` and ``description``) to text. ``assume_yes`` never asks.
-    Without it ``ask`` is needed. Raises ProfileError when a setting is refused or nobody can be asked.
+    Without it ``ask`` is needed. Raises ProfileError when a setting is refused or there is no user to ask.
     """
     if ask is None and not assume_yes:
         raise ProfileError(

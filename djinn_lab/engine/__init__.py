@@ -1,13 +1,14 @@
-"""CORE: the queue and session memory as one. Events of people, workers and the clock go in at
-:meth:`Engine.handle`, and what is to be done comes out; see :mod:`djinn_lab.engine.engine`."""
+"""CORE: job queue and session memory behind one door. :meth:`Engine.handle` takes the events of users,
+workers and the clock, and returns the commands that follow; see :mod:`djinn_lab.engine.engine`."""
 
+from djinn_lab.engine.command_queue import CommandQueue
 from djinn_lab.engine.commands import (
     Anomaly,
     Command,
-    RoomAnswer,
-    RoomGranted,
-    RoomHeld,
-    RoomRefused,
+    PartMemoryAnswer,
+    PartMemoryDeferred,
+    PartMemoryGranted,
+    PartMemoryRejected,
     WorkLost,
     WorkStalled,
 )
@@ -16,34 +17,33 @@ from djinn_lab.engine.events import (
     ClockTicked,
     DeviceAdded,
     Event,
+    PartMemoryReleased,
+    PartMemoryRequested,
+    PartMemoryWithdrawn,
     PoolOpened,
-    RoomAsked,
-    RoomClosed,
-    RoomWithdrawn,
     SegmentArrived,
     SegmentStopped,
     SessionClosed,
     SessionDetached,
     WorkerDied,
 )
-from djinn_lab.engine.in_turn import InTurn
 
 __all__ = [
     "Anomaly",
     "ClockTicked",
     "Command",
+    "CommandQueue",
     "DeviceAdded",
     "Engine",
     "Event",
-    "InTurn",
+    "PartMemoryAnswer",
+    "PartMemoryDeferred",
+    "PartMemoryGranted",
+    "PartMemoryRejected",
+    "PartMemoryReleased",
+    "PartMemoryRequested",
+    "PartMemoryWithdrawn",
     "PoolOpened",
-    "RoomAnswer",
-    "RoomAsked",
-    "RoomClosed",
-    "RoomGranted",
-    "RoomHeld",
-    "RoomRefused",
-    "RoomWithdrawn",
     "SegmentArrived",
     "SegmentStopped",
     "SessionClosed",

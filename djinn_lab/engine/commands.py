@@ -1,5 +1,5 @@
-"""What comes out of the engine: what workers, clients and the database are to be told. What one core says is
-that core's own command."""
+"""What the engine commands: messages to workers, clients and the database. A command of one core is
+passed on as it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from djinn_lab import jobs, memory
 
 
 class WorkLost(msgspec.Struct, frozen=True, tag=True):
-    """What a preempted segment had made is gone, and ``reason`` says how: it will be ended."""
+    """The values that a preempted segment had computed are gone, for ``reason``. The segment will be
+    ended."""
 
     job: str
     reason: str
@@ -17,25 +18,26 @@ class WorkLost(msgspec.Struct, frozen=True, tag=True):
     @property
     def sentence(self) -> str:
         how = f"{self.reason[:1].upper()}{self.reason[1:]}"
-        return f"{how} while this cell was set aside, and the values that this session had there are lost."
+        return f"{how} while this cell was preempted, and the values that this session had there are lost."
 
 
-class RoomGranted(msgspec.Struct, frozen=True, tag=True):
-    """The part may run on its device now, and what it made before is there."""
+class PartMemoryGranted(msgspec.Struct, frozen=True, tag=True):
+    """The gang part may run on its device now; its earlier values are there."""
 
     room: str
 
 
-class RoomHeld(msgspec.Struct, frozen=True, tag=True):
-    """It waits; ``others``: for others to leave, not for a copy."""
+class PartMemoryDeferred(msgspec.Struct, frozen=True, tag=True):
+    """The gang part waits. ``others``: for other sessions to leave the device, not for a copy."""
 
     room: str
     reason: str
     others: bool
 
 
-class RoomRefused(msgspec.Struct, frozen=True, tag=True):
-    """``stays``: it cannot be brought to its device, and has its room where it was; else it has none."""
+class PartMemoryRejected(msgspec.Struct, frozen=True, tag=True):
+    """The gang part gets no memory grant. ``stays``: its state cannot be moved, and keeps its memory on
+    the device where it is."""
 
     room: str
     message: str
@@ -43,8 +45,8 @@ class RoomRefused(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkStalled(msgspec.Struct, frozen=True, tag=True):
-    """``job`` waits though ``device`` could run it, and nothing is under way that would change that; to be
-    told to those in charge. ``reason``: for which it waits."""
+    """``job`` is pending for ``reason`` though ``device`` could run it, and nothing is under way that
+    would change that. For the pool's administrators."""
 
     job: str
     device: str
@@ -52,17 +54,17 @@ class WorkStalled(msgspec.Struct, frozen=True, tag=True):
 
 
 class Anomaly(msgspec.Struct, frozen=True, tag=True):
-    """The cores disagree about something; to be logged."""
+    """Log that the two cores disagree about something."""
 
     message: str
 
 
-RoomAnswer = RoomGranted | RoomHeld | RoomRefused
+PartMemoryAnswer = PartMemoryGranted | PartMemoryDeferred | PartMemoryRejected
 Command = (
     WorkLost
-    | RoomGranted
-    | RoomHeld
-    | RoomRefused
+    | PartMemoryGranted
+    | PartMemoryDeferred
+    | PartMemoryRejected
     | WorkStalled
     | Anomaly
     | jobs.StartSegment
@@ -72,7 +74,7 @@ Command = (
     | jobs.EndSegment
     | jobs.Notify
     | memory.GrantSegment
-    | memory.RefuseSegment
+    | memory.RejectSegment
     | memory.TransferCommand
     | memory.ExpediteTransfer
     | memory.FreeSession

@@ -1,21 +1,23 @@
-"""The one door to the cores: an event in, all that follows from it out.
+"""The one door to the cores: one event in, all commands that follow out.
 
-The queue (:mod:`djinn_lab.jobs`) decides who runs where, session memory (:mod:`djinn_lab.memory`) what stays
-on which device. The engine joins them. It asks session memory about each segment that comes or is bound to a
-device, tells the queue what session memory grants, holds and refuses, binds sessions where the queue sends
-them, orders the line, and lets neither act on what the other has withdrawn. No I/O and no clock: the pool,
-the replay of a journal and simulated pools drive the same object.
+The queue (:mod:`djinn_lab.jobs`) decides which job runs on which device. Session memory
+(:mod:`djinn_lab.memory`) decides which state stays on which device. The engine joins the two: it asks
+session memory about each segment that arrives or is assigned to a device, and passes the answer (granted,
+deferred, rejected) to the queue. It binds sessions to the devices that the queue assigns, and passes on
+the queue's order. Neither core acts on what the other has withdrawn. The engine does no I/O and reads no
+clock: the pool, the replay of a journal and simulated pools drive the same object.
 
 Progress
 --------
-Between two events of users and cells (a cell comes, ends or is preempted, a session closes) a session is
-copied in advance at most once, brought back unasked at most once, and stored to make room at most twice
-before the copy is kept; what was restored for a cell stays until that ran. So the copies between two such
-events are bounded by a multiple of the sessions. A session goes to another device for room at most every
-``SENT_EVERY_S``, and to one where others wait only if that is less crowded with it than its own without.
-Where nothing runs and nothing is copied, a cell starts, or is refused, or all wait for a session to close;
-:mod:`djinn_lab.engine.watch` tells where that fails.
-"""
+
+Take two successive events of users and cells: a cell arrives, ends or is preempted, or a session closes.
+Between them, a session is copied in advance at most once and prefetched at most once. It is stored to
+free capacity at most twice; then the copy is kept. State that was restored for a cell stays until that
+cell ran. So the number of copies between two such events is bounded by a multiple of the number of
+sessions. A session moves to another device for capacity at most every ``SENT_EVERY_S``. It moves to a
+device on which others wait only if that device, with the session, is less crowded than its own is without
+it. Where nothing runs and nothing is copied, a cell starts, or is rejected, or every cell waits for a
+session to close; :mod:`djinn_lab.engine.stall` reports where that fails."""
 
 from __future__ import annotations
 
@@ -24,36 +26,36 @@ import math
 from msgspec.structs import replace
 
 from djinn_lab import jobs, memory
-from djinn_lab.engine import said
+from djinn_lab.engine import translation
+from djinn_lab.engine.command_queue import CommandQueue, about, of_queue
 from djinn_lab.engine.commands import Anomaly, Command, WorkLost
 from djinn_lab.engine.events import (
     ClockTicked,
     DeviceAdded,
     Event,
     OfMemory,
+    PartMemoryReleased,
+    PartMemoryRequested,
+    PartMemoryWithdrawn,
     PoolOpened,
-    RoomAsked,
-    RoomClosed,
-    RoomWithdrawn,
     SegmentArrived,
     SegmentStopped,
     SessionClosed,
     SessionDetached,
     WorkerDied,
 )
-from djinn_lab.engine.in_turn import InTurn, about, of_queue
-from djinn_lab.engine.watch import Stall, Watch
+from djinn_lab.engine.stall import Stall, Watch
 from djinn_lab.jobs.queue import JobQueue
 from djinn_lab.memory.accounts import MemoryAccounts
 
 LOOKED_AT = 16
-"""So many of those for which no room is coming are looked at in a tick."""
+"""Segments for which no capacity is coming that are looked at in one tick."""
 SENT_EVERY_S = 5.0
-"""A session is sent to another device for room at most this often."""
+"""Least seconds between two moves of a session for capacity."""
 
 
 class Engine:
-    """One per pool, driven by one thread. ``queue`` and ``accounts`` are for looking only."""
+    """The cores of one pool, driven by one thread. ``queue`` and ``accounts`` are for reading only."""
 
     def __init__(self) -> None:
         self.queue = JobQueue()
@@ -63,23 +65,24 @@ class Engine:
         self._asked: dict[str, memory.SegmentPlaced] = {}
         """By job, what its segment in flight needs."""
         self._placed: set[str] = set()
-        """Jobs whose segment session memory knows: it is held or granted."""
-        self._aside: dict[str, str] = {}
-        """Preempted jobs, and how what they had made was lost; empty while it is there."""
+        """Jobs whose segment session memory knows: it is deferred or granted."""
+        self._preempted: dict[str, str] = {}
+        """Preempted jobs, and how their values were lost; empty while the values are there."""
         self._undone: dict[str, tuple[str, ...]] = {}
         """By the device that died, jobs that ran while their sessions were still being restored."""
         self._rooms: set[str] = set()
         self._sent_s: dict[str, float] = {}
-        """When a session was last sent to another device for room."""
+        """When a session last moved for capacity."""
         self._watch = Watch()
         self._now_s = 0.0
-        self._of_queue = InTurn(self._obey_queue)
-        self._of_memory = InTurn(self._obey_memory)
+        self._of_queue = CommandQueue(self._obey_queue)
+        self._of_memory = CommandQueue(self._obey_memory)
         self._out: list[Command] = []
 
     def handle(self, event: Event) -> list[Command]:
-        """Apply one event; the commands are to be carried out in their order. Raises the IllegalEvent of
-        :mod:`djinn_lab.jobs` or :mod:`djinn_lab.memory`, with nothing changed, when it cannot happen now."""
+        """Apply one event and return the commands, to be carried out in their order. Raises the
+        IllegalEvent of :mod:`djinn_lab.jobs` or :mod:`djinn_lab.memory`, with nothing changed, when the
+        event cannot happen now."""
         self._now_s, self._out, self.idle = event.at_s, [], False
         self._apply(event)
         if not isinstance(event, ClockTicked) or self._out:
@@ -91,11 +94,11 @@ class Engine:
 
     @property
     def stall(self) -> Stall | None:
-        """Work that waits for nothing, since when."""
+        """The present stall, if pending work waits for nothing."""
         return self._watch.stall
 
     def _apply(self, event: Event) -> None:
-        """Frequent ones."""
+        """Apply an event; frequent kinds first."""
         match event:
             case SegmentArrived():
                 self._arrive(event)
@@ -109,9 +112,9 @@ class Engine:
                 PoolOpened()
                 | DeviceAdded()
                 | WorkerDied()
-                | RoomAsked()
-                | RoomWithdrawn()
-                | RoomClosed()
+                | PartMemoryRequested()
+                | PartMemoryWithdrawn()
+                | PartMemoryReleased()
                 | SessionDetached()
                 | SessionClosed()
             ):
@@ -123,7 +126,7 @@ class Engine:
                 self._remember(event)
             case jobs.DeviceLost():
                 undone = tuple(job for job in self._undone.pop(event.device, ()) if job in self._asked)
-                self._aside.update(dict.fromkeys(undone, ""))
+                self._preempted.update(dict.fromkeys(undone, ""))
                 self._tell(replace(event, undone=undone))
             case _:
                 self._tell(event)
@@ -133,9 +136,9 @@ class Engine:
         event: PoolOpened
         | DeviceAdded
         | WorkerDied
-        | RoomAsked
-        | RoomWithdrawn
-        | RoomClosed
+        | PartMemoryRequested
+        | PartMemoryWithdrawn
+        | PartMemoryReleased
         | SessionDetached
         | SessionClosed,
     ) -> None:
@@ -150,11 +153,11 @@ class Engine:
                 self._watch.died(event.device)
                 self._undone[event.device] = self.accounts.open_jobs(event.device)
                 self._remember(memory.DeviceLost(at_s, event.device))
-            case RoomAsked():
+            case PartMemoryRequested():
                 self._ask_room(event)
-            case RoomWithdrawn():
+            case PartMemoryWithdrawn():
                 self._remember(memory.SegmentWithdrawn(at_s, event.room))
-            case RoomClosed() if event.room in self._rooms:
+            case PartMemoryReleased() if event.room in self._rooms:
                 self._rooms.discard(event.room)
                 self._remember(memory.SessionClosed(at_s, event.room))
             case SessionDetached():
@@ -168,7 +171,8 @@ class Engine:
                 pass
 
     def due_s(self) -> float | None:
-        """When a :class:`ClockTicked` would do something for those who wait, None for never."""
+        """When a :class:`ClockTicked` would change something for pending work, on the pool's clock; None
+        for never."""
         dues = (self.queue.due_s(), self.accounts.next_timeout_s())
         return min((due for due in dues if due is not None), default=None)
 
@@ -176,13 +180,13 @@ class Engine:
         """Assert every invariant."""
         self.queue.validate()
         self.accounts.validate()
-        assert self._asked.keys() >= self._aside.keys()
+        assert self._asked.keys() >= self._preempted.keys()
         assert all(self.queue.job(job) for job in self._asked)
 
     # -- events --------------------------------------------------------------------------------------------
 
     def _arrive(self, event: SegmentArrived) -> None:
-        """Session memory is asked first, and the queue hears what it said."""
+        """Ask session memory first, and submit the segment to the queue with the answer."""
         accounts = self.accounts
         segment = replace(
             event.segment,
@@ -191,25 +195,25 @@ class Engine:
             parts_s=accounts.copy_s(2 * event.parts_bytes),
         )
         self.queue.check(segment)
-        asked = said.placed(event)
+        asked = translation.placed(event)
         bound = accounts.home_of(segment.session) is not None and not segment.terms.after
         first = self.queue.first_of(segment.session) in (None, segment.job)
         if bound and first:
             commands = accounts.handle(asked)
         else:  # whether it can ever run; it is placed when its turn comes
-            commands = accounts.handle(said.proposed(asked))
-        answer = next(command for command in commands if said.answers(command, segment.job))
+            commands = accounts.handle(translation.proposed(asked))
+        answer = next(command for command in commands if translation.answers(command, segment.job))
         self._of_memory.put(command for command in commands if command is not answer)
-        if isinstance(answer, memory.RefuseSegment):
+        if isinstance(answer, memory.RejectSegment):
             self._out.append(answer)
-            self._tell(said.refused(segment, answer))
+            self._tell(translation.refused(segment, answer))
         else:
             self._asked[segment.job] = asked
             if bound and first:
                 self._placed.add(segment.job)
             if bound and not first:
                 segment = replace(segment, memory="line")
-            self._tell(said.with_verdict(segment, answer))
+            self._tell(translation.with_verdict(segment, answer))
         self._of_memory.run()
 
     def _finish(self, event: jobs.SegmentFinished) -> None:
@@ -235,7 +239,7 @@ class Engine:
         )
         if event.remaining_bytes is not None:
             self._asked[event.job] = replace(asked, peak_bytes=event.remaining_bytes)
-        self._aside[event.job] = ""
+        self._preempted[event.job] = ""
         self._tell(stopped)
 
     def _tick(self, event: ClockTicked) -> None:
@@ -247,12 +251,12 @@ class Engine:
         if due_s is not None and due_s <= event.at_s:
             self.idle = False
             self._tell(jobs.ClockTicked(event.at_s))
-        self._use_room_elsewhere()
+        self._relocate_waiting()
 
-    def _use_room_elsewhere(self) -> None:
-        """A session for which no room is coming where it is goes to a device that has it, and one that waited
-        long where many compete for it to a device where fewer do: one to each device at a time, the first to
-        wait first, and none to and fro."""
+    def _relocate_waiting(self) -> None:
+        """Move sessions that wait for capacity to a device that has it, and sessions that waited long on
+        a crowded device to a less crowded one. At most one session moves to each device at a time, the
+        longest wait first; none moves to and fro."""
         taken, others = set[str](), self.accounts.other_devices()
         for job, devices in self.queue.held(LOOKED_AT):
             asked = self._asked.get(job.job)
@@ -294,8 +298,8 @@ class Engine:
             )
         )
 
-    def _ask_room(self, event: RoomAsked) -> None:
-        """Session memory keeps a room as it keeps a session."""
+    def _ask_room(self, event: PartMemoryRequested) -> None:
+        """Session memory accounts for a gang part as for a session."""
         if event.room not in self._rooms:
             self._rooms.add(event.room)
             self._remember(memory.SessionOpened(event.at_s, event.room, event.user, passing=True))
@@ -329,10 +333,10 @@ class Engine:
                 return
             case jobs.LineOrdered():
                 if self.accounts.has_device(command.device):
-                    self._remember(memory.LineOrdered(self._now_s, command.device, command.jobs))
+                    self._remember(memory.QueueOrdered(self._now_s, command.device, command.jobs))
                 return
             case jobs.StartSegment():
-                self._aside.pop(command.job, None)
+                self._preempted.pop(command.job, None)
             case jobs.EndSegment():
                 self._remember(memory.SegmentWithdrawn(self._now_s, command.job))
                 self._forget(command.job)
@@ -343,9 +347,9 @@ class Engine:
         self._out.append(command)
 
     def _place(self, command: jobs.PlaceSegment) -> None:
-        """The queue bound the segment's session."""
+        """The queue assigned the segment's session to a device."""
         job = self.queue.job(command.job)
-        if job is None or not said.asks(job):
+        if job is None or not translation.asks(job):
             return
         if self.queue.first_of(job.session) == job.job:
             self._ask_for(job)
@@ -353,15 +357,15 @@ class Engine:
             self._tell(jobs.MemoryHeld(self._now_s, job.job, "", in_line=True, device=job.held_on))
 
     def _ask_for_first(self, session: str) -> None:
-        """A session's cells run one after the other, so session memory is asked for the first of them only:
-        room that a later one had would be in the way of all."""
+        """Ask session memory for the session's first pending cell. A session's cells run one after the
+        other, so a grant for a later cell would only block other sessions."""
         first = self.queue.first_of(session)
         job = None if first is None else self.queue.job(first)
-        if job is not None and job.job not in self._placed and said.asks(job):
+        if job is not None and job.job not in self._placed and translation.asks(job):
             self._ask_for(job)
 
     def _ask_for(self, job: jobs.Job) -> None:
-        """Session memory says when it may start."""
+        """Ask session memory when the segment may start."""
         asked = self._asked.get(job.job)
         if asked is None or self._refuses_lost(job.job):
             return
@@ -381,7 +385,7 @@ class Engine:
             self._remember(memory.SessionBound(self._now_s, session, device))
 
     def _end_cell(self, job: str) -> None:
-        """The session's next one has its turn; between cells it waits for its user."""
+        """Ask for the session's next cell; without one, the session is idle."""
         ended = self.queue.job(job)
         assert ended is not None
         if self.queue.has_unfinished(ended.session):
@@ -390,10 +394,10 @@ class Engine:
             self._remember(memory.CellEnded(self._now_s, ended.session))
 
     def _forget(self, job: str) -> None:
-        """Its segment is over."""
+        """The job's segment is over."""
         self._asked.pop(job, None)
         self._placed.discard(job)
-        self._aside.pop(job, None)
+        self._preempted.pop(job, None)
 
     # -- session memory's commands -------------------------------------------------------------------------
 
@@ -406,15 +410,17 @@ class Engine:
 
     def _obey_memory(self, command: memory.Command) -> None:
         match command:
-            case memory.GrantSegment() | memory.HoldSegment() | memory.RefuseSegment() | memory.MoveRefused():
+            case (
+                memory.GrantSegment() | memory.DeferSegment() | memory.RejectSegment() | memory.MoveRefused()
+            ):
                 if command.job in self._rooms:
-                    self._out.append(said.of_room(command))
+                    self._out.append(translation.of_room(command))
                 else:
                     self._pass_on(command)
             case memory.ValuesLost():
                 for job in self.queue.jobs_of(command.session):
-                    if job in self._aside:
-                        self._aside[job] = command.reason
+                    if job in self._preempted:
+                        self._preempted[job] = command.reason
                 self._out.append(command)
             case memory.AdmitSegment():
                 raise AssertionError(command)
@@ -423,15 +429,15 @@ class Engine:
 
     def _pass_on(
         self,
-        command: memory.GrantSegment | memory.HoldSegment | memory.RefuseSegment | memory.MoveRefused,
+        command: memory.GrantSegment | memory.DeferSegment | memory.RejectSegment | memory.MoveRefused,
     ) -> None:
-        """To the queue."""
+        """Pass session memory's answer to the queue."""
         now_s, job = self._now_s, command.job
         match command:
             case memory.GrantSegment() if not self._refuses_lost(job):
                 self._out.append(command)
                 self._tell(jobs.MemoryGranted(now_s, job, self._device(job)))
-            case memory.HoldSegment():
+            case memory.DeferSegment():
                 self._tell(
                     jobs.MemoryHeld(
                         at_s=now_s,
@@ -445,7 +451,7 @@ class Engine:
                         device=self._device(job),
                     )
                 )
-            case memory.RefuseSegment():
+            case memory.RejectSegment():
                 self._out.append(command)
                 self._tell(jobs.MemoryRefused(now_s, job, command.sentence))
             case memory.MoveRefused():
@@ -457,13 +463,13 @@ class Engine:
                 pass
 
     def _device(self, job: str) -> str | None:
-        """Where session memory was asked for it."""
+        """The device for which session memory was asked."""
         known = self.queue.job(job)
         return None if known is None else self.accounts.bound_for(known.session)
 
     def _refuses_lost(self, job: str) -> bool:
-        """A preempted segment whose work is lost cannot go on: the queue is told so."""
-        reason = self._aside.get(job)
+        """Whether the job is a preempted segment whose work is lost: the queue is told to end it."""
+        reason = self._preempted.get(job)
         if not reason:
             return False
         lost = WorkLost(job, reason)

@@ -1,7 +1,7 @@
-"""What goes into the engine: what people, workers and the clock say, each with its own time in seconds.
+"""What the engine is told by users, workers and the clock, each event with its own time in seconds.
 
-What concerns one core only is that core's own event. What the cores say to each other is no event here: it
-follows from these."""
+An event that concerns one core only is that core's own event. What one core tells the other is no event:
+it follows from the events here."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from djinn_lab.jobs.fairness import ShareState
 
 
 class PoolOpened(msgspec.Struct, frozen=True, tag=True):
-    """The first event of an engine's life: by which policies it decides, and what accounts have used and may
-    use. ``version``: of the program that runs the pool, for those who replay its journal; empty for
-    unknown."""
+    """Begin an engine's life: the policies by which it decides, and the usage and limits of accounts.
+    ``version``: of the program that runs the pool, for a replay of its journal; empty for unknown."""
 
     at_s: float
     queue_policy: str | QueuePolicy
@@ -25,10 +24,10 @@ class PoolOpened(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentArrived(msgspec.Struct, frozen=True, tag=True):
-    """A client's segment. Of ``segment`` the engine fills in what session memory says: ``memory``,
-    ``move_s`` and ``parts_s``. ``peak_bytes``: what the segment alone holds at its fullest, at ``node``, an
-    ``op``; ``kept_bytes``: what it leaves behind, None for unknown; ``parts_bytes``: what the parts of a gang
-    hold beside its session."""
+    """A client submitted a segment. The engine fills in ``memory``, ``move_s`` and ``parts_s`` of
+    ``segment``, from session memory. ``peak_bytes``: the most that the segment holds by itself, reached
+    at ``node``, an ``op``. ``kept_bytes``: what it leaves behind, None for unknown. ``parts_bytes``: what
+    the parts of a gang hold beside its session."""
 
     at_s: float
     segment: jobs.SegmentSubmitted
@@ -40,10 +39,10 @@ class SegmentArrived(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentStopped(msgspec.Struct, frozen=True, tag=True):
-    """A worker stopped the segment between two ops, after ``ops_done``, and what these made stays with the
-    session. ``remaining_bytes``: what the rest of it holds at its fullest, None for as much as before.
-    ``devices``: that it can use at once when it goes on; ``rooms``: of its parts, where it was a gang.
-    ``undone``: as in :class:`djinn_lab.jobs.SegmentPreempted`."""
+    """A worker preempted the segment between two ops, after ``ops_done``; the values of these ops stay
+    with the session. ``remaining_bytes``: the most that the rest of the segment holds, None for as much
+    as before. ``devices``: how many the segment can use at once when it resumes. ``rooms``: of its parts,
+    if it was a gang. ``undone``: as in :class:`djinn_lab.jobs.SegmentPreempted`."""
 
     at_s: float
     job: str
@@ -70,16 +69,16 @@ class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerDied(msgspec.Struct, frozen=True, tag=True):
-    """The device's process ended, and what was in its memory is gone. :class:`djinn_lab.jobs.DeviceLost`
-    follows, once gangs that had a part there have let go of it."""
+    """The device's process ended, and the contents of its memory are gone.
+    :class:`djinn_lab.jobs.DeviceLost` follows, once gangs with a part on the device have released it."""
 
     at_s: float
     device: str
 
 
-class RoomAsked(msgspec.Struct, frozen=True, tag=True):
-    """A part of a gang wants to run on ``device``, in a room of its own: what it made stays there until the
-    room is closed, and is brought along to another device. Answered like
+class PartMemoryRequested(msgspec.Struct, frozen=True, tag=True):
+    """A part of a gang wants to run on ``device``, with a memory account ``room`` of its own. The part's
+    values stay there until the account is released, and move along to another device. Answered like
     :class:`djinn_lab.memory.SegmentPlaced`. ``rank``, ``segment``: of its cell."""
 
     at_s: float
@@ -91,36 +90,37 @@ class RoomAsked(msgspec.Struct, frozen=True, tag=True):
     rank: int
 
 
-class RoomWithdrawn(msgspec.Struct, frozen=True, tag=True):
-    """It wants to run no more for now; what it made stays."""
+class PartMemoryWithdrawn(msgspec.Struct, frozen=True, tag=True):
+    """The part does not want to run for now; its values stay."""
 
     at_s: float
     room: str
 
 
-class RoomClosed(msgspec.Struct, frozen=True, tag=True):
-    """The part needs nothing any more. Unknown rooms are ignored."""
+class PartMemoryReleased(msgspec.Struct, frozen=True, tag=True):
+    """The part needs no memory any more. Unknown accounts are ignored."""
 
     at_s: float
     room: str
 
 
 class SessionDetached(msgspec.Struct, frozen=True, tag=True):
-    """The client went away without closing: its jobs are cancelled, its values stay."""
+    """The client vanished without closing: its jobs are cancelled, its values stay."""
 
     at_s: float
     session: str
 
 
 class SessionClosed(msgspec.Struct, frozen=True, tag=True):
-    """The user is done: all that the session has is freed."""
+    """The client closed the session: all its values are freed."""
 
     at_s: float
     session: str
 
 
 class ClockTicked(msgspec.Struct, frozen=True, tag=True):
-    """Several times a second, and when :meth:`~djinn_lab.engine.engine.Engine.due_s` says so."""
+    """Time passed. Sent several times a second, and when :meth:`~djinn_lab.engine.engine.Engine.due_s`
+    says so."""
 
     at_s: float
 
@@ -159,9 +159,9 @@ Event = (
     | SegmentStopped
     | DeviceAdded
     | WorkerDied
-    | RoomAsked
-    | RoomWithdrawn
-    | RoomClosed
+    | PartMemoryRequested
+    | PartMemoryWithdrawn
+    | PartMemoryReleased
     | SessionDetached
     | SessionClosed
     | ClockTicked

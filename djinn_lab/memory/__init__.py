@@ -1,5 +1,5 @@
-"""CORE: what sessions hold on the devices and the tiers below, who is moved, and what may come in. See
-:mod:`djinn_lab.memory.states`."""
+"""CORE: what sessions hold on the devices and the tiers below, which sessions move, and which are
+admitted. See :mod:`djinn_lab.memory.states`."""
 
 from djinn_lab.memory.footprint import predict_peak_bytes
 from djinn_lab.memory.messages import (
@@ -8,6 +8,7 @@ from djinn_lab.memory.messages import (
     CellEnded,
     ClockTicked,
     Command,
+    DeferSegment,
     DemoteSession,
     DeviceAdded,
     DeviceLost,
@@ -19,12 +20,11 @@ from djinn_lab.memory.messages import (
     ForgetStored,
     FreeSession,
     GrantSegment,
-    HoldSegment,
-    LineOrdered,
     MemoryReported,
     MoveRefused,
     PhaseSignalled,
-    RefuseSegment,
+    QueueOrdered,
+    RejectSegment,
     RestoreSession,
     SegmentPlaced,
     SegmentProposed,
@@ -45,8 +45,8 @@ from djinn_lab.memory.policy import POLICIES, MemoryPolicy
 from djinn_lab.memory.snapshot import (
     Counters,
     DeviceAccount,
-    Happening,
     HeldSegment,
+    MemoryChange,
     MemorySnapshot,
     SessionAccount,
     Tier,
@@ -66,6 +66,7 @@ __all__ = [
     "Command",
     "Connection",
     "Counters",
+    "DeferSegment",
     "DemoteSession",
     "DeviceAccount",
     "DeviceAdded",
@@ -78,18 +79,17 @@ __all__ = [
     "ForgetStored",
     "FreeSession",
     "GrantSegment",
-    "Happening",
     "HeldSegment",
-    "HoldSegment",
     "IllegalEvent",
-    "LineOrdered",
+    "MemoryChange",
     "MemoryPolicy",
     "MemoryReported",
     "MemorySnapshot",
     "MoveRefused",
     "Phase",
     "PhaseSignalled",
-    "RefuseSegment",
+    "QueueOrdered",
+    "RejectSegment",
     "RestoreSession",
     "SegmentPlaced",
     "SegmentProposed",

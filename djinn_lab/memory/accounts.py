@@ -1,8 +1,9 @@
-"""The machine: events in, commands out. Theory of operation: :mod:`djinn_lab.memory.states`."""
+"""The state machine of session memory: events in, commands out. Theory of operation:
+:mod:`djinn_lab.memory.states`."""
 
 from __future__ import annotations
 
-from djinn_lab.memory import admission, enacting, moving, phases, reports, turns, views
+from djinn_lab.memory import admission, enacting, moving, phases, reports, serving_order, views
 from djinn_lab.memory.background import in_background
 from djinn_lab.memory.messages import (
     AdmitSegment,
@@ -14,10 +15,10 @@ from djinn_lab.memory.messages import (
     Event,
     FirstValuesRestored,
     FreeSession,
-    LineOrdered,
     MemoryReported,
     PhaseSignalled,
-    RefuseSegment,
+    QueueOrdered,
+    RejectSegment,
     SegmentPlaced,
     SegmentProposed,
     SegmentWithdrawn,
@@ -47,7 +48,7 @@ there: what it had no room for in one piece may fit later, and less may fit now.
 
 
 class MemoryAccounts:
-    """What every session holds, where, and who may run. One instance is driven by one thread."""
+    """What every session holds and where, and which segments have a memory grant. Driven by one thread."""
 
     def __init__(self, policy: MemoryPolicy = POLICIES["ours"]) -> None:
         self.policy = policy
@@ -72,7 +73,8 @@ class MemoryAccounts:
         return commands
 
     def next_timeout_s(self) -> float | None:
-        """When a :class:`ClockTicked` would change something for those who wait; None: not by time alone."""
+        """When a :class:`ClockTicked` would change something for waiting segments, None if time alone
+        changes nothing."""
         return self._tables.next_timeout_s()
 
     def device(self, device: str) -> DeviceAccount | None:
@@ -84,40 +86,40 @@ class MemoryAccounts:
         return views.session_account(self._tables, known) if known else None
 
     def knows(self, session: str) -> bool:
-        """Is the session open?"""
+        """Whether the session is open."""
         return session in self._tables.sessions
 
     def has_device(self, device: str) -> bool:
-        """Is the device up?"""
+        """Whether the device is up."""
         return device in self._tables.devices
 
     def bound_for(self, session: str) -> str | None:
-        """The device that the session is on, or is on its way to."""
+        """The device of the session, or its target device while the session moves."""
         known = self._tables.sessions.get(session)
         return known.target or known.device if known is not None else None
 
     def home_of(self, session: str) -> str | None:
-        """The device that the session is bound to."""
+        """The device to which the session is bound."""
         known = self._tables.sessions.get(session)
         return known.device if known is not None else None
 
     def open_jobs(self, device: str) -> tuple[str, ...]:
-        """Jobs that were granted on the device before the end of their sessions' restores: until that, their
-        sessions are still what was parked."""
+        """Jobs on the device that were granted before the end of their sessions' restores. Until that end
+        the parked copy is still the session's state."""
         known = self._tables.devices.get(device)
         granted = known.granted.values() if known is not None else ()
         return tuple(one.job for one in granted if self._tables.sessions[one.session].away)
 
     def session_bytes(self, session: str) -> int:
-        """Bytes of a session, wherever they are, as last reported."""
+        """Bytes of a session on all tiers, as last reported."""
         known = self._tables.sessions.get(session)
         away = known.total_bytes if known is not None and known.away else 0
         here = sum(device.session_bytes.get(session, 0) for device in self._tables.devices.values())
         return max(away, here)
 
     def move_s(self, session: str) -> float | None:
-        """About how long bringing the session's state to another device takes: out, and in again. 0 where
-        the link's rate is unknown, None where there is no room for it on the way."""
+        """Predicted seconds to bring the session's state to another device: out, and in again. 0 where
+        the link's rate is unknown, None where the host has no capacity for it on the way."""
         known = self._tables.sessions.get(session)
         device = self._tables.device_of(known) if known is not None else None
         if known is None or device is None:
@@ -128,11 +130,12 @@ class MemoryAccounts:
         return device.seconds_for(out_bytes + known.total_bytes) or 0.0
 
     def other_devices(self) -> OtherDevices:
-        """Where else sessions would have room; until the next event."""
+        """Which other devices have capacity for a session; valid until the next event."""
         return OtherDevices(self._tables)
 
     def copy_s(self, nbytes: int) -> float:
-        """About how long copying so much over the slowest device's link takes; 0 while no rate is known."""
+        """Predicted seconds to copy so many bytes over the slowest device's link; 0 while no rate is
+        known."""
         devices = self._tables.devices.values()
         return max((device.seconds_for(nbytes) or 0.0 for device in devices), default=0.0)
 
@@ -146,7 +149,7 @@ class MemoryAccounts:
     # -- events --------------------------------------------------------------------------------------------
 
     def _apply(self, event: Event) -> None:
-        """Hot ones first. Each raises before it changes anything."""
+        """Apply an event, frequent kinds first. Each handler raises before it changes anything."""
         match event:
             case SegmentPlaced():
                 self._place(event)
@@ -199,13 +202,14 @@ class MemoryAccounts:
             case SessionBound():
                 for device in moving.bind(self._tables, event):
                     self._plan(device, background=False)
-            case LineOrdered():
+            case QueueOrdered():
                 self._order_line(event)
             case _:
                 raise AssertionError(event)
 
     def _changed(self, event: Event) -> Device | None:
-        """The device of the session or cell that the event is about; None for what copies and time bring."""
+        """The device of the session or cell that the event is about; None for results of copies, and
+        time."""
         tables = self._tables
         match event:
             case MemoryReported():
@@ -232,7 +236,7 @@ class MemoryAccounts:
             return
         tables = self._tables
         if background or device.contended:
-            enacting.enact(tables, serve(device, self.policy, tables.admission_lore, tables.now_s))
+            enacting.enact(tables, serve(device, self.policy, tables.admission_history, tables.now_s))
         if background:
             enacting.enact(tables, in_background(device, self.policy, tables.now_s))
 
@@ -247,7 +251,7 @@ class MemoryAccounts:
     # -- segments ------------------------------------------------------------------------------------------
 
     def _place(self, event: SegmentPlaced) -> None:
-        """A session that is there and has room goes on at once."""
+        """Grant at once where the session is on the device and capacity is free; else the segment waits."""
         tables = self._tables
         session = tables.session(event.session)
         device = tables.device_of(session)
@@ -285,20 +289,20 @@ class MemoryAccounts:
             session.resident
             and session.target is None
             and not device.contended
-            and turns.has_turn(segment, device, self.policy)
+            and serving_order.is_near_front(segment, device, self.policy)
             and not admission.is_new(session)
-            and turns.needed_bytes(session, segment, device) <= device.free_bytes()
+            and serving_order.needed_bytes(session, segment, device) <= device.free_bytes()
         )
         if at_once:
             enacting.grant(tables, segment)
             return
-        device.line_up(segment)
+        device.enqueue(segment)
         tables.changed(session)
         self._plan(device, background=False)
 
-    def _order_line(self, event: LineOrdered) -> None:
+    def _order_line(self, event: QueueOrdered) -> None:
         device = self._tables.device(event.device)
-        turns.order(self._tables, device, event.jobs)
+        serving_order.order(self._tables, device, event.jobs)
         self._plan(device, background=False)
 
     def _withdraw(self, event: SegmentWithdrawn) -> None:
@@ -332,7 +336,7 @@ class MemoryAccounts:
             enacting.done(self._tables, transfer, event)
         else:
             enacting.failed(self._tables, transfer, event)
-        reached = moving.go_over(self._tables, self._tables.session(transfer.session))
+        reached = moving.finish_move(self._tables, self._tables.session(transfer.session))
         self._plan(self._tables.devices[transfer.device])
         self._plan(reached)
 
@@ -384,9 +388,9 @@ class MemoryAccounts:
             tables.end(session.moving)
         tables.statistics.count(prefetches_wasted=session.prefetched)
         tables.statistics.swaps.pop(event.session, None)
-        tables.wake_lore.forget(event.session)
+        tables.wake_predictor.forget(event.session)
         if not session.passing:
-            tables.admission_lore.closed(session, tables.now_s)
+            tables.admission_history.closed(session, tables.now_s)
         tables.out += [FreeSession(event.session, device) for device in sorted(devices)]
         device = tables.device_of(session)
         if device is not None:
@@ -395,11 +399,11 @@ class MemoryAccounts:
             self._plan(device)
 
 
-def _never_fits(event: SegmentPlaced | SegmentProposed, limits: dict[str, int], bound: bool) -> RefuseSegment:
+def _never_fits(event: SegmentPlaced | SegmentProposed, limits: dict[str, int], bound: bool) -> RejectSegment:
     largest = max(limits, key=lambda name: (limits[name], name))
     whose = f"{largest} has" if bound else f"the largest device, {largest}, has"
     message = (
         f"the cell needs {format_bytes(event.peak_bytes)} at once"
         f"{f' at {event.op}' if event.op else ''}, and {whose} {format_bytes(limits[largest])}"
     )
-    return RefuseSegment(event.job, event.segment, message, ADVICE, event.node, event.op)
+    return RejectSegment(event.job, event.segment, message, ADVICE, event.node, event.op)

@@ -1,6 +1,6 @@
-"""Who may come in? Past what the devices and the tiers below hold together, no order of moving helps: even
-one that knew the future would wake its sessions tens of seconds late. So *new* sessions wait there, with
-the reason; those that are in are never held for it."""
+"""Which new sessions are admitted? Past what the devices and the tiers below hold together, no order of
+moving helps: even with the future known, sessions would wake tens of seconds late. So *new* sessions are
+deferred there, with the reason. Admitted sessions are never deferred for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.records import Device, Segment, Session
 from djinn_lab.memory.states import Connection
-from djinn_lab.memory.suggestions import Hold
+from djinn_lab.memory.suggestions import Defer
 from djinn_lab.units import SHORT_ID_CHARS, format_bytes
 
 LEARNED_FROM = 5
@@ -25,11 +25,12 @@ SMALL_BYTES = 2**20
 """Sessions that begin with less are alike."""
 
 
-class AdmissionLore:
-    """What past sessions taught: how large those of about the same size became, and how often one closes.
+class AdmissionHistory:
+    """Learns from past sessions how large sessions of a given initial size become, and how often one
+    closes.
 
-    A growth holds for sessions that began about as large, and for their user first: one whose first cell
-    keeps a scalar says nothing about one that begins with weights."""
+    Growth is learned per initial size, and per user first. A session whose first cell keeps a scalar says
+    nothing about a session that begins with weights."""
 
     def __init__(self) -> None:
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
@@ -39,7 +40,7 @@ class AdmissionLore:
         self._known: dict[tuple[str, int], float] = {}
 
     def cell_ended(self, session: Session) -> None:
-        """How much larger is it than after its first cell?"""
+        """Record how much larger the session is than after its first cell."""
         if session.first_bytes == 0:
             session.first_bytes = session.total_bytes
         elif session.cells >= GROWN_CELLS:
@@ -49,8 +50,8 @@ class AdmissionLore:
                 self._known.clear()
 
     def grown_bytes(self, user: str, first_bytes: int) -> int:
-        """How large a session becomes whose first cell left so much: the median of how many times larger
-        those became that began about as large. 0 while too few of them were seen."""
+        """The predicted size of a session whose first cell left so many bytes: the median growth factor
+        of sessions of about the same initial size. 0 while fewer than LEARNED_FROM were seen."""
         size_class = _size_class(first_bytes)
         factor = self._known.get((user, size_class))
         if factor is None:
@@ -58,7 +59,8 @@ class AdmissionLore:
         return int(factor * max(first_bytes, SMALL_BYTES)) if factor else 0
 
     def _growth(self, user: str, size_class: int) -> float:
-        """Of those that closed; while these are too few, of those that are open, taken to be halfway."""
+        """The median factor of closed sessions; while these are too few, open sessions count too, taken
+        to be halfway."""
         alike = [seen for seen in self._final if abs(seen.size_class - size_class) <= 1]
         halfway = [
             seen._replace(factor=max(seen.factor, 2 * seen.factor - 1))
@@ -72,7 +74,7 @@ class AdmissionLore:
         return 0.0
 
     def closed(self, session: Session, now_s: float) -> None:
-        """A session that held something is gone."""
+        """Record the size of a closed session."""
         self._open.pop(session.session, None)
         self._known.clear()
         if session.first_bytes > 0:
@@ -95,7 +97,7 @@ class AdmissionLore:
 
 
 class _Growth(NamedTuple):
-    """``factor``: how many times larger than after its first cell, or than what counts as small."""
+    """``factor``: the largest size over the size after the first cell, or over what counts as small."""
 
     user: str
     size_class: int
@@ -108,24 +110,24 @@ class _Growth(NamedTuple):
 
 
 def _size_class(first_bytes: int) -> int:
-    """Powers of four from what counts as small."""
+    """The size in powers of four, from what counts as small."""
     return (max(first_bytes, SMALL_BYTES) // SMALL_BYTES).bit_length() // 2
 
 
 def is_new(session: Session) -> bool:
-    """It holds nothing, and may come to stay."""
+    """Whether the session holds nothing, and may come to stay."""
     return session.total_bytes == 0 and session.rebuild_bytes == 0 and not session.passing
 
 
-def guess_bytes(segment: Segment, user: str, lore: AdmissionLore) -> int:
-    """How large a new session becomes, as far as anybody knows."""
+def guess_bytes(segment: Segment, user: str, history: AdmissionHistory) -> int:
+    """The size that a new session is predicted to reach."""
     if segment.kept_bytes is None:
-        return max(segment.peak_bytes, lore.usual_bytes())
-    return max(segment.kept_bytes, lore.grown_bytes(user, segment.kept_bytes))
+        return max(segment.peak_bytes, history.usual_bytes())
+    return max(segment.kept_bytes, history.grown_bytes(user, segment.kept_bytes))
 
 
 def abandoned(device: Device) -> list[str]:
-    """Sessions that hold something and have no client: whose they are may close them."""
+    """Sessions that hold state and have no client: their users may close them."""
     return sorted(
         session.session
         for session in device.sessions.values()
@@ -134,7 +136,8 @@ def abandoned(device: Device) -> list[str]:
 
 
 def wait_for_close(device: Device) -> str:
-    """What a segment waits for that only a closed session would help, and which of them may be closed."""
+    """The end of a reason: the segment waits for a session to close, and which sessions without a client
+    may be closed."""
     elsewhere, found = "" if device.alone else ", or for room on another device", abandoned(device)
     if not found:
         return f"it waits for one to close{elsewhere}"
@@ -144,9 +147,9 @@ def wait_for_close(device: Device) -> str:
 
 
 def can_exchange(device: Device, sizes: Iterable[int]) -> bool:
-    """Whether the device and the tiers below hold sessions of these sizes, each in one of them, and one more
-    place of the largest that can move: two sessions that are to change places need an empty one. First fit,
-    the largest first."""
+    """Whether sessions of these sizes fit on the device and the tiers below, with one free slot of the
+    largest movable size: two sessions can change places only through a free slot. First fit, decreasing
+    sizes."""
     falling = sorted(sizes, reverse=True)
     largest = next((nbytes for nbytes in falling if nbytes <= device.host_bytes), 0)
     free = [device.memory_bytes - device.shared_bytes, device.host_bytes, device.disk_bytes]
@@ -166,13 +169,13 @@ def would_fit(
     peak_bytes: int,
     kept_bytes: int | None,
     share: float | None,
-    lore: AdmissionLore,
+    history: AdmissionHistory,
 ) -> bool:
-    """Whether a session of another device would fit there, with its state and a segment, and could change
-    places with others."""
+    """Whether a session of another device would fit on this one, with its state and a segment, and could
+    be exchanged with others."""
     keeps = max(session.total_bytes, peak_bytes if kept_bytes is None else kept_bytes)
     needed = max(keeps, session.total_bytes + peak_bytes)
-    expected, committed = _commitments(device, lore)
+    expected, committed = _commitments(device, history)
     limit_bytes = int((share or 1.0) * device.capacity_bytes)
     staying_bytes = sum(nbytes for nbytes in expected if nbytes > device.host_bytes)  # larger than the tier
     if needed > device.memory_bytes - device.shared_bytes - staying_bytes or committed + needed > limit_bytes:
@@ -180,29 +183,29 @@ def would_fit(
     return not device.host_bytes or can_exchange(device, [*expected, keeps])
 
 
-def _commitments(device: Device, lore: AdmissionLore) -> tuple[list[int], int]:
-    """What each session of the device will hold between two cells, and what all are committed to. Sessions
-    that hold nothing, and run nothing, count for nothing."""
+def _commitments(device: Device, history: AdmissionHistory) -> tuple[list[int], int]:
+    """What each session of the device will hold between two cells, and the sum to which the device is
+    committed. Sessions that hold and run nothing are not counted."""
     running = {segment.session for segment in device.granted.values()}
     sessions = [
         one
         for one in device.sessions.values()
         if one.total_bytes or one.rebuild_bytes or one.session in running
     ]
-    expected = [_expected_bytes(session, lore) for session in sessions]
+    expected = [_expected_bytes(session, history) for session in sessions]
     granted = [_granted_bytes(session) if session.session in running else 0 for session in sessions]
     return expected, device.shared_bytes + sum(map(max, expected, granted))
 
 
-def _expected_bytes(session: Session, lore: AdmissionLore) -> int:
-    """What it holds, or will hold between two cells."""
+def _expected_bytes(session: Session, history: AdmissionHistory) -> int:
+    """What the session holds, or will hold between two cells."""
     nbytes = session.total_bytes + session.rebuild_bytes
     if nbytes == 0:
         return max((one.kept_bytes or 0 for one in session.segments.values() if one.granted), default=0)
     if session.cells >= SETTLED_CELLS:
         return nbytes
     first_bytes = session.first_bytes
-    grown = lore.grown_bytes(session.user, first_bytes) if first_bytes else session.guess_bytes
+    grown = history.grown_bytes(session.user, first_bytes) if first_bytes else session.guess_bytes
     return max(nbytes, grown)
 
 
@@ -211,14 +214,14 @@ def _granted_bytes(session: Session) -> int:
     return max(granted, default=0)
 
 
-class Gate:
-    """At one moment: may the next new session come in? In the order of arrival; who comes after one that
-    waits, waits too."""
+class AdmissionGate:
+    """Decides for one moment which new sessions are admitted, in the order of arrival: behind a deferred
+    session all are deferred."""
 
-    def __init__(self, device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: float) -> None:
+    def __init__(self, device: Device, policy: MemoryPolicy, history: AdmissionHistory, now_s: float) -> None:
         self._device = device
         self._share = policy.admission_share
-        self._lore = lore
+        self._history = history
         self._now_s = now_s
         self._abandoned: int | None = None
         self._ahead = 0
@@ -226,8 +229,8 @@ class Gate:
         self._expected: list[int] = []
         self._counted: int | None = None
 
-    def hold(self, segment: Segment) -> Hold | None:
-        """Why this new session must wait, and for how long; None: it may come in."""
+    def defer(self, segment: Segment) -> Defer | None:
+        """Why this new session must wait, and for how long; None: it is admitted."""
         if self._share is None:
             return None
         if self._abandoned is None:  # a plan without a new session does not count them
@@ -235,31 +238,32 @@ class Gate:
         told = f"admission {self._ahead + 1}, {self._abandoned}"
         if self._ahead and segment.told == told:
             self._ahead += 1
-            return Hold(segment, told, segment.reason, segment.estimate_s, admission=True, stuck=True)
+            return Defer(segment, told, segment.reason, segment.estimate_s, admission=True, stuck=True)
         if self._counted != len(self._device.granted):  # in a plan nothing else changes what is committed
             self._count()
         reason = self._objection(segment)
         if not self._ahead and not reason:
             return None
         self._ahead += 1
-        every_s = self._lore.closing_every_s(self._now_s)
+        every_s = self._history.closing_every_s(self._now_s)
         estimate_s = None if every_s is None else every_s * self._ahead
         reason = f"memory is full: {reason or 'others wait before it'}; {wait_for_close(self._device)}"
-        return Hold(segment, told, reason, estimate_s, admission=True, stuck=True)
+        return Defer(segment, told, reason, estimate_s, admission=True, stuck=True)
 
     def _ends_exchange(self, keeps: int) -> bool:
-        """Sessions can change places as long as this one stays outside."""
+        """Whether sessions can be exchanged only as long as this one is not admitted."""
         expected, device = self._expected, self._device
         return not can_exchange(device, [*expected, keeps]) and can_exchange(device, expected)
 
     def _count(self) -> None:
         self._counted = len(self._device.granted)
-        self._expected, self._committed = _commitments(self._device, self._lore)
+        self._expected, self._committed = _commitments(self._device, self._history)
 
     def _objection(self, segment: Segment) -> str:
-        """Empty for none. A session that would be alone has none against it."""
+        """Why the session is not admitted, empty for no objection. There is none against a session that
+        would be alone."""
         device, committed = self._device, self._committed
-        wanted = guess_bytes(segment, device.sessions[segment.session].user, self._lore)
+        wanted = guess_bytes(segment, device.sessions[segment.session].user, self._history)
         if committed == device.shared_bytes:
             return ""
         limit_bytes = int((self._share or 1.0) * device.capacity_bytes)

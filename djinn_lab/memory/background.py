@@ -1,5 +1,4 @@
-"""What is done while nobody waits: copies to the host in advance, and bringing sessions back before their
-owners ask."""
+"""Copies that no segment waits for: to the host in advance, and prefetches."""
 
 from __future__ import annotations
 
@@ -10,24 +9,24 @@ from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.ranking import Victim, absent, after_s, fewest, victims
 from djinn_lab.memory.records import Device, Session
 from djinn_lab.memory.states import Connection
-from djinn_lab.memory.suggestions import Suggestion, Transport
-from djinn_lab.memory.tier_room import clear_host, send_off
+from djinn_lab.memory.suggestions import StartTransfer, Suggestion
+from djinn_lab.memory.tier_capacity import evict, free_host
 
 CONSIDERED = 4
-"""Absent sessions that are tried for a prefetch: the earliest expected, and where there is no room for it
-and nobody to displace, the next ones."""
+"""Absent sessions that are tried for a prefetch: the earliest expected one, and where it has neither capacity
+nor a victim, the next ones."""
 TURNS_PART = 10
 """At most this part of a device is kept free of prefetches for the next cells."""
 MARGIN_RESTORES = 4.0
-"""A prefetch displaces only who is expected this many restores later, on top of the policy's factor."""
+"""A prefetch evicts only sessions expected this many restores later, on top of the policy's factor."""
 FORGET_FACTOR = 2.0
-"""A copy in advance may cost the host copy of a session on the device that is expected this much sooner, or
-the place on the host of one expected this much later."""
+"""A copy in advance may replace the host copy of a resident session that is expected this much sooner, or a
+parked session that is expected this much later."""
 
 
 def in_background(device: Device, policy: MemoryPolicy, now_s: float) -> Iterator[Suggestion]:
-    """At most one store and one prefetch are under way for no request in particular; no store while host
-    memory is being freed for another session."""
+    """Suggest at most one store and one prefetch at a time, and no store while host capacity is being
+    freed for another session."""
     if not policy.moves or not device.tiers:
         return
     if policy.eager_after_s is not None:
@@ -66,13 +65,14 @@ def _write_through(device: Device, policy: MemoryPolicy, now_s: float) -> Iterat
     running = _running(first, policy, now_s)
     wanted = first.ready_bytes if running else first.unstored_bytes
     if device.host_free_bytes() >= wanted:
-        yield Transport("store", first, reason="in advance, so that it can leave at once")
+        yield StartTransfer("store", first, reason="in advance, so that it can leave at once")
     elif not running:
         yield from _trade_host(first, due[first.session][1], device, policy, now_s)
 
 
 def _worth_storing(session: Session, device: Device, policy: MemoryPolicy, now_s: float) -> bool:
-    """A user who goes on at once is spared the copy, as long as nobody needs the room."""
+    """Whether the session has been idle long enough. A user who continues at once is spared the copy,
+    unless capacity is short."""
     if _running(session, policy, now_s):
         return session.ready_bytes > 0
     if session.total_bytes == 0 or (session.unstored_bytes == 0 and session.recoverable):
@@ -85,7 +85,7 @@ def _worth_storing(session: Session, device: Device, policy: MemoryPolicy, now_s
 def _trade_host(
     first: Session, due_s: float, device: Device, policy: MemoryPolicy, now_s: float
 ) -> Iterator[Suggestion]:
-    """Give the host's room to the next victim, from somebody who needs it clearly less."""
+    """Give host capacity to the next victim, from a session that needs it clearly later."""
     sooner = {
         session.session
         for session in device.sessions.values()
@@ -98,7 +98,7 @@ def _trade_host(
     )
     if device.host_free_bytes() + spare < first.unstored_bytes and not device.disk_bytes:
         return
-    yield from clear_host(
+    yield from free_host(
         device,
         first.unstored_bytes,
         first,
@@ -114,8 +114,8 @@ def _running(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
 
 
 def _turns_bytes(device: Device, policy: MemoryPolicy) -> int:
-    """Room for the cells that will run next, as the last ones were: else what a prefetch brings is evicted
-    for the next cell of somebody who is there."""
+    """The capacity that the next cells will need, judged by the last ones. Without it a prefetched
+    session would be evicted for the next cell of a resident one."""
     turns = device.slots + policy.ready_ahead
     wanted = int(device.usual_peak_bytes) * turns if len(device.session_bytes) > turns else 0
     return min(wanted, device.memory_bytes // TURNS_PART)
@@ -129,17 +129,17 @@ def _prefetch_into_room(device: Device, policy: MemoryPolicy, now_s: float) -> I
     free = device.free_bytes() - max(0, headroom - device.reserved_bytes())
     first, others = waiting[0], waiting[1:CONSIDERED]
     if device.restore_bytes(first.session) <= free:
-        yield Transport("restore", first.session, prefetch=True, reason=_why(first))
+        yield StartTransfer("restore", first.session, prefetch=True, reason=_why(first))
         return
     missing = device.restore_bytes(first.session) - free - device.leaving_bytes()
     if missing <= 0:
         return
     displaced = _displaced(first, missing, device, policy, now_s)
     for victim in displaced or ():
-        yield Transport("evict", victim.session, reason=f"{first.session.session} is due sooner")
+        yield StartTransfer("evict", victim.session, reason=f"{first.session.session} is due sooner")
     smaller = [other for other in others if device.restore_bytes(other.session) <= free]
     if not displaced and smaller:
-        yield Transport("restore", smaller[0].session, prefetch=True, reason=_why(smaller[0]))
+        yield StartTransfer("restore", smaller[0].session, prefetch=True, reason=_why(smaller[0]))
 
 
 def _why(candidate: Victim) -> str:
@@ -173,7 +173,7 @@ def _prefetch_just_in_time(device: Device, policy: MemoryPolicy, now_s: float) -
             due_s = session.announced_at_s + session.announced_s - now_s
         lead_s = policy.just_in_time_s + (device.seconds_for(session.total_bytes) or 0.0)
         if due_s <= lead_s and session.total_bytes <= device.free_bytes():
-            yield Transport("restore", session, prefetch=True, reason="it is due by its own estimate")
+            yield StartTransfer("restore", session, prefetch=True, reason="it is due by its own estimate")
             return
 
 
@@ -186,4 +186,4 @@ def _leave_eagerly(device: Device, policy: MemoryPolicy, now_s: float) -> Iterat
         idle_s = now_s - (session.idle_since_s if session.idle_since_s is not None else session.opened_s)
         expected_s = session.gap.median_s if session.gap is not None and session.gap.known else None
         if idle_s >= policy.eager_after_s and (expected_s is None or expected_s > policy.eager_after_s):
-            yield from send_off(victim, device, policy, now_s, "it is idle")
+            yield from evict(victim, device, policy, now_s, "it is idle")

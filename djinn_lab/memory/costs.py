@@ -3,8 +3,8 @@
 - *keep* wastes the session's bytes for as long as it idles;
 - *swap* wastes what stalls while it is copied out and back, which is nothing where the copies hide behind
   others' computing, as with copies made in advance. It needs room below the device;
-- *rebuild* wastes the session's own bytes, and those of whoever stalls beside it, for as long as rebuilding
-  takes.
+- *rebuild* wastes the session's own bytes, and those of sessions that stall beside it, for as long as
+  rebuilding takes.
 
 So a session is swapped wherever there is room for it, else rebuilt if that wastes less than keeping it.
 """
@@ -16,17 +16,18 @@ from djinn_lab.memory.records import Session
 
 
 def keep_waste(after_s: float, nbytes: int) -> float:
-    """``after_s``: until it computes again."""
+    """Byte-seconds wasted by keeping the state. ``after_s``: seconds until the session computes again."""
     return after_s * nbytes
 
 
 def rebuild_waste(rebuild_s: float, nbytes: int, stalled_bytes: int) -> float:
-    """``stalled_bytes``: of the sessions that wait meanwhile."""
+    """Byte-seconds wasted by rebuilding the state. ``stalled_bytes``: of the sessions that wait
+    meanwhile."""
     return rebuild_s * (nbytes + stalled_bytes)
 
 
 def may_rebuild(session: Session, policy: MemoryPolicy, after_s: float, stalled_bytes: int) -> bool:
-    """Whether the session's state may be dropped, its owner having said that it can rebuild it."""
+    """Whether the session's state may be dropped, its client having said that it can rebuild it."""
     if policy.recompute == "never" or session.rebuild_s is None:
         return False
     if policy.recompute == "always":

@@ -1,4 +1,4 @@
-"""Carrying out what a plan asks for, and taking in what became of transfers."""
+"""Enacts a plan's suggestions, and applies the results of transfers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from djinn_lab.memory import moving, phases
 from djinn_lab.memory.admission import guess_bytes, is_new
 from djinn_lab.memory.messages import (
     Command,
+    DeferSegment,
     DemoteSession,
     DropParked,
     EvictSession,
@@ -15,8 +16,7 @@ from djinn_lab.memory.messages import (
     FirstValuesRestored,
     ForgetStored,
     GrantSegment,
-    HoldSegment,
-    RefuseSegment,
+    RejectSegment,
     RestoreSession,
     StoreSession,
     TransferDone,
@@ -25,7 +25,7 @@ from djinn_lab.memory.messages import (
 )
 from djinn_lab.memory.records import Device, Segment, Session, Transfer
 from djinn_lab.memory.states import PLACES, IllegalEvent
-from djinn_lab.memory.suggestions import Grant, Hold, Hurry, Refuse, Stay, Suggestion, Transport
+from djinn_lab.memory.suggestions import Defer, Expedite, Grant, RefuseMove, Reject, StartTransfer, Suggestion
 from djinn_lab.memory.tables import Tables
 
 RETRY_S = 0.25
@@ -45,15 +45,15 @@ def enact(tables: Tables, suggestions: Iterable[Suggestion]) -> None:
         match suggestion:
             case Grant():
                 grant(tables, suggestion.segment)
-            case Hold():
+            case Defer():
                 _hold(tables, suggestion)
-            case Transport():
+            case StartTransfer():
                 _transport(tables, suggestion)
-            case Hurry():
+            case Expedite():
                 _hurry(tables, suggestion)
-            case Refuse():
+            case Reject():
                 refuse(tables, suggestion.segment, suggestion.message, suggestion.advice)
-            case Stay():
+            case RefuseMove():
                 moving.stay(tables, suggestion.session, suggestion.reason)
 
 
@@ -68,7 +68,7 @@ def grant(tables: Tables, segment: Segment) -> None:
     segment.base_bytes = device.session_bytes.get(session.session, 0) + session.rebuild_bytes
     device.granted[segment.job] = segment
     if is_new(session):
-        session.guess_bytes = guess_bytes(segment, session.user, tables.admission_lore)
+        session.guess_bytes = guess_bytes(segment, session.user, tables.admission_history)
     _leave_line(tables, segment)
     waited_s = tables.now_s - segment.since_s - segment.lined_s
     statistics = tables.statistics
@@ -86,7 +86,8 @@ def grant(tables: Tables, segment: Segment) -> None:
 
 
 def _woke(tables: Tables, session: Session, segment: Segment, device: Device) -> None:
-    """From the wish until its state was there, and from then or the call until there was room."""
+    """Record a wake-up: from the wish until the state was there, and from then, or the call, until the
+    grant."""
     assert session.wish_s is not None
     ready_s = session.ready_s if session.ready_s is not None else tables.now_s
     if segment.since_s > ready_s:
@@ -103,15 +104,15 @@ def _woke(tables: Tables, session: Session, segment: Segment, device: Device) ->
     )
 
 
-def _hold(tables: Tables, hold: Hold) -> None:
-    """Nothing changes without a word to the owner, who is not told of every turn."""
+def _hold(tables: Tables, hold: Defer) -> None:
+    """Defer a segment, and tell its user what changed, except for every queue position."""
     segment = hold.segment
-    lines = hold.in_line or segment.line_since_s is not None
+    lines = hold.in_line or segment.queued_since_s is not None
     decides = (segment.room, segment.stuck) != (hold.room, hold.stuck)  # the queue goes by it
     if segment.told == hold.told or (tables.now_s < segment.hears_s and not (lines or decides)):
         return
     if hold.in_line:
-        segment.line_since_s = tables.now_s
+        segment.queued_since_s = tables.now_s
     else:
         _leave_line(tables, segment)
     if hold.admission and not segment.counted:
@@ -125,7 +126,7 @@ def _hold(tables: Tables, hold: Hold) -> None:
         tables.now_s, "hold", segment.session, segment.device, segment.peak_bytes, reason=hold.reason
     )
     tables.out.append(
-        HoldSegment(
+        DeferSegment(
             segment.job,
             segment.segment,
             hold.reason,
@@ -139,20 +140,20 @@ def _hold(tables: Tables, hold: Hold) -> None:
 
 
 def _leave_line(tables: Tables, segment: Segment) -> None:
-    """The time in line is the device's, not the memory's."""
-    if segment.line_since_s is not None:
-        segment.lined_s += tables.now_s - segment.line_since_s
-        segment.line_since_s = None
+    """Time in the device's queue is not time spent waiting for memory."""
+    if segment.queued_since_s is not None:
+        segment.lined_s += tables.now_s - segment.queued_since_s
+        segment.queued_since_s = None
 
 
 def refuse(tables: Tables, segment: Segment, message: str, advice: str) -> None:
     session = tables.session(segment.session)
     tables.drop(segment)
     session.failures = 0
-    tables.out.append(RefuseSegment(segment.job, segment.segment, message, advice, segment.node, segment.op))
+    tables.out.append(RejectSegment(segment.job, segment.segment, message, advice, segment.node, segment.op))
 
 
-def _transport(tables: Tables, ask: Transport) -> None:
+def _transport(tables: Tables, ask: StartTransfer) -> None:
     session = ask.session
     device = tables.device_of(session)
     assert device is not None
@@ -187,13 +188,13 @@ def _command(transfer: Transfer) -> Command:
             return ForgetStored(number, session, device)
 
 
-def _hurry(tables: Tables, hurry: Hurry) -> None:
-    transfer = hurry.session.moving
+def _hurry(tables: Tables, expedite: Expedite) -> None:
+    transfer = expedite.session.moving
     assert transfer is not None
     transfer.expedited = True
-    if hurry.job:
-        transfer.job, transfer.usable = hurry.job, False
-    tables.out.append(ExpediteTransfer(transfer.number, transfer.session, transfer.device, hurry.job))
+    if expedite.job:
+        transfer.job, transfer.usable = expedite.job, False
+    tables.out.append(ExpediteTransfer(transfer.number, transfer.session, transfer.device, expedite.job))
 
 
 def transfer_of(
@@ -215,7 +216,7 @@ def transfer_of(
 
 
 def opened(tables: Tables, transfer: Transfer, event: FirstValuesRestored) -> None:
-    """The session is there for the job, unless another one waits for it by now."""
+    """The session may be used by the job, unless another job waits for it by now."""
     session = tables.session(transfer.session)
     if transfer.job != event.job:
         return
@@ -289,7 +290,7 @@ def _evicted(tables: Tables, session: Session, device: Device, transfer: Transfe
 
 
 def _measure(device: Device, event: TransferDone) -> None:
-    """The link's rate, from copies large enough to say something."""
+    """Measure the link's rate, from copies that are large enough."""
     if event.kind not in ("store", "restore") or event.copied_bytes < LINK_BYTES_MIN or event.copy_s <= 0:
         return
     rate = event.copied_bytes / event.copy_s
@@ -326,7 +327,8 @@ def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
 
 
 def _take_back(tables: Tables, session: Session) -> None:
-    """Grants for which the session was open: their segments have been stopped, and will be placed again."""
+    """Revoke grants for which the session was open: their segments were preempted, and will be placed
+    again."""
     granted = [segment for segment in session.segments.values() if segment.granted]
     for segment in granted:
         tables.drop(segment)
@@ -335,7 +337,7 @@ def _take_back(tables: Tables, session: Session) -> None:
 
 
 def lose(tables: Tables, session: Session, device: str, nbytes: int, reason: str) -> None:
-    """The session's values are gone; it stays, and holds nothing."""
+    """The session's values are gone; the session stays open, and holds nothing."""
     session.place = "none"
     session.recoverable = False
     session.total_bytes = session.kv_bytes = session.unstored_bytes = session.ready_bytes = 0

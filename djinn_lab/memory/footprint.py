@@ -1,5 +1,5 @@
-"""How many bytes does a program hold at its fullest? Liveness of storages in recorded order, as the
-worker frees."""
+"""Predicts how many bytes a program holds at its peak: liveness of storages in recorded order, freed as
+the worker frees them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Footprint(msgspec.Struct, frozen=True):
     remainders: tuple[int, ...] = ()
 
     def remaining_bytes(self, executed: int) -> int:
-        """What the program takes at most from op number ``executed`` on, besides what it holds there."""
+        """The most that the program takes from op number ``executed`` on, besides what it holds there."""
         if not 0 < executed < self.ops:
             return self.peak_bytes
         return self.remainders[executed // _run_length(self.ops)]
 
 
 def predict_peak_bytes(program: Program) -> Footprint:
-    """The program must be valid. Values that the session already holds are not counted."""
+    """Predict the footprint of a valid program. Values that the session already holds are not counted."""
     last_use = _last_uses(program)
     size_of: dict[int, int] = {}
     live = 0
@@ -69,8 +69,8 @@ def _run_length(ops: int) -> int:
 
 
 def _remainders(before: Sequence[int], during: Sequence[int]) -> tuple[int, ...]:
-    """Of every run of ops: the most that is live from its first op on, less the least that is live before
-    one of its own."""
+    """For every run of ops: the most that is live from its first op on, less the least that is live
+    before one of its ops."""
     length = _run_length(len(before))
     found: list[int] = []
     most = 0
@@ -90,7 +90,7 @@ def _kept_bytes(program: Program, size_of: Mapping[int, int]) -> int:
 
 
 def _last_uses(program: Program) -> dict[int, int]:
-    """Storage to the last node that touches it, without those that outlive the program."""
+    """The last node that touches each storage, for storages that do not outlive the program."""
     storage_of = {source.value: source.storage for source in program.sources}
     last: dict[int, int] = {}
     for index, node in enumerate(program.nodes):

@@ -1,5 +1,4 @@
-"""What goes into the session memory (events, each with its own time in seconds) and what comes out
-(commands).
+"""The events of session memory, each with its own time in seconds, and its commands.
 
 Every copy is a *transfer*: the command that begins it carries a number, and exactly one result event
 (:class:`TransferDone` or :class:`TransferFailed`) names it again. A transfer ends without a result only
@@ -39,8 +38,8 @@ class DeviceLost(msgspec.Struct, frozen=True, tag=True):
 
 
 class SessionOpened(msgspec.Struct, frozen=True, tag=True):
-    """``passing``: a part of another session's cell, which is in already and for this cell only: it is not
-    made to wait until others close, and teaches nothing about sessions."""
+    """``passing``: the session is a part of another session's cell and lasts for that cell only. It is
+    admitted already, and teaches nothing about sessions."""
 
     at_s: float
     session: str
@@ -49,7 +48,7 @@ class SessionOpened(msgspec.Struct, frozen=True, tag=True):
 
 
 class SessionDetached(msgspec.Struct, frozen=True, tag=True):
-    """The client went away without closing."""
+    """The client vanished without closing."""
 
     at_s: float
     session: str
@@ -66,8 +65,8 @@ class SessionClosed(msgspec.Struct, frozen=True, tag=True):
 
 
 class SessionBound(msgspec.Struct, frozen=True, tag=True):
-    """The session's values will live on this device. Of one that lives on another, they are brought over
-    when a segment of it waits, or :class:`MoveRefused` says why not. None of its segments may be granted."""
+    """Assign the session to a device. State that lies on another device is brought over when a segment of
+    the session waits, or :class:`MoveRefused` says why not. No segment of the session may be granted."""
 
     at_s: float
     session: str
@@ -75,8 +74,8 @@ class SessionBound(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentProposed(msgspec.Struct, frozen=True, tag=True):
-    """Can it ever run? Of a session that is not bound yet; answered by AdmitSegment or RefuseSegment.
-    ``peak_bytes``: what the segment alone holds at its fullest, see
+    """Ask whether a segment can ever run, of a session that is not bound yet. Answered by AdmitSegment or
+    RejectSegment. ``peak_bytes``: the most that the segment holds by itself, see
     :func:`djinn_lab.memory.footprint.predict_peak_bytes`. ``node``: the op at that moment, ``op`` its
     name."""
 
@@ -90,10 +89,10 @@ class SegmentProposed(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentPlaced(msgspec.Struct, frozen=True, tag=True):
-    """It wants to run on the device that its session is bound to, which makes the session COMPUTE.
-    Answered, at once or later, by exactly one GrantSegment or RefuseSegment, with HoldSegment before where
-    it waits. ``rank``: of its priority, 0 first; equal ranks in order of arrival. ``kept_bytes``: what it
-    leaves behind, but for shared weights; None: unknown. The granted bytes are reserved until the
+    """A segment wants to run on the device of its session, whose phase becomes COMPUTE. Answered, at once
+    or later, by exactly one GrantSegment or RejectSegment, with DeferSegment before where it waits.
+    ``rank``: of its priority, 0 first; equal ranks in order of arrival. ``kept_bytes``: what it leaves
+    behind, except for shared weights; None: unknown. The granted bytes are reserved until the
     :class:`MemoryReported` that names the job, or :class:`SegmentWithdrawn`."""
 
     at_s: float
@@ -108,15 +107,14 @@ class SegmentPlaced(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentWithdrawn(msgspec.Struct, frozen=True, tag=True):
-    """A placed segment (held or granted) will not run after all. Unknown ones are ignored."""
+    """A placed segment, deferred or granted, will not run after all. Unknown ones are ignored."""
 
     at_s: float
     job: str
 
 
-class LineOrdered(msgspec.Struct, frozen=True, tag=True):
-    """The first jobs of those that do not run yet on the device, in the order in which they will: they are
-    served in it, before all others."""
+class QueueOrdered(msgspec.Struct, frozen=True, tag=True):
+    """The next jobs of a device, in queue order. They are served in this order, before all others."""
 
     at_s: float
     device: str
@@ -159,8 +157,8 @@ class CellEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class PhaseSignalled(msgspec.Struct, frozen=True, tag=True):
-    """``phase``: COMPUTE, IO_WAIT or SOON (somebody types). ``expected_s``: until it wants to compute
-    again. ``rebuild_s``: what rebuilding the session's state would take, of one that can."""
+    """``phase``: COMPUTE, IO_WAIT or SOON (the user types). ``expected_s``: until the session wants to
+    compute again. ``rebuild_s``: what rebuilding its state would take, where its client can."""
 
     at_s: float
     session: str
@@ -232,7 +230,7 @@ Event = (
     | SegmentProposed
     | SegmentPlaced
     | SegmentWithdrawn
-    | LineOrdered
+    | QueueOrdered
     | MemoryReported
     | CellEnded
     | PhaseSignalled
@@ -248,7 +246,7 @@ class AdmitSegment(msgspec.Struct, frozen=True, tag=True):
     segment: int
 
 
-class RefuseSegment(msgspec.Struct, frozen=True, tag=True):
+class RejectSegment(msgspec.Struct, frozen=True, tag=True):
     """It never fits; ``message`` has the numbers and ``advice`` what to do."""
 
     job: str
@@ -264,19 +262,21 @@ class RefuseSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class GrantSegment(msgspec.Struct, frozen=True, tag=True):
-    """The session's state is on the device and there is room for the segment. ``waited_s``: since placed."""
+    """The session's state is on the device and capacity is reserved for the segment. ``waited_s``: since
+    placed."""
 
     job: str
     segment: int
     waited_s: float = 0.0
 
 
-class HoldSegment(msgspec.Struct, frozen=True, tag=True):
-    """It waits; ``reason`` is one sentence with numbers, for its owner. Sent again when that changes.
-    ``estimate_s``: of the wait, None when unknown. ``admission``: it waits for others to leave, not for a
-    copy. ``in_line``: its state is there, and room is kept only for those whose turn is near. ``room``: it
-    waits for cells that run, and would have room if they were preempted. ``stuck``: nothing is under way
-    that brings it room, nor would a preemption: it waits for cells to end or sessions to close."""
+class DeferSegment(msgspec.Struct, frozen=True, tag=True):
+    """The segment waits; ``reason`` is one sentence with numbers, for its user. Sent again when that
+    changes. ``estimate_s``: of the wait, None when unknown. ``admission``: it waits for other sessions to
+    leave, not for a copy. ``in_line``: its state is there, and capacity is reserved only near the front
+    of the device's queue. ``room``: it waits for running cells, and their preemption would free enough.
+    ``stuck``: nothing is under way that frees capacity, and a preemption would not: it waits for cells to
+    end or sessions to close."""
 
     job: str
     segment: int
@@ -289,7 +289,7 @@ class HoldSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class StoreSession(msgspec.Struct, frozen=True, tag=True):
-    """``expedited``: somebody waits for it; it passes the others, as of any transfer below."""
+    """``expedited``: a segment waits for it; it overtakes other transfers, as below."""
 
     transfer: int
     session: str
@@ -307,8 +307,8 @@ class EvictSession(msgspec.Struct, frozen=True, tag=True):
 
 
 class RestoreSession(msgspec.Struct, frozen=True, tag=True):
-    """``job``: its segment starts before the end of the copy, so what it reads is wanted in that order, and
-    :class:`FirstValuesRestored`. Empty for none."""
+    """``job``: its segment starts before the end of the copy, so what it reads is copied first, and
+    followed by :class:`FirstValuesRestored`. Empty for none."""
 
     transfer: int
     session: str
@@ -330,11 +330,11 @@ class ForgetStored(msgspec.Struct, frozen=True, tag=True):
 
 
 TransferCommand = StoreSession | EvictSession | RestoreSession | DemoteSession | ForgetStored
-"""Those that begin a transfer."""
+"""The commands that begin a transfer."""
 
 
 class ExpediteTransfer(msgspec.Struct, frozen=True, tag=True):
-    """A transfer under way is waited for now. ``job``: as in :class:`RestoreSession`."""
+    """A segment waits for a transfer under way. ``job``: as in :class:`RestoreSession`."""
 
     transfer: int
     session: str
@@ -358,7 +358,7 @@ class DropParked(msgspec.Struct, frozen=True, tag=True):
 
 
 class MoveRefused(msgspec.Struct, frozen=True, tag=True):
-    """The session of the waiting segment stays on ``device``, whatever it was bound for, and its segment is
+    """The session of the waiting segment stays on ``device``, whatever its target was, and its segment is
     served there."""
 
     job: str
@@ -387,9 +387,9 @@ class AnswerPhase(msgspec.Struct, frozen=True, tag=True):
 
 Command = (
     AdmitSegment
-    | RefuseSegment
+    | RejectSegment
     | GrantSegment
-    | HoldSegment
+    | DeferSegment
     | TransferCommand
     | ExpediteTransfer
     | FreeSession

@@ -1,9 +1,9 @@
-"""A session on its way to another device that lives, too.
+"""Moves a session to another device while its present device is alive.
 
-It stays with the device where its state lies, and waits there, until the state is off it: stored, then
-evicted. From there it belongs to the device that it is bound for, which brings it in as it would after the
-death of the process that stored it; then the first one drops what it parked. A state that cannot be stored
-stays, and so does the session."""
+The session stays with its present device, and waits there, until its state has been stored and evicted.
+Then it belongs to its target device, which restores it as it would after the death of the process that
+stored it. At last the first device drops its parked copy. A session whose state cannot be stored does not
+move."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from djinn_lab.memory.messages import DropParked, MoveRefused, SessionBound
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.records import Device, Segment, Session
 from djinn_lab.memory.states import IllegalEvent
-from djinn_lab.memory.suggestions import Hold, Hurry, Stay, Suggestion, Transport
+from djinn_lab.memory.suggestions import Defer, Expedite, RefuseMove, StartTransfer, Suggestion
 from djinn_lab.memory.tables import Tables
-from djinn_lab.memory.tier_room import clear_host
+from djinn_lab.memory.tier_capacity import free_host
 from djinn_lab.units import format_bytes
 
 
 def bind(tables: Tables, event: SessionBound) -> list[Device]:
-    """The devices on which something may follow. Raises IllegalEvent, with nothing changed."""
+    """Bind a session, and return the devices that need a new plan. Raises IllegalEvent, with nothing
+    changed."""
     device = tables.device(event.device)
     session = tables.session(event.session)
     if (session.target or session.device) == device.device:
@@ -30,13 +31,13 @@ def bind(tables: Tables, event: SessionBound) -> list[Device]:
     session.target = None if session.device == device.device else device.device
     before = tables.device_of(session)
     tables.changed(session)
-    arrived = go_over(tables, session)
+    arrived = finish_move(tables, session)
     return [one for one in (before, arrived) if one is not None]
 
 
-def go_over(tables: Tables, session: Session) -> Device | None:
-    """Where nothing of it is on its device any more, nor on the way, it belongs to the one that it is bound
-    for, which is returned."""
+def finish_move(tables: Tables, session: Session) -> Device | None:
+    """Hand the session to its target device once its present one holds nothing of it, and no copy is
+    under way. Returns that device, or None."""
     if session.target is None or session.moving is not None:
         return None
     before, device = tables.device_of(session), tables.device(session.target)
@@ -54,34 +55,34 @@ def go_over(tables: Tables, session: Session) -> Device | None:
     tables.sync(session, device)
     for segment in session.segments.values():
         segment.device, segment.turn = device.device, device.turn_of(session, segment.job)
-        device.line_up(segment)
+        device.enqueue(segment)
     device.add(session)
     return device
 
 
-def send_over(
+def continue_move(
     segment: Segment, session: Session, device: Device, policy: MemoryPolicy, now_s: float
 ) -> Iterator[Suggestion]:
-    """The next step of a session that waits on ``device`` and is bound for another."""
+    """The next step of a moving session that waits on ``device``."""
     reason = f"its owner goes on on {session.target}"
     if session.moving is not None:
         if not session.moving.expedited:
-            yield Hurry(session)
+            yield Expedite(session)
     elif session.unstored_bytes == 0:
-        yield Transport("evict", session, expedited=True, reason=reason)
+        yield StartTransfer("evict", session, expedited=True, reason=reason)
     elif device.host_free_bytes() >= session.unstored_bytes:
-        yield Transport("store", session, expedited=True, reason=reason)
+        yield StartTransfer("store", session, expedited=True, reason=reason)
     else:
-        yield from clear_host(device, session.unstored_bytes, session, policy, now_s)
+        yield from free_host(device, session.unstored_bytes, session, policy, now_s)
         if not (device.copying("forget") or device.copying("demote") or device.copying("store")):
             free, wanted = max(0, device.host_free_bytes()), session.unstored_bytes
-            yield Stay(
+            yield RefuseMove(
                 session,
                 f"the host has {format_bytes(free)} free for what {device.device} moves out, and it takes"
                 f" {format_bytes(wanted)}",
             )
             return
-    yield Hold(
+    yield Defer(
         segment,
         "over",
         f"its {format_bytes(session.total_bytes)} are brought over from {device.device} to {session.target}",
@@ -90,7 +91,7 @@ def send_over(
 
 
 def stay(tables: Tables, session: Session, reason: str) -> None:
-    """It cannot go: its segments are served where it is."""
+    """End the move: the session's segments are served where it is."""
     assert session.device is not None
     session.target = None
     tables.changed(session)
@@ -101,7 +102,7 @@ def stay(tables: Tables, session: Session, reason: str) -> None:
 
 
 def arrived(tables: Tables, session: Session) -> None:
-    """It is on its device; the device that parked it need not keep it."""
+    """The session is on its device; the device that parked it need not keep the copy."""
     keeper, session.keeper = session.keeper, None
     if keeper is not None and keeper != session.device:
         session.recoverable = False

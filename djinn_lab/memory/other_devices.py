@@ -1,4 +1,4 @@
-"""Whether a session that waits for room would have it sooner on another device."""
+"""Whether a session that waits for capacity would have it sooner on another device."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class OtherDevices:
         self._competing: dict[tuple[str, int], int] = {}
 
     def has_room(self, session: str, device: str, peak_bytes: int, kept_bytes: int | None) -> bool:
-        """Whether the session, with a segment like this, would come in on a device that is not its own, where
-        nothing waits for room."""
+        """Whether another device, on which no segment waits for capacity, would admit the session with
+        such a segment."""
         found = self._candidate(session, device)
         if found is None:
             return False
@@ -31,11 +31,12 @@ class OtherDevices:
         return self._would_fit(known, there, peak_bytes, kept_bytes)
 
     def is_less_crowded(self, session: str, device: str, peak_bytes: int, kept_bytes: int | None) -> bool:
-        """Whether the session waited long for the device where it is, and for another one it would compete
-        with less: with what those hold that compute or wait there and are as urgent, as a part of the device.
-        With the session, the other device is still less crowded than its own is without it: so each such move
-        makes the more crowded one less so, and no two devices hand a session to and fro. Its state lies below
-        the devices, so that it costs no more to bring it there."""
+        """Whether the session waited long for its device and would compete with less on another one.
+        Competing: sessions that compute or wait there with the same or a better rank, in bytes, as a
+        share of the device. The other device, with the session, must still be less crowded than the
+        present one is without it. So each such move makes the more crowded device less so, and no session
+        moves to and fro. The session's state lies below the devices, so that it costs no more to restore
+        it there."""
         tables, found = self._tables, self._candidate(session, device)
         if found is None:
             return False
@@ -64,11 +65,11 @@ class OtherDevices:
 
     def _would_fit(self, session: Session, device: Device, peak_bytes: int, kept_bytes: int | None) -> bool:
         tables = self._tables
-        share, lore = tables.policy.admission_share, tables.admission_lore
-        return admission.would_fit(device, session, peak_bytes, kept_bytes, share, lore)
+        share, history = tables.policy.admission_share, tables.admission_history
+        return admission.would_fit(device, session, peak_bytes, kept_bytes, share, history)
 
     def _competing_bytes(self, device: Device, rank: int) -> int:
-        """What the sessions need that compute or wait there and are at least as urgent."""
+        """Bytes of the sessions that compute or wait on the device with the same or a better rank."""
         found = self._competing.get((device.device, rank))
         if found is None:
             segments = (*device.waiting, *device.granted.values())
@@ -79,5 +80,5 @@ class OtherDevices:
 
 
 def _needs_bytes(session: Session) -> int:
-    """On its device, while its cell runs."""
+    """What the session needs on its device while its cell runs."""
     return session.total_bytes + max(segment.peak_bytes for segment in session.segments.values())

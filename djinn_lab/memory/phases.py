@@ -1,4 +1,4 @@
-"""What a session does: signalled by its owner, or seen. Signals are hints; none changes a result."""
+"""The phase of a session: signalled by its client, or observed. Signals are hints; none changes a result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPECTED_S_MAX = 24 * 3600.0
 
 
 def signal(tables: Tables, event: PhaseSignalled) -> AnswerPhase:
-    """Take in what the owner says, and say what became of it."""
+    """Apply a client's signal, and answer it."""
     session = tables.session(event.session)
     problem = _objection(event, session)
     if problem is not None:
@@ -61,7 +61,7 @@ def _objection(event: PhaseSignalled, session: Session) -> str | None:
 
 
 def placed(tables: Tables, session: Session) -> None:
-    """A segment of it wants to run: what was expected of it is compared with what came."""
+    """A segment of the session wants to run: the predicted gap is compared with the actual one."""
     wish(tables, session)
     if session.idle_since_s is not None and session.teaches:
         ended_s = tables.now_s if session.wish_s is None else session.wish_s
@@ -75,17 +75,18 @@ def placed(tables: Tables, session: Session) -> None:
 
 
 def _learn(tables: Tables, session: Session, gap_s: float, announced: tuple[float, float] | None) -> None:
-    """Every now and then, what others taught changes what is expected of those who are idle."""
-    lore = tables.wake_lore
-    lore.ended(session.session, session.user, gap_s, announced)
-    if lore.taught % TAUGHT == 0:
+    """Record an ended gap. Now and then, what other sessions taught changes the predictions for idle
+    ones."""
+    history = tables.wake_predictor
+    history.ended(session.session, session.user, gap_s, announced)
+    if history.taught % TAUGHT == 0:
         for other in tables.sessions.values():
             if other.idle_since_s is not None:
-                expect_gap(other, tables.policy, lore)
+                expect_gap(other, tables.policy, history)
 
 
 def wish(tables: Tables, session: Session) -> None:
-    """It says that it computes. Only a segment proves it: until then nothing is learned from it."""
+    """The client signalled COMPUTE. Only a segment proves it: until then nothing is learned from it."""
     was_idle = session.phase is not Phase.COMPUTE
     session.phase, session.said_s = Phase.COMPUTE, tables.now_s
     session.leased_until_s = None
@@ -106,7 +107,8 @@ def wish(tables: Tables, session: Session) -> None:
 
 
 def rest(tables: Tables, session: Session, at_s: float, expected_s: float | None) -> None:
-    """It waits for somebody or something. ``at_s``: when that was said. A lease is earned by computing."""
+    """The session waits for its user or a tool. ``at_s``: when that was signalled. A lease is earned by
+    computing."""
     if session.idle_since_s is None:
         session.idle_since_s = tables.now_s
         device = tables.device_of(session)
@@ -116,7 +118,7 @@ def rest(tables: Tables, session: Session, at_s: float, expected_s: float | None
     session.announced_s, session.announced_at_s = expected_s, at_s
     session.teaches = True
     tables.changed(session)
-    expect_gap(session, tables.policy, tables.wake_lore)
+    expect_gap(session, tables.policy, tables.wake_predictor)
 
 
 def _lease_end_s(session: Session, device: Device | None, policy: MemoryPolicy, now_s: float) -> float | None:
@@ -127,7 +129,7 @@ def _lease_end_s(session: Session, device: Device | None, policy: MemoryPolicy, 
 
 
 def end_leases(tables: Tables, device: Device) -> None:
-    """Of those whose time is over."""
+    """End the leases whose time is over."""
     for session in list(device.index.leased.values()):
         if session.leased_until_s is not None and session.leased_until_s <= tables.now_s:
             session.leased_until_s = None
@@ -135,7 +137,7 @@ def end_leases(tables: Tables, device: Device) -> None:
 
 
 def segment_over(tables: Tables, session: Session) -> None:
-    """None of its segments is placed any more, perhaps."""
+    """A segment is over; with no other one placed, the session's phase may change."""
     if session.busy:
         return
     if session.deferred is not None:
@@ -148,10 +150,10 @@ def segment_over(tables: Tables, session: Session) -> None:
 
 
 def cell_ended(tables: Tables, session: Session) -> None:
-    """Idle from here, unless another of its cells is under way."""
+    """The session is idle, unless another of its cells is under way."""
     session.cell = False
     session.cells += 1
-    tables.admission_lore.cell_ended(session)
+    tables.admission_history.cell_ended(session)
     if not session.busy and session.connection is Connection.CONNECTED:
         at_s, expected_s = session.deferred or (tables.now_s, None)
         announced = session.announced_s is not None and session.deferred is None
@@ -161,7 +163,7 @@ def cell_ended(tables: Tables, session: Session) -> None:
 
 
 def resume(tables: Tables, session: Session) -> None:
-    """Its client is back, and will say what it does."""
+    """The client is back, and will signal its phase."""
     session.phase, session.said_s = Phase.COMPUTE, tables.now_s
     session.idle_since_s = session.leased_until_s = session.announced_s = None
     tables.changed(session)

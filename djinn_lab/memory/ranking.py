@@ -1,4 +1,4 @@
-"""Who leaves first, who comes back first: orders over sessions, without side effects."""
+"""Orders over sessions, without side effects: victims for eviction, candidates for prefetch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from djinn_lab.memory.expected_wake import NEVER, NOW, Expectation, Gap, WakeLore, expect, remaining_s
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.records import Device, Segment, Session
 from djinn_lab.memory.states import Connection
+from djinn_lab.memory.wake_prediction import (
+    NEVER,
+    NOW,
+    Gap,
+    PredictedWake,
+    WakePredictor,
+    expect,
+    remaining_s,
+)
 
 STORE_PENALTY = 10.0
 """A victim that is not stored must be expected this many times its own copying time later to be worth the
@@ -17,11 +25,11 @@ wait for that copy."""
 
 DUE_EVERY_S = 0.25
 """Expected moments are computed for times that are multiples of this. A rank is a function of what was
-learned and of the time, never of when somebody looked: else a journal could not be replayed."""
+learned and of the time, never of when it was asked for: else a journal could not be replayed."""
 
 IDLE, LEASED, SOON, IN_CELL, HELD = range(5)
 """Classes of victims, the first first: idle; idle and leased; about to compute; between two segments of a
-running cell; waiting itself, behind the one who needs the room."""
+running cell; waiting itself, behind the segment that needs the capacity."""
 
 
 class Victim(NamedTuple):
@@ -31,7 +39,7 @@ class Victim(NamedTuple):
 
 
 def after_s(session: Session, policy: MemoryPolicy, now_s: float) -> float:
-    """Seconds until the session is expected to compute: what sessions are ranked by."""
+    """Predicted seconds until the session computes: the key by which sessions are ranked."""
     if session.connection is not Connection.CONNECTED:
         return math.inf
     if not session.idle(now_s, policy.wish_s):
@@ -46,8 +54,8 @@ def after_s(session: Session, policy: MemoryPolicy, now_s: float) -> float:
     return max(0.0, session.due_s - now_s)
 
 
-def expectation(session: Session, policy: MemoryPolicy, now_s: float) -> Expectation:
-    """When the session will compute again, as far as anybody knows, for people. Changes nothing."""
+def expectation(session: Session, policy: MemoryPolicy, now_s: float) -> PredictedWake:
+    """The predicted wake-up of a session, for people. Changes nothing."""
     if session.connection is not Connection.CONNECTED or session.gap is None:
         return NEVER
     if not session.idle(now_s, policy.wish_s):
@@ -55,25 +63,25 @@ def expectation(session: Session, policy: MemoryPolicy, now_s: float) -> Expecta
     return expect(session.gap, now_s)
 
 
-def expect_gap(session: Session, policy: MemoryPolicy, lore: WakeLore) -> None:
-    """The session is idle: what is expected of that?"""
-    session.gap = _gap_of(session, policy, lore)
+def expect_gap(session: Session, policy: MemoryPolicy, history: WakePredictor) -> None:
+    """Predict the gap of a session that became idle."""
+    session.gap = _gap_of(session, policy, history)
     session.due_bucket = -1
 
 
-def _gap_of(session: Session, policy: MemoryPolicy, lore: WakeLore) -> Gap:
+def _gap_of(session: Session, policy: MemoryPolicy, history: WakePredictor) -> Gap:
     announced = None
     if session.announced_s is not None:
         announced = (session.announced_s, session.announced_at_s)
         if policy.trust_estimates:
             return Gap(session.announced_s, 0.0, session.announced_at_s)
     since_s = session.idle_since_s if session.idle_since_s is not None else session.opened_s
-    return lore.gap(session.session, session.user, since_s, announced)
+    return history.gap(session.session, session.user, since_s, announced)
 
 
 def victims(device: Device, policy: MemoryPolicy, now_s: float, behind: Segment | None) -> list[Victim]:
-    """Sessions on the device that may leave it, first first. ``behind``: the segment that needs the room;
-    None when only idle sessions without a lease may."""
+    """Sessions that may be evicted from the device, best victim first. ``behind``: the segment that needs
+    the capacity; None: only idle sessions without a lease."""
     found = [
         Victim(session, kind, after_s(session, policy, now_s))
         for session, kind in _candidates(device, policy, now_s, behind)
@@ -96,7 +104,7 @@ def _candidates(
 
 
 def victim_kind(session: Session, policy: MemoryPolicy, now_s: float, behind: Segment | None) -> int | None:
-    """None: it may not leave."""
+    """The kind of victim that the session is; None: it may not be evicted."""
     if session.busy:
         later = behind is not None and all(
             not segment.granted and segment.order > behind.order for segment in session.segments.values()
@@ -117,14 +125,15 @@ def victim_kind(session: Session, policy: MemoryPolicy, now_s: float, behind: Se
 
 
 def settled(session: Session, now_s: float, behind: Segment | None = None) -> bool:
-    """It was brought back for a cell that has not run since. ``behind``: and stays for such a segment."""
+    """Whether the session was restored for a cell that has not run since. ``behind``: and is kept against
+    such a segment."""
     if now_s >= session.settled_until_s or not session.resident:
         return False
     return behind is None or any(segment.rank <= behind.rank for segment in session.segments.values())
 
 
 def _worth(victim: Victim, device: Device) -> float:
-    """How late it is expected, less what its own copy would take first."""
+    """How late the session is expected, less what its own copy would take first."""
     unstored_bytes = victim.session.unstored_bytes
     if unstored_bytes == 0:
         return victim.after_s
@@ -132,8 +141,8 @@ def _worth(victim: Victim, device: Device) -> float:
 
 
 def fewest(found: Iterable[Victim], needed_bytes: int, device: Device) -> list[Victim] | None:
-    """The first of them whose room is enough, without those that turn out not to be needed; None: not
-    enough."""
+    """The first victims that free enough, without those that turn out not to be needed; None: all do not
+    free enough."""
     taken: list[Victim] = []
     missing = needed_bytes
     for victim in found:
@@ -153,7 +162,7 @@ def fewest(found: Iterable[Victim], needed_bytes: int, device: Device) -> list[V
 
 
 def absent(device: Device, policy: MemoryPolicy, now_s: float) -> list[Victim]:
-    """Sessions whose state could come back to the device unasked, the earliest expected first."""
+    """Sessions whose state could be prefetched, the earliest expected first."""
     found = [
         Victim(session, IDLE, after_s(session, policy, now_s))
         for session in device.index.away.values()

@@ -1,6 +1,6 @@
-"""What the machine knows at one moment: devices, sessions, segments and transfers, and sums over them.
+"""The records of devices, sessions, segments and transfers, and sums over them.
 
-Only :mod:`djinn_lab.memory.accounts` and its parts change these; the rules read them."""
+Only :mod:`djinn_lab.memory.accounts` and its parts change these records; the rules read them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import math
 from bisect import insort
 from dataclasses import dataclass, field
 
-from djinn_lab.memory.expected_wake import Gap
 from djinn_lab.memory.messages import TransferKind
 from djinn_lab.memory.states import Connection, Phase, Place
+from djinn_lab.memory.wake_prediction import Gap
 
 LAST = 2**31
 """A place behind all others."""
@@ -20,11 +20,11 @@ FIRST = -1
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """Placed and not over. ``turn``: its place in its device's line, as the queue told it. ``arrival`` of its
-    job orders equal ranks, so that a cell keeps its place.
-    ``base_bytes``: what its session held when it was granted. ``told``: the kind of reason that its owner
-    heard last, who hears no other before ``hears_s``. ``counted``: among those that waited for others to
-    leave. ``admission``, ``room``, ``stuck``: as last told."""
+    """A placed segment. ``turn``: its position in its device's queue, as the job queue told it.
+    ``arrival`` of its job orders equal ranks, so that a cell keeps its position. ``base_bytes``: what its
+    session held at the grant. ``told``: the kind of reason that the user heard last; no other is sent
+    before ``hears_s``. ``counted``: counted among the segments that waited for others to leave.
+    ``admission``, ``room``, ``stuck``: as last told."""
 
     job: str
     segment: int
@@ -47,7 +47,7 @@ class Segment:
     room: bool = False
     stuck: bool = False
     kept_bytes: int | None = None
-    line_since_s: float | None = None
+    queued_since_s: float | None = None
     lined_s: float = 0.0
     turn: int = LAST
 
@@ -58,8 +58,8 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """Under way. ``prefetch``: no segment waited for it when it began. ``job``: the segment of which may
-    start before its end; ``usable``: what its first op reads is there."""
+    """A copy under way. ``prefetch``: no segment waited for it when it began. ``job``: its segment may
+    start before the end of the copy; ``usable``: what the first op reads is there."""
 
     number: int
     kind: TransferKind
@@ -76,20 +76,20 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """``total_bytes``: its state, wherever it is; ``first_bytes``: after its first cell. ``unstored_bytes``,
-    ``ready_bytes``: as last reported, of a session on the device. ``cell``: one is under way. ``wish_s``:
-    since when it wants to compute, None once it does. ``announced_s``, ``announced_at_s``: the last estimate
-    and when it was given. ``prefetched``: brought back unasked and not used since. ``settled_until_s``:
-    brought back for a cell, it stays until that ran, at most so long. ``job``: of the last segment, and when
-    the first of it was placed. ``weight_bytes``: of weights that it looked at together with others.
-    ``recoverable``: another process could bring back what it holds. ``retry_s``: no transfer before, after
-    one failed. ``gap``, ``due_s``: what is expected of its gap, and for when, as computed for ``due_bucket``.
-    ``said_s``: when it last announced to compute. ``teaches``: the gap that it is in is one. ``target``: the
-    device that it is bound for, while its state still lies at ``device``. ``keeper``: the device, alive,
-    whose process holds what is parked. ``passing``: as in :class:`~djinn_lab.memory.messages.SessionOpened`.
-    ``copied_at``, ``fetched_at``: ``changes`` of its device when it was last copied in advance, and brought
-    back unasked. ``cleared_at``, ``cleared``: those when it was last copied to make room, and how often
-    since."""
+    """An open session. ``total_bytes``: its state, on any tier; ``first_bytes``: after its first cell.
+    ``unstored_bytes``, ``ready_bytes``: as last reported, of a session on the device. ``cell``: a cell is
+    under way. ``wish_s``: since when it wants to compute, None once it does. ``announced_s``,
+    ``announced_at_s``: the last estimate and when it was given. ``prefetched``: restored unasked and not
+    used since. ``settled_until_s``: state restored for a cell stays until that cell ran, at most until
+    then. ``job``: of the last segment, and when its first segment was placed. ``weight_bytes``: shared
+    weights that the session uses. ``recoverable``: another process could restore its state. ``retry_s``:
+    no transfer before, after one failed. ``gap``, ``due_s``: the predicted gap and its end, as computed
+    for ``due_bucket``. ``said_s``: when it last signalled COMPUTE. ``teaches``: the present gap will be
+    learned from. ``target``: the device to which it moves, while its state still lies on ``device``.
+    ``keeper``: the living device whose process holds the parked state. ``passing``: as in
+    :class:`~djinn_lab.memory.messages.SessionOpened`. ``copied_at``, ``fetched_at``: ``changes`` of its
+    device when it was last copied in advance, and prefetched. ``cleared_at``, ``cleared``: ``changes``
+    when it was last stored to free capacity, and how often since."""
 
     session: str
     user: str
@@ -144,7 +144,7 @@ class Session:
 
     @property
     def resident(self) -> bool:
-        """Its state can be used from the device, now."""
+        """Whether its state can be used on the device now."""
         moving = self.moving.kind if self.moving else None
         return self.place in ("device", "none") and moving != "evict"
 
@@ -154,7 +154,7 @@ class Session:
 
     @property
     def may_be_stored(self) -> bool:
-        """Something of it on the device may be copied to the host in advance."""
+        """Whether some of its state on the device may be copied to the host in advance."""
         if self.place != "device":
             return False
         if self.segments:
@@ -162,23 +162,25 @@ class Session:
         return self.total_bytes > 0 and (self.unstored_bytes > 0 or not self.recoverable)
 
     def open_to(self, job: str) -> bool:
-        """It is being restored, and what this job needs first is there."""
+        """Whether the session is being restored, and what the first op of this job reads is there."""
         return self.moving is not None and self.moving.usable and self.moving.job == job
 
     def idle(self, now_s: float, wish_s: float) -> bool:
-        """It waits for somebody: it said so, or nothing came of its saying otherwise within ``wish_s``."""
+        """Whether the session waits for its user or a tool: it signalled so, or no cell followed a
+        COMPUTE signal within ``wish_s``."""
         if self.segments:
             return False
         return self.phase is Phase.IO_WAIT or (not self.cell and self.said_s < now_s - wish_s)
 
     @property
     def busy(self) -> bool:
-        """A segment of it is placed, held or granted."""
+        """Whether a segment of the session is placed, deferred or granted."""
         return bool(self.segments)
 
     @property
     def earliest(self) -> tuple[int, int, int] | None:
-        """Where its first waiting segment stands; None where it waits for nothing, or has been granted."""
+        """The queue position of its first waiting segment; None where nothing waits, or a segment is
+        granted."""
         if any(segment.granted for segment in self.segments.values()):
             return None
         return min((segment.order for segment in self.segments.values()), default=None)
@@ -186,12 +188,12 @@ class Session:
 
 @dataclass(slots=True)
 class Index:
-    """Sessions and segments of one device that a plan looks at though no event named them, so that a plan
-    costs what is there to decide, not how many are open. By name; what time and transfers change is left to
-    the plan. ``wishing``: it is away, and wants to compute. ``settled``: it was restored for a cell that has
-    not run. ``paused``: a transfer of it failed. ``leased``, ``away``: as of the session. ``unstored``:
-    something may be copied in advance. ``unlined``: segments that were not told that they stand in the
-    device's line, or whose session is bound for another device."""
+    """Sessions and segments of one device that a plan must look at though no event named them. So the
+    cost of a plan does not grow with the number of open sessions. What time and transfers change is left
+    to the plan. ``wishing``: absent, and wants to compute. ``settled``: restored for a cell that has not
+    run. ``paused``: a transfer failed. ``leased``, ``away``: as of the session. ``unstored``: some state
+    may be copied in advance. ``unpositioned``: segments that were not told their position in the device's
+    queue, or whose session moves."""
 
     wishing: dict[str, Session] = field(default_factory=dict)
     settled: dict[str, Session] = field(default_factory=dict)
@@ -199,10 +201,10 @@ class Index:
     leased: dict[str, Session] = field(default_factory=dict)
     away: dict[str, Session] = field(default_factory=dict)
     unstored: dict[str, Session] = field(default_factory=dict)
-    unlined: dict[str, Segment] = field(default_factory=dict)
+    unpositioned: dict[str, Segment] = field(default_factory=dict)
 
     def put(self, session: Session) -> None:
-        """The session, or a segment of it, changed."""
+        """Index a session, after it or one of its segments changed."""
         name = session.session
         for part, belongs in (
             (self.wishing, session.wish_s is not None and session.away and not session.segments),
@@ -217,27 +219,27 @@ class Index:
             else:
                 part.pop(name, None)
         for job, segment in session.segments.items():
-            if not segment.granted and (segment.line_since_s is None or session.target is not None):
-                self.unlined[job] = segment
+            if not segment.granted and (segment.queued_since_s is None or session.target is not None):
+                self.unpositioned[job] = segment
             else:
-                self.unlined.pop(job, None)
+                self.unpositioned.pop(job, None)
 
     def drop(self, session: Session) -> None:
-        """The session is not of this device any more."""
+        """Remove a session that is not bound to this device any more."""
         for part in (self.wishing, self.settled, self.paused, self.leased, self.away, self.unstored):
             part.pop(session.session, None)
         for job in session.segments:
-            self.unlined.pop(job, None)
+            self.unpositioned.pop(job, None)
 
 
 @dataclass(slots=True, eq=False)
 class Device:
-    """``host_full``, ``disk_full``, ``device_full``: a transfer failed for it, the last at ``full_s``, and
-    nothing was freed since. ``alone``: there is no other device. ``usual_peak_bytes``: of the last segments,
-    a moving average. ``line``: jobs that the queue named last, with their places. ``changes``: events of
-    users and cells on this device so far. Between two of them no session is written through twice or
-    prefetched twice, and a copy made for an eviction is forgotten at most once, so that the number of
-    transfers is bounded."""
+    """One device. ``host_full``, ``disk_full``, ``device_full``: a transfer failed for lack of capacity
+    there, the last at ``full_s``, and nothing was freed since. ``alone``: there is no other device.
+    ``usual_peak_bytes``: of the last segments, a moving average. ``line``: jobs that the queue named
+    last, with their positions. ``changes``: events of users and cells on this device so far. Between two
+    of them no session is written through twice or prefetched twice, and a copy made for an eviction is
+    forgotten at most once, so that the number of transfers is bounded."""
 
     device: str
     memory_bytes: int
@@ -273,7 +275,7 @@ class Device:
 
     @property
     def tiers(self) -> bool:
-        """There is somewhere to move sessions to."""
+        """Whether there is a tier below the device."""
         return self.host_bytes > 0
 
     @property
@@ -282,18 +284,18 @@ class Device:
 
     @property
     def contended(self) -> bool:
-        """Somebody waits for room or a turn here, not only for others to leave."""
+        """Whether a segment waits for capacity or its turn, other than for admission."""
         return any(not segment.admission for segment in self.waiting)
 
     @property
     def short(self) -> bool:
-        """Somebody waits for room here."""
-        unlined = self.index.unlined.values()
-        return any(not segment.admission and segment.line_since_s is None for segment in unlined)
+        """Whether a segment waits for capacity."""
+        unpositioned = self.index.unpositioned.values()
+        return any(not segment.admission and segment.queued_since_s is None for segment in unpositioned)
 
     def waiting_since_s(self, early_s: float) -> float:
-        """Since when the first waits for room or a turn here; only whether before ``early_s``, where it
-        does. ``inf`` for none."""
+        """Since when the first segment waits for capacity or its turn; exact only before ``early_s``.
+        ``inf`` for none."""
         first_s = math.inf
         for segment in self.waiting:
             if not segment.admission:
@@ -302,27 +304,27 @@ class Device:
                     break
         return first_s
 
-    def line_up(self, segment: Segment) -> None:
-        """It waits here, in its place."""
+    def enqueue(self, segment: Segment) -> None:
+        """Insert a waiting segment at its position."""
         insort(self.waiting, segment, key=lambda waiting: waiting.order)
 
     def add(self, session: Session) -> None:
-        """The session is bound to this device."""
+        """Bind a session to this device."""
         self.sessions[session.session] = session
         self.index.put(session)
 
     def remove(self, session: Session) -> None:
-        """The session is bound to this device no more."""
+        """Unbind a session from this device."""
         self.sessions.pop(session.session, None)
         self.index.drop(session)
 
     def restore_bytes(self, session: Session) -> int:
-        """What it takes to bring the session back: weights that it shared may be gone with the others."""
+        """Bytes that a restore of the session takes: shared weights may be gone with the other sessions."""
         absent = session.weight_bytes if self.shared_bytes < session.weight_bytes else 0
         return session.total_bytes + absent
 
     def reserved_bytes(self) -> int:
-        """Granted to segments and not yet taken."""
+        """Bytes granted to segments and not yet allocated."""
         here = self.session_bytes
         return sum(
             max(0, segment.base_bytes + segment.peak_bytes - here.get(segment.session, 0))
@@ -330,7 +332,7 @@ class Device:
         )
 
     def loading_bytes(self) -> int:
-        """Of restores under way, what has not arrived yet."""
+        """Bytes of restores under way that have not arrived yet."""
         here = self.session_bytes
         return sum(
             max(0, transfer.nbytes - here.get(transfer.session, 0))
@@ -339,12 +341,12 @@ class Device:
         )
 
     def free_bytes(self) -> int:
-        """What may be given away; negative when more is promised than there is."""
+        """Bytes that may be granted; negative when more is granted than there is."""
         free_bytes = self.memory_bytes - self.used_bytes - self.reserved_bytes() - self.loading_bytes()
         return min(0, free_bytes) if self.device_full else free_bytes
 
     def leaving_bytes(self) -> int:
-        """Under way to become free: evictions, and stores that an eviction waits for."""
+        """Bytes that evictions under way will free."""
         return sum(
             self.session_bytes.get(transfer.session, 0)
             for transfer in self.moving.values()
@@ -352,7 +354,7 @@ class Device:
         )
 
     def host_free_bytes(self) -> int:
-        """Room on the host that no copy under way will take."""
+        """Host bytes that no copy under way will take."""
         if self.host_full:
             return 0
         coming = sum(transfer.nbytes for transfer in self.moving.values() if transfer.kind == "store")
@@ -365,14 +367,14 @@ class Device:
         return self.disk_bytes - self.disk_used_bytes - coming
 
     def turn_of(self, session: Session, job: str) -> int:
-        """Its place in the device's line."""
+        """The job's position in the device's queue."""
         return FIRST if session.passing else self.line.get(job, LAST)
 
     def copying(self, kind: TransferKind) -> int:
-        """Transfers of a kind under way."""
+        """How many transfers of this kind are under way."""
         return sum(transfer.kind == kind for transfer in self.moving.values())
 
     def seconds_for(self, nbytes: int) -> float | None:
-        """How long copying takes at least, None while the link's rate is unknown."""
+        """Least seconds to copy so many bytes, None while the link's rate is unknown."""
         rate = self.link_bytes_per_s or self.measured_bytes_per_s
         return nbytes / rate if rate else None

@@ -1,4 +1,4 @@
-"""What workers say of their devices: memory reports, and deaths."""
+"""Applies what workers report of their devices: memory, and deaths."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from djinn_lab.memory.tables import Tables
 
 
 def take(tables: Tables, event: MemoryReported) -> list[Device]:
-    """The accounts are what the worker counts. The devices on which something may follow. Raises
-    IllegalEvent, with nothing changed."""
+    """Adopt the worker's counts, and return the devices that need a new plan. Raises IllegalEvent, with
+    nothing changed."""
     device = tables.device(event.device)
     _check(event, device)
     if event.used_bytes < device.used_bytes or event.job is not None:
@@ -30,7 +30,7 @@ def take(tables: Tables, event: MemoryReported) -> list[Device]:
         session = device.sessions.get(name)
         if session is not None:
             tables.sync(session, device)
-            arrived = moving.go_over(tables, session)
+            arrived = moving.finish_move(tables, session)
             concerned += [arrived] if arrived is not None else []
     if event.job is not None:
         _end_segment(tables, event.job, device)
@@ -44,7 +44,8 @@ def take(tables: Tables, event: MemoryReported) -> list[Device]:
 
 
 def _take_parts(event: MemoryReported, device: Device) -> set[str]:
-    """Sessions of which another number was reported than before. A partial report costs what it names."""
+    """Sessions whose reported bytes changed. The cost of a partial report is that of the sessions it
+    names."""
     changed: set[str] = set()
     for kept, reported in zip(_kept(device), _parts(event), strict=True):
         if not event.partial:
@@ -104,8 +105,8 @@ def _end_segment(tables: Tables, job: str, device: Device) -> None:
 
 
 def lose_device(tables: Tables, event: DeviceLost) -> list[Device]:
-    """Who is stored whole survives, bound to no device; the others are told what they lost. Who was on the
-    way to another device goes on there: those devices are returned."""
+    """A device died. Sessions that were stored whole survive, bound to no device; of the others the lost
+    bytes are reported. Moving sessions continue on their target devices, which are returned."""
     lost = tables.device(event.device)
     del tables.devices[event.device]
     tables.count_devices()
@@ -123,7 +124,7 @@ def lose_device(tables: Tables, event: DeviceLost) -> list[Device]:
     for name in sorted(bound):
         session = bound[name]
         _unbind(tables, session, lost, ran=name in ran)
-        device = moving.go_over(tables, session)
+        device = moving.finish_move(tables, session)
         reached += [device] if device is not None else []
     for name in sorted(lost.session_bytes):
         stray = tables.sessions.get(name)
@@ -133,7 +134,7 @@ def lose_device(tables: Tables, event: DeviceLost) -> list[Device]:
 
 
 def _end_moves_to(tables: Tables, lost: Device) -> None:
-    """Their segments will be placed again, on a device that the queue chooses."""
+    """End moves to a dead device: the queue will assign another one."""
     for session in tables.sessions.values():
         if session.target == lost.device:
             session.target = None

@@ -1,21 +1,21 @@
-"""What those who wait for room are told, and those who are refused it."""
+"""The sentences for segments that are deferred or rejected."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from djinn_lab.memory.records import Device, Segment, Session
-from djinn_lab.memory.suggestions import Hold, Refuse, Suggestion
+from djinn_lab.memory.suggestions import Defer, Reject, Suggestion
 from djinn_lab.units import counted, format_bytes
 
 
-def hold(segment: Segment, told: str, reason: str, estimate_s: float | None = None) -> Iterator[Suggestion]:
+def defer(segment: Segment, told: str, reason: str, estimate_s: float | None = None) -> Iterator[Suggestion]:
     if segment.job:
-        yield Hold(segment, told, reason, estimate_s)
+        yield Defer(segment, told, reason, estimate_s)
 
 
-def in_line(segment: Segment, device: Device) -> Hold:
-    return Hold(
+def in_line(segment: Segment, device: Device) -> Defer:
+    return Defer(
         segment, "line", f"room is kept for it when its turn on {device.device} is near", in_line=True
     )
 
@@ -39,9 +39,9 @@ def who_fills(holders: list[Session], device: Device) -> str:
     return f"{counted(len(holders), 'session')} {fill} the device and the tiers below"
 
 
-def out_of_memory(segment: Segment, device: Device, needed: int, free: int) -> Refuse:
+def out_of_memory(segment: Segment, device: Device, needed: int, free: int) -> Reject:
     holding = sum(nbytes > 0 for nbytes in device.session_bytes.values())
-    return Refuse(
+    return Reject(
         segment,
         f"out of memory: the cell needs {format_bytes(needed)} and {device.device} has"
         f" {format_bytes(max(0, free))} of {format_bytes(device.memory_bytes)} free;"
@@ -50,8 +50,8 @@ def out_of_memory(segment: Segment, device: Device, needed: int, free: int) -> R
     )
 
 
-def unrestorable(segment: Segment, session: Session) -> Refuse:
-    return Refuse(
+def unrestorable(segment: Segment, session: Session) -> Reject:
+    return Reject(
         segment,
         f"the session's {format_bytes(session.total_bytes)} could not be brought back to the device,"
         f" {session.failures} times in a row",

@@ -1,7 +1,7 @@
-"""Serving those who wait: grants, restores and evictions for the waiting segments of one device.
+"""Plans grants, restores and evictions for the waiting segments of one device.
 
-Planned anew after every event. In the order of rank and arrival each waiting segment claims its bytes; what
-one cannot have, no later one takes from it."""
+Planned anew after every event. In the order of the queue, rank and arrival each waiting segment claims
+its bytes; a later segment never takes what an earlier one lacks."""
 
 from __future__ import annotations
 
@@ -9,44 +9,51 @@ from collections.abc import Iterator
 from itertools import islice
 
 from djinn_lab.memory import admission
-from djinn_lab.memory.admission import AdmissionLore
-from djinn_lab.memory.making_room import FAILURES_MAX, Room, make_room
-from djinn_lab.memory.moving import send_over
+from djinn_lab.memory.admission import AdmissionHistory
+from djinn_lab.memory.eviction import FAILURES_MAX, Room, evict_for
+from djinn_lab.memory.moving import continue_move
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.ranking import settled
 from djinn_lab.memory.records import LAST, Device, Segment, Session
-from djinn_lab.memory.sentences import hold, in_line, out_of_memory, unrestorable
+from djinn_lab.memory.sentences import defer, in_line, out_of_memory, unrestorable
+from djinn_lab.memory.serving_order import ServingOrder, early_job, in_order, is_near_front, needed_bytes
 from djinn_lab.memory.states import Phase
-from djinn_lab.memory.suggestions import Grant, Hold, Suggestion, Transport
-from djinn_lab.memory.tier_room import hurry
-from djinn_lab.memory.turns import Turns, early_job, has_turn, in_order, needed_bytes
+from djinn_lab.memory.suggestions import Defer, Grant, StartTransfer, Suggestion
+from djinn_lab.memory.tier_capacity import expedite
 from djinn_lab.units import format_bytes
 
 LOOKED_AT = 16
 """So many waiting segments are asked whether they could use a device on which one would start early."""
 
 
-def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: float) -> Iterator[Suggestion]:
-    """For everybody who waits on the device; those who only announced COMPUTE come last."""
+def serve(
+    device: Device, policy: MemoryPolicy, history: AdmissionHistory, now_s: float
+) -> Iterator[Suggestion]:
+    """Suggestions for every segment that waits on the device; sessions that only signalled COMPUTE come
+    last."""
     free_bytes = device.free_bytes()
     room = Room(free_bytes, free_bytes + device.leaving_bytes())
-    gate = admission.Gate(device, policy, lore, now_s)
-    near, turns = 0, Turns(device, _settled_first(device, now_s))
+    gate = admission.AdmissionGate(device, policy, history, now_s)
+    near, turns = 0, ServingOrder(device, _settled_first(device, now_s))
     for segment in turns:
         session = device.sessions[segment.session]
         if segment.job not in session.segments:
             continue
         if session.target is not None:
-            yield from send_over(segment, session, device, policy, now_s)
+            yield from continue_move(segment, session, device, policy, now_s)
             if session.target is not None:
                 continue
         if admission.is_new(session):
-            hold = gate.hold(segment)
+            hold = gate.defer(segment)
             if hold is not None:
                 yield hold
                 continue
         near += 1
-        if near > policy.restore_ahead and not has_turn(segment, device, policy) and session.moving is None:
+        if (
+            near > policy.restore_ahead
+            and not is_near_front(segment, device, policy)
+            and session.moving is None
+        ):
             turns.far = True
             yield in_line(segment, device)
             continue
@@ -59,8 +66,8 @@ def serve(device: Device, policy: MemoryPolicy, lore: AdmissionLore, now_s: floa
 
 
 def _settled_first(device: Device, now_s: float) -> list[Segment]:
-    """Those whose sessions were brought back for them and that have room as it is. One that has none keeps
-    its place: who stands before it may be what fills the device."""
+    """Segments whose sessions were restored for them and that fit as it is. A segment that does not fit
+    keeps its queue position: the segments before it may be what fills the device."""
     free_bytes, first = device.free_bytes(), list[Segment]()
     for segment in in_order(
         one for named in device.index.settled.values() for one in named.segments.values()
@@ -75,7 +82,7 @@ def _settled_first(device: Device, now_s: float) -> list[Segment]:
 
 
 def wishes(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
-    """It announced that it computes, is not there, and did not cry wolf for long."""
+    """Whether the session signalled COMPUTE, is absent, and its signal is still believed."""
     return (
         session.phase is Phase.COMPUTE
         and session.away
@@ -98,7 +105,7 @@ def _serve_one(
         if segment.job:
             yield unrestorable(segment, session)
         return
-    turn = has_turn(segment, device, policy)
+    turn = is_near_front(segment, device, policy)
     needed = needed_bytes(session, segment, device) - (0 if turn else segment.peak_bytes)
     enough = needed <= room.free_bytes
     room.claim(needed)
@@ -106,9 +113,9 @@ def _serve_one(
         yield from _proceed(segment, session, device, policy, now_s, turn)
         return
     if session.moving is not None and session.moving.kind == "restore":
-        yield from hurry(session, early_job(segment, session, device, policy))
+        yield from expedite(session, early_job(segment, session, device, policy))
     if room.coming_bytes >= 0:
-        yield from hold(
+        yield from defer(
             segment,
             "leaving",
             room.short_of(device, needed, "others are being moved out"),
@@ -119,12 +126,12 @@ def _serve_one(
             yield out_of_memory(segment, device, needed, room.free_bytes + needed)
         return
     if not room.exhausted:
-        yield from make_room(segment, session, device, policy, now_s, room, needed)
+        yield from evict_for(segment, session, device, policy, now_s, room, needed)
         return
     if segment.job:
         told = "behind, full" if room.full else "behind, running" if room.running else "behind"
         reason = room.short_of(device, needed, "others wait before it")
-        yield Hold(segment, told, reason, admission=room.full, room=room.running, stuck=room.stuck)
+        yield Defer(segment, told, reason, admission=room.full, room=room.running, stuck=room.stuck)
     if room.full:
         room.claim(-needed)
 
@@ -132,7 +139,7 @@ def _serve_one(
 def _proceed(
     segment: Segment, session: Session, device: Device, policy: MemoryPolicy, now_s: float, turn: bool
 ) -> Iterator[Suggestion]:
-    """There is room: run it, or bring its session back."""
+    """Capacity is free: grant, or restore the session."""
     early = early_job(segment, session, device, policy)
     if session.open_to(segment.job) and turn and early and not _wanted_by_others(segment, device):
         yield Grant(segment)
@@ -146,19 +153,21 @@ def _proceed(
     moving = session.moving
     if moving is None and session.away:
         if session.retry_s > now_s:
-            yield from hold(segment, "retry", "bringing its state back failed; it is tried again in a moment")
+            yield from defer(
+                segment, "retry", "bringing its state back failed; it is tried again in a moment"
+            )
             return
-        yield Transport("restore", session, expedited=True, reason="its owner waits", job=early)
+        yield StartTransfer("restore", session, expedited=True, reason="its owner waits", job=early)
     elif moving is not None and moving.kind == "restore":
-        yield from hurry(session, early)
+        yield from expedite(session, early)
     size = format_bytes(session.total_bytes)
-    yield from hold(
+    yield from defer(
         segment, "restore", f"its {size} are being brought back", device.seconds_for(session.total_bytes)
     )
 
 
 def _wanted_by_others(segment: Segment, device: Device) -> bool:
-    """Could other segments compute while this one waits for the rest of its copy?"""
+    """Whether other segments could compute while this one waits for the rest of its copy."""
     if device.granted:
         return True
     near = islice(device.waiting, LOOKED_AT)

@@ -15,7 +15,7 @@ Tier = Literal["none", "device", "host", "disk"]
 class DeviceAccount(msgspec.Struct, frozen=True):
     """Bytes as the worker last reported them; ``memory_bytes`` is the enforced limit. ``busy_bytes`` +
     ``idle_bytes`` + ``loading_bytes`` + ``shared_bytes`` make up what is used: of sessions that compute or
-    wait to, of those that idle, under way to the device, and of weights in common. ``reserved_bytes``:
+    wait to, of idle sessions, under way to the device, and of weights in common. ``reserved_bytes``:
     granted to segments. ``out_bytes_per_s``, ``in_bytes_per_s``: of the last ten seconds."""
 
     device: str
@@ -67,8 +67,8 @@ class SessionAccount(msgspec.Struct, frozen=True):
 
 
 class HeldSegment(msgspec.Struct, frozen=True):
-    """A cell that waits for memory. ``since_s``: on the pool's clock. ``admission``: it waits for others to
-    leave, not for a copy."""
+    """A cell that waits for memory. ``since_s``: on the pool's clock. ``admission``: it waits for other
+    sessions to leave, not for a copy."""
 
     job: str
     session: str
@@ -122,7 +122,7 @@ class Counters(msgspec.Struct, frozen=True):
     values_lost: int = 0
 
 
-class Happening(msgspec.Struct, frozen=True):
+class MemoryChange(msgspec.Struct, frozen=True):
     """Something that session memory did. ``what``: a transfer kind, ``prefetch``, ``wake``, ``hold``,
     ``grant``, ``lost`` or ``failed``; ``reason``: why, in one sentence."""
 
@@ -144,4 +144,4 @@ class MemorySnapshot(msgspec.Struct, frozen=True):
     held: tuple[HeldSegment, ...] = ()
     wake_ups: WakeUps = WakeUps()
     counters: Counters = Counters()
-    happenings: tuple[Happening, ...] = ()
+    happenings: tuple[MemoryChange, ...] = ()

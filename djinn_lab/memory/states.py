@@ -2,37 +2,38 @@
 
 Theory of operation
 -------------------
-Workers report the live bytes of every session; those reports are
-the accounts, nothing is estimated. A session's state lies in one *place*: ``none`` (it holds nothing), on
-the ``device`` (with a valid copy of all, some or none of it on the host), on the ``host`` alone, or on the
-``disk``. Transfers move it, as commands whose results come back as events; a session has at most one under
-way. What it may do next is a row of :data:`PLACES`, what is left after its device died one of
+
+Workers report the live bytes of every session; these reports are the accounts, nothing is estimated. A
+session's state lies in one *place*. ``none``: it holds nothing. ``device``: with a valid copy of all,
+some or none of it on the host. ``host``: on the host alone. ``disk``: on the disk alone. Transfers move
+the state: commands whose results come back as events. A session has at most one transfer under way. Its
+possible transfers are rows of :data:`PLACES`; what is left after the death of its device is in
 :data:`AFTER_LOSS`.
 
-A segment runs only when its session's state is on the device and there is room for the segment's own peak;
-both are promised by a *grant*, which reserves the peak until the segment's end. Making room is *planned
-anew after every event* from what is under way: nothing is remembered between plans but the transfers
+A segment runs only when its session's state is on the device and there is capacity for the segment's own
+peak. A *grant* promises both, and reserves the peak until the segment's end. Evictions are *planned anew
+after every event* from what is under way. Nothing is remembered between plans but the transfers
 themselves, so that a late, failed or superfluous result needs no undoing.
 
-A segment may be granted while its session is still being restored, once what its first op reads is there, and
-where nothing else could use the device meanwhile. The worker answers it after the end of the restore, so that
-a state whose restore has not ended is still the one below the device; a restore that fails takes the grant
-back.
+A segment may be granted while its session is still being restored, once what its first op reads is there,
+and where no other segment could use the device meanwhile. The worker answers the segment after the end of
+the restore. So a state whose restore has not ended is still the parked one; a restore that fails revokes
+the grant.
 
-A segment that moves aside ends its grant as any other does, and is placed again; what it made is its
-session's state. A session that is bound to another device stays with its own, as *bound for* the other, until
-its state is on the host or the disk: nothing of it is granted meanwhile. Then it belongs to the other device;
-the process that parked it is its *keeper* until it is restored there. See :mod:`djinn_lab.memory.moving`.
+Preemption ends a segment's grant as any other end does. The segment is placed again, and its values
+belong to its session's state. A session that moves to another device stays with its present one until its
+state is on the host or the disk; no segment of it is granted meanwhile. Then it belongs to the other
+device. The process that parked it is its *keeper* until it is restored there. See
+:mod:`djinn_lab.memory.moving`.
 
-Those who wait are served in the order in which the queue said that they run, then by rank and arrival: so
-memory and queue never wait for each other.
+Waiting segments are served in the job queue's order, then by rank and arrival: so session memory and the
+queue never wait for each other.
 
-A session whose client vanishes is *detached*: its bytes stay. It is freed by an explicit close only. Its
-*phase* is what its user says it is doing, or what it is seen to do: a placed segment computes, after the
-end of a cell the session waits for its user or its tool. A signal is a hint that never changes a result.
+A session whose client vanishes is *detached*: its bytes stay until an explicit close. Its *phase* is what
+its client signals, or what is observed: a placed segment computes, and after the end of a cell the
+session waits for its user or a tool. A signal is a hint that never changes a result.
 
-An event that cannot happen raises :class:`IllegalEvent` and changes nothing.
-"""
+An event that cannot happen raises :class:`IllegalEvent` and changes nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class Phase(StrEnum):
     COMPUTE = "COMPUTE"
     IO_WAIT = "IO_WAIT"
     SOON = "SOON"
-    """Somebody types: it will compute in a moment."""
+    """The user types: the session will compute in a moment."""
 
 
 class Move(StrEnum):

@@ -1,4 +1,4 @@
-"""What session memory did so far: counters, wake-ups, rates, and the last happenings."""
+"""Counters, wake-ups, rates and the latest changes of session memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from djinn_lab.memory.messages import TransferKind
-from djinn_lab.memory.snapshot import Counters, Happening, WakeUps
+from djinn_lab.memory.snapshot import Counters, MemoryChange, WakeUps
 
 RECENT = 1000
 """Wake-ups that percentiles are taken over."""
@@ -20,7 +20,7 @@ RATE_S = 10.0
 
 @dataclass(slots=True)
 class Swap:
-    """An eviction whose use is not settled. ``used``: another session took the room."""
+    """An eviction that is not settled as useful or not. ``used``: another session took its capacity."""
 
     device: str
     nbytes: int
@@ -29,13 +29,13 @@ class Swap:
 
 @dataclass(slots=True)
 class Statistics:
-    """``swaps``: by session, the evictions whose owner has neither come back nor closed."""
+    """``swaps``: by session, the evictions whose session has neither returned nor closed."""
 
     counted: Counters = field(default_factory=Counters)
     wake_count: int = 0
     wake_hits: int = 0
     recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
-    happenings: deque[Happening] = field(default_factory=lambda: deque(maxlen=HAPPENINGS))
+    happenings: deque[MemoryChange] = field(default_factory=lambda: deque(maxlen=HAPPENINGS))
     swaps: dict[str, Swap] = field(default_factory=dict)
     copies: deque[tuple[float, str, bool, int]] = field(default_factory=lambda: deque(maxlen=4096))
 
@@ -49,16 +49,16 @@ class Statistics:
         seconds: float | None = None,
         reason: str = "",
     ) -> None:
-        self.happenings.append(Happening(at_s, what, session, device, nbytes, seconds, reason))
+        self.happenings.append(MemoryChange(at_s, what, session, device, nbytes, seconds, reason))
 
     def count(self, **more: int) -> None:
-        """So many more, by the names of :class:`~djinn_lab.memory.snapshot.Counters`."""
+        """Add to counters, by the names of :class:`~djinn_lab.memory.snapshot.Counters`."""
         self.counted = replace(
             self.counted, **{name: getattr(self.counted, name) + by for name, by in more.items()}
         )
 
     def copied(self, at_s: float, device: str, kind: TransferKind, nbytes: int) -> None:
-        """Over the link: stores go out, restores come in."""
+        """Count bytes over the link: stores go out, restores come in."""
         if kind == "store":
             self.count(bytes_out=nbytes)
         elif kind == "restore":
@@ -68,7 +68,7 @@ class Statistics:
         self.copies.append((at_s, device, kind == "store", nbytes))
 
     def leaves(self, session: str, device: str, nbytes: int) -> None:
-        """An eviction began; others may take its room before its end is heard of."""
+        """An eviction began; other sessions may take its capacity before its end is reported."""
         self.swaps[session] = Swap(device, nbytes)
 
     def stays(self, session: str) -> None:
@@ -76,7 +76,8 @@ class Statistics:
         self.swaps.pop(session, None)
 
     def took(self, session: str, device: str, nbytes: int, free_bytes: int) -> None:
-        """A restore or a grant takes ``nbytes`` of ``free_bytes``: which evictions made that possible?"""
+        """A restore or grant takes ``nbytes`` of ``free_bytes``: mark the evictions that made it
+        possible."""
         idle = [
             (name, swap)
             for name, swap in self.swaps.items()
@@ -95,7 +96,7 @@ class Statistics:
             self.count(useful_swaps=1)
 
     def woke(self, seconds: float, floor_s: float | None, hit: bool) -> None:
-        """``floor_s``: how long the copy takes at least; None when unknown."""
+        """Record a wake-up. ``floor_s``: how long the copy takes at least; None when unknown."""
         self.wake_count += 1
         self.wake_hits += hit
         self.recent.append((seconds, seconds / floor_s if floor_s and not hit else 0.0))
@@ -111,7 +112,7 @@ class Statistics:
         return sums[0] / RATE_S, sums[1] / RATE_S
 
     def counters(self) -> Counters:
-        """A swap that was used and whose owner is still expected counts as useful, until it closes."""
+        """The counters. A used swap whose session is still expected counts as useful, until it closes."""
         expected = sum(swap.used for swap in self.swaps.values())
         return replace(self.counted, useful_swaps=self.counted.useful_swaps + expected)
 
@@ -130,7 +131,7 @@ class Statistics:
             recent_ratios=tuple(ratio for _, ratio in self.recent),
         )
 
-    def last_happenings(self) -> tuple[Happening, ...]:
+    def last_happenings(self) -> tuple[MemoryChange, ...]:
         return tuple(islice(self.happenings, HAPPENINGS))
 
 

@@ -1,5 +1,5 @@
-"""What a plan asks for. A plan yields these one at a time; each is carried out before the plan goes on, so
-that it sees what has changed."""
+"""The suggestions of a plan. A plan yields them one at a time; each is enacted before the plan continues,
+so that the plan sees what has changed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from djinn_lab.memory.messages import TransferKind
 from djinn_lab.memory.records import Segment, Session
 
 
-class Transport(NamedTuple):
-    """Begin a transfer of a session that has none under way. ``job``: may start before the end of it."""
+class StartTransfer(NamedTuple):
+    """Begin a transfer of a session that has none under way. ``job``: may start before its end."""
 
     kind: TransferKind
     session: Session
@@ -21,8 +21,8 @@ class Transport(NamedTuple):
     job: str = ""
 
 
-class Hurry(NamedTuple):
-    """A segment waits for the transfer that the session has under way. ``job``: may start before its end."""
+class Expedite(NamedTuple):
+    """A segment waits for the session's transfer under way. ``job``: may start before its end."""
 
     session: Session
     job: str = ""
@@ -32,9 +32,10 @@ class Grant(NamedTuple):
     segment: Segment
 
 
-class Hold(NamedTuple):
-    """``told``: the kind of reason, so that the owner hears only of changes. ``in_line``: only its turn is
-    missing. ``room``: running cells have it, and would leave enough of it. ``stuck``: it is not coming."""
+class Defer(NamedTuple):
+    """``told``: the kind of reason, so that the user hears only of changes. ``in_line``: only the queue
+    position is missing. ``room``: preemption of running cells would free enough. ``stuck``: no capacity
+    is coming."""
 
     segment: Segment
     told: str
@@ -46,17 +47,17 @@ class Hold(NamedTuple):
     stuck: bool = False
 
 
-class Refuse(NamedTuple):
+class Reject(NamedTuple):
     segment: Segment
     message: str
     advice: str
 
 
-class Stay(NamedTuple):
-    """It cannot go to the device that it is bound for."""
+class RefuseMove(NamedTuple):
+    """The session cannot go to its target device."""
 
     session: Session
     reason: str
 
 
-Suggestion = Transport | Hurry | Grant | Hold | Refuse | Stay
+Suggestion = StartTransfer | Expedite | Grant | Defer | Reject | RefuseMove

@@ -1,18 +1,18 @@
-"""Everything the machine knows, with look-ups that refuse what cannot happen."""
+"""The state of session memory, with look-ups that refuse what cannot happen."""
 
 from __future__ import annotations
 
-from djinn_lab.memory.admission import AdmissionLore
-from djinn_lab.memory.expected_wake import WakeLore
+from djinn_lab.memory.admission import AdmissionHistory
 from djinn_lab.memory.messages import Command, TransferKind
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.records import Device, Index, Segment, Session, Transfer
 from djinn_lab.memory.states import PLACES, TRANSITIONS, Connection, IllegalEvent, Move, Phase
 from djinn_lab.memory.statistics import Statistics
+from djinn_lab.memory.wake_prediction import WakePredictor
 
 
 class Tables:
-    """``out``: the commands of the event at hand."""
+    """``out``: the commands of the present event."""
 
     def __init__(self, policy: MemoryPolicy) -> None:
         self.policy = policy
@@ -21,8 +21,8 @@ class Tables:
         self.sessions: dict[str, Session] = {}
         self.segments: dict[str, Segment] = {}
         self.transfers: dict[int, Transfer] = {}
-        self.wake_lore = WakeLore()
-        self.admission_lore = AdmissionLore()
+        self.wake_predictor = WakePredictor()
+        self.admission_history = AdmissionHistory()
         self.statistics = Statistics()
         self.out: list[Command] = []
         self.transfers_begun = 0
@@ -50,12 +50,12 @@ class Tables:
         return self.devices[session.device] if session.device is not None else None
 
     def changed(self, session: Session) -> None:
-        """The device of the session is to look at it again."""
+        """Index the session of a device anew."""
         if session.device in self.devices:
             self.devices[session.device].index.put(session)
 
     def count_devices(self) -> None:
-        """One came or went."""
+        """A device was added or lost."""
         for device in self.devices.values():
             device.alone = len(self.devices) == 1
 
@@ -98,7 +98,7 @@ class Tables:
         return transfer
 
     def end(self, transfer: Transfer) -> None:
-        """However it ended; its result, should it come, means nothing from here."""
+        """Forget a transfer, however it ended; a later result is ignored."""
         del self.transfers[transfer.number]
         if transfer.device in self.devices:
             self.devices[transfer.device].moving.pop(transfer.number, None)
@@ -107,7 +107,7 @@ class Tables:
             session.moving = None
 
     def drop(self, segment: Segment) -> None:
-        """It waits no more, and what it was promised is free."""
+        """Remove a segment, and free its reserved bytes."""
         del self.segments[segment.job]
         session = self.sessions.get(segment.session)
         if session is not None:
@@ -116,12 +116,12 @@ class Tables:
         device = self.devices.get(segment.device)
         if device is not None:
             device.granted.pop(segment.job, None)
-            device.index.unlined.pop(segment.job, None)
+            device.index.unpositioned.pop(segment.job, None)
             if segment in device.waiting:
                 device.waiting.remove(segment)
 
     def sync(self, session: Session, device: Device) -> None:
-        """Take over what the device last reported of a session that is, or may be, on it."""
+        """Adopt what the device last reported of a session that is, or may be, on it."""
         moving = session.moving.kind if session.moving else None
         if session.away or moving in ("evict", "restore", "demote"):
             return
@@ -139,7 +139,7 @@ class Tables:
         self.changed(session)
 
     def next_timeout_s(self) -> float | None:
-        """The end of the first lease or pause that somebody waits for, after now."""
+        """The next end of a lease or pause for which a segment waits."""
         due: list[float] = []
         for device in self.devices.values():
             if not device.contended:

@@ -1,4 +1,4 @@
-"""The machine's tables as frozen accounts, for people."""
+"""Renders the state of session memory as frozen structures for API, pages and reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def snapshot(tables: Tables) -> MemorySnapshot:
 
 
 def device_account(tables: Tables, device: Device) -> DeviceAccount:
-    """What no session of the pool holds counts as shared only where the worker says so."""
+    """The device's account. Bytes of no session count as shared only where the worker says so."""
     busy = idle = loading = 0
     for name, nbytes in device.session_bytes.items():
         session = tables.sessions.get(name)
@@ -102,5 +102,5 @@ def held_segments(tables: Tables) -> tuple[HeldSegment, ...]:
         )
         for _, device in sorted(tables.devices.items())
         for segment in device.waiting
-        if segment.line_since_s is None
+        if segment.queued_since_s is None
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from djinn_lab.engine import WorkLost
 from djinn_lab.errors import DjinnError
 from djinn_lab.jobs import EndSegment, Job, JobState
-from djinn_lab.memory import RefuseSegment
+from djinn_lab.memory import RejectSegment
 from djinn_lab.pool.blobs import BlobStore
 from djinn_lab.pool.records import RunningSegment
 from djinn_lab.protocol.messages import ErrorInfo, Fetched, SegmentResult, SubmitSegment
@@ -23,7 +23,7 @@ def refused(error: DjinnError) -> ErrorInfo:
     return ErrorInfo("refused", "Refused", error.message, error.advice)
 
 
-def never_fits(verdict: RefuseSegment) -> ErrorInfo:
+def never_fits(verdict: RejectSegment) -> ErrorInfo:
     return ErrorInfo(
         "memory", "DeviceMemoryError", verdict.sentence, verdict.advice, verdict.node, verdict.op
     )

@@ -90,7 +90,7 @@ class Driver:
         )
         self.intake = Intake(ledger, blobs, books, fleet, self._perform)
         self.signals = Signals(ledger.clock.now_s, self._signal)
-        self._commands: engine.InTurn[engine.Command] = engine.InTurn(self._perform_one)
+        self._commands: engine.CommandQueue[engine.Command] = engine.CommandQueue(self._perform_one)
         self._alarm = Alarm(self.ledger.clock.now_s, self.tick)
 
     # -- from sessions -------------------------------------------------------------------------------------
@@ -235,9 +235,9 @@ class Driver:
         """Feed the engine and do what it says. Raises the IllegalEvent of :mod:`djinn_lab.jobs` or
         :mod:`djinn_lab.memory`, with nothing changed."""
         commands = self.ledger.handle(event)
-        if isinstance(event, engine.RoomWithdrawn | engine.RoomClosed):
+        if isinstance(event, engine.PartMemoryWithdrawn | engine.PartMemoryReleased):
             room = event.room
-            self._commands.drop(lambda one: isinstance(one, engine.RoomAnswer) and one.room == room)
+            self._commands.drop(lambda one: isinstance(one, engine.PartMemoryAnswer) and one.room == room)
         self._perform(commands)
 
     def _perform(self, commands: Sequence[engine.Command]) -> None:
@@ -265,14 +265,14 @@ class Driver:
                 self.launcher.preempt(command.device, command.job, command.segment)
             case memory.GrantSegment():
                 self._granted(command)
-            case engine.RoomGranted() | engine.RoomHeld() | engine.RoomRefused():
+            case engine.PartMemoryGranted() | engine.PartMemoryDeferred() | engine.PartMemoryRejected():
                 self.gangs.rooms.heard(command)
             case _:
                 self._perform_rare(command)
 
     def _perform_rare(self, command: engine.Command) -> None:
         match command:
-            case memory.RefuseSegment():
+            case memory.RejectSegment():
                 self.books.records[command.job].error = answers.never_fits(command)
             case engine.WorkLost():
                 self.books.records[command.job].error = answers.lost_aside(command)

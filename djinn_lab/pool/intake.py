@@ -260,9 +260,9 @@ class Intake:
         session.pins.clear()
 
 
-def _turned_away(commands: Sequence[engine.Command], job: str) -> memory.RefuseSegment | None:
+def _turned_away(commands: Sequence[engine.Command], job: str) -> memory.RejectSegment | None:
     """Why the segment was not let in. One that was, and is refused on the device that it was bound to, is
     answered by its EndSegment."""
     if any(isinstance(one, jobs.EndSegment) and one.job == job for one in commands):
         return None
-    return next((one for one in commands if isinstance(one, memory.RefuseSegment) and one.job == job), None)
+    return next((one for one in commands if isinstance(one, memory.RejectSegment) and one.job == job), None)

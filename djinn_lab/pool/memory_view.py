@@ -7,8 +7,8 @@ import msgspec
 from djinn_lab.memory.snapshot import (
     Counters,
     DeviceAccount,
-    Happening,
     HeldSegment,
+    MemoryChange,
     MemorySnapshot,
     SessionAccount,
     WakeUps,
@@ -33,7 +33,7 @@ class MemoryReport(msgspec.Struct, frozen=True):
     held: tuple[HeldSegment, ...]
     wake_ups: WakeUps
     counters: Counters
-    happenings: tuple[Happening, ...]
+    happenings: tuple[MemoryChange, ...]
 
 
 def memory_report(driver: Driver) -> MemoryReport:

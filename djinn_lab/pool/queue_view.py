@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from djinn_lab.engine.watch import Stall
+from djinn_lab.engine.stall import Stall
 from djinn_lab.jobs import IN_LINE, Job, JobState
 from djinn_lab.jobs.decision import (
     Calendar,

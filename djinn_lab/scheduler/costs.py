@@ -1,6 +1,6 @@
 """How long a node takes: the roofline model.
 
-A node is limited either by arithmetic or by moving its bytes, whichever is slower, plus the fixed cost of
+A node is limited either by arithmetic or by moving its bytes, by the slower of both, plus the fixed cost of
 starting an op (Williams, Waterman, Patterson, "Roofline", CACM 2009).
 """
 

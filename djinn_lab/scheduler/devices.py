@@ -35,7 +35,7 @@ class DeviceProfile(msgspec.Struct, frozen=True):
     def default(
         cls, kind: str = "cpu", device: str | None = None, memory_bytes: int | None = None
     ) -> DeviceProfile:
-        """Cautious figures for a device that nobody has measured yet; ``measured`` is False. ``kind``:
+        """Cautious figures for a device that is not measured yet; ``measured`` is False. ``kind``:
         ``cpu`` or ``cuda``, else ValueError."""
         if kind not in _DEFAULT_RATES:
             raise ValueError(f"no default rates for a device of kind {kind!r}; known: cpu, cuda")

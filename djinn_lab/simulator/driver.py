@@ -38,7 +38,7 @@ class SimulatedDriver(ABC):
             self.devices[name] = SimulatedDevice(name, hardware, self.clock, self.tell, self.devices)
         self.runs: dict[str, Running] = {}
         self._dead: set[str] = set()
-        self._commands: engine.InTurn[engine.Command] = engine.InTurn(self.perform)
+        self._commands: engine.CommandQueue[engine.Command] = engine.CommandQueue(self.perform)
 
     def start(self) -> None:
         """The devices come up."""

@@ -1,4 +1,4 @@
-"""Links between memories: one lane a direction, where what somebody waits for passes the rest."""
+"""Links between memories: one lane a direction; transfers for which a segment waits overtake the others."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ last; what turns out to belong to one branch alone goes back to it; and the chea
 being seconds of run time and the branches laid over the devices longest first (Graham, SIAM J. Appl. Math.
 17, 1969).
 
-Views of what was sent along and that nobody writes cost nothing and are *copied*: every part makes its own.
+Views of sent values that no node writes cost nothing and are *copied*: every part makes its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The semantically rich graph (SRG): a program's nodes with what each does, for whom, and what it costs.
+"""The semantically rich graph (SRG): each node of a program with its module, phase and cost.
 
 Built in one linear pass from a validated :class:`~djinn_lab.srg.program.Program` and never changed. Node
 ids are positions in program order; value ids are the session's. ``docs/srg.md`` says where each field comes

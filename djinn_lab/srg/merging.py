@@ -9,7 +9,7 @@ import msgspec
 from djinn_lab.srg.program import NodeRecord, NumericSettings, Program, Scope, Source, Template, TensorMeta
 
 STREAMED = "streamed"
-"""The cause of a part that was sent ahead: no cut, nobody waited for it."""
+"""The cause of a part that was sent ahead: no cut, no fetch waited for it."""
 
 
 def merge_programs(programs: Sequence[Program]) -> Program:

@@ -34,7 +34,7 @@ class Part(msgspec.Struct, frozen=True):
 class Parts(msgspec.Struct, frozen=True):
     """``prelude`` None: there is nothing to do before the groups. ``home``: values that the session holds
     when the groups are done, into whose memory it is that others of their storage are written back.
-    ``release``: values that nobody holds when all is done. ``undo``: exports of the prelude that put back
+    ``release``: values that are held no more when all is done. ``undo``: exports of the prelude that put back
     what was written, and ``made``: values to drop then."""
 
     prelude: Part | None

@@ -11,7 +11,7 @@ Values and storages
     order, so torch's own aliasing semantics hold.
 
 Nothing here is code: an op is a name, an argument is a literal or a hole, and everything is checked by
-:func:`djinn_lab.srg.validation.validate_program` before anybody trusts it.
+:func:`djinn_lab.srg.validation.validate_program` before it is trusted.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Program(msgspec.Struct, frozen=True):
 
     ``keep``: produced values that the client still holds (everything else may be freed at its last
     use). ``fetch``: values whose bytes the client wants back. ``release``: values, from any earlier
-    program, that nobody holds any more. ``rng_state``: the CPU generator state to start from, when the
+    program, that are held no more. ``rng_state``: the CPU generator state to start from, when the
     program draws random numbers; the final state is returned. ``settings``: what the ops run under; None for
     torch's defaults.
     """

@@ -1,4 +1,4 @@
-"""Checks a program that came from outside before anybody trusts it.
+"""Checks a program that came from outside before it is trusted.
 
 The decoder has already checked types; this checks meaning: every index points somewhere, every value exists
 before it is read (which also rules out cycles), every op is on the allow-list, and every size is sane.

@@ -18,7 +18,7 @@ class Work(msgspec.Struct, frozen=True):
 
     def seconds(self, flops_per_s: float, memory_bytes_per_s: float, op_overhead_s: float) -> float:
         """The roofline of the whole (Williams, Waterman, Patterson, CACM 2009): bound by arithmetic or by
-        memory, whichever takes longer, plus the fixed cost of every op."""
+        memory, the longer of both, plus the fixed cost of every op."""
         busy_s = max(self.flops / flops_per_s, self.moved_bytes / memory_bytes_per_s)
         return busy_s + self.ops * op_overhead_s
 

@@ -19,7 +19,7 @@ PROBE_BYTES = 256 * 2**20
 class CudaLink:
     """Before a copy out its stream waits for all that was launched on the device's default stream, so for
     the last op that wrote what it reads; before a copy in likewise, for the last reader of memory that the
-    allocator gives out again. Every call returns when the device is done with it, so that nobody writes,
+    allocator gives out again. Every call returns when the device is done with it, so that no op writes,
     frees or uses what is still being copied."""
 
     fingerprints = "sums"

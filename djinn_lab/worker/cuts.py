@@ -1,6 +1,6 @@
 """How a storage is cut into the pieces that are copied, compared and shared.
 
-A piece is what a copy moves between two moments at which somebody more urgent may pass, and the unit of
+A piece is what a copy moves between two moments at which a more urgent copy may overtake, and the unit of
 sharing between sessions: equal pieces are stored once.
 """
 

@@ -1,7 +1,7 @@
 """Who may touch a storage's bytes: ops and copies never at once.
 
 Read after write: a copy begins to read no storage that an op is writing. Write after read: an op that
-writes a storage, and whoever frees it, waits until the copy has done with the piece it is reading. Both
+writes a storage, and an op that frees it, waits until the copy has done with the piece it is reading. Both
 sides announce themselves before they look, so an op on a storage that no copy has ever seen takes no lock.
 """
 
@@ -45,7 +45,7 @@ class Fences:
             self.changed.notify_all()
 
     def wait_for_writer(self, storage: Storage) -> None:
-        """Until no op writes it, or a moment has passed: whoever waits looks again at what it copies."""
+        """Until no op writes it, or a moment has passed: the waiting copy looks again at what it copies."""
         with self.lock:
             if storage.writing:
                 self.changed.wait(0.05)

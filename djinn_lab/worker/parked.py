@@ -68,7 +68,7 @@ class ParkedStorage:
 
 class Parked:
     """All methods are called with the fences' lock held. While a restore reads the pieces
-    (``loading``) they stay, also those that nobody needs any more."""
+    (``loading``) they stay, also values that are needed no more."""
 
     def __init__(self, store: PieceStore) -> None:
         self.values: dict[int, tuple[Layout, ParkedStorage | None]] = {}

@@ -38,7 +38,7 @@ def park(values: SessionValues) -> None:
 
 
 def _take_pieces(storage: Storage, store: PieceStore) -> list[Piece]:
-    """Held for the caller; taken over from the storage where nobody else has them, which is quick."""
+    """Held for the caller; taken over from the storage where no other session has them, which is quick."""
     chain, cut = storage.chain, storage.pieces()
     if chain is not None and storage.shared is None and len(chain.storages) == 1:
         own = chain.pieces if storage.tail is None else [*chain.pieces, storage.tail]
@@ -100,7 +100,7 @@ def forget_stored(values: SessionValues) -> None:
 
 
 def distrust(values: SessionValues, piece: Piece) -> None:
-    """This copy is not what was stored: whoever is on the device stores again."""
+    """This copy is not what was stored: sessions on the device store again."""
     for storage in list(values.storages.values()):
         if storage.tail is piece or (storage.chain is not None and piece in storage.chain.pieces):
             values.leave_chain(storage)

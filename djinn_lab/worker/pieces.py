@@ -1,6 +1,6 @@
 """The pieces of parked state on the host and the disk, counted, and found by content.
 
-Equal bytes of several sessions, weights or the KV of an equal prompt, are one piece. A piece that nobody
+Equal bytes of several sessions, weights or the KV of an equal prompt, are one piece. A piece that no session
 holds any more stays until its room is needed: most often the next state of the same tensor has most of its
 pieces. All methods but :meth:`PieceStore.read` are called with the fences' lock held.
 """
@@ -57,7 +57,7 @@ class PieceStore:
 
     @property
     def host_used_bytes(self) -> int:
-        """Of pieces that somebody holds."""
+        """Bytes of pieces that are held."""
         return self.arena.used_bytes - self._idle_bytes
 
     def find(self, digest: bytes) -> Piece | None:
@@ -84,7 +84,7 @@ class PieceStore:
         return offset
 
     def condemn(self, piece: Piece) -> None:
-        """Its bytes are not what they were: nobody else is to find it."""
+        """Its bytes are not what they were: no other session may find it."""
         if self._by_digest.get(piece.digest) is piece:
             del self._by_digest[piece.digest]
 

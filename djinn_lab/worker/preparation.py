@@ -57,7 +57,7 @@ class Products(NamedTuple):
 @dataclass(frozen=True)
 class Preparation:
     """``products``, ``frees``: per node, what it makes, and the places among its inputs and outputs of values
-    that nobody needs after it. With a ``plan``, for the extension, it knows these and they are empty."""
+    that no later node needs. With a ``plan``, for the extension, it knows these and they are empty."""
 
     calls: Sequence[Call]
     expected: Sequence[Expected]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class SharedWeight:
-    """Memory that nobody writes: an op that would gets its session a copy first. Every session looks at it
+    """Memory that no op writes: an op that would gets its session a copy first. Every session looks at it
     through a torch storage of its own. ``holders``: with the storages through which they do. ``taken``: the
     last of them has the memory for itself now. ``hidden``: it is still being copied, and no other session
     finds it."""
@@ -69,7 +69,7 @@ class SharedWeights:
         self._count(weight, 1)
 
     def leave(self, weight: SharedWeight, session: SessionValues, storage: Storage) -> bool:
-        """True when nobody holds it any more, so its memory is free."""
+        """True when no session holds it any more, so its memory is free."""
         self._count(weight, -1)
         weight.holders.remove((session, storage))
         self._count(weight, 1)
@@ -89,7 +89,7 @@ class SharedWeights:
         return True
 
     def _count(self, weight: SharedWeight, sign: int) -> None:
-        """Bytes with one holder are its own; with more they are nobody's."""
+        """Bytes with one holder are its own; with more holders they are shared."""
         sessions = weight.holding_sessions()
         if len(sessions) == 1:
             sessions[0].sole_bytes += sign * weight.nbytes

@@ -19,7 +19,7 @@ def load_source(
     source: Source, meta: TensorMeta, blobs: Mapping[str, str], device: torch.device
 ) -> torch.Tensor:
     """The tensor that a source's bytes describe, with exactly the stride of ``meta``. A blob is mapped
-    copy-on-write, so equal weights of several sessions share pages until somebody writes."""
+    copy-on-write, so equal weights of several sessions share pages until one of them writes."""
     dtype: torch.dtype = getattr(torch, meta.dtype)
     if meta.numel == 0:
         return torch.empty_strided(meta.shape, meta.stride, dtype=dtype, device=device)

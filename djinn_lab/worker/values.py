@@ -76,7 +76,7 @@ class SessionValues:
 
     @property
     def nbytes(self) -> int:
-        """On the device, and nobody else's."""
+        """On the device, and of this session alone."""
         return self.own_bytes + self.sole_bytes + self._transient_bytes
 
     @property

@@ -10,8 +10,8 @@ from djinn_lab.client.session_memory import Memory, read_memory
 from djinn_lab.memory.snapshot import (
     Counters,
     DeviceAccount,
-    Happening,
     HeldSegment,
+    MemoryChange,
     MemorySnapshot,
     SessionAccount,
     WakeUps,
@@ -71,10 +71,10 @@ def four_sessions() -> tuple[SessionAccount, ...]:
 
 
 HAPPENINGS = (
-    Happening(NOW_S - 100, "evict", CY, "cuda:0", 500 * MIB, 0.001, "room for ada"),
-    Happening(NOW_S - 50, "restore", CY, "cuda:0", 500 * MIB, 2.0, "its owner is back"),
-    Happening(NOW_S - 50, "wake", CY, "cuda:0", 500 * MIB, 2.1, ""),
-    Happening(NOW_S - 10, "store", BO, "cuda:0", 20 * MIB, 0.01, "idle"),
+    MemoryChange(NOW_S - 100, "evict", CY, "cuda:0", 500 * MIB, 0.001, "room for ada"),
+    MemoryChange(NOW_S - 50, "restore", CY, "cuda:0", 500 * MIB, 2.0, "its owner is back"),
+    MemoryChange(NOW_S - 50, "wake", CY, "cuda:0", 500 * MIB, 2.1, ""),
+    MemoryChange(NOW_S - 10, "store", BO, "cuda:0", 20 * MIB, 0.01, "idle"),
 )
 
 

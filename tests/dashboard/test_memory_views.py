@@ -36,7 +36,7 @@ from djinn_lab.dashboard.memory_tables import (
 )
 from djinn_lab.dashboard.theme import DARK, LIGHT, MEMORY_COLOURS
 from djinn_lab.dashboard.wake_chart import LABELS, WakeChart, ratio_counts, wake_sentence
-from djinn_lab.memory.snapshot import Happening, WakeUps
+from djinn_lab.memory.snapshot import MemoryChange, WakeUps
 
 
 def widths(html: str) -> list[float]:
@@ -148,13 +148,13 @@ def test_before_anything_happened_the_figures_say_so() -> None:
 
     html = figures(memory(wake_ups=WakeUps(), counters=Counters(), held=()))
     for words in (
-        "nobody has woken up yet",
+        "no session has woken up yet",
         "no wake-up needed a copy yet",
         "none was needed yet",
         "nothing was",
     ):
         assert words in html
-    assert "Nobody has woken up yet" in wake_sentence(WakeUps())
+    assert "No session has woken up yet" in wake_sentence(WakeUps())
 
 
 def test_the_sentence_adds_it_all_up() -> None:
@@ -254,7 +254,7 @@ def test_history_keeps_states_and_takes_each_happening_once() -> None:
     later = msgspec.structs.replace(
         memory(NOW_S + 2),
         sessions=moved,
-        happenings=(*HAPPENINGS, Happening(NOW_S - 10, "evict", BO, "cuda:0", 9, 0.001)),
+        happenings=(*HAPPENINGS, MemoryChange(NOW_S - 10, "evict", BO, "cuda:0", 9, 0.001)),
     )
     history.note("pool", later)
     assert history.version > before
@@ -316,7 +316,7 @@ def test_what_is_drawn_is_bounded() -> None:
     spans = {f"{one:032x}": history.spans(f"{one:032x}", NOW_S) for one in range(40)}
     columns = span_columns(spans, NOW_S, end_s)
     assert 40 <= len(columns["lane"]) <= 1.5 * SPANS_DRAWN_MAX
-    copies, marks = event_columns([Happening(NOW_S, "wake", CY, "cuda:0")] * 5000, {CY: "cy"})
+    copies, marks = event_columns([MemoryChange(NOW_S, "wake", CY, "cuda:0")] * 5000, {CY: "cy"})
     assert len(marks["lane"]) == 1200
     assert copies["lane"] == []
 
@@ -351,14 +351,14 @@ def test_every_state_has_words_and_a_colour() -> None:
 
 def test_a_copy_has_the_reason_that_it_began_with() -> None:
     history = MemoryHistory()
-    began = Happening(NOW_S - 3, "restore", CY, "cuda:0", 500, None, "it runs a cell")
-    ahead = Happening(NOW_S - 3, "prefetch", BO, "cuda:0", 200, None, "expected back in 2 s")
+    began = MemoryChange(NOW_S - 3, "restore", CY, "cuda:0", 500, None, "it runs a cell")
+    ahead = MemoryChange(NOW_S - 3, "prefetch", BO, "cuda:0", 200, None, "expected back in 2 s")
     history.note("pool", memory(happenings=(began, ahead)))
     assert [one.what for one in history.happenings(0)] == ["prefetch"]
     assert history.reason(CY) == "it runs a cell"
     ended = (
-        Happening(NOW_S - 1, "restore", CY, "cuda:0", 480, 2.0, "done"),
-        Happening(NOW_S - 1, "restore", BO, "cuda:0", 200, 2.0, "done"),
+        MemoryChange(NOW_S - 1, "restore", CY, "cuda:0", 480, 2.0, "done"),
+        MemoryChange(NOW_S - 1, "restore", BO, "cuda:0", 200, 2.0, "done"),
     )
     history.note("pool", memory(NOW_S + 1, happenings=(began, ahead, *ended)))
     history.note("pool", memory(NOW_S + 2, happenings=(began, ahead, *ended)))

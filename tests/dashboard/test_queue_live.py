@@ -107,7 +107,7 @@ def test_the_page_says_who_waits_why_and_what_would_help(
 
 def test_an_idle_pool_has_an_empty_queue_and_says_so(dashboard_url: str, visitor: Any) -> None:
     page = visitor.open(f"{dashboard_url}?page=queue")
-    page.get_by_text("No cell waits: whoever runs one now starts at once").wait_for()
+    page.get_by_text("No cell is pending: the next one starts at once").wait_for()
     page.get_by_role("heading", name="Fairness").wait_for()
 
 

@@ -18,7 +18,7 @@ def test_a_cell_that_never_fits_is_refused_with_numbers_and_the_queue_knows() ->
     pool.open("ann")
     segment = jobs.SegmentSubmitted(0.0, "big", 0, "ann", "ann", "NORMAL", 1, True)
     refusal, *others = pool.engine.handle(engine.SegmentArrived(0.0, segment, 11 * MIB, op="mm"))
-    assert isinstance(refusal, memory.RefuseSegment)
+    assert isinstance(refusal, memory.RejectSegment)
     assert (
         refusal.sentence
         == "The cell needs 11.0 MiB at once at mm, and the largest device, cpu:0, has 10.0 MiB."
@@ -67,31 +67,31 @@ def test_work_that_is_lost_while_its_cell_is_set_aside_ends_the_cell() -> None:
     known = pool.queue.job("long")
     assert known is not None
     assert (
-        "while this cell was set aside, and the values that this session had there are lost" in known.message
+        "while this cell was preempted, and the values that this session had there are lost" in known.message
     )
     pool.engine.validate()
 
 
 def test_a_room_is_kept_while_its_part_is_away_and_freed_when_it_is_closed() -> None:
     pool = SimulatedPool(2, 100)
-    asked = engine.RoomAsked(0.0, "job/0", "ann", "cpu:0", 0, 30 * MIB, 2)
-    assert commands_of(pool, asked) == ["RoomGranted"]
+    asked = engine.PartMemoryRequested(0.0, "job/0", "ann", "cpu:0", 0, 30 * MIB, 2)
+    assert commands_of(pool, asked) == ["PartMemoryGranted"]
     held = {"job/0": 30 * MIB}
     report = memory.MemoryReported(0.0, "cpu:0", 30 * MIB, 30 * MIB, held, unstored_bytes=held, job="job/0")
     assert commands_of(pool, report) == []
     elsewhere = replace(asked, device="cpu:1", peak_bytes=MIB)
-    assert commands_of(pool, elsewhere) == ["StoreSession", "RoomHeld"]
-    assert commands_of(pool, engine.RoomWithdrawn(0.0, "job/0")) == []
+    assert commands_of(pool, elsewhere) == ["StoreSession", "PartMemoryDeferred"]
+    assert commands_of(pool, engine.PartMemoryWithdrawn(0.0, "job/0")) == []
     assert pool.engine.accounts.session_bytes("job/0") == 30 * MIB
-    assert "FreeSession" in commands_of(pool, engine.RoomClosed(0.0, "job/0"))
+    assert "FreeSession" in commands_of(pool, engine.PartMemoryReleased(0.0, "job/0"))
     assert not pool.engine.accounts.knows("job/0")
-    assert commands_of(pool, engine.RoomClosed(0.0, "job/0")) == []
+    assert commands_of(pool, engine.PartMemoryReleased(0.0, "job/0")) == []
 
 
 def test_a_room_that_no_device_has_is_refused() -> None:
     pool = SimulatedPool(1, 100)
-    answers = pool.engine.handle(engine.RoomAsked(0.0, "job/0", "ann", "cpu:0", 0, 101 * MIB, 2))
-    assert [type(answer) for answer in answers] == [engine.RoomRefused]
+    answers = pool.engine.handle(engine.PartMemoryRequested(0.0, "job/0", "ann", "cpu:0", 0, 101 * MIB, 2))
+    assert [type(answer) for answer in answers] == [engine.PartMemoryRejected]
     assert "100.0 MiB" in answers[0].message  # type: ignore[union-attr]
 
 
@@ -169,6 +169,6 @@ def test_a_cell_that_was_let_in_and_does_not_fit_its_device_is_answered_by_its_e
     segment = jobs.SegmentSubmitted(0.0, "big", 0, "ann", "ann", "NORMAL", 1, True, wish="cpu:0")
     commands = core.handle(engine.SegmentArrived(0.0, segment, 50 * MIB))
     kinds = [type(command) for command in commands]
-    assert memory.RefuseSegment in kinds
+    assert memory.RejectSegment in kinds
     assert jobs.EndSegment in kinds
     core.validate()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from djinn_lab.memory import (
     Command,
+    DeferSegment,
     DemoteSession,
     DropParked,
     EvictSession,
@@ -15,9 +16,8 @@ from djinn_lab.memory import (
     ForgetStored,
     FreeSession,
     GrantSegment,
-    HoldSegment,
     MemoryReported,
-    RefuseSegment,
+    RejectSegment,
     RestoreSession,
     StoreSession,
     TransferDone,
@@ -58,8 +58,8 @@ class FakeEngine:
     sessions: dict[str, Held] = field(default_factory=dict)
     under_way: dict[int, Copying] = field(default_factory=dict)
     granted: set[str] = field(default_factory=set)
-    held: dict[str, HoldSegment] = field(default_factory=dict)
-    refused: list[RefuseSegment] = field(default_factory=list)
+    held: dict[str, DeferSegment] = field(default_factory=dict)
+    refused: list[RejectSegment] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     numbers: set[int] = field(default_factory=set)
     jobs: dict[int, str] = field(default_factory=dict)
@@ -96,9 +96,9 @@ class FakeEngine:
             case GrantSegment():
                 self.held.pop(command.job, None)
                 self.granted.add(command.job)
-            case HoldSegment():
+            case DeferSegment():
                 self.held[command.job] = command
-            case RefuseSegment():
+            case RejectSegment():
                 self.held.pop(command.job, None)
                 self.refused.append(command)
             case ValuesLost():

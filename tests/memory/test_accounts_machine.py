@@ -18,7 +18,7 @@ from djinn_lab.memory import (
     IllegalEvent,
     MemoryReported,
     PhaseSignalled,
-    RefuseSegment,
+    RejectSegment,
     SegmentProposed,
     SessionBound,
     SessionClosed,
@@ -86,7 +86,7 @@ class AccountsMachine(RuleBasedStateMachine):
             return
         (verdict,) = commands
         limits = [device.memory_bytes for device in self.accounts.snapshot().devices]
-        if isinstance(verdict, RefuseSegment):
+        if isinstance(verdict, RejectSegment):
             assert peak > min(limits)
             assert verdict.advice
         else:

@@ -7,10 +7,10 @@ import pytest
 from djinn_lab.memory import (
     CellEnded,
     Command,
+    DeferSegment,
     DeviceAdded,
     Event,
     GrantSegment,
-    HoldSegment,
     MemoryReported,
     SegmentPlaced,
     SessionBound,
@@ -81,7 +81,7 @@ def test_a_session_that_begins_with_a_scalar_is_not_taken_for_one_that_becomes_h
     assert isinstance(pool.place("new", 256 * KIB, 256 * KIB), GrantSegment)
 
 
-@pytest.mark.parametrize(("user", "told"), [("ann", HoldSegment), ("bob", GrantSegment)])
+@pytest.mark.parametrize(("user", "told"), [("ann", DeferSegment), ("bob", GrantSegment)])
 def test_a_user_is_expected_to_do_as_before(user: str, told: type[Command]) -> None:
     """Ann's sessions become sixteen times as large, bob's stay."""
     pool = Teachers()

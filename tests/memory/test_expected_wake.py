@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from djinn_lab.memory.expected_wake import Gap, WakeLore, expect, remaining_s
+from djinn_lab.memory.wake_prediction import Gap, WakePredictor, expect, remaining_s
 
 SECONDS = st.floats(0.1, 1e5)
 
@@ -34,7 +34,7 @@ def test_what_is_known_exactly_is_now_when_it_is_due() -> None:
 
 @pytest.mark.parametrize("bias", [0.3, 1.0, 3.0])
 def test_a_client_that_is_always_wrong_the_same_way_is_corrected(bias: float) -> None:
-    lore, random = WakeLore(), Random(1)
+    lore, random = WakePredictor(), Random(1)
     for _ in range(200):
         gap_s = random.lognormvariate(3.0, 1.5)
         announced_s = bias * gap_s * random.lognormvariate(0.0, 0.2)
@@ -46,7 +46,7 @@ def test_a_client_that_is_always_wrong_the_same_way_is_corrected(bias: float) ->
 
 
 def test_a_new_client_is_taken_to_err_as_others_do_until_it_shows_otherwise() -> None:
-    lore = WakeLore()
+    lore = WakePredictor()
     for number in range(50):
         lore.ended(f"s{number}", "ann", 30.0, (10.0, 30.0))
     assert lore.bias("bob") == pytest.approx(3.0, rel=0.01)
@@ -58,7 +58,7 @@ def test_a_new_client_is_taken_to_err_as_others_do_until_it_shows_otherwise() ->
 
 def test_wild_estimates_count_less_than_a_steady_past_and_exact_ones_more() -> None:
     random = Random(2)
-    wild, exact = WakeLore(), WakeLore()
+    wild, exact = WakePredictor(), WakePredictor()
     for _ in range(100):
         gap_s = random.uniform(5.0, 20.0)
         wild.ended("s", "ann", gap_s, (gap_s * random.lognormvariate(0.0, 2.0), gap_s))
@@ -68,7 +68,7 @@ def test_wild_estimates_count_less_than_a_steady_past_and_exact_ones_more() -> N
 
 
 def test_without_an_estimate_the_own_past_counts_then_everybodys_then_nothing() -> None:
-    lore = WakeLore()
+    lore = WakePredictor()
     assert not lore.gap("s", "ann", 0.0, None).known
     for _ in range(9):
         lore.ended("t", "bob", 100.0, None)

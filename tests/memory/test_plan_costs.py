@@ -9,9 +9,9 @@ from djinn_lab.memory import (
     ClockTicked,
     DeviceAdded,
     Event,
-    LineOrdered,
     MemoryReported,
     PhaseSignalled,
+    QueueOrdered,
     SegmentPlaced,
     SegmentWithdrawn,
     SessionBound,
@@ -36,7 +36,7 @@ def accounts_of(sessions: int) -> MemoryAccounts:
         accounts.handle(CellEnded(0.0, name))
     for name in names[: sessions // 2]:
         accounts.handle(SegmentPlaced(1.0, f"{name}-1", 0, name, 100, 1))
-    accounts.handle(LineOrdered(2.0, DEVICE, tuple(f"s{number}-1" for number in range(16))))
+    accounts.handle(QueueOrdered(2.0, DEVICE, tuple(f"s{number}-1" for number in range(16))))
     accounts.handle(ClockTicked(2.5))  # the leases are over
     return accounts
 
@@ -51,7 +51,7 @@ def costs(sessions: int) -> dict[str, int]:
     """Of each event of a cell's life, of the first that waits and of the last that is idle."""
     accounts, idle = accounts_of(sessions), f"s{sessions - 1}"
     report = reported(3.0, accounts, "s0", "s0-1")
-    line = LineOrdered(3.0, DEVICE, tuple(f"s{number}-1" for number in range(1, 17)))
+    line = QueueOrdered(3.0, DEVICE, tuple(f"s{number}-1" for number in range(1, 17)))
     events: list[Event] = [
         report,
         CellEnded(3.0, "s0"),

@@ -19,10 +19,10 @@ from djinn_lab.memory import (
     DeviceLost,
     Event,
     GrantSegment,
-    LineOrdered,
     MoveRefused,
     PhaseSignalled,
-    RefuseSegment,
+    QueueOrdered,
+    RejectSegment,
     RestoreSession,
     SegmentPlaced,
     SegmentWithdrawn,
@@ -97,7 +97,7 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @rule(second=st.booleans(), line=st.permutations(NAMES), count=st.integers(0, 5))
     def order_line(self, second: bool, line: list[str], count: int) -> None:
-        self.feed(LineOrdered(self.now_s, f"cpu:{int(second)}", tuple(line[:count])))
+        self.feed(QueueOrdered(self.now_s, f"cpu:{int(second)}", tuple(line[:count])))
 
     @rule(session=SESSIONS)
     def close_session(self, session: str) -> None:
@@ -332,7 +332,7 @@ class PolicyMachine(RuleBasedStateMachine):
             engine.obey(command)
             if isinstance(command, (GrantSegment, RestoreSession)):
                 self.check_promises(engine, command)
-            if isinstance(command, RefuseSegment):
+            if isinstance(command, RejectSegment):
                 self.running.pop(command.job, None)
             if isinstance(command, MoveRefused):
                 self.open[command.session] = command.device

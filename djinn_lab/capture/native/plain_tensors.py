@@ -108,7 +108,7 @@ class PlainTensors:
         return len({id(tensor) for tensor in others if _address(tensor) in addresses}) > len(addresses)
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """This tensor's memory is about to change, whoever else looks at it."""
+        """This tensor's memory is about to change, also for other tensors that share it."""
         self._core.forget_twin(tensor)
 
     def end_cell(self) -> None:

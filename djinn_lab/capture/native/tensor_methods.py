@@ -163,7 +163,7 @@ def _reduce(tensor: Any, protocol: Any) -> Any:
 
 
 def _untyped_storage(tensor: Any) -> torch.UntypedStorage:
-    """The host's copy of the memory; while somebody holds it, ops that write it run here."""
+    """The host's copy of the memory; while a user holds it, ops that write it run here."""
     memory: torch.UntypedStorage = _recorder(tensor).window(tensor, "address").untyped_storage()
     return memory
 

@@ -2,7 +2,7 @@
 
 Backwards over the pending nodes: a node is needed when the client still holds one of its results, when a
 needed node reads one, when it writes memory that is still looked at, or when it draws from the random
-stream (whose state everybody shares).
+stream (whose state all share).
 """
 
 from __future__ import annotations

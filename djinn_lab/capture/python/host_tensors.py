@@ -107,7 +107,7 @@ class HostTensors:
         )
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """This tensor's memory is about to change, whoever else looks at it."""
+        """This tensor's memory is about to change, also for other tensors that share it."""
         self._twins.pop(_storage_address(tensor), None)
 
     def end_cell(self) -> None:

@@ -1,4 +1,4 @@
-"""Exchanging what a tensor object is, while everybody who holds it keeps holding it."""
+"""Exchanging what a tensor object is, while all references to it stay valid."""
 
 from __future__ import annotations
 

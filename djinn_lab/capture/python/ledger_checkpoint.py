@@ -25,7 +25,7 @@ class LedgerCheckpoint:
         self._storages.setdefault(storage, (storage.version, storage.host, storage.host_version))
 
     def restore(self, reason: str) -> None:
-        """The pool holds what it held, but for what nobody refers to any more. Other values come from the
+        """The pool holds what it held, except for unreferenced values. Other values come from the
         host's bytes, or do not exist."""
         for storage, (version, host, host_version) in self._storages.items():
             storage.version, storage.host, storage.host_version = version, host, host_version

@@ -54,7 +54,7 @@ class PoolCopies:
 
     def ready(self, value: Value) -> None:
         """Derive ``value`` again from the host's bytes, when the pool has no current copy of its memory.
-        Raises ValueLost when nobody has it."""
+        Raises ValueLost when no copy is left."""
         reason = self._ledger.lost.get(value.id)
         if reason is not None:
             raise ValueLost(reason, "Run the cell that made it again.")

@@ -1,4 +1,4 @@
-"""Records torch ops as graph nodes and gets values when somebody needs them. One per session.
+"""Records torch ops as graph nodes and gets values when they are needed. One per session.
 
 The path of one op through :meth:`Recorder.dispatch`:
 

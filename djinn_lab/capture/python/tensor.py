@@ -15,7 +15,7 @@ _make_wrapper = torch.Tensor._make_wrapper_subclass
 
 
 class LazyTensor(torch.Tensor):
-    """Made by :func:`wrap`. Shape, stride, dtype and autograd are local; values come when somebody asks
+    """Made by :func:`wrap`. Shape, stride, dtype and autograd are local; values come when they are asked
     for them."""
 
     _value: Value
@@ -113,7 +113,7 @@ class LazyTensor(torch.Tensor):
             return host.__reduce_ex__(protocol)
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """The host's copy of the memory; while somebody holds it, ops that write it run here."""
+        """The host's copy of the memory; while a user holds it, ops that write it run here."""
         value = self._value
         return value.storage.recorder.window(value, "address").untyped_storage()
 

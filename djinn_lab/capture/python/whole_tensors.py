@@ -1,6 +1,6 @@
 """``x.set_(...)``, which gives a tensor object other memory, and copies with ``copy.deepcopy``.
 
-Torch would exchange the inside of one object for another's without asking anybody, so a plain tensor would
+Torch would exchange the inside of one object for another's without a dispatch, so a plain tensor would
 end up with memory that is not there. The objects are swapped instead, identity kept.
 """
 

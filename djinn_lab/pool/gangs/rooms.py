@@ -50,7 +50,7 @@ class GroupRooms:
 
     def ask(self, gang: LiveGang, group: int, device: str) -> None:
         gang.opened.add(group)
-        asked = engine.RoomAsked(
+        asked = engine.PartMemoryRequested(
             at_s=self._now_s(),
             room=name_of(gang.job, group),
             user=gang.record.user,
@@ -65,7 +65,7 @@ class GroupRooms:
         """It wants no room any more; what it has made stays."""
         name = name_of(gang.job, group)
         self._stop_waiting(name)
-        self._tell(engine.RoomWithdrawn(self._now_s(), name))
+        self._tell(engine.PartMemoryWithdrawn(self._now_s(), name))
 
     def close(self, gang: LiveGang, group: int) -> None:
         """It needs nothing any more."""
@@ -74,28 +74,28 @@ class GroupRooms:
         gang.stops.pop(group, None)
         if group in gang.opened:
             gang.opened.discard(group)
-            self._tell(engine.RoomClosed(self._now_s(), name))
+            self._tell(engine.PartMemoryReleased(self._now_s(), name))
 
     # -- from the engine -----------------------------------------------------------------------------------
 
-    def heard(self, answer: engine.RoomAnswer) -> None:
+    def heard(self, answer: engine.PartMemoryAnswer) -> None:
         match answer:
-            case engine.RoomGranted():
+            case engine.PartMemoryGranted():
                 self._granted(answer)
-            case engine.RoomHeld():
+            case engine.PartMemoryDeferred():
                 self._held(answer)
-            case engine.RoomRefused() if answer.stays:
+            case engine.PartMemoryRejected() if answer.stays:
                 self._stays(answer)
-            case engine.RoomRefused():
+            case engine.PartMemoryRejected():
                 self._withhold(answer.room, answer.message)
 
-    def _granted(self, granted: engine.RoomGranted) -> None:
+    def _granted(self, granted: engine.PartMemoryGranted) -> None:
         gang, group = self._find(granted.room)
         if gang is not None and granted.room not in self._stuck:
             self._stop_waiting(granted.room)
             self._obey(gang, gang.course.granted(group))
 
-    def _held(self, held: engine.RoomHeld) -> None:
+    def _held(self, held: engine.PartMemoryDeferred) -> None:
         """Copies come to an end; who waits for others to leave may wait for long."""
         gang, group = self._find(held.room)
         if gang is None:
@@ -109,7 +109,7 @@ class GroupRooms:
             handle = loop.call_later(ROOM_WAIT_S, self._waited_too_long, held.room)
             self._timers[held.room] = _Timer(handle, held.reason)
 
-    def _stays(self, refused: engine.RoomRefused) -> None:
+    def _stays(self, refused: engine.PartMemoryRejected) -> None:
         """Session memory goes on to serve it where it is, where the gang does not want it: it is begun again,
         once all has been heard that session memory says now."""
         log.warning("part %s begins again, since it cannot be moved: %s", refused.room, refused.message)

@@ -96,7 +96,7 @@ def simulate_with_records(
 
 
 def pools_of(trace: Trace, nodes: Nodes | None) -> dict[str, list[Node]]:
-    """Nodes by pool. Raises ValueError when nobody says how many there are."""
+    """Nodes by pool. Raises ValueError when their number is not given."""
     chosen = trace.nodes if nodes is None else nodes
     if not isinstance(chosen, Mapping):
         return {"": list(chosen)}

@@ -1,5 +1,6 @@
-"""Notices when cells wait, devices that could run one of them idle, and nothing runs or is copied that would
-change that: a defect of the scheduler or of session memory, to be told to people, never hidden."""
+"""Detects a stall: cells are pending, a device that could run one is idle, and no cell or copy is under
+way that would change that. A stall is a defect of the queue or of session memory, to be reported, never
+hidden."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ STALLED_AFTER_S = 5.0
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """``since_s``: when something last happened. ``job``: one of those that could run on ``device``;
-    ``reason``: for which it waits."""
+    """``since_s``: when something last happened. ``job``: a pending job that could run on ``device``;
+    ``reason``: why it is pending."""
 
     since_s: float
     job: str
@@ -23,7 +24,7 @@ class Stall(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """``stall``: the present one."""
+    """``stall``: the present stall, or None."""
 
     def __init__(self) -> None:
         self.stall: Stall | None = None
@@ -31,7 +32,7 @@ class Watch:
         self._copies: dict[int, tuple[str, str]] = {}
 
     def happened(self, now_s: float, commands: list[Command]) -> None:
-        """An event that was no tick, or a tick that led to something."""
+        """Take note of an event that was no tick, or of a tick that led to commands."""
         self._since_s, self.stall = now_s, None
         for command in commands:
             match command:
@@ -43,14 +44,14 @@ class Watch:
                     pass
 
     def copied(self, transfer: int) -> None:
-        """Or not."""
+        """A transfer ended, with or without success."""
         self._copies.pop(transfer, None)
 
     def died(self, device: str) -> None:
         self._forget(device=device)
 
     def look(self, now_s: float, queue: JobQueue) -> WorkStalled | None:
-        """Once for each stall."""
+        """Report a stall, once for each."""
         quiet = now_s - self._since_s >= STALLED_AFTER_S
         if self.stall is not None or self._copies or not quiet or not queue.contending or queue.running:
             return None
@@ -63,6 +64,6 @@ class Watch:
         return WorkStalled(job, device, self.stall.reason)
 
     def _forget(self, device: str | None = None, session: str | None = None) -> None:
-        gone = [name for name, (where, whose) in self._copies.items() if device == where or session == whose]
+        gone = [name for name, (at, of) in self._copies.items() if device == at or session == of]
         for name in gone:
             del self._copies[name]

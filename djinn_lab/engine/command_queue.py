@@ -1,4 +1,4 @@
-"""Commands, one after the other, and the order in which the cores hear of each other's."""
+"""The order in which commands are carried out, and in which each core hears of the other's commands."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Generic, TypeVar
 from djinn_lab import jobs, memory
 
 _Command = TypeVar("_Command")
-_OF_SEGMENTS = (memory.GrantSegment, memory.HoldSegment, memory.RefuseSegment, memory.MoveRefused)
+_OF_SEGMENTS = (memory.GrantSegment, memory.DeferSegment, memory.RejectSegment, memory.MoveRefused)
 
 
-class InTurn(Generic[_Command]):
-    """One is done after the other, in the order in which they were put in, even where doing one leads to
-    more."""
+class CommandQueue(Generic[_Command]):
+    """Carry out commands in the order in which they were put in, also where one command leads to more."""
 
     def __init__(self, do: Callable[[_Command], None]) -> None:
         self._do = do
@@ -25,11 +24,12 @@ class InTurn(Generic[_Command]):
         self._commands.extend(commands)
 
     def drop(self, unwanted: Callable[[_Command], bool]) -> None:
-        """Those that are not done yet."""
+        """Remove pending commands."""
         self._commands = deque(command for command in self._commands if not unwanted(command))
 
     def run(self) -> bool:
-        """Until none is left; False, with nothing done, from within another one."""
+        """Carry out all pending commands. Return False, with nothing done, when called from within a
+        command."""
         if self._doing:
             return False
         self._doing = True
@@ -44,8 +44,8 @@ class InTurn(Generic[_Command]):
 def of_queue(
     commands: Sequence[jobs.Command], rank: Callable[[jobs.PlaceSegment], int]
 ) -> list[jobs.Command]:
-    """Memory hears first who wants nothing any more, of an order before it is asked for who is in it, and of
-    who moves aside after whom it does so for (``rank``: of its priority)."""
+    """Order the queue's commands for session memory: ended segments first, then queue orders, then
+    placements. A victim's placement comes after its preemptor's (``rank``: of a placement's priority)."""
     ordered: list[jobs.Command] = [one for one in commands if isinstance(one, jobs.EndSegment)]
     ordered += [one for one in commands if isinstance(one, jobs.LineOrdered)]
     places = iter(sorted((one for one in commands if isinstance(one, jobs.PlaceSegment)), key=rank))
@@ -56,5 +56,6 @@ def of_queue(
 
 
 def about(command: memory.Command, job: str) -> bool:
-    """Is it an answer for a segment of this job? It counts for nothing once that is withdrawn."""
+    """Whether the command answers a segment of this job. Such an answer is void once the segment is
+    withdrawn."""
     return isinstance(command, _OF_SEGMENTS) and command.job == job

@@ -1,5 +1,4 @@
-"""The segments that wait for a device: in which order they are looked at, whose turn is near, and what each
-needs."""
+"""The order in which waiting segments are served, and what each needs."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from djinn_lab.memory.tables import Tables
 
 
 def order(tables: Tables, device: Device, jobs: Sequence[str]) -> None:
-    """Take over whose turn is near. Costs what is named, now or last, however many wait."""
+    """Adopt the queue's order. The cost is that of the jobs named now or last, however many wait."""
     named = device.line.keys() | set(jobs)
     device.line = {job: turn for turn, job in enumerate(jobs)}
     for job in sorted(named):
@@ -26,13 +25,13 @@ def order(tables: Tables, device: Device, jobs: Sequence[str]) -> None:
         else:
             device.waiting.remove(segment)
             segment.turn = turn
-            device.line_up(segment)
+            device.enqueue(segment)
 
 
-class Turns:
-    """The segments that wait, ``first`` these, then in order. Behind one whose turn is ``far`` only those
-    that do not know that theirs is, too, and those of sessions bound for another device: a plan costs no more
-    where thousands wait."""
+class ServingOrder:
+    """Iterate over waiting segments: ``first`` these, then in order. Behind a segment that is ``far``
+    from the front only two kinds follow: segments that were not told that they are far, and segments of
+    moving sessions. So the cost of a plan does not grow with the number of waiting segments."""
 
     def __init__(self, device: Device, first: Iterable[Segment]) -> None:
         self._device = device
@@ -46,9 +45,9 @@ class Turns:
                 break
             seen.add(segment.job)
             yield segment
-        unlined = self._device.index.unlined
-        for segment in self._first_then(in_order(unlined.values())):
-            if segment.job not in seen and segment.job in unlined:  # still
+        unpositioned = self._device.index.unpositioned
+        for segment in self._first_then(in_order(unpositioned.values())):
+            if segment.job not in seen and segment.job in unpositioned:  # still
                 yield segment
 
     def _first_then(self, others: list[Segment]) -> Iterator[Segment]:
@@ -59,13 +58,13 @@ class Turns:
 
 
 def in_order(segments: Iterable[Segment]) -> list[Segment]:
-    """As the device's line has them."""
+    """Sort segments by the device's queue order."""
     return sorted(segments, key=lambda segment: segment.order)
 
 
-def has_turn(segment: Segment, device: Device, policy: MemoryPolicy) -> bool:
-    """Is room kept for it, too? Granted segments that stand behind it in the device's line do not count. Of
-    those that stand in none, no more run than there are slots; the others come after all that stand in it."""
+def is_near_front(segment: Segment, device: Device, policy: MemoryPolicy) -> bool:
+    """Whether capacity is reserved for the segment. Granted segments behind it in the device's queue do
+    not count. Of granted segments without a queue position, no more run than there are slots."""
     if segment.turn == FIRST:
         return True
     turns = [other.turn for other in device.granted.values()]
@@ -77,7 +76,8 @@ def has_turn(segment: Segment, device: Device, policy: MemoryPolicy) -> bool:
 
 
 def needed_bytes(session: Session, segment: Segment, device: Device) -> int:
-    """Room that is still to be found for it; bytes of a restore under way are counted already."""
+    """Capacity that is still to be found for the segment; bytes of a restore under way are counted
+    already."""
     restoring = session.moving is not None and session.moving.kind == "restore"
     absent = (session.away and not restoring) or not session.resident
     if restoring:
@@ -86,7 +86,7 @@ def needed_bytes(session: Session, segment: Segment, device: Device) -> int:
 
 
 def early_job(segment: Segment, session: Session, device: Device, policy: MemoryPolicy) -> str:
-    """Its job, where that is worth starting before all of the session is back."""
+    """The segment's job, where a start before the end of the restore is worth it; else empty."""
     if policy.early_start_s is None or session.earliest != segment.order:
         return ""
     copy_s = device.seconds_for(session.total_bytes)

@@ -1,4 +1,5 @@
-"""Making room for a waiting segment: which sessions leave, and what becomes of it where none can."""
+"""Frees capacity for a waiting segment: victim selection, and what becomes of the segment without a
+victim."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from djinn_lab.memory.costs import may_rebuild
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.ranking import IDLE, LEASED, Victim, fewest, victims
 from djinn_lab.memory.records import Device, Segment, Session
-from djinn_lab.memory.sentences import hold, out_of_memory, short_of, who_fills
-from djinn_lab.memory.suggestions import Grant, Hold, Suggestion, Transport
-from djinn_lab.memory.tier_room import HostRoom, drops, send_off
-from djinn_lab.memory.turns import early_job, needed_bytes
+from djinn_lab.memory.sentences import defer, out_of_memory, short_of, who_fills
+from djinn_lab.memory.serving_order import early_job, needed_bytes
+from djinn_lab.memory.suggestions import Defer, Grant, StartTransfer, Suggestion
+from djinn_lab.memory.tier_capacity import HostCapacity, drops, evict
 from djinn_lab.units import format_bytes
 
 GIVEN_UP_S = 20.0
@@ -25,14 +26,15 @@ FAILURES_MAX = 3
 
 @dataclass(slots=True)
 class Room:
-    """``free_bytes``: now, less what those before have claimed; ``coming_bytes``: with what is leaving, too.
-    ``host``: room for stores. ``taken``: victims of those before. ``exhausted``: somebody before found too
-    little, so that no later one is looked at; ``running``: what running cells have would do; ``full``: until
-    a session closes; ``stuck``: nothing is under way that would help."""
+    """The device's capacity in a plan. ``free_bytes``: free now, less the claims of segments before;
+    ``coming_bytes``: with evictions under way. ``host``: capacity for stores. ``taken``: victims of
+    segments before. ``exhausted``: a segment before found too few victims, so that none is sought for
+    later segments. ``running``: the memory of running cells would do. ``full``: until a session closes.
+    ``stuck``: nothing is under way that would help."""
 
     free_bytes: int
     coming_bytes: int
-    host: HostRoom | None = None
+    host: HostCapacity | None = None
     taken: set[str] = field(default_factory=set)
     exhausted: bool = False
     running: bool = False
@@ -47,7 +49,7 @@ class Room:
         self.coming_bytes -= nbytes
 
 
-def make_room(
+def evict_for(
     segment: Segment,
     session: Session,
     device: Device,
@@ -56,7 +58,7 @@ def make_room(
     room: Room,
     needed: int,
 ) -> Iterator[Suggestion]:
-    host = room.host = room.host or HostRoom.of(device, policy, now_s, segment)
+    host = room.host = room.host or HostCapacity.of(device, policy, now_s, segment)
     found = [
         victim
         for victim in victims(device, policy, now_s, segment)
@@ -87,18 +89,16 @@ def make_room(
     for victim in chosen:
         room.taken.add(victim.session.session)
         room.coming_bytes += device.session_bytes.get(victim.session.session, 0)
-        yield from send_off(
-            victim, device, policy, now_s, f"room for {segment.session}", stalled_bytes, segment
-        )
+        yield from evict(victim, device, policy, now_s, f"room for {segment.session}", stalled_bytes, segment)
         leaving |= victim.session.moving is not None
     if leaving or device.copying("forget") or device.copying("demote"):
-        yield from hold(
+        yield from defer(
             segment,
             "leaving",
             room.short_of(device, needed, "others are being moved out"),
         )
     elif leased:
-        yield from hold(segment, "leased", room.short_of(device, needed, "others only just finished"))
+        yield from defer(segment, "leased", room.short_of(device, needed, "others only just finished"))
     else:
         first = None
         if segment.job and not device.granted and not device.moving:
@@ -107,13 +107,15 @@ def make_room(
             yield from _stuck(segment, session, device, policy, now_s, room, host, needed)
             return
         for victim in first:
-            yield from send_off(
+            yield from evict(
                 victim, device, policy, now_s, f"room for {segment.session}", stalled_bytes, segment
             )
         if not first:
-            yield Transport("restore", session, expedited=True, reason="others can leave into its room below")
+            yield StartTransfer(
+                "restore", session, expedited=True, reason="others can leave into its room below"
+            )
         what = "its state is brought back first, so that others can leave into its room below"
-        yield from hold(segment, "restore first", room.short_of(device, needed, what))
+        yield from defer(segment, "restore first", room.short_of(device, needed, what))
 
 
 def _state_first(
@@ -125,26 +127,25 @@ def _state_first(
     free_bytes: int,
     found: list[Victim],
 ) -> list[Victim] | None:
-    """Two sessions cannot change places without room for a third, but one at a time may: who must leave so
-    that the session's state fits, without what its cell takes, such that others can leave for the rest into
-    the room that the state has now. None: that would not do."""
+    """Victims that leave so that the session's state alone is restored first; further victims can then
+    use the capacity below the device that the state had. None: that would not free enough for the cell."""
     if not session.away or session.moving is not None or session.retry_s > now_s:
         return None
-    host = HostRoom.of(device, policy, now_s, segment)
+    host = HostCapacity.of(device, policy, now_s, segment)
     leaving = [victim for victim in found if host.can_take(victim.session)]
     state_bytes = device.restore_bytes(session)
     first = fewest(leaving, state_bytes - free_bytes, device)
     if first is None:
         return None
     gone = {victim.session.session for victim in first}
-    below = HostRoom.of(device, policy, now_s, segment, without=session.session, leaving=gone)
+    below = HostCapacity.of(device, policy, now_s, segment, without=session.session, leaving=gone)
     rest = [victim for victim in found if victim not in first and below.can_take(victim.session)]
     freed = sum(device.session_bytes.get(victim.session.session, 0) for victim in (*first, *rest))
     return first if needed_bytes(session, segment, device) <= free_bytes + freed else None
 
 
-def _would_free(device: Device, host: HostRoom) -> int:
-    """Bytes, if the cells that have room here were preempted, and those of their sessions left that can."""
+def _would_free(device: Device, host: HostCapacity) -> int:
+    """Bytes that preemption of the granted cells, and eviction of their sessions, would free."""
     freed = 0
     for segment in device.granted.values():
         here = device.session_bytes.get(segment.session, 0)
@@ -154,7 +155,7 @@ def _would_free(device: Device, host: HostRoom) -> int:
 
 
 def _leave_alone(victims: list[Victim], session: Session, device: Device) -> bool:
-    """Would the session have the device to itself?"""
+    """Whether the session would have the device to itself."""
     leaving = {victim.session.session for victim in victims}
     return all(name in leaving or name == session.session for name in device.session_bytes)
 
@@ -166,10 +167,10 @@ def _stuck(
     policy: MemoryPolicy,
     now_s: float,
     room: Room,
-    host: HostRoom,
+    host: HostCapacity,
     needed: int,
 ) -> Iterator[Suggestion]:
-    """No session can leave. A cell will end or a copy arrive, or else it runs with what there is."""
+    """No victim: wait for a running segment or a copy to end; with none under way, grant."""
     others = [
         other
         for other in device.sessions.values()
@@ -182,13 +183,13 @@ def _stuck(
         if segment.job:
             told = "running" if room.running else "running, stuck"
             reason = room.short_of(device, needed, what)
-            yield Hold(segment, told, reason, room=room.running, stuck=room.stuck)
+            yield Defer(segment, told, reason, room=room.running, stuck=room.stuck)
         return
     if device.moving:
-        yield from hold(segment, "copies", room.short_of(device, needed, "copies are under way"))
+        yield from defer(segment, "copies", room.short_of(device, needed, "copies are under way"))
         return
     if any(other.retry_s > now_s and other.failures < FAILURES_MAX for other in others):
-        yield from hold(
+        yield from defer(
             segment,
             "retry",
             room.short_of(device, needed, "a copy failed and is tried again"),
@@ -203,14 +204,14 @@ def _stuck(
 
 
 def _closing_helps(others: list[Session], device: Device) -> bool:
-    """More than the end of those that run: nothing is on its way out, and some that do not run stay."""
+    """Whether only a closed session helps more than the end of the running cells."""
     waiting = [other for other in others if not any(one.granted for one in other.segments.values())]
     return device.tiers and not device.moving and bool(waiting)
 
 
 def _full(segment: Segment, device: Device, room: Room, needed: int, now_s: float) -> Iterator[Suggestion]:
-    """A session that closes makes room. Where all that hold something wait and none of them fits, none will,
-    and the last of them has to go."""
+    """Defer the segment until a session closes. Where every session that holds state waits and none fits,
+    reject the last one."""
     holders = [session for session in device.sessions.values() if session.total_bytes > 0]
     given_up = device.alone or now_s - segment.since_s >= GIVEN_UP_S
     if given_up and not device.granted and all(holder.busy for holder in holders):
@@ -224,25 +225,28 @@ def _full(segment: Segment, device: Device, room: Room, needed: int, now_s: floa
     room.full = room.stuck = True
     what = f"{who_fills(holders, device)}; {admission.wait_for_close(device)}"
     told = f"full, {len(admission.abandoned(device))}"
-    yield Hold(segment, told, room.short_of(device, needed, what), admission=True, stuck=True)
+    yield Defer(segment, told, room.short_of(device, needed, what), admission=True, stuck=True)
     room.claim(-needed)
 
 
 def _anyway(
     segment: Segment, session: Session, device: Device, policy: MemoryPolicy, now_s: float
 ) -> Iterator[Suggestion]:
-    """The prediction may be too high and a segment frees as it goes; the worker keeps the true limit."""
+    """Grant, or restore, though the prediction says that the segment does not fit. The prediction may be
+    too high, and the worker enforces the true limit."""
     if session.resident and segment.job:
         yield Grant(segment)
     elif session.away and session.moving is None and session.retry_s <= now_s:
         early = early_job(segment, session, device, policy)
-        yield Transport(
+        yield StartTransfer(
             "restore",
             session,
             expedited=True,
             reason="its owner waits, and no other session is there",
             job=early,
         )
-        yield from hold(segment, "restore", f"its {format_bytes(session.total_bytes)} are being brought back")
+        yield from defer(
+            segment, "restore", f"its {format_bytes(session.total_bytes)} are being brought back"
+        )
     else:
-        yield from hold(segment, "retry", "bringing its state back failed; it is tried again in a moment")
+        yield from defer(segment, "retry", "bringing its state back failed; it is tried again in a moment")

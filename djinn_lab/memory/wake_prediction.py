@@ -1,10 +1,10 @@
-"""When will an idle session compute again?
+"""Predicts when an idle session computes again.
 
-Gaps are taken as lognormal: on traces of real agents, the best predictors err by a factor of e^1.4 to e^1.7
-(one sigma). Of such a gap, once ``elapsed`` seconds are over, what remains *grows* with what has passed: an
-overdue session is expected later, not sooner. What is announced is corrected by how far the same user's
-announcements were off before (the mean and spread of ln(actual / announced)); without an announcement the
-session's own gaps count, without those everybody's."""
+Gaps are taken as lognormal: on traces of real agents, the best predictors err by a factor of e^1.4 to
+e^1.7 (one sigma). Once ``elapsed`` seconds of such a gap are over, the remaining time *grows* with the
+elapsed time: an overdue session is expected later, not sooner. An announced gap is corrected by the
+user's earlier errors (mean and spread of ln(actual / announced)). Without an announcement the session's
+own gaps count, without those the gaps of all sessions."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ WITHIN = (1 / 6, 5 / 6)
 """Two times in three."""
 
 
-class Expectation(NamedTuple):
-    """From now on, in seconds. ``known``: something was announced or seen."""
+class PredictedWake(NamedTuple):
+    """Seconds from now: the median, and the bounds two times in three. ``known``: it was announced or
+    learned."""
 
     after_s: float
     from_s: float
@@ -36,7 +37,7 @@ class Expectation(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A gap's distribution: median and the spread of its logarithm, and since when it runs."""
+    """The distribution of a gap: its median, the spread of its logarithm, and since when it runs."""
 
     median_s: float
     sigma: float
@@ -44,14 +45,14 @@ class Gap(NamedTuple):
     known: bool = True
 
 
-NOW = Expectation(0.0, 0.0, 0.0)
-NEVER = Expectation(math.inf, math.inf, math.inf, known=False)
+NOW = PredictedWake(0.0, 0.0, 0.0)
+NEVER = PredictedWake(math.inf, math.inf, math.inf, known=False)
 
 
-def expect(gap: Gap, now_s: float) -> Expectation:
-    """The median of what remains, and its bounds."""
+def expect(gap: Gap, now_s: float) -> PredictedWake:
+    """The median of the remaining time, and its bounds."""
     low, high = WITHIN
-    return Expectation(
+    return PredictedWake(
         remaining_s(gap, now_s, 0.5),
         remaining_s(gap, now_s, low),
         remaining_s(gap, now_s, high),
@@ -60,7 +61,7 @@ def expect(gap: Gap, now_s: float) -> Expectation:
 
 
 def remaining_s(gap: Gap, now_s: float, share: float) -> float:
-    """After how many more seconds is it over, in this share of the cases that last until now?"""
+    """The quantile ``share`` of the remaining time, given that the gap lasts until now."""
     elapsed_s = now_s - gap.since_s
     median_s = max(gap.median_s, GAP_S_MIN)
     if gap.sigma < SIGMA_MIN:
@@ -75,7 +76,8 @@ def remaining_s(gap: Gap, now_s: float, share: float) -> float:
 
 
 class Spread:
-    """Mean and spread of logarithms, the latest counting most: the first few equally, then by ``weight``."""
+    """Running mean and spread of logarithms: the first few values count equally, then the latest by
+    ``weight``."""
 
     __slots__ = ("count", "mean", "variance", "weight")
 
@@ -101,8 +103,8 @@ class Spread:
         return math.sqrt(pooled)
 
 
-class WakeLore:
-    """What past gaps taught: per session, per user, and of everybody. ``taught`` counts them."""
+class WakePredictor:
+    """What past gaps taught, per session, per user and over all. ``taught`` counts them."""
 
     def __init__(self) -> None:
         self.taught = 0
@@ -112,7 +114,8 @@ class WakeLore:
         self._all_errors = Spread(weight=0.05)
 
     def ended(self, session: str, user: str, gap_s: float, announced: tuple[float, float] | None) -> None:
-        """A gap is over. ``announced``: what was expected, and what it came to, both from then on."""
+        """Record an ended gap. ``announced``: the announced and the actual seconds, both from the
+        announcement."""
         self.taught += 1
         logarithm = math.log(max(gap_s, GAP_S_MIN))
         self._gaps.setdefault(session, Spread()).add(logarithm)
@@ -127,15 +130,16 @@ class WakeLore:
         self._gaps.pop(session, None)
 
     def bias(self, user: str) -> float:
-        """Actual over announced: the user's own, drawn towards everybody's while there are few."""
-        own, everybody = self._errors.get(user), self._all_errors
+        """Actual over announced: the user's own, shrunk towards that of all users while there are few
+        samples."""
+        own, of_all = self._errors.get(user), self._all_errors
         if own is None:
-            return math.exp(everybody.mean)
-        return math.exp((own.count * own.mean + 2.0 * everybody.mean) / (own.count + 2.0))
+            return math.exp(of_all.mean)
+        return math.exp((own.count * own.mean + 2.0 * of_all.mean) / (own.count + 2.0))
 
     def gap(self, session: str, user: str, since_s: float, announced: tuple[float, float] | None) -> Gap:
-        """What to expect. ``announced``: the estimate and when it was given. Where there is one, it and the
-        session's past are each believed by how closely they were met before."""
+        """Predict a gap. ``announced``: the estimate and when it was given. The estimate and the
+        session's past are weighted by how well each predicted before."""
         past = self._past(session, since_s)
         if announced is None:
             return past

@@ -1,16 +1,16 @@
-"""What one core says, in the words of the other."""
+"""Translates one core's messages into the other's."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from djinn_lab import jobs, memory
-from djinn_lab.engine.commands import RoomGranted, RoomHeld, RoomRefused
+from djinn_lab.engine.commands import PartMemoryDeferred, PartMemoryGranted, PartMemoryRejected
 from djinn_lab.engine.events import SegmentArrived
 
 
 def asks(job: jobs.Job) -> bool:
-    """It waits for session memory's answer; by now it may be over."""
+    """Whether the job waits for session memory's answer; the job may be over by now."""
     aside = job.state is jobs.JobState.PREEMPTED and job.memory == "ask"
     return aside or job.state is jobs.JobState.RESTORING or job.memory == "line"
 
@@ -37,18 +37,18 @@ def proposed(asked: memory.SegmentPlaced) -> memory.SegmentProposed:
 
 
 def answers(command: memory.Command, job: str) -> bool:
-    kinds = (memory.AdmitSegment, memory.GrantSegment, memory.HoldSegment, memory.RefuseSegment)
+    kinds = (memory.AdmitSegment, memory.GrantSegment, memory.DeferSegment, memory.RejectSegment)
     return isinstance(command, kinds) and command.job == job
 
 
 def with_verdict(segment: jobs.SegmentSubmitted, verdict: memory.Command) -> jobs.SegmentSubmitted:
-    """What session memory said, for the queue."""
+    """The segment as the queue sees it, with session memory's answer filled in."""
     match verdict:
         case memory.GrantSegment():
             return replace(segment, memory="granted")
-        case memory.HoldSegment(in_line=True):
+        case memory.DeferSegment(in_line=True):
             return replace(segment, memory="line")
-        case memory.HoldSegment():
+        case memory.DeferSegment():
             return replace(
                 segment,
                 memory="held",
@@ -62,7 +62,7 @@ def with_verdict(segment: jobs.SegmentSubmitted, verdict: memory.Command) -> job
             return segment
 
 
-def refused(segment: jobs.SegmentSubmitted, verdict: memory.RefuseSegment) -> jobs.SegmentRefused:
+def refused(segment: jobs.SegmentSubmitted, verdict: memory.RejectSegment) -> jobs.SegmentRefused:
     return jobs.SegmentRefused(
         at_s=segment.at_s,
         job=segment.job,
@@ -77,14 +77,14 @@ def refused(segment: jobs.SegmentSubmitted, verdict: memory.RefuseSegment) -> jo
 
 
 def of_room(
-    command: memory.GrantSegment | memory.HoldSegment | memory.RefuseSegment | memory.MoveRefused,
-) -> RoomGranted | RoomHeld | RoomRefused:
+    command: memory.GrantSegment | memory.DeferSegment | memory.RejectSegment | memory.MoveRefused,
+) -> PartMemoryGranted | PartMemoryDeferred | PartMemoryRejected:
     match command:
         case memory.GrantSegment():
-            return RoomGranted(command.job)
-        case memory.HoldSegment():
-            return RoomHeld(command.job, command.reason, command.room or command.admission)
-        case memory.RefuseSegment():
-            return RoomRefused(command.job, command.message)
+            return PartMemoryGranted(command.job)
+        case memory.DeferSegment():
+            return PartMemoryDeferred(command.job, command.reason, command.room or command.admission)
+        case memory.RejectSegment():
+            return PartMemoryRejected(command.job, command.message)
         case _:
-            return RoomRefused(command.job, command.reason, stays=True)
+            return PartMemoryRejected(command.job, command.reason, stays=True)

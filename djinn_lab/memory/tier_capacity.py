@@ -1,4 +1,4 @@
-"""Room on the host and the disk: how a session leaves its device, what may be stored, and what makes way
+"""Capacity on the host and the disk: how a session is evicted, what may be stored, and what is demoted
 for it."""
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from djinn_lab.memory.costs import may_rebuild
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.ranking import Victim, after_s
 from djinn_lab.memory.records import Device, Segment, Session
-from djinn_lab.memory.suggestions import Hurry, Suggestion, Transport
+from djinn_lab.memory.suggestions import Expedite, StartTransfer, Suggestion
 
 CLEARED_MAX = 2
 """Stores of a session for an eviction between two events of users or cells; then the copy is kept."""
 
 
 @dataclass(slots=True)
-class HostRoom:
-    """``at_once_bytes``: what a store could take, once everything redundant is forgotten and everything that
-    may be, and for which the disk has room, is demoted. ``bytes_left``: what several could, one after the
-    other, since what was stored may be demoted in its turn."""
+class HostCapacity:
+    """``at_once_bytes``: what one store could take, once redundant copies are forgotten and sessions for
+    which the disk has capacity are demoted. ``bytes_left``: what several stores could take one after the
+    other, since stored sessions may be demoted in turn."""
 
     at_once_bytes: int
     bytes_left: int
@@ -34,9 +34,9 @@ class HostRoom:
         behind: Segment | None,
         without: str = "",
         leaving: Collection[str] = (),
-    ) -> HostRoom:
-        """For those who leave so that this segment has room. ``without``: as if nothing of this parked
-        session lay below the device. ``leaving``: as if these had left the device for below it."""
+    ) -> HostCapacity:
+        """Capacity for victims of this segment. ``without``: as if nothing of this parked session lay
+        below the device. ``leaving``: as if these sessions had been evicted."""
         spare_bytes = taken_bytes = 0
         disk_bytes = device.disk_free_bytes()
         for session in device.sessions.values():
@@ -51,7 +51,7 @@ class HostRoom:
         return cls(at_once_bytes, at_once_bytes + disk_bytes - demoted)
 
     def can_take(self, session: Session) -> bool:
-        """Whether the session could be stored whole; claims what that takes."""
+        """Whether the session could be stored whole; if so, claim the bytes."""
         if session.unstored_bytes == 0 or session.moving is not None:
             return True
         if min(self.at_once_bytes, self.bytes_left) < session.total_bytes:
@@ -61,18 +61,18 @@ class HostRoom:
 
 
 def _on_disk_bytes(session: Session, device: Device) -> int:
-    """Of its state or of copies of that."""
+    """Bytes on the disk, of the session's state or of copies."""
     return min(session.total_bytes, device.on_disk_bytes.get(session.session, 0))
 
 
 def _on_host_bytes(session: Session, device: Device) -> int:
-    """Of its state or of copies of that."""
+    """Bytes on the host, of the session's state or of copies."""
     unstored_bytes = session.unstored_bytes if session.place == "device" else 0
     return max(0, session.total_bytes - unstored_bytes - _on_disk_bytes(session, device))
 
 
 def _coming_bytes(device: Device) -> int:
-    """On the host, about to be free."""
+    """Bytes on the host that are about to be freed."""
     return sum(
         _on_host_bytes(device.sessions[transfer.session], device)
         for transfer in device.moving.values()
@@ -81,7 +81,8 @@ def _coming_bytes(device: Device) -> int:
 
 
 def _redundant(session: Session, device: Device) -> bool:
-    """On the device, and below it too, where it was not put to make room just now, and again."""
+    """Whether the session is on the device with a copy below that may be forgotten: a copy that was made
+    for an eviction again and again may not."""
     here = session.place == "device" and session.moving is None
     return here and (session.cleared_at != device.changes or session.cleared < CLEARED_MAX)
 
@@ -94,10 +95,10 @@ def _demotions(
     behind: Segment | None,
     disk_bytes: int,
 ) -> list[Session]:
-    """Sessions that so much room on the disk could take from the host, one after the other, each by the
-    process that parked it: of the idle the latest expected first, then those that wait ``behind`` this
-    segment, the last first, and at the end its own: it comes back from the disk, and who leaves for it has
-    the host."""
+    """Sessions that can be demoted into so many bytes of disk, each by the process that parked it. Idle
+    sessions come first, the latest expected first. Then come sessions that wait ``behind`` this segment,
+    the last first, and at the end its own session, which is restored from the disk so that its victim can
+    use the host."""
     parked = [
         session
         for session in device.sessions.values()
@@ -123,7 +124,7 @@ def _demotions(
     return found
 
 
-def clear_host(
+def free_host(
     device: Device,
     wanted_bytes: int,
     beneficiary: Session,
@@ -134,12 +135,12 @@ def clear_host(
     behind: Segment | None = None,
     forgettable: Collection[str] | None = None,
 ) -> Iterator[Suggestion]:
-    """Make room on the host for ``wanted_bytes`` of the beneficiary: forget copies of those who are on the
-    device and expected soonest, then demote those away and expected furthest, and forget copies on the disk
-    where that has no room for them. Nothing where all of it would not do: else a copy that was forgotten to
-    no avail is made again, and forgotten again. ``later_than_s``: for a demotion only those expected after
-    this; ``behind``: those that wait behind this segment may be demoted, too; ``forgettable``: for a copy to
-    be forgotten only those."""
+    """Free ``wanted_bytes`` on the host for the beneficiary. First forget copies of resident sessions,
+    the soonest expected first; then demote absent ones, the latest expected first; and forget copies on
+    the disk where it has no capacity for them. Do nothing where all of it would not free enough: else a
+    copy would be forgotten and made again for ever. ``later_than_s``: demote only sessions expected
+    later. ``behind``: sessions that wait behind this segment may be demoted, too. ``forgettable``: forget
+    only these copies."""
     missing = wanted_bytes - device.host_free_bytes() - _coming_bytes(device)
     due = {name: after_s(session, policy, now_s) for name, session in device.sessions.items()}
     redundant = [
@@ -172,11 +173,11 @@ def clear_host(
             forgotten.append(session)
     if missing <= 0:
         reason = f"room on the host for {beneficiary.session}"
-        yield from (Transport("forget", session, reason=reason) for session in forgotten)
-        yield from (Transport("demote", session, reason=reason) for session in demoted)
+        yield from (StartTransfer("forget", session, reason=reason) for session in forgotten)
+        yield from (StartTransfer("demote", session, reason=reason) for session in demoted)
 
 
-def send_off(
+def evict(
     victim: Victim,
     device: Device,
     policy: MemoryPolicy,
@@ -185,30 +186,30 @@ def send_off(
     stalled_bytes: int = 0,
     behind: Segment | None = None,
 ) -> Iterator[Suggestion]:
-    """Move a session out: at once where it is stored whole, else by storing it first, or by dropping what its
-    owner can rebuild. ``behind``: for which segment."""
+    """Evict a session: at once where it is stored whole, else by storing it first, or by dropping what
+    its client can rebuild. ``behind``: for which segment."""
     session = victim.session
     if session.moving is not None:
-        yield from hurry(session)
+        yield from expedite(session)
     elif drops(victim, policy, stalled_bytes):
-        yield Transport("evict", session, discard=True, reason=reason)
+        yield StartTransfer("evict", session, discard=True, reason=reason)
     elif session.unstored_bytes == 0:
-        yield Transport("evict", session, reason=reason)
+        yield StartTransfer("evict", session, reason=reason)
     elif device.host_free_bytes() >= session.unstored_bytes:
-        yield Transport("store", session, expedited=True, reason=reason)
+        yield StartTransfer("store", session, expedited=True, reason=reason)
     elif may_rebuild(session, policy, victim.after_s, stalled_bytes):
-        yield Transport("evict", session, discard=True, reason=f"{reason}; rebuilding it costs least")
+        yield StartTransfer("evict", session, discard=True, reason=f"{reason}; rebuilding it costs least")
     else:
-        yield from clear_host(device, session.unstored_bytes, session, policy, now_s, behind=behind)
+        yield from free_host(device, session.unstored_bytes, session, policy, now_s, behind=behind)
 
 
 def drops(victim: Victim, policy: MemoryPolicy, stalled_bytes: int) -> bool:
-    """Without a thought of swapping it."""
+    """Whether the policy drops the victim's state without considering a swap."""
     return policy.recompute == "always" and may_rebuild(victim.session, policy, victim.after_s, stalled_bytes)
 
 
-def hurry(session: Session, early: str = "") -> Iterator[Suggestion]:
+def expedite(session: Session, early: str = "") -> Iterator[Suggestion]:
     """``early``: the job that may start before the end of the transfer."""
     moving = session.moving
     if moving is not None and (not moving.expedited or (early and early != moving.job)):
-        yield Hurry(session, early)
+        yield Expedite(session, early)
