@@ -1,5 +1,5 @@
-"""A policy is a set of switches: which sessions move, in which order, when. The machine that obeys them is
-:mod:`djinn_lab.memory.accounts`."""
+"""A policy is a set of switches: which sessions move, in which order, when.
+:mod:`djinn_lab.memory.accounts` obeys them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Recompute = Literal["never", "when_cheaper", "always"]
 
 
 class MemoryPolicy(msgspec.Struct, frozen=True):
-    """``moves``: sessions leave the device at all; without, what does not fit is refused. ``ranking``: who
-    leaves first. ``prefetch``: when the absent come back unasked. ``write_through``: idle state is copied
-    to the host before anybody needs its room. ``recompute``: whether what a session can rebuild is dropped
-    instead of moved. ``admission_share``: of device, host and disk that sessions may fill before new ones
-    wait; None: all. ``eager_after_s``: an idle session leaves after this long, room or not.
-    ``trust_estimates``: what is signalled is exact (the oracle).
-
-    ``lease_restores``: a session stays for this many times its own restore after it went idle, at least
-    ``lease_s_min`` and at most ``lease_s_max``. ``residency_copies``: state that was restored for a waiting
-    cell stays until that ran, at most for this many times its copy. ``displacement``: a prefetch may take the
-    room of a session that is expected this many times later. ``settle_s``: an idle session is copied in
-    advance after this long, at once where half of the device is in use. ``just_in_time_s``: how long before
-    the expected moment that kind of prefetch begins. ``wish_s``: how long a COMPUTE or SOON signal counts
-    without a cell. ``headroom``: the part of a device that prefetches leave free for the cells of those who
-    are there. ``ready_ahead``: segments that room is kept for besides those that run; the others of a
-    device's line wait, the next ``restore_ahead`` of them with their state on the device or on its way
-    there. ``early_start_s``: a cell starts before the end of its session's restore where that takes longer
-    and nothing else could use the device meanwhile; None: never."""
+    """``moves``: sessions leave the device at all; without, what does not fit is rejected. ``ranking``:
+    the order of victims. ``prefetch``: when absent sessions are restored unasked. ``write_through``: idle
+    state is copied to the host before its device memory is needed. ``recompute``: whether state that a
+    client can rebuild is dropped instead of moved. ``admission_share``: of device, host and disk that
+    sessions may fill before new ones are deferred; None: all. ``eager_after_s``: an idle session is
+    evicted after this long, even if capacity is free. ``trust_estimates``: signalled estimates are exact
+    (the oracle). ``lease_restores``: an idle session stays on the device for this many times its own
+    restore, at least ``lease_s_min`` and at most ``lease_s_max``. ``residency_copies``: state that was
+    restored for a waiting cell stays until that cell ran, at most for this many times its copy.
+    ``displacement``: a prefetch may evict a session that is expected this many times later. ``settle_s``:
+    an idle session is copied in advance after this long, at once where half of the device is in use.
+    ``just_in_time_s``: how long before the predicted moment that kind of prefetch begins. ``wish_s``: how
+    long a COMPUTE or SOON signal counts without a cell. ``headroom``: the part of a device that
+    prefetches leave free for the cells of resident sessions. ``ready_ahead``: segments for which capacity
+    is reserved besides those that run. The others wait in the device's queue, the next ``restore_ahead``
+    of them with their state on the device or under way. ``early_start_s``: a cell starts before the end
+    of its session's restore where that takes longer and no other segment could use the device meanwhile;
+    None: never."""
 
     name: str
     moves: bool = True
@@ -48,7 +48,7 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     lease_s_max: float = 2.0
     residency_copies: float = 10.0
     settle_s: float = 0.25
-    displacement: float = 1.3
+    displacement: float = 4.0
     just_in_time_s: float = 0.25
     wish_s: float = 30.0
     headroom: float = 0.02
@@ -91,4 +91,4 @@ POLICIES: Mapping[str, MemoryPolicy] = {
 }
 """Ours, the baselines it is measured against (keep everything; drop and rebuild; what others ship: least
 recently used, written back or through; move out at once and come back just in time; an oracle that knows
-when everybody comes back), and ours with one part missing."""
+when every session comes back), and ours with one part missing."""
