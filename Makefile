@@ -10,7 +10,7 @@ LIBRARIES := $(VENV)/libraries
 MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test lint unit house bench bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-examples install browser postgresql compiler clean help
+.PHONY: demo test lint unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-examples install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -54,6 +54,9 @@ test: lint browser postgresql ## everything, two files of tests at a time
 
 bench: install ## figures, each beside its baseline, into benchmarks/results
 	@$(BIN)/python -m benchmarks
+
+bench-compare: install ## OLD=file NEW=file: figures that are worse in the new result file, beyond noise
+	@$(BIN)/python -m benchmarks.compare $(OLD) $(NEW)
 
 bench-memory: install ## of those, session memory: many agents on little memory, live and simulated
 	@$(BIN)/python -m benchmarks $(MEMORY_TOPICS)
