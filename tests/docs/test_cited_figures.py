@@ -1,0 +1,313 @@
+"""Figures in pages are those of the result files that the pages name.
+
+Each row of a table, or sentence, is made here from the file and must stand in the page, as it is but for line
+breaks. A new result file changes what is made, and this fails until the page says the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks/results"
+MACHINE = "amd-epyc-2-cores"
+OPERATORS, MODELS = f"operators-{MACHINE}-2026-11-22", f"models-{MACHINE}-2026-11-23"
+LIBRARIES, TUTORIALS = f"libraries-{MACHINE}-2026-11-22", f"tutorials-{MACHINE}-2026-11-23"
+FUZZ, KILLS = f"fuzz-{MACHINE}-2026-11-23", f"kills-{MACHINE}-2026-11-22"
+BUSY, QUIET = f"recorder-{MACHINE}-2026-11-23-907a221", f"recorder-{MACHINE}-2026-11-23"
+WHY, LIVE = f"why-truth-{MACHINE}-2026-11-23", f"memory-live-{MACHINE}-2026-11-21"
+SIMULATED = f"memory-simulated-{MACHINE}-2026-11-21"
+
+
+def result(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def flat(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def page(name: str) -> str:
+    return flat((ROOT / "docs" / f"{name}.md").read_text())
+
+
+def row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def figures(name: str) -> dict[str, Any]:
+    return {figure["name"]: figure for figure in result(name)["figures"]}
+
+
+def ours(figure: Any) -> float:
+    return float(figure["series"]["djinn"]["median"])
+
+
+def beside(found: Iterable[Any], baseline: str = "eager") -> Iterator[float]:
+    return (figure["ratios"][baseline]["median"] for figure in found)
+
+
+def shown(value: float, digits: int = 2) -> str:
+    """With so many significant digits, and no exponent."""
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.0f}" if "e" in text else text
+
+
+# -- docs/coverage.md ----------------------------------------------------------------------------------------
+
+CALLED = {
+    "call": "plainly",
+    "inplace": "in place",
+    "out": "`out=`, right",
+    "out, empty": "`out=`, empty",
+    "out, wrong dtype": "`out=`, wrong dtype",
+    "transposed": "on transposed inputs",
+    "sliced": "on sliced inputs",
+    "expanded": "on expanded inputs",
+    "overlapping": "on overlapping inputs",
+    "gradients": "with gradients",
+}
+RIGHT = ("equal", "raises in both alike", "undefined or random in eager torch, equal in layout")
+RAISED = ("raised differently", "raised where eager does not")
+WRONG = ("wrong value", "wrong layout", "wrong aliasing")
+OUTCOMES = (
+    RIGHT,
+    ("other last bits in eager too when the same inputs lie elsewhere in memory",),
+    ("equal within rounding, not bit for bit",),
+    ("refused with advice",),
+    RAISED,
+    WRONG,
+)
+
+
+def operators() -> Iterator[str]:
+    found = result(OPERATORS)
+    by_variant: dict[str, Counter[str]] = {}
+    for count in found["counts"]:
+        numbers = {name: value for name, value in count.items() if isinstance(value, int)}
+        by_variant.setdefault(count["variant"], Counter()).update(numbers)
+    for variant, count in by_variant.items():
+        yield _operator_row(CALLED[variant], count)
+    total = sum(by_variant.values(), Counter[str]())
+    yield _operator_row("**all**", total)
+    wrong = sum(total[outcome] for outcome in WRONG)
+    right = sum(total[outcome] for outcome in RIGHT)
+    yield (
+        f"{total['runs']:,} calls of the native recorder, one run of commit `{found['commit'][:7]}`: "
+        f"{right / total['runs']:.2%}".replace("%", " % right")
+    )
+    yield f"{wrong} silently wrong, in `benchmarks/results/{OPERATORS}.json`"
+    yield f"(`torch.testing`, {found['operators']} of them)"
+    assert found["summary"]["silently wrong"] == wrong
+
+
+def _operator_row(name: str, count: Counter[str]) -> str:
+    right, *others = (sum(count[outcome] for outcome in kinds) for kinds in OUTCOMES)
+    return row(name, f"{count['runs']:,}", f"{right:,}", *others)
+
+
+def fuzz() -> Iterator[str]:
+    found = result(FUZZ)
+    last = found["first"] + found["count"] - 1
+    differences = sum(count for kind, count in found["differences"].items() if kind != "refused")
+    yield (
+        f"{found['sequences']:,} sequences of {found['steps']:,} steps, the native recorder at commit "
+        f"`{found['commit'][:7]}`, seeds {found['first']} to {last}, in `benchmarks/results/{FUZZ}.json`: "
+        f"{len(found['crashes'])} crashes, {len(found['hangs'])} hangs, {differences} differences"
+    )
+    yield f"{found['differences']['refused']} refused with advice"
+
+
+FAMILY_OUTCOMES = ("equal", "not in eager", "refused", "wrong", "raised", "crashed", "out of time")
+
+
+def models() -> Iterator[str]:
+    found = result(MODELS)
+    total: Counter[str] = Counter()
+    for family, tasks in found["counts"].items():
+        count = Counter(tasks["architectures"])
+        assert count.keys() <= set(FAMILY_OUTCOMES)
+        total += count
+        yield row(family, count.total(), *(count[outcome] for outcome in FAMILY_OUTCOMES))
+    yield row("**all**", total.total(), *(total[outcome] for outcome in FAMILY_OUTCOMES))
+    rest = total.total() - total["not in eager"]
+    yield (
+        f"in `benchmarks/results/{MODELS}.json`: of {total.total()} architectures {total['not in eager']} "
+        f"are not in eager; of the other {rest}, {total['equal']} are equal in every task to the last bit "
+        f"and {total['out of time']} were not finished"
+    )
+    yield f"One run of commit `{found['commit'][:7]}` with the native recorder, transformers"
+
+
+def libraries() -> Iterator[str]:
+    found = result(LIBRARIES)
+    for item in found["items"]:
+        slow = (f"{item[key]}x" for key in ("slowdown_wall", "slowdown_cpu"))
+        yield row(item["program"], item["outcome"], *slow)
+    others = len(found["libraries"]) - 1  # torch itself
+    yield f"runs {len(found['items'])} short programs of {others} libraries"
+    counts = found["counts"]
+    yield (
+        f"One run of commit `{found['commit'][:7]}`, in `benchmarks/results/{LIBRARIES}.json`: "
+        f"{counts['equal']} equal, {counts['wrong']} wrong; medians of the equal ones "
+        f"{found['slowdown_wall_median']}x (wall) and {found['slowdown_cpu_median']}x (CPU)"
+    )
+
+
+def tutorials() -> Iterator[str]:
+    found = result(TUTORIALS)
+    for item in found["items"]:
+        yield row(f"{item['repository']}/{item['path']}", item["outcome"])
+    counts = found["counts"]
+    yield (
+        f"in `benchmarks/results/{TUTORIALS}.json`: of {sum(counts.values())}, {counts['equal']} are equal "
+        f"and {counts['not in eager']} are not in eager torch"
+    )
+
+
+# -- docs/benchmarks.md --------------------------------------------------------------------------------------
+
+STEPS = (
+    "training step",
+    "training step of a CNN, AdamW",
+    "training step of a transformer block, AdamW with foreach",
+)
+OPS = ("pointwise", "mm", "view", "in-place")
+
+
+def recording() -> Iterator[str]:
+    found = figures(BUSY)
+    hot = [found[f"{kind}, hot"] for kind in OPS]
+    micros = ", ".join(shown(ours(figure)) for figure in hot)
+    eager, lazy = (", ".join(f"{one:.2f}x" for one in beside(hot, name)) for name in ("eager", "torch._lazy"))
+    yield f"| hot pointwise, mm, view, in-place, per op | {micros} us | eager {eager}; `torch._lazy` {lazy} |"
+    steps = [found[f"{step}, hot"] for step in STEPS]
+    micros = ", ".join(f"{ours(figure):.0f}" for figure in steps)
+    yield f"| {micros} us | eager {', '.join(f'{one:.2f}x' for one in beside(steps))} | met |"
+    cold = [found[f"{kind}, cold"] for kind in OPS]
+    micros = ", ".join(f"{ours(figure):.0f}" for figure in cold)
+    yield f"| {micros} us | eager {', '.join(f'{shown(one)}x' for one in beside(cold))} |"
+    steps = [found[f"{step}, cold"] for step in STEPS]
+    micros = ", ".join(shown(ours(figure), 3 if ours(figure) >= 100 else 2) for figure in steps)
+    yield f"| {micros} us | eager {', '.join(f'{shown(one)}x' for one in beside(steps))} | missed 60 us |"
+
+
+def whole_cells() -> Iterator[str]:
+    quiet, busy = figures(QUIET), figures(BUSY)
+    sizes = "1024 x 1024, batches of 256", "512 x 512, batches of 64"
+    training = [f"training steps, layers of {size}" for size in sizes]
+    sides = []
+    for found in (quiet, busy):
+        two = [found[name] for name in training]
+        seconds = ", ".join(f"{ours(figure):.2f}" for figure in two)
+        sides += [f"{seconds} s", f"eager {', '.join(f'{one:.2f}x' for one in beside(two))}"]
+    yield f"| training, layers of 1024 and of 512 | {' | '.join(sides)} |"
+    bert = [found["forward passes of a BERT of 22 M parameters"] for found in (quiet, busy)]
+    sides = [f"{ours(one):.2f} s | eager {ratio:.2f}x" for one, ratio in zip(bert, beside(bert), strict=True)]
+    yield f"| forward passes of BERT | {' | '.join(sides)} |"
+    sides = []
+    for found in (quiet, busy):
+        figure = found["cell of one op"]
+        [ratio] = beside([figure], "WebSocket ping")
+        sides.append(f"{ours(figure):.1f} ms | WebSocket ping {ratio:.1f}x")
+    yield f"| a cell of one op | {' | '.join(sides)} |"
+
+
+def why_truth() -> Iterator[str]:
+    values = result(WHY)["figures"][0]["facts"]["values"]
+
+    def part(name: str) -> float:
+        return float(values[name]["held"]) / float(values[name]["looks"])
+
+    starts, bare = values["expected to start"], values["(forecast as computed)"]
+    yield (
+        f"of {starts['looks']:,} expected starts {part('expected to start'):.0%}".replace("%", " %")
+        + f" were right, where the bare forecast was in {part('(forecast as computed)'):.0%}".replace(
+            "%", " %"
+        )
+        + f" of {bare['looks']:,}; {values['(start not predicted)']['looks']:,} times"
+    )
+    for name, words in (
+        ("its state is on its way", "state on its way"),
+        ("others are moved out", "others are moved out"),
+        ("waits for a session to close", "waits for a session to close"),
+        ("waits where its state lies", "where its state lies"),
+        ("others wait before it", "others wait before it"),
+        ("waits for cells with a grant", "waits for grants"),
+        ("it is next", "it is next"),
+    ):
+        yield f"{words} {values[name]['held']} of {values[name]['looks']}"
+
+
+# -- docs/pool.md, docs/session-memory.md --------------------------------------------------------------------
+
+
+def kills() -> Iterator[str]:
+    one, two = result(KILLS)["databases"].values()
+    total = {key: one[key] + two[key] for key in ("kills", "jobs", "messages")}
+    yield f"Of {total['kills']} kills, {total['jobs']:,} jobs and {total['messages']:,} messages"
+    assert one["wrong"] == two["wrong"] == []
+    first, second = (found["served again after, s"] for found in (one, two))
+    yield (
+        f"A pool served again after {first['median']:.1f} s (median; p99 {first['p99']:.1f} s) and "
+        f"{second['median']:.1f} s (p99 {second['p99']:.1f} s)"
+    )
+
+
+def memory_live() -> Iterator[str]:
+    found = figures(LIVE)
+    for name in found:
+        workload, _, figure = name.partition(": ")
+        if figure != "wake p99 over floor":
+            continue
+        words = workload.replace("80 agents live", "80 live")
+        hits = 1 - ours(found[f"{workload}: miss rate"])
+        useful = 1 - ours(found[f"{workload}: useless swaps"])
+        floor = re.escape(shown(ours(found[name])))
+        yield (
+            rf"\| {re.escape(words)} \| ours \|[^|]*\|[^|]*\| {hits:.2f} \|[^|]*\| {floor} \| {useful:.2f} \|"
+        )
+
+
+def memory_simulated() -> Iterator[str]:
+    found = figures(SIMULATED)
+    at = "110 live, 1.5x the device"
+    misses, killed = (found[f"{at}: {name}"]["series"] for name in ("miss rate", "killed"))
+    for contender, summary in misses.items():
+        policy = "ours" if contender == "djinn" else contender
+        gone = killed[contender]["median"] if contender in killed else 0
+        yield rf"\| `{policy}` \| {gone:.0f} \| {1 - summary['median']:.2f} \|"
+
+
+CLAIMS = {
+    "coverage": (operators, fuzz, models, libraries, tutorials),
+    "benchmarks": (recording, whole_cells, why_truth),
+    "pool": (kills,),
+}
+PATTERNS = {"session-memory": (memory_live, memory_simulated)}
+
+
+@pytest.mark.parametrize(("name", "claim"), [(name, claim) for name in CLAIMS for claim in CLAIMS[name]])
+def test_a_page_says_what_its_result_file_says(name: str, claim: Any) -> None:
+    text = page(name)
+    assert [made for made in claim() if made not in text] == []
+
+
+@pytest.mark.parametrize(("name", "claim"), [(name, claim) for name in PATTERNS for claim in PATTERNS[name]])
+def test_rows_of_a_table_have_the_figures_of_the_file(name: str, claim: Any) -> None:
+    text = page(name)
+    assert [made for made in claim() if re.search(made, text) is None] == []
+
+
+def test_every_result_file_that_a_page_names_is_there() -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    named = {name for one in pages for name in re.findall(r"results/([\w.-]+\.json)", one.read_text())}
+    assert named
+    assert sorted(name for name in named if not (RESULTS / name).exists()) == []
