@@ -25,10 +25,22 @@ settings.register_profile("search", derandomize=False, deadline=None)
 settings.load_profile("same")
 torch.set_num_threads(1)
 
+BEGAN_S = time.monotonic()
 SERVE_ALL = ("in-process worker", "asyncio_", "ThreadPoolExecutor-", "QueueFeederThread", "asyncio-waitpid-")
 """Names of threads that outlive a module on purpose: of executors that are used again, and of torch's data
 loaders, asyncio and playwright."""
 ENDS_WITHIN_S = 20.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--budget-s", type=float, help="skip the tests that would begin later than this")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """``make check`` is quick whatever was touched; ``make test`` runs all."""
+    budget_s = item.config.getoption("--budget-s")
+    if budget_s is not None and time.monotonic() - BEGAN_S > budget_s:
+        pytest.skip("left for make test")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = ("djinn_lab", "magics", "dashboard", "kernels")
 PAGES = sorted(DOCS.glob("*.md"))
+LINKING = [*PAGES, *sorted(DOCS.glob("decisions/*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
 def page(name: str) -> str:
@@ -144,7 +145,7 @@ def _strings_in_source() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", LINKING, ids=lambda path: path.name)
 def test_files_that_are_named_exist(path: Path) -> None:
     named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|txt|ipynb))`", path.read_text()))
     assert [
@@ -157,7 +158,7 @@ def test_the_index_lists_every_page() -> None:
     assert listed == {path.name for path in PAGES} - {"index.md"}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", LINKING, ids=lambda path: path.name)
 def test_relative_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", _prose(path.read_text())):
         if re.match(r"[a-z]+:", target):
