@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,8 @@ def test_at_least_nine_of_ten_environments_get_the_best_profile(
     with capsys.disabled():
         print(f"\nwizard: best profile in {hits} of {len(report)} environments ({hits / len(report):.0%})")
     assert len(report) >= 20
+    page = (Path(__file__).parents[2] / "docs/profiles.md").read_text()
+    assert f"picks that one in {hits} of {len(report)}" in page
     assert hits / len(report) >= HIT_RATE_MIN, {title: wrong for title, wrong in report.items() if wrong}
 
 
