@@ -21,9 +21,13 @@ class Word(NamedTuple):
     say: str
 
 
+_PEOPLE = "".join(
+    f"(?<!\\b{noun} )" for noun in ("reader", "user", "users", "person", "people", "operator", "operators")
+)
+"""After one of these, "who" has its noun."""
 WORDS = (
     Word(r"\b(?:move[sd]?|moving) aside\b|\bstand(?:s|ing)? aside\b|\bmakes? room for\b", "preempt"),
-    Word(r"\bg(?:o|oes|oing) on\b|\bwent on\b|\btak(?:e|es|en|ing) up\b", "resume"),
+    Word(r"\bg(?:o|oes|oing) on\b|\bwent on\b|\btak(?:e|es|en|ing) up\b(?! to\b)", "resume"),
     Word(r"\bforetel(?:l|ls|ling)\b|\bforetold\b", "predict"),
     Word(r"\bin (?:the |a |its |no )?line\b|\bplace in line\b|\blines? up\b", "pending"),
     Word(r"\bmay (?:not )?start there\b", "eligible"),
@@ -43,8 +47,8 @@ WORDS = (
     Word(r"\bwhat (?:is|was) had\b|\b(?:has|have) had\b", "allocation"),
     Word(r"\b(?:he|him|his|himself)\b", "the session, the job, the user"),
     Word(r"\b(?:some|any|every|no)(?:body|one)\b|\bwhoever\b|\bwhomever\b", "the session, the job, the user"),
-    Word(r"\bwhom?\b", "which session, which job, which user"),
-    Word(r"\bof (?:it|those that|those who)\b(?= *[.,;:)]|$)", "the name of the thing"),
+    Word(rf"{_PEOPLE}\bwhom?\b", "which session, which job, which user"),
+    Word(r"\bof (?:it|those that|those who)\b(?= *[.,;)]|$)", "the name of the thing"),
 )
 _KNOWN = re.compile("|".join(f"({word.pattern})" for word in WORDS))
 _QUOTED = re.compile(r"``.*?``|`[^`]*`|\"[^\"\n]*\"|“[^”]*”", re.DOTALL)
