@@ -121,15 +121,15 @@ class Engine:
                 self._apply_rare(event)
             case memory.TransferDone() | memory.TransferFailed():
                 self._watch.copied(event.transfer)
-                self._remember(event)
+                self._to_memory(event)
             case _ if isinstance(event, OfMemory):
-                self._remember(event)
+                self._to_memory(event)
             case jobs.DeviceLost():
                 undone = tuple(job for job in self._undone.pop(event.device, ()) if job in self._asked)
                 self._preempted.update(dict.fromkeys(undone, ""))
-                self._tell(replace(event, undone=undone))
+                self._to_queue(replace(event, undone=undone))
             case _:
-                self._tell(event)
+                self._to_queue(event)
 
     def _apply_rare(
         self,
@@ -145,28 +145,28 @@ class Engine:
         at_s = event.at_s
         match event:
             case PoolOpened():
-                self._tell(jobs.QueueOpened(at_s, event.queue_policy, event.shares))
+                self._to_queue(jobs.QueueOpened(at_s, event.queue_policy, event.shares))
                 self.accounts = MemoryAccounts(event.memory_policy)
             case DeviceAdded():
                 self._add_device(event)
             case WorkerDied():
                 self._watch.died(event.device)
                 self._undone[event.device] = self.accounts.open_jobs(event.device)
-                self._remember(memory.DeviceLost(at_s, event.device))
+                self._to_memory(memory.DeviceLost(at_s, event.device))
             case PartMemoryRequested():
                 self._ask_room(event)
             case PartMemoryWithdrawn():
-                self._remember(memory.SegmentWithdrawn(at_s, event.room))
+                self._to_memory(memory.SegmentWithdrawn(at_s, event.room))
             case PartMemoryReleased() if event.room in self._rooms:
                 self._rooms.discard(event.room)
-                self._remember(memory.SessionClosed(at_s, event.room))
+                self._to_memory(memory.SessionClosed(at_s, event.room))
             case SessionDetached():
-                self._tell(jobs.SessionDetached(at_s, event.session))
-                self._remember(memory.SessionDetached(at_s, event.session))
+                self._to_queue(jobs.SessionDetached(at_s, event.session))
+                self._to_memory(memory.SessionDetached(at_s, event.session))
             case SessionClosed():
                 self._sent_s.pop(event.session, None)
-                self._tell(jobs.SessionClosed(at_s, event.session))
-                self._remember(memory.SessionClosed(at_s, event.session))
+                self._to_queue(jobs.SessionClosed(at_s, event.session))
+                self._to_memory(memory.SessionClosed(at_s, event.session))
             case _:
                 pass
 
@@ -206,18 +206,18 @@ class Engine:
         self._of_memory.put(command for command in commands if command is not answer)
         if isinstance(answer, memory.RejectSegment):
             self._out.append(answer)
-            self._tell(translation.refused(segment, answer))
+            self._to_queue(translation.refused(segment, answer))
         else:
             self._asked[segment.job] = asked
             if bound and first:
                 self._placed.add(segment.job)
             if bound and not first:
                 segment = replace(segment, memory="line")
-            self._tell(translation.with_verdict(segment, answer))
+            self._to_queue(translation.with_verdict(segment, answer))
         self._of_memory.run()
 
     def _finish(self, event: jobs.SegmentFinished) -> None:
-        self._tell(event)
+        self._to_queue(event)
         self._forget(event.job)
         job = self.queue.job(event.job)
         assert job is not None
@@ -240,7 +240,7 @@ class Engine:
         if event.remaining_bytes is not None:
             self._asked[event.job] = replace(asked, peak_bytes=event.remaining_bytes)
         self._preempted[event.job] = ""
-        self._tell(stopped)
+        self._to_queue(stopped)
 
     def _tick(self, event: ClockTicked) -> None:
         commands = self.accounts.handle(memory.ClockTicked(event.at_s))
@@ -250,7 +250,7 @@ class Engine:
         self.idle = not commands
         if due_s is not None and due_s <= event.at_s:
             self.idle = False
-            self._tell(jobs.ClockTicked(event.at_s))
+            self._to_queue(jobs.ClockTicked(event.at_s))
         self._relocate_waiting()
 
     def _relocate_waiting(self) -> None:
@@ -262,7 +262,7 @@ class Engine:
             asked = self._asked.get(job.job)
             if asked is None or self._now_s - self._sent_s.get(job.session, -math.inf) < SENT_EVERY_S:
                 continue
-            better = others.has_room if job.memory_stuck else others.is_less_crowded
+            better = others.has_capacity if job.memory_stuck else others.is_less_crowded
             open_to_it = (
                 device
                 for device in devices
@@ -272,7 +272,7 @@ class Engine:
             if device is not None:
                 taken.add(device)
                 self.idle, self._sent_s[job.session] = False, self._now_s
-                self._tell(jobs.RoomElsewhere(self._now_s, job.job, device))
+                self._to_queue(jobs.RoomElsewhere(self._now_s, job.job, device))
                 others = self.accounts.other_devices()
 
     def _add_device(self, event: DeviceAdded) -> None:
@@ -285,9 +285,9 @@ class Engine:
             link_bytes_per_s=event.link_bytes_per_s,
             slots=event.slots,
         )
-        self._remember(added)
+        self._to_memory(added)
         link = event.link_bytes_per_s or 0.0
-        self._tell(
+        self._to_queue(
             jobs.DeviceAdded(
                 at_s=event.at_s,
                 device=event.device,
@@ -302,9 +302,9 @@ class Engine:
         """Session memory accounts for a gang part as for a session."""
         if event.room not in self._rooms:
             self._rooms.add(event.room)
-            self._remember(memory.SessionOpened(event.at_s, event.room, event.user, passing=True))
-        self._remember(memory.SessionBound(event.at_s, event.room, event.device))
-        self._remember(
+            self._to_memory(memory.SessionOpened(event.at_s, event.room, event.user, passing=True))
+        self._to_memory(memory.SessionBound(event.at_s, event.room, event.device))
+        self._to_memory(
             memory.SegmentPlaced(
                 at_s=event.at_s,
                 job=event.room,
@@ -318,7 +318,7 @@ class Engine:
 
     # -- the queue's commands ------------------------------------------------------------------------------
 
-    def _tell(self, event: jobs.Event) -> None:
+    def _to_queue(self, event: jobs.Event) -> None:
         self._of_queue.put(of_queue(self.queue.handle(event), self._rank))
         self._of_queue.run()
 
@@ -333,12 +333,12 @@ class Engine:
                 return
             case jobs.LineOrdered():
                 if self.accounts.has_device(command.device):
-                    self._remember(memory.QueueOrdered(self._now_s, command.device, command.jobs))
+                    self._to_memory(memory.QueueOrdered(self._now_s, command.device, command.jobs))
                 return
             case jobs.StartSegment():
                 self._preempted.pop(command.job, None)
             case jobs.EndSegment():
-                self._remember(memory.SegmentWithdrawn(self._now_s, command.job))
+                self._to_memory(memory.SegmentWithdrawn(self._now_s, command.job))
                 self._forget(command.job)
             case jobs.Notify() if command.state in jobs.FINISHED:
                 self._end_cell(command.job)
@@ -354,7 +354,7 @@ class Engine:
         if self.queue.first_of(job.session) == job.job:
             self._ask_for(job)
         else:
-            self._tell(jobs.MemoryHeld(self._now_s, job.job, "", in_line=True, device=job.held_on))
+            self._to_queue(jobs.MemoryHeld(self._now_s, job.job, "", in_line=True, device=job.held_on))
 
     def _ask_for_first(self, session: str) -> None:
         """Ask session memory for the session's first pending cell. A session's cells run one after the
@@ -372,17 +372,17 @@ class Engine:
         assert job.held_on is not None
         if not self.accounts.has_device(job.held_on):
             return  # it has just died; the queue hears of it next, and asks again for another one
-        self._remember(memory.SegmentWithdrawn(self._now_s, job.job))
+        self._to_memory(memory.SegmentWithdrawn(self._now_s, job.job))
         self._bind(job.session, job.held_on)  # no other one: a mate's move may have been refused
         self._placed.add(job.job)
-        self._remember(replace(asked, at_s=self._now_s))
+        self._to_memory(replace(asked, at_s=self._now_s))
 
     def _bind(self, session: str, device: str) -> None:
         if self.accounts.knows(session) and self.accounts.bound_for(session) != device:
             for job in self.queue.jobs_of(session):
                 self._placed.discard(job)
-                self._remember(memory.SegmentWithdrawn(self._now_s, job))
-            self._remember(memory.SessionBound(self._now_s, session, device))
+                self._to_memory(memory.SegmentWithdrawn(self._now_s, job))
+            self._to_memory(memory.SessionBound(self._now_s, session, device))
 
     def _end_cell(self, job: str) -> None:
         """Ask for the session's next cell; without one, the session is idle."""
@@ -391,7 +391,7 @@ class Engine:
         if self.queue.has_unfinished(ended.session):
             self._ask_for_first(ended.session)
         elif self.accounts.knows(ended.session):
-            self._remember(memory.CellEnded(self._now_s, ended.session))
+            self._to_memory(memory.CellEnded(self._now_s, ended.session))
 
     def _forget(self, job: str) -> None:
         """The job's segment is over."""
@@ -401,7 +401,7 @@ class Engine:
 
     # -- session memory's commands -------------------------------------------------------------------------
 
-    def _remember(self, event: memory.Event) -> None:
+    def _to_memory(self, event: memory.Event) -> None:
         if isinstance(event, memory.SegmentWithdrawn):
             withdrawn = event.job
             self._of_memory.drop(lambda command: about(command, withdrawn))
@@ -436,16 +436,16 @@ class Engine:
         match command:
             case memory.GrantSegment() if not self._refuses_lost(job):
                 self._out.append(command)
-                self._tell(jobs.MemoryGranted(now_s, job, self._device(job)))
+                self._to_queue(jobs.MemoryGranted(now_s, job, self._device(job)))
             case memory.DeferSegment():
-                self._tell(
+                self._to_queue(
                     jobs.MemoryHeld(
                         at_s=now_s,
                         job=job,
                         reason=command.reason,
                         wait_s=command.estimate_s,
-                        in_line=command.in_line,
-                        room=command.room,
+                        in_line=command.queued,
+                        room=command.preemptible,
                         stuck=command.stuck,
                         closing=command.admission,
                         device=self._device(job),
@@ -453,10 +453,10 @@ class Engine:
                 )
             case memory.RejectSegment():
                 self._out.append(command)
-                self._tell(jobs.MemoryRefused(now_s, job, command.sentence))
+                self._to_queue(jobs.MemoryRefused(now_s, job, command.sentence))
             case memory.MoveRefused():
                 try:
-                    self._tell(jobs.MoveRefused(now_s, job, command.device, command.reason))
+                    self._to_queue(jobs.MoveRefused(now_s, job, command.device, command.reason))
                 except jobs.IllegalEvent as error:
                     self._out.append(Anomaly(f"session memory refuses a move that is over: {error}"))
             case _:
@@ -474,5 +474,5 @@ class Engine:
             return False
         lost = WorkLost(job, reason)
         self._out.append(lost)
-        self._tell(jobs.MemoryRefused(self._now_s, job, lost.sentence))
+        self._to_queue(jobs.MemoryRefused(self._now_s, job, lost.sentence))
         return True

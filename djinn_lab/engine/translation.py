@@ -46,7 +46,7 @@ def with_verdict(segment: jobs.SegmentSubmitted, verdict: memory.Command) -> job
     match verdict:
         case memory.GrantSegment():
             return replace(segment, memory="granted")
-        case memory.DeferSegment(in_line=True):
+        case memory.DeferSegment(queued=True):
             return replace(segment, memory="line")
         case memory.DeferSegment():
             return replace(
@@ -54,7 +54,7 @@ def with_verdict(segment: jobs.SegmentSubmitted, verdict: memory.Command) -> job
                 memory="held",
                 memory_reason=verdict.reason,
                 memory_wait_s=verdict.estimate_s,
-                memory_room=verdict.room,
+                memory_room=verdict.preemptible,
                 memory_stuck=verdict.stuck,
                 memory_closing=verdict.admission,
             )
@@ -83,7 +83,7 @@ def of_room(
         case memory.GrantSegment():
             return PartMemoryGranted(command.job)
         case memory.DeferSegment():
-            return PartMemoryDeferred(command.job, command.reason, command.room or command.admission)
+            return PartMemoryDeferred(command.job, command.reason, command.preemptible or command.admission)
         case memory.RejectSegment():
             return PartMemoryRejected(command.job, command.message)
         case _:

@@ -138,7 +138,7 @@ def abandoned(device: Device) -> list[str]:
 def wait_for_close(device: Device) -> str:
     """The end of a reason: the segment waits for a session to close, and which sessions without a client
     may be closed."""
-    elsewhere, found = "" if device.alone else ", or for room on another device", abandoned(device)
+    elsewhere, found = "" if device.alone else ", or for memory on another device", abandoned(device)
     if not found:
         return f"it waits for one to close{elsewhere}"
     many = "one has" if len(found) == 1 else f"{len(found)} have"
@@ -235,10 +235,10 @@ class AdmissionGate:
             return None
         if self._abandoned is None:  # a plan without a new session does not count them
             self._abandoned = len(abandoned(self._device))
-        told = f"admission {self._ahead + 1}, {self._abandoned}"
-        if self._ahead and segment.told == told:
+        kind = f"admission {self._ahead + 1}, {self._abandoned}"
+        if self._ahead and segment.kind == kind:
             self._ahead += 1
-            return Defer(segment, told, segment.reason, segment.estimate_s, admission=True, stuck=True)
+            return Defer(segment, kind, segment.reason, segment.estimate_s, admission=True, stuck=True)
         if self._counted != len(self._device.granted):  # in a plan nothing else changes what is committed
             self._count()
         reason = self._objection(segment)
@@ -248,7 +248,7 @@ class AdmissionGate:
         every_s = self._history.closing_every_s(self._now_s)
         estimate_s = None if every_s is None else every_s * self._ahead
         reason = f"memory is full: {reason or 'others wait before it'}; {wait_for_close(self._device)}"
-        return Defer(segment, told, reason, estimate_s, admission=True, stuck=True)
+        return Defer(segment, kind, reason, estimate_s, admission=True, stuck=True)
 
     def _ends_exchange(self, keeps: int) -> bool:
         """Whether sessions can be exchanged only as long as this one is not admitted."""
@@ -276,5 +276,5 @@ class AdmissionGate:
         keeps = wanted if segment.kept_bytes is not None else 0
         if device.host_bytes and self._ends_exchange(keeps):
             capacity = format_bytes(device.capacity_bytes)
-            return f"{held} {capacity} {where}, {needs}, which leaves no room to exchange sessions"
+            return f"{held} {capacity} {where}, {needs}, which leaves no memory to exchange sessions"
         return ""

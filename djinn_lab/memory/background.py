@@ -36,8 +36,8 @@ def in_background(device: Device, policy: MemoryPolicy, now_s: float) -> Iterato
         yield from _write_through(device, policy, now_s)
     if device.short or _restoring_unasked(device):
         return
-    if policy.prefetch == "into_room":
-        yield from _prefetch_into_room(device, policy, now_s)
+    if policy.prefetch == "into_free":
+        yield from _prefetch_into_free(device, policy, now_s)
     elif policy.prefetch == "just_in_time":
         yield from _prefetch_just_in_time(device, policy, now_s)
 
@@ -121,7 +121,7 @@ def _turns_bytes(device: Device, policy: MemoryPolicy) -> int:
     return min(wanted, device.memory_bytes // TURNS_PART)
 
 
-def _prefetch_into_room(device: Device, policy: MemoryPolicy, now_s: float) -> Iterator[Suggestion]:
+def _prefetch_into_free(device: Device, policy: MemoryPolicy, now_s: float) -> Iterator[Suggestion]:
     waiting = [one for one in absent(device, policy, now_s) if math.isfinite(one.after_s)]
     if not waiting:
         return
@@ -145,7 +145,7 @@ def _prefetch_into_room(device: Device, policy: MemoryPolicy, now_s: float) -> I
 def _why(candidate: Victim) -> str:
     if candidate.after_s <= 0:
         return "its owner is about to compute"
-    return f"there is room, and it is expected in {candidate.after_s:.1f} s"
+    return f"memory is free, and it is expected in {candidate.after_s:.1f} s"
 
 
 def _displaced(

@@ -74,7 +74,7 @@ def grant(tables: Tables, segment: Segment) -> None:
     statistics = tables.statistics
     statistics.took(session.session, device.device, segment.peak_bytes, free_bytes)
     statistics.came_back(session.session)
-    if segment.told:
+    if segment.kind:
         statistics.note(tables.now_s, "grant", session.session, device.device, segment.peak_bytes, waited_s)
     if session.wish_s is not None:
         _woke(tables, session, segment, device)
@@ -98,7 +98,7 @@ def _woke(tables: Tables, session: Session, segment: Segment, device: Device) ->
     floor_s = device.seconds_for(session.total_bytes)
     session.last_wake_s, session.last_floor_s = seconds, floor_s
     tables.statistics.woke(seconds, floor_s, session.wish_hit)
-    reason = "it was on the device" if session.wish_hit else "it was brought back"
+    reason = "it was on the device" if session.wish_hit else "it was restored"
     tables.statistics.note(
         tables.now_s, "wake", session.session, device.device, session.total_bytes, seconds, reason
     )
@@ -107,11 +107,11 @@ def _woke(tables: Tables, session: Session, segment: Segment, device: Device) ->
 def _hold(tables: Tables, hold: Defer) -> None:
     """Defer a segment, and tell its user what changed, except for every queue position."""
     segment = hold.segment
-    lines = hold.in_line or segment.queued_since_s is not None
-    decides = (segment.room, segment.stuck) != (hold.room, hold.stuck)  # the queue goes by it
-    if segment.told == hold.told or (tables.now_s < segment.hears_s and not (lines or decides)):
+    lines = hold.queued or segment.queued_since_s is not None
+    decides = (segment.preemptible, segment.stuck) != (hold.preemptible, hold.stuck)  # the queue goes by it
+    if segment.kind == hold.kind or (tables.now_s < segment.hears_s and not (lines or decides)):
         return
-    if hold.in_line:
+    if hold.queued:
         segment.queued_since_s = tables.now_s
     else:
         _leave_line(tables, segment)
@@ -119,8 +119,8 @@ def _hold(tables: Tables, hold: Defer) -> None:
         tables.statistics.count(admission_waits=1)
         segment.counted = True
     segment.admission, segment.hears_s = hold.admission, tables.now_s + HEARS_EVERY_S
-    segment.told, segment.reason, segment.estimate_s = hold.told, hold.reason, hold.estimate_s
-    segment.room, segment.stuck = hold.room, hold.stuck
+    segment.kind, segment.reason, segment.estimate_s = hold.kind, hold.reason, hold.estimate_s
+    segment.preemptible, segment.stuck = hold.preemptible, hold.stuck
     tables.changed(tables.session(segment.session))
     tables.statistics.note(
         tables.now_s, "hold", segment.session, segment.device, segment.peak_bytes, reason=hold.reason
@@ -132,8 +132,8 @@ def _hold(tables: Tables, hold: Defer) -> None:
             hold.reason,
             hold.estimate_s,
             hold.admission,
-            hold.in_line,
-            hold.room,
+            hold.queued,
+            hold.preemptible,
             hold.stuck,
         )
     )

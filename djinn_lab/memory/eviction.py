@@ -25,7 +25,7 @@ FAILURES_MAX = 3
 
 
 @dataclass(slots=True)
-class Room:
+class Claims:
     """The device's capacity in a plan. ``free_bytes``: free now, less the claims of segments before;
     ``coming_bytes``: with evictions under way. ``host``: capacity for stores. ``taken``: victims of
     segments before. ``exhausted``: a segment before found too few victims, so that none is sought for
@@ -55,14 +55,14 @@ def evict_for(
     device: Device,
     policy: MemoryPolicy,
     now_s: float,
-    room: Room,
+    claims: Claims,
     needed: int,
 ) -> Iterator[Suggestion]:
-    host = room.host = room.host or HostCapacity.of(device, policy, now_s, segment)
+    host = claims.host = claims.host or HostCapacity.of(device, policy, now_s, segment)
     found = [
         victim
         for victim in victims(device, policy, now_s, segment)
-        if victim.session.session not in room.taken
+        if victim.session.session not in claims.taken
         and victim.session is not session
         and (segment.job or victim.kind <= LEASED)
     ]
@@ -78,8 +78,8 @@ def evict_for(
             or may_rebuild(victim.session, policy, victim.after_s, stalled_bytes)
         )
     ]
-    chosen = fewest(usable, -room.coming_bytes, device)
-    room.exhausted = chosen is None
+    chosen = fewest(usable, -claims.coming_bytes, device)
+    claims.exhausted = chosen is None
     if chosen is None and leased:
         chosen = [victim for victim in usable if victim.kind == IDLE]
     elif chosen is None:
@@ -87,35 +87,37 @@ def evict_for(
         chosen = usable if device.granted or _leave_alone(usable, session, device) else []
     leaving = False
     for victim in chosen:
-        room.taken.add(victim.session.session)
-        room.coming_bytes += device.session_bytes.get(victim.session.session, 0)
-        yield from evict(victim, device, policy, now_s, f"room for {segment.session}", stalled_bytes, segment)
+        claims.taken.add(victim.session.session)
+        claims.coming_bytes += device.session_bytes.get(victim.session.session, 0)
+        yield from evict(
+            victim, device, policy, now_s, f"for session {segment.session}", stalled_bytes, segment
+        )
         leaving |= victim.session.moving is not None
     if leaving or device.copying("forget") or device.copying("demote"):
         yield from defer(
             segment,
             "leaving",
-            room.short_of(device, needed, "others are being moved out"),
+            claims.short_of(device, needed, "others are being evicted"),
         )
     elif leased:
-        yield from defer(segment, "leased", room.short_of(device, needed, "others only just finished"))
+        yield from defer(segment, "leased", claims.short_of(device, needed, "others only just finished"))
     else:
         first = None
         if segment.job and not device.granted and not device.moving:
-            first = _state_first(segment, session, device, policy, now_s, room.free_bytes + needed, found)
+            first = _state_first(segment, session, device, policy, now_s, claims.free_bytes + needed, found)
         if first is None:
-            yield from _stuck(segment, session, device, policy, now_s, room, host, needed)
+            yield from _stuck(segment, session, device, policy, now_s, claims, host, needed)
             return
         for victim in first:
             yield from evict(
-                victim, device, policy, now_s, f"room for {segment.session}", stalled_bytes, segment
+                victim, device, policy, now_s, f"for session {segment.session}", stalled_bytes, segment
             )
         if not first:
             yield StartTransfer(
-                "restore", session, expedited=True, reason="others can leave into its room below"
+                "restore", session, expedited=True, reason="others can be stored in its place"
             )
-        what = "its state is brought back first, so that others can leave into its room below"
-        yield from defer(segment, "restore first", room.short_of(device, needed, what))
+        what = "its state is restored first, so that others can be stored in its place"
+        yield from defer(segment, "restore first", claims.short_of(device, needed, what))
 
 
 def _state_first(
@@ -166,7 +168,7 @@ def _stuck(
     device: Device,
     policy: MemoryPolicy,
     now_s: float,
-    room: Room,
+    claims: Claims,
     host: HostCapacity,
     needed: int,
 ) -> Iterator[Suggestion]:
@@ -176,29 +178,29 @@ def _stuck(
         for other in device.sessions.values()
         if other is not session and device.session_bytes.get(other.session, 0) > 0
     ]
-    room.running = bool(device.granted) and _would_free(device, host) >= -room.coming_bytes
-    if device.granted and (room.running or not _closing_helps(others, device)):
-        room.stuck, granted = not room.running, len(device.granted)
+    claims.running = bool(device.granted) and _would_free(device, host) >= -claims.coming_bytes
+    if device.granted and (claims.running or not _closing_helps(others, device)):
+        claims.stuck, granted = not claims.running, len(device.granted)
         what = f"it waits for {granted} {'cell' if granted == 1 else 'cells'} with a memory grant to end"
         if segment.job:
-            told = "running" if room.running else "running, stuck"
-            reason = room.short_of(device, needed, what)
-            yield Defer(segment, told, reason, room=room.running, stuck=room.stuck)
+            kind = "running" if claims.running else "running, stuck"
+            reason = claims.short_of(device, needed, what)
+            yield Defer(segment, kind, reason, preemptible=claims.running, stuck=claims.stuck)
         return
     if device.moving:
-        yield from defer(segment, "copies", room.short_of(device, needed, "copies are under way"))
+        yield from defer(segment, "copies", claims.short_of(device, needed, "copies are under way"))
         return
     if any(other.retry_s > now_s and other.failures < FAILURES_MAX for other in others):
         yield from defer(
             segment,
             "retry",
-            room.short_of(device, needed, "a copy failed and is tried again"),
+            claims.short_of(device, needed, "a copy failed and is tried again"),
         )
         return
     if others and not segment.job:
         return
     if others and device.tiers:
-        yield from _full(segment, device, room, needed, now_s)
+        yield from _full(segment, device, claims, needed, now_s)
         return
     yield from _anyway(segment, session, device, policy, now_s)
 
@@ -209,24 +211,26 @@ def _closing_helps(others: list[Session], device: Device) -> bool:
     return device.tiers and not device.moving and bool(waiting)
 
 
-def _full(segment: Segment, device: Device, room: Room, needed: int, now_s: float) -> Iterator[Suggestion]:
+def _full(
+    segment: Segment, device: Device, claims: Claims, needed: int, now_s: float
+) -> Iterator[Suggestion]:
     """Defer the segment until a session closes. Where every session that holds state waits and none fits,
     reject the last one."""
     holders = [session for session in device.sessions.values() if session.total_bytes > 0]
     given_up = device.alone or now_s - segment.since_s >= GIVEN_UP_S
     if given_up and not device.granted and all(holder.busy for holder in holders):
-        free_bytes = room.free_bytes + needed
+        free_bytes = claims.free_bytes + needed
         holding = [one for one in device.waiting if device.sessions[one.session].total_bytes > 0]
         needs = [needed_bytes(device.sessions[one.session], one, device) for one in holding]
         if min(needs) > free_bytes:
             yield out_of_memory(holding[-1], device, needs[-1], device.free_bytes())
             if holding[-1] is segment:
                 return
-    room.full = room.stuck = True
+    claims.full = claims.stuck = True
     what = f"{who_fills(holders, device)}; {admission.wait_for_close(device)}"
-    told = f"full, {len(admission.abandoned(device))}"
-    yield Defer(segment, told, room.short_of(device, needed, what), admission=True, stuck=True)
-    room.claim(-needed)
+    kind = f"full, {len(admission.abandoned(device))}"
+    yield Defer(segment, kind, claims.short_of(device, needed, what), admission=True, stuck=True)
+    claims.claim(-needed)
 
 
 def _anyway(
@@ -245,8 +249,6 @@ def _anyway(
             reason="its owner waits, and no other session is there",
             job=early,
         )
-        yield from defer(
-            segment, "restore", f"its {format_bytes(session.total_bytes)} are being brought back"
-        )
+        yield from defer(segment, "restore", f"its {format_bytes(session.total_bytes)} are being restored")
     else:
-        yield from defer(segment, "retry", "bringing its state back failed; it is tried again in a moment")
+        yield from defer(segment, "retry", "restoring its state failed; it is tried again in a moment")

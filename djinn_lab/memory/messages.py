@@ -273,8 +273,8 @@ class GrantSegment(msgspec.Struct, frozen=True, tag=True):
 class DeferSegment(msgspec.Struct, frozen=True, tag=True):
     """The segment waits; ``reason`` is one sentence with numbers, for its user. Sent again when that
     changes. ``estimate_s``: of the wait, None when unknown. ``admission``: it waits for other sessions to
-    leave, not for a copy. ``in_line``: its state is there, and capacity is reserved only near the front
-    of the device's queue. ``room``: it waits for running cells, and their preemption would free enough.
+    leave, not for a copy. ``queued``: its state is there, and capacity is reserved only near the front
+    of the device's queue. ``preemptible``: preemption of running cells would free enough.
     ``stuck``: nothing is under way that frees capacity, and a preemption would not: it waits for cells to
     end or sessions to close."""
 
@@ -283,8 +283,8 @@ class DeferSegment(msgspec.Struct, frozen=True, tag=True):
     reason: str
     estimate_s: float | None = None
     admission: bool = False
-    in_line: bool = False
-    room: bool = False
+    queued: bool = False
+    preemptible: bool = False
     stuck: bool = False
 
 

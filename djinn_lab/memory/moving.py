@@ -64,7 +64,7 @@ def continue_move(
     segment: Segment, session: Session, device: Device, policy: MemoryPolicy, now_s: float
 ) -> Iterator[Suggestion]:
     """The next step of a moving session that waits on ``device``."""
-    reason = f"its owner goes on on {session.target}"
+    reason = f"its next cell runs on {session.target}"
     if session.moving is not None:
         if not session.moving.expedited:
             yield Expedite(session)

@@ -19,7 +19,7 @@ class OtherDevices:
         self._tables = tables
         self._competing: dict[tuple[str, int], int] = {}
 
-    def has_room(self, session: str, device: str, peak_bytes: int, kept_bytes: int | None) -> bool:
+    def has_capacity(self, session: str, device: str, peak_bytes: int, kept_bytes: int | None) -> bool:
         """Whether another device, on which no segment waits for capacity, would admit the session with
         such a segment."""
         found = self._candidate(session, device)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 Ranking = Literal["expected_wake", "recency"]
-Prefetch = Literal["none", "into_room", "just_in_time"]
+Prefetch = Literal["none", "into_free", "just_in_time"]
 Recompute = Literal["never", "when_cheaper", "always"]
 
 
@@ -37,7 +37,7 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     name: str
     moves: bool = True
     ranking: Ranking = "expected_wake"
-    prefetch: Prefetch = "into_room"
+    prefetch: Prefetch = "into_free"
     write_through: bool = True
     recompute: Recompute = "never"
     admission_share: float | None = 0.9

@@ -22,9 +22,9 @@ FIRST = -1
 class Segment:
     """A placed segment. ``turn``: its position in its device's queue, as the job queue told it.
     ``arrival`` of its job orders equal ranks, so that a cell keeps its position. ``base_bytes``: what its
-    session held at the grant. ``told``: the kind of reason that the user heard last; no other is sent
+    session held at the grant. ``kind``: the kind of reason that the user heard last; no other is sent
     before ``hears_s``. ``counted``: counted among the segments that waited for others to leave.
-    ``admission``, ``room``, ``stuck``: as last told."""
+    ``admission``, ``preemptible``, ``stuck``: as last told."""
 
     job: str
     segment: int
@@ -38,13 +38,13 @@ class Segment:
     op: str | None = None
     granted: bool = False
     base_bytes: int = 0
-    told: str = ""
+    kind: str = ""
     hears_s: float = 0.0
     counted: bool = False
     reason: str = ""
     estimate_s: float | None = None
     admission: bool = False
-    room: bool = False
+    preemptible: bool = False
     stuck: bool = False
     kept_bytes: int | None = None
     queued_since_s: float | None = None

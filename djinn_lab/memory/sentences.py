@@ -9,14 +9,17 @@ from djinn_lab.memory.suggestions import Defer, Reject, Suggestion
 from djinn_lab.units import counted, format_bytes
 
 
-def defer(segment: Segment, told: str, reason: str, estimate_s: float | None = None) -> Iterator[Suggestion]:
+def defer(segment: Segment, kind: str, reason: str, estimate_s: float | None = None) -> Iterator[Suggestion]:
     if segment.job:
-        yield Defer(segment, told, reason, estimate_s)
+        yield Defer(segment, kind, reason, estimate_s)
 
 
-def in_line(segment: Segment, device: Device) -> Defer:
+def queued(segment: Segment, device: Device) -> Defer:
     return Defer(
-        segment, "line", f"room is kept for it when its turn on {device.device} is near", in_line=True
+        segment,
+        "line",
+        f"memory is reserved for it near the front of the queue of {device.device}",
+        queued=True,
     )
 
 
@@ -53,7 +56,7 @@ def out_of_memory(segment: Segment, device: Device, needed: int, free: int) -> R
 def unrestorable(segment: Segment, session: Session) -> Reject:
     return Reject(
         segment,
-        f"the session's {format_bytes(session.total_bytes)} could not be brought back to the device,"
+        f"the session's {format_bytes(session.total_bytes)} could not be restored to the device,"
         f" {session.failures} times in a row",
         "Run the cell again; if it fails again, close other sessions or look into the pool's log.",
     )

@@ -10,12 +10,12 @@ from itertools import islice
 
 from djinn_lab.memory import admission
 from djinn_lab.memory.admission import AdmissionHistory
-from djinn_lab.memory.eviction import FAILURES_MAX, Room, evict_for
+from djinn_lab.memory.eviction import FAILURES_MAX, Claims, evict_for
 from djinn_lab.memory.moving import continue_move
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.ranking import settled
 from djinn_lab.memory.records import LAST, Device, Segment, Session
-from djinn_lab.memory.sentences import defer, in_line, out_of_memory, unrestorable
+from djinn_lab.memory.sentences import defer, out_of_memory, queued, unrestorable
 from djinn_lab.memory.serving_order import ServingOrder, early_job, in_order, is_near_front, needed_bytes
 from djinn_lab.memory.states import Phase
 from djinn_lab.memory.suggestions import Defer, Grant, StartTransfer, Suggestion
@@ -32,7 +32,7 @@ def serve(
     """Suggestions for every segment that waits on the device; sessions that only signalled COMPUTE come
     last."""
     free_bytes = device.free_bytes()
-    room = Room(free_bytes, free_bytes + device.leaving_bytes())
+    claims = Claims(free_bytes, free_bytes + device.leaving_bytes())
     gate = admission.AdmissionGate(device, policy, history, now_s)
     near, turns = 0, ServingOrder(device, _settled_first(device, now_s))
     for segment in turns:
@@ -55,14 +55,14 @@ def serve(
             and session.moving is None
         ):
             turns.far = True
-            yield in_line(segment, device)
+            yield queued(segment, device)
             continue
-        yield from _serve_one(segment, session, device, policy, now_s, room)
+        yield from _serve_one(segment, session, device, policy, now_s, claims)
     if policy.moves:
         for session in list(device.index.wishing.values()):
             if wishes(session, policy, now_s):
                 wish = Segment("", 0, session.session, device.device, 0, LAST, LAST, session.wish_s or now_s)
-                yield from _serve_one(wish, session, device, policy, now_s, room)
+                yield from _serve_one(wish, session, device, policy, now_s, claims)
 
 
 def _settled_first(device: Device, now_s: float) -> list[Segment]:
@@ -99,7 +99,7 @@ def _serve_one(
     device: Device,
     policy: MemoryPolicy,
     now_s: float,
-    room: Room,
+    claims: Claims,
 ) -> Iterator[Suggestion]:
     if session.failures >= FAILURES_MAX and session.away and session.moving is None:
         if segment.job:
@@ -107,33 +107,35 @@ def _serve_one(
         return
     turn = is_near_front(segment, device, policy)
     needed = needed_bytes(session, segment, device) - (0 if turn else segment.peak_bytes)
-    enough = needed <= room.free_bytes
-    room.claim(needed)
+    enough = needed <= claims.free_bytes
+    claims.claim(needed)
     if enough or (not turn and session.resident):
         yield from _proceed(segment, session, device, policy, now_s, turn)
         return
     if session.moving is not None and session.moving.kind == "restore":
         yield from expedite(session, early_job(segment, session, device, policy))
-    if room.coming_bytes >= 0:
+    if claims.coming_bytes >= 0:
         yield from defer(
             segment,
             "leaving",
-            room.short_of(device, needed, "others are being moved out"),
+            claims.short_of(device, needed, "others are being evicted"),
         )
         return
     if not policy.moves:
         if segment.job:
-            yield out_of_memory(segment, device, needed, room.free_bytes + needed)
+            yield out_of_memory(segment, device, needed, claims.free_bytes + needed)
         return
-    if not room.exhausted:
-        yield from evict_for(segment, session, device, policy, now_s, room, needed)
+    if not claims.exhausted:
+        yield from evict_for(segment, session, device, policy, now_s, claims, needed)
         return
     if segment.job:
-        told = "behind, full" if room.full else "behind, running" if room.running else "behind"
-        reason = room.short_of(device, needed, "others wait before it")
-        yield Defer(segment, told, reason, admission=room.full, room=room.running, stuck=room.stuck)
-    if room.full:
-        room.claim(-needed)
+        kind = "behind, full" if claims.full else "behind, running" if claims.running else "behind"
+        reason = claims.short_of(device, needed, "others wait before it")
+        yield Defer(
+            segment, kind, reason, admission=claims.full, preemptible=claims.running, stuck=claims.stuck
+        )
+    if claims.full:
+        claims.claim(-needed)
 
 
 def _proceed(
@@ -148,21 +150,19 @@ def _proceed(
         if segment.job and turn:
             yield Grant(segment)
         elif segment.job:
-            yield in_line(segment, device)
+            yield queued(segment, device)
         return
     moving = session.moving
     if moving is None and session.away:
         if session.retry_s > now_s:
-            yield from defer(
-                segment, "retry", "bringing its state back failed; it is tried again in a moment"
-            )
+            yield from defer(segment, "retry", "restoring its state failed; it is tried again in a moment")
             return
         yield StartTransfer("restore", session, expedited=True, reason="its owner waits", job=early)
     elif moving is not None and moving.kind == "restore":
         yield from expedite(session, early)
     size = format_bytes(session.total_bytes)
     yield from defer(
-        segment, "restore", f"its {size} are being brought back", device.seconds_for(session.total_bytes)
+        segment, "restore", f"its {size} are being restored", device.seconds_for(session.total_bytes)
     )
 
 

@@ -33,17 +33,17 @@ class Grant(NamedTuple):
 
 
 class Defer(NamedTuple):
-    """``told``: the kind of reason, so that the user hears only of changes. ``in_line``: only the queue
-    position is missing. ``room``: preemption of running cells would free enough. ``stuck``: no capacity
-    is coming."""
+    """``kind``: the kind of reason, so that the user hears only of changes. ``queued``: only the queue
+    position is missing. ``preemptible``: preemption of running cells would free enough. ``stuck``: no
+    capacity is coming."""
 
     segment: Segment
-    told: str
+    kind: str
     reason: str
     estimate_s: float | None = None
     admission: bool = False
-    in_line: bool = False
-    room: bool = False
+    queued: bool = False
+    preemptible: bool = False
     stuck: bool = False
 
 

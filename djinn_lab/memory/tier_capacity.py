@@ -172,7 +172,7 @@ def free_host(
             disk_bytes += _on_disk_bytes(session, device)
             forgotten.append(session)
     if missing <= 0:
-        reason = f"room on the host for {beneficiary.session}"
+        reason = f"host memory for {beneficiary.session}"
         yield from (StartTransfer("forget", session, reason=reason) for session in forgotten)
         yield from (StartTransfer("demote", session, reason=reason) for session in demoted)
 

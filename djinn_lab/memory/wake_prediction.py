@@ -146,14 +146,15 @@ class WakePredictor:
         expected_s, at_s = announced
         own = self._errors.get(user)
         sigma = self._all_errors.sigma() if own is None else own.sigma(self._all_errors.sigma())
-        told_s = max(expected_s * self.bias(user), GAP_S_MIN)
+        announced_s = max(expected_s * self.bias(user), GAP_S_MIN)
         if not past.known:
-            return Gap(told_s, sigma, at_s)
-        told_weight, past_weight = sigma**-2, past.sigma**-2
-        weight = told_weight + past_weight
+            return Gap(announced_s, sigma, at_s)
+        announced_weight, past_weight = sigma**-2, past.sigma**-2
+        weight = announced_weight + past_weight
         lead_s = at_s - since_s
         mean = (
-            told_weight * math.log(max(told_s + lead_s, GAP_S_MIN)) + past_weight * math.log(past.median_s)
+            announced_weight * math.log(max(announced_s + lead_s, GAP_S_MIN))
+            + past_weight * math.log(past.median_s)
         ) / weight
         return Gap(math.exp(mean), max(SIGMA_MIN, weight**-0.5), since_s)
 
