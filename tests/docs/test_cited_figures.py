@@ -23,7 +23,7 @@ LIBRARIES, TUTORIALS = f"libraries-{MACHINE}-2026-11-22", f"tutorials-{MACHINE}-
 FUZZ, KILLS = f"fuzz-{MACHINE}-2026-11-23", f"kills-{MACHINE}-2026-11-22"
 BUSY, QUIET = f"recorder-{MACHINE}-2026-11-23-907a221", f"recorder-{MACHINE}-2026-11-23"
 WHY, LIVE = f"why-truth-{MACHINE}-2026-11-23", f"memory-live-{MACHINE}-2026-11-21"
-SIMULATED = f"memory-simulated-{MACHINE}-2026-11-21"
+SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
 
 
 def result(name: str) -> Any:
@@ -286,12 +286,33 @@ def memory_simulated() -> Iterator[str]:
         yield rf"\| `{policy}` \| {gone:.0f} \| {1 - summary['median']:.2f} \|"
 
 
+def workloads_simulated() -> Iterator[str]:
+    found = figures(SIMULATED)
+    named = {name.partition(": ")[0] for name in found if name.endswith(": p99 ratio")}
+    for workload in sorted(named - {"110 live, 1.5x the device"}):
+        miss, ratio, killed, useless = (
+            ours(found[f"{workload}: {what}"])
+            for what in ("miss rate", "p99 ratio", "killed", "useless swaps")
+        )
+        yield (
+            rf"\| {re.escape(workload)} \|[^|]*\| {killed:.0f} \|[^|]*\| {1 - miss:.2f} \| {ratio:.2f} \| "
+            rf"(?:-|{1 - useless:.2f}) \|"
+        )
+
+
+def two_recorders() -> Iterator[str]:
+    hot = figures(PYTHON)["pointwise, hot"]
+    eager = hot["series"]["eager"]["median"]
+    yield f"in Python took {ours(hot):.1f} us beside {eager:.1f} us of eager torch's dispatch"
+
+
 CLAIMS = {
     "coverage": (operators, fuzz, models, libraries, tutorials),
     "benchmarks": (recording, whole_cells, why_truth),
     "pool": (kills,),
+    "decisions/03-two-recorders": (two_recorders,),
 }
-PATTERNS = {"session-memory": (memory_live, memory_simulated)}
+PATTERNS = {"session-memory": (memory_live, memory_simulated, workloads_simulated)}
 
 
 @pytest.mark.parametrize(("name", "claim"), [(name, claim) for name in CLAIMS for claim in CLAIMS[name]])
