@@ -12,7 +12,7 @@ from djinn_lab.errors import DjinnError
 from djinn_lab.jobs.decision import OURS
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.database.engine import DATABASE_FILE, DATABASE_VARIABLE, checked_url, sqlite_url
-from djinn_lab.pool.devices import plan_devices
+from djinn_lab.pool.devices.plans import plan_devices
 from djinn_lab.pool.launchers.local import WORKER_COMMAND
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import PoolOptions, run_pool

@@ -11,24 +11,24 @@ from djinn_lab.jobs.start_forecasts import StartForecasts
 from djinn_lab.journal.version import this_version
 from djinn_lab.memory import POLICIES, MemoryPolicy
 from djinn_lab.pool.authentication import Authentication
-from djinn_lab.pool.blobs import BlobStore
-from djinn_lab.pool.bookkeeping import PAST_MAX, Bookkeeper
-from djinn_lab.pool.clock import Clock
+from djinn_lab.pool.blobs.store import BlobStore
+from djinn_lab.pool.bookkeeping.bookkeeper import PAST_MAX, Bookkeeper
+from djinn_lab.pool.bookkeeping.overruns import RunSurprises
 from djinn_lab.pool.context import Heartbeat, PoolContext
 from djinn_lab.pool.database import history
 from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_WAITS, read_forecasts, read_samples
 from djinn_lab.pool.database.published import read_published
 from djinn_lab.pool.database.shares import read_shares
 from djinn_lab.pool.database.store import Store
-from djinn_lab.pool.devices import DevicePlan
-from djinn_lab.pool.driver import Driver
-from djinn_lab.pool.fleet import Fleet
-from djinn_lab.pool.launcher import Launcher
-from djinn_lab.pool.ledger import Ledger
-from djinn_lab.pool.metrics import Metrics
+from djinn_lab.pool.devices.fleet import Fleet
+from djinn_lab.pool.devices.launcher import Launcher
+from djinn_lab.pool.devices.plans import DevicePlan
+from djinn_lab.pool.execution.clock import Clock
+from djinn_lab.pool.execution.driver import Driver
+from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.metrics.pool import Metrics
 from djinn_lab.pool.notebooks.service import NOTEBOOK_RULES, NotebookRules, NotebookService
-from djinn_lab.pool.registry import SessionRegistry
-from djinn_lab.pool.run_surprises import RunSurprises
+from djinn_lab.pool.sessions.registry import SessionRegistry
 
 
 def assemble(

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from djinn_lab.pool.api.queue_report import expected_starts
 from djinn_lab.pool.authentication import Authentication
-from djinn_lab.pool.blobs import BlobStore
+from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.database.store import Store, write_measurement
-from djinn_lab.pool.driver import Driver
-from djinn_lab.pool.metrics import Metrics
+from djinn_lab.pool.execution.driver import Driver
+from djinn_lab.pool.metrics.pool import Metrics
 from djinn_lab.pool.notebooks.service import NotebookService
-from djinn_lab.pool.queue_view import expected_starts
 
 TICK_S = 0.25
 REFRESH_EVERY_TICKS = 4

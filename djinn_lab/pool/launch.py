@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.database.engine import DATABASE_VARIABLE, checked_url
-from djinn_lab.pool.devices import plan_devices
+from djinn_lab.pool.devices.plans import plan_devices
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import (
@@ -60,7 +60,7 @@ def start_pool(
     """The running pool, or a new one once it is ready, or stands by. It outlives the caller.
 
     ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Sizes are per device; see
-    :func:`djinn_lab.pool.devices.plan_devices`. ``memory_policy``: a name in
+    :func:`djinn_lab.pool.devices.plans.plan_devices`. ``memory_policy``: a name in
     :data:`djinn_lab.memory.POLICIES`, ``queue_policy`` in :data:`djinn_lab.jobs.decision.POLICIES`, or the
     path of one (:mod:`djinn_lab.pool.policy_file`). ``notebook_slots``: batch notebooks that run at once,
     ``notebooks_for``: who may submit them. ``database``: a URL, in place of ``DJINN_DATABASE`` or of a file.

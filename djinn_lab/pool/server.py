@@ -24,16 +24,16 @@ import sqlalchemy as sa
 from djinn_lab.errors import PoolError
 from djinn_lab.jobs.decision import QueuePolicy
 from djinn_lab.memory import POLICIES
-from djinn_lab.pool.blob_directory import (
+from djinn_lab.pool.blobs.directory import (
     PARKED,
     default_bytes_max,
     open_blob_directory,
     own_directory,
     remove_directory,
 )
-from djinn_lab.pool.blobs import BlobStore
+from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.database.engine import lost, unusable
-from djinn_lab.pool.devices import DevicePlan
+from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.protocol.host import host_id
 from djinn_lab.protocol.messages import PROTOCOL_VERSION
@@ -47,10 +47,9 @@ from djinn_lab.protocol.runtime_file import (
 from djinn_lab.protocol.version import VERSION
 
 if TYPE_CHECKING:
+    from djinn_lab.pool.api.web_server import Front, WebServer
     from djinn_lab.pool.database.store import Store
-    from djinn_lab.pool.fleet import Fleet
-    from djinn_lab.pool.standby import Front
-    from djinn_lab.pool.web_server import WebServer
+    from djinn_lab.pool.devices.fleet import Fleet
 
 HOST = "127.0.0.1"
 NOTEBOOKS = "notebooks"
@@ -114,10 +113,9 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: LocalLauncher) -> None:
     # Imported while the workers load, which takes longer.
+    from djinn_lab.pool.api.web_server import Front, WebServer
     from djinn_lab.pool.authentication import new_token
     from djinn_lab.pool.database.store import Store
-    from djinn_lab.pool.standby import Front
-    from djinn_lab.pool.web_server import WebServer
 
     stopped = asyncio.Event()
     listener = _listen(options.port)
@@ -184,10 +182,10 @@ async def _until_leading(running: Running, info: RuntimeInfo) -> bool:
 
 async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
     """Serve until told to stop. Raises SQLAlchemyError when the database, and so the lead, is lost."""
-    from djinn_lab.pool.api import create_app
+    from djinn_lab.pool.api.app import create_app
     from djinn_lab.pool.assembly import assemble
+    from djinn_lab.pool.bookkeeping.operator_settings import read_steering, restore
     from djinn_lab.pool.notebooks.service import NotebookRules
-    from djinn_lab.pool.steering import read_steering, restore
 
     options, launcher, stopped = running.options, running.launcher, running.stopped
     if options.standby:

@@ -16,7 +16,7 @@ import torch
 from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.capture.recorders import Recorder, capturing
 from djinn_lab.client.remote_errors import to_exception
-from djinn_lab.pool.answers import worker_error
+from djinn_lab.pool.sessions.answers import worker_error
 from djinn_lab.protocol.worker import FetchedTensor
 from djinn_lab.srg.program import EncodedProgram, Program, encode_program
 from djinn_lab.srg.validation import validate_program

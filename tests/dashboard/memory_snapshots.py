@@ -17,7 +17,7 @@ from djinn_lab.memory.snapshot import (
     WakeUps,
 )
 from djinn_lab.memory.states import Connection, Phase
-from djinn_lab.pool.memory_view import name_sessions
+from djinn_lab.pool.api.status import name_sessions
 
 MIB = 2**20
 NOW_S = 1_000_000.0

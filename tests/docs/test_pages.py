@@ -16,10 +16,10 @@ from djinn_lab.dashboard.shell import PAGES as DASHBOARD_PAGES
 from djinn_lab.jobs import JobState, Priority
 from djinn_lab.magics.line_commands import COMMANDS
 from djinn_lab.magics.options import make_parser
-from djinn_lab.pool.api import create_app
+from djinn_lab.pool.api.app import create_app
 from djinn_lab.pool.assembly import assemble
 from djinn_lab.pool.authentication import Role
-from djinn_lab.pool.blobs import BlobStore
+from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database.engine import sqlite_url
 from djinn_lab.pool.database.store import Store

@@ -18,9 +18,9 @@ import psutil
 import torch
 from blake3 import blake3
 
-from djinn_lab.pool.blob_directory import RESULTS, STORE
-from djinn_lab.pool.devices import DevicePlan
-from djinn_lab.pool.launcher import Launcher
+from djinn_lab.pool.blobs.directory import RESULTS, STORE
+from djinn_lab.pool.devices.launcher import Launcher
+from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.protocol.worker import (
     FetchedTensor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from djinn_lab.errors import OptionError
-from djinn_lab.pool.devices import CPU_BYTES_MAX, plan_devices
+from djinn_lab.pool.devices.plans import CPU_BYTES_MAX, plan_devices
 
 
 def test_cpu_devices_share_the_machine() -> None:

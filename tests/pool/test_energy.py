@@ -16,7 +16,7 @@ from pool_kit import Client, act, rest, running_pool
 
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import OptionError
-from djinn_lab.pool.records import JobRecord
+from djinn_lab.pool.bookkeeping.records import JobRecord
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 pytestmark = pytest.mark.processes

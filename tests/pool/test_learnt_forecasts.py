@@ -16,7 +16,8 @@ from real_pool import wait_for
 from djinn_lab.jobs import start_forecasts
 from djinn_lab.jobs.resources import COMPARED_MIN, RUNS_MAX, Learnt, Use
 from djinn_lab.jobs.start_forecasts import StartForecasts
-from djinn_lab.pool import run_surprises
+from djinn_lab.pool.bookkeeping import overruns
+from djinn_lab.pool.bookkeeping.overruns import RunSurprises
 from djinn_lab.pool.database import batch
 from djinn_lab.pool.database import store as store_module
 from djinn_lab.pool.database.forecasts import (
@@ -29,7 +30,6 @@ from djinn_lab.pool.database.forecasts import (
     samples_row,
 )
 from djinn_lab.pool.database.store import Store
-from djinn_lab.pool.run_surprises import RunSurprises
 from djinn_lab.protocol.messages import JobUpdate
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
@@ -111,7 +111,7 @@ def test_also_after_a_kill(database: str, tmp_path: Path) -> None:
 def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> None:
     store, estimates, surprises = Store(database), StartForecasts(), RunSurprises()
     assert (estimates.news(), surprises.news()) == (None, None)
-    for number in range(start_forecasts.SAMPLES_MAX + run_surprises.SAMPLES_MAX):
+    for number in range(start_forecasts.SAMPLES_MAX + overruns.SAMPLES_MAX):
         estimates.estimated({"job": (0, 0.0)}, 0.0)
         estimates.started("job", float(number))
         surprises.ended(1.0, float(number))
@@ -122,7 +122,7 @@ def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> Non
     found = store.submit(read_samples).result()
     next_estimates, next_surprises = StartForecasts(found[START_WAITS]), RunSurprises(found[RUN_RATIOS])
     assert len(found[START_WAITS]) == 3 * start_forecasts.SAMPLES_MAX
-    assert len(found[RUN_RATIOS]) == run_surprises.SAMPLES_MAX
+    assert len(found[RUN_RATIOS]) == overruns.SAMPLES_MAX
     assert next_estimates.skill == estimates.skill
     assert next_surprises.usual == surprises.usual
     assert store.submit(read_forecasts).result() == Learnt()
@@ -175,11 +175,11 @@ def test_how_far_starts_were_off_and_what_is_unusual_is_known_after_a_kill(
         assert all(update.estimate_error_s is None for update in first)
         assert not is_unusual(info)
         with Client(info) as ann:
-            for _ in range(run_surprises.SAMPLES_MIN + 1):
+            for _ in range(overruns.SAMPLES_MIN + 1):
                 assert ann.run(act("sleep 0.002"), cell="loop").outcome == "done"
         with closing(rest(info)) as client:
             error = client.queue()["estimate_error"]
-        wait_for(lambda: stored()[0] == 3 * error["count"] and stored()[1] >= run_surprises.SAMPLES_MIN)
+        wait_for(lambda: stored()[0] == 3 * error["count"] and stored()[1] >= overruns.SAMPLES_MIN)
         os.kill(info.pid, signal.SIGKILL)
         until_dead(info.pid)
     engine.dispose()

@@ -24,7 +24,7 @@ from djinn_lab.memory.snapshot import (
     WakeUps,
 )
 from djinn_lab.memory.states import Connection, Phase
-from djinn_lab.pool.memory_metrics import MemoryCollector
+from djinn_lab.pool.metrics.memory import MemoryCollector
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 GRAFANA = Path(__file__).parents[2] / "docs" / "grafana"

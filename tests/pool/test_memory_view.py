@@ -8,7 +8,7 @@ import pytest
 from pool_kit import META, Client, act, http, new_user, rest
 
 from djinn_lab.errors import PoolError, Refused
-from djinn_lab.pool.memory_view import MemoryReport
+from djinn_lab.pool.api.status import MemoryReport
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 

@@ -14,7 +14,7 @@ from pool_kit import Client, act, http, rest, running_pool
 from websockets.asyncio.client import connect
 
 from djinn_lab.pool.database.tables import journal
-from djinn_lab.pool.pacing import BURST_S, SIGNALS_HEARD_PER_S, SIGNALS_PER_S, Pace
+from djinn_lab.pool.sessions.pacing import BURST_S, SIGNALS_HEARD_PER_S, SIGNALS_PER_S, Pace
 from djinn_lab.protocol.messages import (
     PROTOCOL_VERSION,
     BlobsMissing,

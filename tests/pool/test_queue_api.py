@@ -18,8 +18,8 @@ from throwaway_postgresql import Postgresql
 from djinn_lab.errors import OptionError, PoolError, Refused
 from djinn_lab.jobs import Terms
 from djinn_lab.jobs.decision import POLICIES
+from djinn_lab.pool.bookkeeping.overruns import SAMPLES_MIN
 from djinn_lab.pool.database.tables import usage
-from djinn_lab.pool.run_surprises import SAMPLES_MIN
 from djinn_lab.protocol.messages import JobUpdate, SegmentResult
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.simulator.queue import simulate_queue

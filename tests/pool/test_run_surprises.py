@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djinn_lab.jobs import Job, JobState
-from djinn_lab.pool.run_surprises import SAMPLES_MIN, RunSurprises
+from djinn_lab.pool.bookkeeping.overruns import SAMPLES_MIN, RunSurprises
 
 
 def running(predicted_s: float | None) -> Job:

@@ -16,7 +16,7 @@ from blake3 import blake3
 from pool_kit import META, Client, Wire, act, held, http, new_user, read, rest, running_pool, upload
 from websockets.exceptions import ConnectionClosed
 
-from djinn_lab.pool.records import CUTS_STORED_MAX
+from djinn_lab.pool.bookkeeping.records import CUTS_STORED_MAX
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.srg.program import Program, TensorMeta

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from djinn_lab.errors import Refused
 from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.native import load
-from djinn_lab.pool.admission import PlanCache
+from djinn_lab.pool.sessions.admission import PlanCache
 from djinn_lab.srg import plan_key as module
 from djinn_lab.srg.plan_key import decode_contents, plan_key
 from djinn_lab.srg.program import (

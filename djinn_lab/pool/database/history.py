@@ -9,8 +9,8 @@ import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.journal import Record
+from djinn_lab.pool.bookkeeping.records import JobView
 from djinn_lab.pool.database import tables
-from djinn_lab.pool.records import JobView
 from djinn_lab.protocol.worker import DeviceMeasured
 
 _decode_view = msgspec.json.Decoder(JobView).decode

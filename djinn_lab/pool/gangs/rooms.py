@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from djinn_lab import engine, memory
+from djinn_lab.pool.execution.ledger import Ledger
 from djinn_lab.pool.gangs.course import Order
 from djinn_lab.pool.gangs.live import SEPARATOR, LiveGang, name_of
-from djinn_lab.pool.ledger import Ledger
 
 ROOM_WAIT_S = 3.0
 """So long a group waits for room on a device; then the gang does without that one."""

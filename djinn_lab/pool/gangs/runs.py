@@ -10,10 +10,13 @@ import logging
 from collections.abc import Callable, Iterable
 
 from djinn_lab import engine, jobs
-from djinn_lab.pool.blobs import BlobStore
-from djinn_lab.pool.bookkeeping import Bookkeeper
-from djinn_lab.pool.fleet import Fleet
-from djinn_lab.pool.gangs.answers import whole_answer
+from djinn_lab.pool.blobs.store import BlobStore
+from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
+from djinn_lab.pool.bookkeeping.records import Stops
+from djinn_lab.pool.devices.fleet import Fleet
+from djinn_lab.pool.devices.launcher import Launcher
+from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.execution.residence import Residence
 from djinn_lab.pool.gangs.course import (
     AskRoom,
     EndCourse,
@@ -28,13 +31,9 @@ from djinn_lab.pool.gangs.course import (
     StandAside,
     StopPart,
 )
-from djinn_lab.pool.gangs.live import SEPARATOR, LiveGang, name_of, part_of
+from djinn_lab.pool.gangs.live import SEPARATOR, LiveGang, name_of, part_of, whole_answer
 from djinn_lab.pool.gangs.plans import GangPlan
 from djinn_lab.pool.gangs.rooms import GroupRooms
-from djinn_lab.pool.launcher import Launcher
-from djinn_lab.pool.ledger import Ledger
-from djinn_lab.pool.residence import Residence
-from djinn_lab.pool.stops import Stops
 from djinn_lab.protocol import worker
 from djinn_lab.srg.program import Program, encode_program
 

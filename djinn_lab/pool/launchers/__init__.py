@@ -1,1 +1,1 @@
-"""Implementations of :class:`djinn_lab.pool.launcher.Launcher`; :mod:`djinn_lab.pool.server` chooses one."""
+"""Implementations of :mod:`djinn_lab.pool.devices.launcher`. :mod:`djinn_lab.pool.server` chooses one."""

@@ -12,20 +12,20 @@ import logging
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from djinn_lab.pool.blob_directory import RESULTS, STORE
-from djinn_lab.pool.devices import DevicePlan
-from djinn_lab.pool.launcher import WorkerEvents, WorkerHealth
-from djinn_lab.pool.launchers.frames import LENGTH, Frames
-from djinn_lab.pool.launchers.leftovers import Leftovers
+from djinn_lab.pool.blobs.directory import RESULTS, STORE
+from djinn_lab.pool.devices.launcher import WorkerEvents, WorkerHealth
+from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.protocol.worker import (
+    FRAME_BYTES_MAX,
     CancelSegment,
     CopyOrder,
     PreemptSegment,
@@ -45,6 +45,7 @@ RESTART_DELAY_MAX_S = 30.0
 HEALTHY_AFTER_S = 60.0
 DEATHS_BEFORE_READY_MAX = 3
 STOP_GRACE_S = 1.5
+LENGTH = struct.Struct(">I")
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +66,12 @@ class Worker:
 
 
 class LocalLauncher:
-    """A :class:`~djinn_lab.pool.launcher.Launcher` for the devices of this machine. ``blob_directory``: of
-    :mod:`djinn_lab.pool.blobs`. ``host_directory``, ``disk_directory``: where workers park sessions; None
-    where no plan has such a tier."""
+    """Run the workers of this machine's devices as processes. See
+    :class:`~djinn_lab.pool.devices.launcher.Launcher`.
+
+    ``blob_directory``: of :mod:`djinn_lab.pool.blobs.store`. ``host_directory``, ``disk_directory``: where
+    workers park sessions; None where no plan has such a tier.
+    """
 
     def __init__(
         self,
@@ -267,3 +271,67 @@ def _wait_or_kill(process: subprocess.Popen[bytes]) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()
+
+
+class Frames(asyncio.Protocol):
+    """``heard`` is given every frame as it comes. ``ended`` is done when no more will come, with what
+    ``heard`` raised, if anything; ``closed`` when the connection is."""
+
+    def __init__(self, heard: Callable[[bytes], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._heard = heard
+        self._arrived = bytearray()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self._arrived += data
+        try:
+            while not self.ended.done() and (frame := self._next()) is not None:
+                self._heard(frame)
+        except Exception as error:  # noqa: BLE001 - what waits for the end gets it
+            self.ended.set_exception(error)
+
+    def _next(self) -> bytes | None:
+        arrived = self._arrived
+        if len(arrived) < LENGTH.size:
+            return None
+        (length,) = LENGTH.unpack_from(arrived)
+        if length > FRAME_BYTES_MAX:
+            raise msgspec.DecodeError(f"a frame of {length} bytes")
+        end = LENGTH.size + length
+        if len(arrived) < end:
+            return None
+        with memoryview(arrived) as view:
+            frame = bytes(view[LENGTH.size : end])
+        del arrived[:end]
+        return frame
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+        self.closed.set_result(None)
+
+
+class Leftovers:
+    """``directories``: where workers park sessions. Their files' names hold the process's number."""
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._directories = directories
+        self._files: set[Path] = set()
+
+    def died(self, pid: int) -> None:
+        """This worker's files have no owner any more."""
+        for directory in self._directories:
+            self._files.update(directory.glob(f"*-{pid}.*"), directory.glob(f"*-{pid}-*"))
+
+    def sweep(self, manifests: Iterable[bytes]) -> None:
+        """Remove those that no manifest names."""
+        if not self._files:
+            return
+        needed = list(manifests)
+        for path in list(self._files):
+            name = str(path).encode()
+            if not any(name in manifest for manifest in needed):
+                path.unlink(missing_ok=True)
+                self._files.discard(path)

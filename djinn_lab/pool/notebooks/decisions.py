@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from djinn_lab.jobs.batch import Command, Outcome, StartNotebook, StopNotebook
-from djinn_lab.pool.alarm import Alarm
 from djinn_lab.pool.database.batch import DATABASE_AT_FAULT
+from djinn_lab.pool.execution.clock import Timer
 from djinn_lab.pool.notebooks.messages import AttemptEnded
 from djinn_lab.units import format_seconds
 
@@ -50,7 +50,7 @@ class Decisions:
         self._ended = ended
         self._coming: asyncio.Queue[Decision | None] = asyncio.Queue()
         self._waiting: deque[Decision] = deque()
-        self._again = Alarm(now_s, lambda: self._coming.put_nowait(None))
+        self._again = Timer(now_s, lambda: self._coming.put_nowait(None))
         self._failing = False
 
     def put(self, commands: Sequence[Command], stored: asyncio.Future[None] | None = None) -> None:

@@ -6,22 +6,27 @@ import asyncio
 import contextlib
 import logging
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from djinn_lab.jobs.batch import Outcome
+from djinn_lab.jobs.batch import Notebook, Outcome
 from djinn_lab.pool.notebooks import messages as files
 from djinn_lab.pool.notebooks.left_behind import outcome_left
-from djinn_lab.pool.notebooks.messages import AttemptEnded, FromRunner, KernelStarted, Task
+from djinn_lab.pool.notebooks.messages import SESSION_FILE, AttemptEnded, FromRunner, KernelStarted, Task
+from djinn_lab.protocol.notebooks import CELL_OPTIONS_VARIABLE, DEADLINE_VARIABLE
 
 RUNNER_COMMAND = (sys.executable, "-m", "djinn_lab.pool.notebooks.runner")
 STOP_GRACE_S = 5.0
 """More than a runner takes to leave by itself."""
 LOG_TAIL_CHARACTERS = 300
+KEPT_VARIABLES = frozenset({"DJINN_CONFIG_DIR", "DJINN_TRACES"})
+PRIVATE_PREFIXES = ("DJINN_", "PG")
+"""Variables of the pool's environment that a notebook's kernel does not inherit, but for the kept ones."""
 
 log = logging.getLogger(__name__)
 
@@ -113,3 +118,28 @@ def _kill(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
+
+
+def kernel_environment(notebook: Notebook, url: str, token: str, directory: Path) -> dict[str, str]:
+    """The pool's own, without what opens it; every cell has the notebook's terms. ``directory``: of the
+    attempt."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in KEPT_VARIABLES or not name.startswith(PRIVATE_PREFIXES)
+    }
+    kept["DJINN_POOL"], kept["DJINN_TOKEN"] = url, token
+    kept["DJINN_SESSION_FILE"] = str(directory / SESSION_FILE)
+    kept[CELL_OPTIONS_VARIABLE] = shlex.join(_cell_options(notebook))
+    kept["JPY_SESSION_NAME"] = f"{notebook.name}.ipynb"
+    if notebook.deadline_s is not None:
+        kept[DEADLINE_VARIABLE] = repr(notebook.deadline_s)
+    return kept
+
+
+def _cell_options(notebook: Notebook) -> Iterator[str]:
+    """As ``%djinn_config`` takes them."""
+    yield from (f"--priority={notebook.priority}", "--progress-after=-1")
+    if notebook.target is not None:
+        yield f"--target={notebook.target}"
+    yield from (f"--tolerate={taint}" for taint in notebook.tolerates)

@@ -41,18 +41,16 @@ from djinn_lab.jobs.batch import (
     TimePassed,
 )
 from djinn_lab.jobs.conditions import parse
-from djinn_lab.pool.alarm import Alarm
 from djinn_lab.pool.authentication import Authentication, User
 from djinn_lab.pool.database.store import Store
-from djinn_lab.pool.driver import Driver
+from djinn_lab.pool.execution.clock import Timer
+from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.notebooks import store as notebook_store
-from djinn_lab.pool.notebooks.awaited import AwaitedNotebooks, as_awaited
 from djinn_lab.pool.notebooks.decisions import Decisions, until_stored
-from djinn_lab.pool.notebooks.environment import kernel_environment
+from djinn_lab.pool.notebooks.dependencies import AwaitedNotebooks, Outside, as_awaited
 from djinn_lab.pool.notebooks.left_behind import executed_left, outcome_left, remove, session_left, until_gone
 from djinn_lab.pool.notebooks.messages import AttemptEnded, CellBegins, FromRunner, Task
-from djinn_lab.pool.notebooks.outside import Outside
-from djinn_lab.pool.notebooks.runs import NotebookRun
+from djinn_lab.pool.notebooks.runs import NotebookRun, kernel_environment
 from djinn_lab.pool.notebooks.store import Accepted
 
 WATCH_EVERY_S = 0.25
@@ -95,7 +93,7 @@ class NotebookService:
         self._executed: dict[str, bytes] = {}
         self._decided = Decisions(self._now_s, self._commit, self._carry_out, self._attempt_ended)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._alarm = Alarm(self._now_s, self._due)
+        self._timer = Timer(self._now_s, self._due)
         self._changed = asyncio.Event()
 
     # -- its life ------------------------------------------------------------------------------------------
@@ -144,7 +142,7 @@ class NotebookService:
             account = one.account or one.user
             for text in self._driver.books.published.met(account, one.waits_for):
                 self._handle(DataPublished(self._now_s(), account, parse(text).name))
-        self._alarm.set(self.core.wake_at_s())
+        self._timer.set(self.core.wake_at_s())
 
     async def _left_behind(self, notebook: Notebook) -> NotebookEnded | None:
         """How the attempt that ran under a dead server ended, if its runner got to its end."""
@@ -235,7 +233,7 @@ class NotebookService:
 
     def _handle(self, event: Event, stored: asyncio.Future[None] | None = None) -> None:
         self._decided.put(self.core.handle(event), stored)
-        self._alarm.set(self.core.wake_at_s())
+        self._timer.set(self.core.wake_at_s())
         self._changed.set()
 
     def _due(self) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
+from djinn_lab.pool.bookkeeping.records import JobView
 from djinn_lab.pool.database.tables import jobs, usage
-from djinn_lab.pool.records import JobView
 
 ENDED = ("DONE", "FAILED", "CANCELLED")
 OF_OUTCOME = {"done": "DONE", "failed": "FAILED", "cancelled": "CANCELLED"}

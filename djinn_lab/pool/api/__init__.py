@@ -1,0 +1,1 @@
+"""REST routes: one module per endpoint family, and the web server that answers them."""

@@ -1,0 +1,133 @@
+"""The part of the REST API by which jobs say how far they are: checkpoints, and data that others wait for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import sqlalchemy as sa
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+
+from djinn_lab import jobs
+from djinn_lab.jobs import IllegalEvent, batch
+from djinn_lab.jobs.conditions import name_problem
+from djinn_lab.pool.api.responses import answer, documented, reader, runner
+from djinn_lab.pool.authentication import Role, User
+from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.database.published import (
+    OF_USER_MAX,
+    Published,
+    forget_published,
+    write_published,
+)
+
+
+class Announcement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``job``: the cell in which it was said, None outside of cells. The batch notebook is known by the
+    token."""
+
+    name: str
+    job: str | None = None
+
+
+class Announced(msgspec.Struct, frozen=True):
+    """``jobs``: those whose checkpoint it is, a cell and a batch notebook."""
+
+    name: str
+    jobs: tuple[str, ...]
+
+
+def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:
+    """Say, look and take back."""
+    driver, data = context.driver, context.driver.books.published
+    clock = driver.ledger.clock
+
+    @app.post(
+        "/v1/checkpoints",
+        responses=documented(Announced),
+        summary="A cell or batch notebook that runs has come to a checkpoint; a name again is the same",
+    )
+    async def checkpoint(request: Request, user: Annotated[User, Depends(runner)]) -> Response:
+        said = await _read(request)
+        of = _own_jobs(context, user, said.job)
+        if not of:
+            raise HTTPException(
+                422,
+                "A checkpoint is of a cell that has sent torch work to the pool, or of a batch notebook, "
+                "while it runs, and this is neither. What outlives its job is published as data.",
+            )
+        try:
+            for job in of:
+                if job == user.notebook:
+                    await context.notebooks.announce(batch.CheckpointAnnounced(clock.now_s(), job, said.name))
+                else:
+                    driver.announce(job, said.name)
+                    context.notebooks.hear(batch.CheckpointAnnounced(clock.now_s(), job, said.name))
+        except IllegalEvent as error:
+            raise HTTPException(422, f"It cannot be announced: {error}.") from None
+        except sa.exc.SQLAlchemyError as error:
+            raise HTTPException(503, f"The checkpoint could not be stored: {error}") from None
+        return answer(Announced(said.name, of))
+
+    @app.post(
+        "/v1/data",
+        responses=documented(Published),
+        summary="Data of this name is there, for the user's jobs and the project's; again is the same",
+    )
+    async def publish(request: Request, user: Annotated[User, Depends(runner)]) -> Response:
+        said = await _read(request)
+        known = data.of(user.name, said.name)
+        if known is None:
+            if data.count(user.name) >= OF_USER_MAX:
+                raise HTTPException(
+                    422, f"{user.name} has published {OF_USER_MAX} names, the most. Forget some first."
+                )
+            of = _own_jobs(context, user, said.job)
+            known = Published(user.name, user.account, said.name, of[0] if of else "", clock.now_s())
+            try:
+                await context.store.commit(write_published(known))
+            except sa.exc.SQLAlchemyError as error:
+                raise HTTPException(503, f"It could not be stored: {error}") from None
+            data.add(known)
+            driver.publish(user.account, said.name)
+            context.notebooks.hear(batch.DataPublished(clock.now_s(), user.account, said.name))
+        return answer(known)
+
+    @app.get(
+        "/v1/data", responses=documented(list[Published]), summary="What was published for this user's jobs"
+    )
+    async def published(user: Annotated[User, Depends(reader)]) -> Response:
+        return answer(data.visible(user.account))
+
+    @app.delete("/v1/data/{name:path}", status_code=204, summary="It is not there any more")
+    async def forget(name: str, user: Annotated[User, Depends(runner)]) -> None:
+        known = data.of(user.name, name)
+        if known is None:
+            raise HTTPException(404, f"{user.name} has published no data {name[:80]!r}.")
+        await context.store.commit(forget_published(known))
+        if data.of(user.name, name) is not None:
+            data.remove(known)
+
+
+async def _read(request: Request) -> Announcement:
+    """Raises HTTPException."""
+    try:
+        said = msgspec.json.decode(await request.body(), type=Announcement)
+    except msgspec.DecodeError as error:
+        raise HTTPException(422, str(error)) from None
+    problem = name_problem(said.name)
+    if problem is not None:
+        raise HTTPException(422, f"{said.name[:80]!r} cannot be announced: {problem}.")
+    return said
+
+
+def _own_jobs(context: PoolContext, user: User, job: str | None) -> tuple[str, ...]:
+    """The batch notebook and the cell in which something was said, of those that run. Raises
+    HTTPException."""
+    found: tuple[str, ...] = (user.notebook,) if user.notebook else ()
+    known = None if job is None else context.driver.ledger.queue.job(job)
+    if known is not None and known.user != user.name and user.role < Role.ADMIN:
+        raise HTTPException(403, f"Job {job} belongs to another user.")
+    if known is not None and known.state not in jobs.FINISHED:
+        found += (known.job,)
+    return found

@@ -1,0 +1,263 @@
+"""The REST API. Everything but ``/v1/alive`` needs a bearer token."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
+
+import msgspec
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, StreamingResponse
+
+from djinn_lab.errors import Refused
+from djinn_lab.pool.api import status as pool_status
+from djinn_lab.pool.api.announcements import add_announcement_routes
+from djinn_lab.pool.api.jobs import add_job_routes
+from djinn_lab.pool.api.notebooks import add_notebook_routes
+from djinn_lab.pool.api.queue import add_queue_routes
+from djinn_lab.pool.api.read_limits import PacedReads
+from djinn_lab.pool.api.responses import admin, answer, documented, reader, runner
+from djinn_lab.pool.api.status import MemoryReport, memory_report
+from djinn_lab.pool.authentication import Role, User, new_token, token_digest
+from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.database import history
+from djinn_lab.pool.database.audit import Audited, AuditRow, read_audit
+from djinn_lab.pool.database.durability import CommittedAnswers
+from djinn_lab.pool.database.store import delete_user, write_user
+from djinn_lab.pool.sessions.endpoint import SessionEndpoint
+from djinn_lab.pool.sessions.registry import SessionView
+from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
+from djinn_lab.protocol.version import VERSION
+from djinn_lab.units import format_seconds
+
+EVENTS_MAX = 1000
+CHUNK_BYTES = 2**20
+
+
+class NewUser(msgspec.Struct, frozen=True):
+    """``account``: the account above the user's own, such as ``"vision/train"``."""
+
+    name: str
+    role: str = "user"
+    account: str | None = None
+
+
+class UserToken(msgspec.Struct, frozen=True):
+    """The token is shown this once."""
+
+    name: str
+    role: str
+    token: str
+
+
+class PhaseSignal(msgspec.Struct, frozen=True):
+    """``phase``: ``COMPUTE``, ``IO_WAIT`` or ``SOON``; ``expected_s``: until it wants to compute again."""
+
+    phase: str
+    expected_s: float | None = None
+
+
+class PhaseAnswer(msgspec.Struct, frozen=True):
+    """``answer``: ``accepted``, ``clipped``, ``deferred``, ``superseded`` or ``rejected``, and why."""
+
+    answer: str
+    message: str
+
+
+class UserView(msgspec.Struct, frozen=True):
+    """``account``: the leaf of the share tree that pays for the user's cells."""
+
+    name: str
+    role: str
+    account: str
+
+
+def create_app(context: PoolContext) -> FastAPI:
+    """The pool's ASGI application."""
+    app = FastAPI(title="Djinn Lab pool", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
+    pool = context.driver.ledger.pool
+    app.add_middleware(Audited, authentication=context.authentication, store=context.store, pool=pool)
+    app.add_middleware(CommittedAnswers, durability=context.driver.books.durability)
+    app.add_middleware(PacedReads, authentication=context.authentication)
+    app.state.context = context
+    endpoint = SessionEndpoint(context.driver, context.authentication, context.blobs)
+
+    @app.websocket("/v1/session")
+    async def session_socket(websocket: WebSocket) -> None:
+        await endpoint.serve(websocket)
+
+    @app.get("/v1/alive", summary="Is a pool listening here, and does it lead? The only open address")
+    async def alive() -> dict[str, bool]:
+        return {"alive": True, "leads": True}
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi(_user: Annotated[User, Depends(reader)]) -> JSONResponse:
+        return JSONResponse(app.openapi())
+
+    @app.exception_handler(Refused)
+    async def refused(_request: Request, error: Refused) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=422)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_request: Request, _error: ClientDisconnect) -> Response:
+        return Response(status_code=400)
+
+    _add_status_routes(app, context)
+    _add_session_routes(app, context)
+    _add_blob_routes(app, context)
+    _add_user_routes(app, context)
+    add_job_routes(app, context)
+    add_queue_routes(app, context)
+    add_notebook_routes(app, context)
+    add_announcement_routes(app, context)
+    return app
+
+
+def _add_status_routes(app: FastAPI, context: PoolContext) -> None:
+    @app.get("/v1/status", responses=documented(pool_status.StatusReport), summary="Devices, load, versions")
+    async def status(user: Annotated[User, Depends(reader)]) -> Response:
+        lag_s = context.heartbeat.lag_s
+        return answer(
+            pool_status.status_report(context.driver, user, context.started_at, context.ready, lag_s)
+        )
+
+    @app.get("/v1/events", responses=documented(list[history.EventRow]), summary="The journal")
+    async def events(
+        _user: Annotated[User, Depends(reader)],
+        after: int | None = None,
+        limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 200,
+    ) -> Response:
+        pool = context.driver.ledger.pool
+        return answer(await context.store.read(lambda c: history.read_events(c, pool, after, limit)))
+
+    @app.get("/v1/audit", responses=documented(list[AuditRow]), summary="Who changed what (admins)")
+    async def audit(
+        _user: Annotated[User, Depends(admin)], limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 200
+    ) -> Response:
+        return answer(await context.store.read(lambda connection: read_audit(connection, limit)))
+
+    @app.get("/metrics", summary="Prometheus metrics")
+    async def metrics(_user: Annotated[User, Depends(reader)]) -> Response:
+        context.metrics.note_notebooks(context.notebooks.core)
+        content, content_type = context.metrics.render(context.driver)
+        return Response(content, media_type=content_type)
+
+    @app.post("/v1/shutdown", status_code=202, summary="Stop the pool (admins)")
+    async def shutdown(_user: Annotated[User, Depends(admin)]) -> Response:
+        context.stop()
+        return answer({"detail": "The pool stops."}, 202)
+
+
+def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
+    driver = context.driver
+
+    @app.get("/v1/sessions", responses=documented(list[SessionView]), summary="All sessions")
+    async def sessions(_user: Annotated[User, Depends(reader)]) -> Response:
+        return answer([pool_status.session_view(driver, session) for session in driver.registry])
+
+    @app.get("/v1/memory", responses=documented(MemoryReport), summary="Where all sessions are held")
+    async def session_memory(_user: Annotated[User, Depends(reader)]) -> Response:
+        return answer(memory_report(driver))
+
+    @app.post(
+        "/v1/sessions/{session}/phase", responses=documented(PhaseAnswer), summary="Say what a session does"
+    )
+    async def signal_phase(
+        session: str, request: Request, user: Annotated[User, Depends(runner)]
+    ) -> Response:
+        known = driver.registry.get(session)
+        if known is None:
+            raise HTTPException(404, f"There is no session {session!r}.")
+        if known.user != user.name and user.role < Role.OPERATOR:
+            raise HTTPException(403, f"Session {session} belongs to another user.")
+        try:
+            signal = msgspec.json.decode(await request.body(), type=PhaseSignal)
+        except msgspec.DecodeError as error:
+            raise HTTPException(422, str(error)) from None
+        message, now_s = SignalPhase(signal.phase, signal.expected_s), driver.ledger.clock.now_s()
+        wait_s = known.pace.signals.wait_s(now_s)
+        if wait_s > 0:
+            raise HTTPException(
+                429,
+                f"Session {session} signals too often. Signal again in {format_seconds(wait_s)}.",
+                {"Retry-After": str(math.ceil(wait_s))},
+            )
+        known.pace.take(message, now_s)
+        answered: asyncio.Future[PhaseAnswered] = asyncio.get_running_loop().create_future()
+
+        def tell(said: PhaseAnswered) -> None:
+            if not answered.done():  # the client that asked may have gone
+                answered.set_result(said)
+
+        driver.signals.put(known, message, tell)
+        said = await answered
+        return answer(PhaseAnswer(said.answer, said.message))
+
+    @app.delete("/v1/sessions/{session}", status_code=204, summary="Free all that a session holds")
+    async def delete_session(session: str, user: Annotated[User, Depends(runner)]) -> None:
+        known = driver.registry.get(session)
+        if known is None:
+            raise HTTPException(404, f"There is no session {session!r}.")
+        if known.user != user.name and user.role < Role.OPERATOR:
+            raise HTTPException(403, f"Session {session} belongs to another user.")
+        driver.close(known)
+
+
+def _add_blob_routes(app: FastAPI, context: PoolContext) -> None:
+    @app.put("/v1/blobs/{digest}", status_code=201, summary="Upload a tensor's bytes")
+    async def put_blob(digest: str, request: Request, user: Annotated[User, Depends(runner)]) -> Response:
+        announced = request.headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced) > context.blobs.bytes_max:
+            raise HTTPException(413, f"The pool keeps at most {context.blobs.bytes_max} bytes of tensors.")
+        nbytes = await context.blobs.receive(user.name, digest, request.stream())
+        return answer({"digest": digest, "nbytes": nbytes}, 201)
+
+    @app.get("/v1/results/{name}", summary="Fetch a result, which deletes it")
+    async def get_result(name: str, user: Annotated[User, Depends(runner)]) -> StreamingResponse:
+        for session in context.driver.registry:
+            file = context.blobs.take_result(session.session, name) if session.user == user.name else None
+            if file is not None:
+                length = {"Content-Length": str(os.fstat(file.fileno()).st_size)}
+                return StreamingResponse(_chunks(file), media_type="application/octet-stream", headers=length)
+        raise HTTPException(404, f"There is no result {name[:80]!r} of yours.")
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
+
+
+def _add_user_routes(app: FastAPI, context: PoolContext) -> None:
+    @app.get("/v1/users", responses=documented(list[UserView]), summary="All users (admins)")
+    async def users(_user: Annotated[User, Depends(admin)]) -> Response:
+        return answer(
+            [UserView(user.name, user.role.label, user.account) for user in context.authentication.users()]
+        )
+
+    @app.post(
+        "/v1/users", status_code=201, responses=documented(UserToken, 201), summary="Add a user (admins)"
+    )
+    async def add_user(request: Request, _user: Annotated[User, Depends(admin)]) -> Response:
+        try:
+            new = msgspec.json.decode(await request.body(), type=NewUser)
+            token = new_token()
+            user = context.authentication.add(new.name, new.role, token_digest(token), new.account)
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from None
+        await context.store.commit(write_user(user.name, user.role.label, token_digest(token), user.above))
+        return answer(UserToken(user.name, user.role.label, token), 201)
+
+    @app.delete("/v1/users/{name}", status_code=204, summary="Remove a user (admins)")
+    async def remove_user(name: str, user: Annotated[User, Depends(admin)]) -> None:
+        if not context.authentication.remove(name):
+            raise HTTPException(404, f"There is no user {name[:80]!r} that can be removed.")
+        await context.store.commit(delete_user(name))
+        context.notebooks.cancel_all_of(name, f"because {name} was removed by {user.name}")
+        for session in context.driver.registry:
+            if session.user == name:
+                context.driver.close(session)

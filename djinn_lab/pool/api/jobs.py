@@ -1,0 +1,221 @@
+"""The part of the REST API that is about jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, FastAPI, HTTPException, Query, Response
+
+from djinn_lab.jobs import FINISHED, Event, IllegalEvent, JobState
+from djinn_lab.pool.api.responses import answer, documented, reader, runner
+from djinn_lab.pool.authentication import Role, User
+from djinn_lab.pool.bookkeeping.records import JobView
+from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.database import history
+from djinn_lab.pool.database.history import StoredProgram
+from djinn_lab.protocol.devices import device_profile
+from djinn_lab.protocol.messages import DeviceInfo
+from djinn_lab.scheduler import Scheduler
+from djinn_lab.srg.export import to_json
+from djinn_lab.srg.graph import SRG
+from djinn_lab.srg.merging import merge_programs
+from djinn_lab.srg.program import Program, decode_program, encode_program
+
+JOBS_MAX = 1000
+CUTS_LISTED_MAX = 32
+
+
+class StoryLine(msgspec.Struct, frozen=True):
+    at: float
+    event: str
+    detail: Event
+
+
+class JobDetail(msgspec.Struct, frozen=True):
+    """``job`` with the cell's source and, while the pool remembers it, its events."""
+
+    job: JobView
+    code: str
+    events: list[StoryLine]
+
+    def flat(self) -> dict[str, Any]:
+        return {**msgspec.structs.asdict(self.job), "code": self.code, "events": self.events}
+
+
+def add_job_routes(app: FastAPI, context: PoolContext) -> None:
+    """List, look into, cancel and move aside."""
+
+    @app.get("/v1/jobs", responses=documented(list[JobView]), summary="Jobs of all users, newest first")
+    async def jobs(
+        _user: Annotated[User, Depends(reader)],
+        state: JobState | None = None,
+        user: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=JOBS_MAX)] = 100,
+    ) -> Response:
+        return answer(await list_jobs(context, state, user, limit))
+
+    @app.get("/v1/jobs/{job}", responses=documented(JobView), summary="A job with its code and events")
+    async def job_detail(job: str, user: Annotated[User, Depends(reader)]) -> Response:
+        view, code = await find_job(context, job)
+        own = view.user == user.name or user.role >= Role.ADMIN
+        story = context.driver.ledger.queue.story(view.job) if own else ()
+        events = [StoryLine(event.at_s, type(event).__name__, event) for event in story]
+        return answer(JobDetail(view, code if own else "", events).flat())
+
+    @app.post("/v1/jobs/{job}/cancel", responses=documented(JobView), summary="Stop a job")
+    async def cancel(job: str, user: Annotated[User, Depends(runner)]) -> Response:
+        view = await _stoppable(context, job, user)
+        try:
+            context.driver.cancel(view.job, f"by {user.name}")
+        except IllegalEvent:
+            raise HTTPException(409, f"Job {view.job} is already {view.state}.") from None
+        return answer(context.driver.books.records[view.job].view())
+
+    @app.post(
+        "/v1/jobs/{job}/preempt",
+        responses=documented(JobView),
+        summary="Let a running job move aside: it goes on behind those that wait now",
+    )
+    async def preempt(job: str, user: Annotated[User, Depends(runner)]) -> Response:
+        view = await _stoppable(context, job, user)
+        try:
+            context.driver.preempt(view.job, f"{user.name} asked it to move aside")
+        except IllegalEvent:
+            raise HTTPException(409, f"Job {view.job} does not run ({view.state}).") from None
+        return answer(context.driver.books.records[view.job].view())
+
+    _add_program_routes(app, context)
+
+
+def _add_program_routes(app: FastAPI, context: PoolContext) -> None:
+    @app.get("/v1/jobs/{job}/program", summary="The encoded program of what was recorded between two cuts")
+    async def program(
+        job: str, user: Annotated[User, Depends(reader)], segment: int | None = None
+    ) -> Response:
+        stored = await _own_program(context, job, segment, user)
+        encoded = await asyncio.to_thread(lambda: encode_program(program_of(stored)))
+        return Response(encoded, media_type="application/octet-stream")
+
+    @app.get("/v1/jobs/{job}/graph", summary="Its semantically rich graph")
+    async def graph(job: str, user: Annotated[User, Depends(reader)], segment: int | None = None) -> Response:
+        stored = await _own_program(context, job, segment, user)
+        return await _computed(lambda: graph_json(stored))
+
+    @app.get("/v1/jobs/{job}/schedule", summary="Its execution schedule")
+    async def schedule(
+        job: str, user: Annotated[User, Depends(reader)], segment: int | None = None
+    ) -> Response:
+        stored = await _own_program(context, job, segment, user)
+        view, _ = await find_job(context, job)
+        infos = context.driver.fleet.infos()
+        return await _computed(lambda: schedule_json(stored, view.device, infos))
+
+
+async def list_jobs(
+    context: PoolContext, state: JobState | None, user: str | None, limit: int
+) -> list[JobView]:
+    """Those in memory are the newest, and fresher than their rows."""
+    records = context.driver.books.records
+    wanted = state.value if state else None
+    matching = (r for r in reversed(records.values()) if user in (None, r.user) and wanted in (None, r.state))
+    found = [record.view() for record in islice(matching, limit)]
+    if len(found) < limit:
+        rows = await context.store.read(
+            lambda connection: history.read_jobs(connection, wanted, user, limit + len(records))
+        )
+        found += [view for view in rows if view.job not in records]
+    newest = sorted(found, key=lambda view: -view.submitted_at)[:limit]
+    return [_with_last_cuts(view) for view in newest]
+
+
+def _with_last_cuts(view: JobView) -> JobView:
+    """A list of jobs would be mostly cuts."""
+    if len(view.cuts) <= CUTS_LISTED_MAX:
+        return view
+    return msgspec.structs.replace(view, cuts=view.cuts[-CUTS_LISTED_MAX:])
+
+
+async def find_job(context: PoolContext, job: str) -> tuple[JobView, str]:
+    """View and code of a job by its id, or by a unique start of it. Raises HTTPException 404 or 409."""
+    records = context.driver.books.records
+    live = [job] if job in records else [other for other in records if other.startswith(job)]
+    if len(live) == 1:
+        record = records[live[0]]
+        if record.state not in FINISHED:
+            record.reason = context.driver.ledger.queue.explain(record.job)
+        return record.view(), record.code
+    rows = [] if live else await context.store.read(lambda connection: history.read_job(connection, job))
+    if len(live) + len(rows) > 1:
+        raise HTTPException(409, f"{job!r} is the start of several jobs' ids; give more of it.")
+    if not rows:
+        raise HTTPException(404, f"There is no job {job[:80]!r}.")
+    return rows[0]
+
+
+async def _stoppable(context: PoolContext, job: str, user: User) -> JobView:
+    """A job that is the user's to stop. Raises HTTPException."""
+    view, _ = await find_job(context, job)
+    if view.user != user.name and user.role < Role.OPERATOR:
+        raise HTTPException(403, f"Job {job} belongs to another user.")
+    return view
+
+
+async def _own_program(
+    context: PoolContext, job: str, segment: int | None, user: User
+) -> history.StoredProgram:
+    view, _ = await find_job(context, job)
+    if view.user != user.name and user.role < Role.ADMIN:
+        raise HTTPException(403, f"Job {job} belongs to another user.")
+    ends = [cut.segment for cut in view.cuts]
+    stored = await context.store.read(
+        lambda connection: history.read_program(connection, view.job, segment, ends)
+    )
+    if stored is None:
+        raise HTTPException(
+            404, f"The pool keeps no such program of job {job} (only those of the last 200 jobs)."
+        )
+    return stored
+
+
+async def _computed(compute: Callable[[], bytes]) -> Response:
+    return Response(await asyncio.to_thread(compute), media_type="application/json")
+
+
+def program_of(stored: StoredProgram) -> Program:
+    """All parts as one program."""
+    return merge_programs([decode_program(part.program) for part in stored.parts])
+
+
+def _joined_timings(stored: StoredProgram) -> tuple[list[float], list[float]] | None:
+    """Per node, seconds on the device since the first part began; pauses between parts are left out. None
+    until all have run."""
+    starts: list[float] = []
+    ends: list[float] = []
+    for part in stored.parts:
+        if part.timings is None:
+            return None
+        before = ends[-1] if ends else 0.0
+        starts += [before + start for start in part.timings[0]]
+        ends += [before + end for end in part.timings[1]]
+    return starts, ends
+
+
+def graph_json(stored: StoredProgram) -> bytes:
+    """The SRG with the number of its last segment, as JSON."""
+    document = to_json(SRG.from_program(program_of(stored)))
+    return msgspec.json.encode({**document, "segment": stored.segment})
+
+
+def schedule_json(stored: StoredProgram, device: str | None, infos: Sequence[DeviceInfo]) -> bytes:
+    """The schedule on the device that ran it (else the first), with measured times where it ran, as JSON."""
+    srg = SRG.from_program(program_of(stored))
+    info = next((info for info in infos if info.device == device), infos[0])
+    schedule = Scheduler(devices=[device_profile(info)]).create_schedule(srg)
+    timings = _joined_timings(stored)
+    if timings is not None:
+        schedule = schedule.with_measured(*timings)
+    return msgspec.json.encode({**schedule.to_json(), "segment": stored.segment})

@@ -1,0 +1,248 @@
+"""The part of the REST API that is about the queue: why and when, shares, devices that serve or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import msgspec
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+
+from djinn_lab import jobs
+from djinn_lab.jobs import resources
+from djinn_lab.jobs.decision import Calendar, Change, QueuePolicy
+from djinn_lab.jobs.fairness import AccountView, Limits
+from djinn_lab.pool.api import queue_report
+from djinn_lab.pool.api.jobs import find_job
+from djinn_lab.pool.api.responses import admin, answer, documented, operator, reader
+from djinn_lab.pool.authentication import User
+from djinn_lab.pool.bookkeeping.operator_settings import Said, remember
+from djinn_lab.pool.bookkeeping.records import JobView
+from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.database import usage_history
+from djinn_lab.pool.database.shares import write_targets
+
+Body = TypeVar("Body")
+USAGE_MAX = 2000
+"""A page; commits wait while one is read."""
+
+
+class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """New targets of an account; what is left out stays."""
+
+    weight: float | None = None
+    limits: Limits | None = None
+    min_runtime_s: float | None = None
+
+
+class Cordon(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``drain``: what runs moves aside, to run elsewhere."""
+
+    drain: bool = False
+
+
+class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """In place of what was said about the device before. ``price``: of a device-hour. ``watts``: that it
+    draws when busy, None for unknown."""
+
+    labels: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
+    price: float = 0.0
+    watts: float | None = None
+
+
+class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Times in seconds since the epoch; ``begins_at`` None: now. ``accounts``: who may use the devices, with
+    all below them."""
+
+    devices: list[str]
+    ends_at: float
+    accounts: list[str]
+    begins_at: float | None = None
+
+
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Its name, or all of it."""
+
+    policy: str | QueuePolicy
+
+
+def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
+    """Look, ask, steer."""
+    driver = context.driver
+    queue, clock = driver.ledger.queue, driver.ledger.clock
+
+    @app.get("/v1/queue", responses=documented(queue_report.QueueReport), summary="Who waits and why")
+    async def whole_queue(_user: Annotated[User, Depends(reader)]) -> Response:
+        snapshot, running = queue.decision(clock.now_s()), queue.running_jobs()
+        explained = [request.job for request in snapshot.cluster.waiting[: queue_report.EXPLAINED_MAX]]
+        known = (*(job for name in explained if (job := queue.job(name))), *running)
+        others = queue.waits_without_contending(queue_report.EXPLAINED_MAX - len(explained))
+        found = await asyncio.to_thread(
+            queue_report.report,
+            known,
+            snapshot,
+            others,
+            driver.ledger.decision_times(),
+            context.heartbeat.lag_s,
+            driver.books.starts.skill,
+            queue.decided_s,
+            driver.books.unusual(running),
+        )
+        return answer(msgspec.structs.replace(found, stall=driver.ledger.engine.stall))
+
+    @app.get(
+        "/v1/usage",
+        responses=documented(list[usage_history.UsedJob]),
+        summary="What ended jobs used: a page of the newest, or of those before a job; oldest first",
+    )
+    async def usage(
+        _user: Annotated[User, Depends(reader)],
+        since: float = 0.0,
+        limit: Annotated[int, Query(ge=1, le=USAGE_MAX)] = USAGE_MAX,
+        before: str | None = None,
+    ) -> Response:
+        if before is not None:
+            before = (await find_job(context, before))[0].job
+        return answer(await context.store.read(lambda c: usage_history.read_used(c, since, limit, before)))
+
+    @app.get("/v1/jobs/{job}/why", responses=documented(queue_report.Why), summary="Why is it where it is?")
+    async def why(job: str, _user: Annotated[User, Depends(reader)]) -> Response:
+        view, _ = await find_job(context, job)
+        known = queue.job(view.job)
+        if known is None:
+            return answer(queue_report.Why(view.job, view.state, _with_use(view.reason, view), None, None))
+        snapshot, plain = queue.decision(clock.now_s()), queue.explain(known.job)
+        plain = " ".join((plain, *driver.books.unusual([known]).values()))
+        skill = driver.books.starts.skill
+        found = await asyncio.to_thread(queue_report.why, known, plain, snapshot, queue.decided_s, skill)
+        return answer(msgspec.structs.replace(found, sentence=_with_use(found.sentence, view)))
+
+    @app.get(
+        "/v1/jobs/{job}/what-if",
+        responses=documented(queue_report.WhatIfAnswer),
+        summary="When would a waiting job start with another priority, gang or deadline?",
+    )
+    async def what_if(
+        job: str,
+        _user: Annotated[User, Depends(reader)],
+        priority: str | None = None,
+        members: Annotated[int | None, Query(ge=1)] = None,
+        deadline_s: Annotated[float | None, Query(gt=0)] = None,
+        anywhere: bool = False,
+    ) -> Response:
+        view, _ = await find_job(context, job)
+        now_s = clock.now_s()
+        snapshot, known = queue.decision(now_s), queue.job(view.job)
+        if known is None or all(request.job != view.job for request in snapshot.cluster.waiting):
+            raise HTTPException(409, f"Job {view.job} does not wait for a device ({view.state}).")
+        at_s = None if deadline_s is None else now_s + deadline_s
+        change = Change(priority.upper() if priority else None, members, at_s, anywhere)
+        skill = driver.books.starts.skill
+        try:
+            found = await asyncio.to_thread(
+                queue_report.changed, known, change, snapshot, queue.decided_s, skill
+            )
+        except ValueError as problem:
+            raise HTTPException(422, str(problem)) from None
+        return answer(found)
+
+    _add_steering_routes(app, context)
+    _add_reservation_routes(app, context)
+
+
+def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
+    driver = context.driver
+    queue, clock = driver.ledger.queue, driver.ledger.clock
+
+    @app.put(
+        "/v1/accounts/{account:path}",
+        responses=documented(AccountView),
+        summary="Weight and limits of an account, a project or an organisation (admins)",
+    )
+    async def set_targets(account: str, request: Request, _user: Annotated[User, Depends(admin)]) -> Response:
+        targets = await _body(request, Targets)
+        now_s = clock.now_s()
+        event = jobs.SharesChanged(now_s, account, targets.weight, targets.limits, targets.min_runtime_s)
+        _steer(context, lambda: driver.steer(event))
+        await context.store.commit(write_targets(queue.account(account)))
+        return answer(next(one for one in queue.accounts(now_s) if one.account == account))
+
+    @app.post("/v1/devices/{device}/cordon", status_code=204, summary="Start nothing new there (operators)")
+    async def cordon(device: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
+        drain = (await _body(request, Cordon)).drain
+        await _steer_and_keep(context, jobs.DeviceCordoned(clock.now_s(), device, True, drain))
+
+    @app.post("/v1/devices/{device}/uncordon", status_code=204, summary="Serve again (operators)")
+    async def uncordon(device: str, _user: Annotated[User, Depends(operator)]) -> None:
+        await _steer_and_keep(context, jobs.DeviceCordoned(clock.now_s(), device, False))
+
+    @app.put(
+        "/v1/devices/{device}/description",
+        status_code=204,
+        summary="Labels to ask for, taints to tolerate, the price of an hour and the watts drawn (operators)",
+    )
+    async def describe(device: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
+        said = await _body(request, Description)
+        event = jobs.DeviceDescribed(clock.now_s(), device, said.labels, said.taints, said.price, said.watts)
+        await _steer_and_keep(context, event)
+
+    @app.put("/v1/queue/policy", status_code=204, summary="Decide by another policy from now on (admins)")
+    async def set_policy(request: Request, _user: Annotated[User, Depends(admin)]) -> None:
+        policy = (await _body(request, Policy)).policy
+        _steer(context, lambda: driver.steer(jobs.PolicyChanged(clock.now_s(), policy)))
+
+
+def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
+    driver, clock = context.driver, context.driver.ledger.clock
+
+    @app.get("/v1/reservations", responses=documented(list[Calendar]), summary="Devices kept for somebody")
+    async def reservations(_user: Annotated[User, Depends(reader)]) -> Response:
+        return answer(queue_report.lasting(driver.ledger.queue.reservations, clock.now_s()))
+
+    @app.put("/v1/reservations/{name}", status_code=204, summary="Keep devices for accounts (operators)")
+    async def reserve(name: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
+        wanted, now_s = await _body(request, Reservation), clock.now_s()
+        event = jobs.ReservationMade(
+            now_s,
+            name,
+            frozenset(wanted.devices),
+            now_s if wanted.begins_at is None else wanted.begins_at,
+            wanted.ends_at,
+            frozenset(wanted.accounts),
+        )
+        await _steer_and_keep(context, event)
+
+    @app.delete("/v1/reservations/{name}", status_code=204, summary="Give them back (operators)")
+    async def end_reservation(name: str, _user: Annotated[User, Depends(operator)]) -> None:
+        await _steer_and_keep(context, jobs.ReservationEnded(clock.now_s(), name))
+
+
+def _with_use(sentence: str, view: JobView) -> str:
+    """And what it is likely to take, or once it has ended, the energy that it took."""
+    if view.state in jobs.FINISHED:
+        return sentence if view.used_j is None else f"{sentence} {resources.used_energy(view.used_j)}"
+    if view.foretold is None:
+        return sentence
+    return f"{sentence} {resources.told(view.foretold, view.watts)}"
+
+
+async def _steer_and_keep(context: PoolContext, event: Said) -> None:
+    """It holds for this pool and those that follow it."""
+    _steer(context, lambda: context.driver.steer(event))
+    await context.store.commit(remember(event))
+
+
+def _steer(context: PoolContext, act: Callable[[], None]) -> None:
+    try:
+        act()
+    except jobs.IllegalEvent as error:
+        raise HTTPException(422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+
+
+async def _body(request: Request, kind: type[Body]) -> Body:
+    try:
+        return msgspec.json.decode(await request.body() or b"{}", type=kind)
+    except msgspec.DecodeError as error:
+        raise HTTPException(422, str(error)) from None

@@ -1,0 +1,305 @@
+"""The queue in the API: who waits and why, who runs, what every account has had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from djinn_lab.engine.stall import Stall
+from djinn_lab.jobs import IN_LINE, Job, JobState
+from djinn_lab.jobs.decision import (
+    Calendar,
+    Change,
+    Cluster,
+    Explanation,
+    Outlook,
+    Snapshot,
+    Standard,
+    Standing,
+    WhatIf,
+    class_told,
+    forecast,
+    how_far_off,
+    short,
+    told,
+    what_if,
+)
+from djinn_lab.jobs.fairness import AccountView, ShareTree, jain
+from djinn_lab.jobs.start_forecasts import EstimateError, StartSkill
+from djinn_lab.pool.execution.ledger import DecisionTimes
+from djinn_lab.units import format_seconds
+
+EXPLAINED_MAX = 200
+
+
+class WaitingJob(msgspec.Struct, frozen=True):
+    """``reason``: a code of :class:`djinn_lab.jobs.decision.Reason`, or the job's state where it does not
+    contend; ``sentence``: for people. Times in seconds since the epoch. ``expected_at`` is given with
+    ``QueueReport.estimate_error`` only. ``quality``: of service (a
+    :class:`~djinn_lab.jobs.decision.QosClass`), where somebody is guaranteed devices and it contends."""
+
+    job: str
+    user: str
+    account: str
+    priority: str
+    state: str
+    device: str | None
+    position: int | None
+    reason: str
+    sentence: str
+    since: float
+    expected_at: float | None
+    quality: str = ""
+
+
+class RunningJob(msgspec.Struct, frozen=True):
+    """``ends_at``: expected, None when unknown. ``preempting``: it is asked to move aside.
+    ``members``: of a gang, the other devices that it holds now. ``unusual``: it runs much longer than was
+    foretold, in a sentence. ``quality``: as of waiting ones."""
+
+    job: str
+    user: str
+    account: str
+    priority: str
+    device: str | None
+    since: float | None
+    ends_at: float | None
+    preempting: bool
+    preemptions: int
+    members: tuple[str, ...] = ()
+    unusual: str = ""
+    quality: str = ""
+
+
+class QueueReport(msgspec.Struct, frozen=True):
+    """``waiting``: the first of ``waiting_count``. ``decided_at``: when something was last started or moved
+    aside. ``jain``: of the dominant shares over weights of all who pay, 1 for equal. ``stall``: work that
+    waits though a device idles and nothing is under way, which is a defect of the pool."""
+
+    now: float
+    policy: str
+    policy_version: int
+    decided_at: float | None
+    decisions: DecisionTimes | None
+    event_loop_lag_s: float
+    waiting_count: int
+    waiting: list[WaitingJob]
+    running: list[RunningJob]
+    accounts: list[AccountView]
+    reservations: list[Calendar]
+    jain: float | None
+    estimate_error: EstimateError | None
+    stall: Stall | None = None
+
+
+class Why(msgspec.Struct, frozen=True):
+    """``explanation``: of a job that contends for a device. ``snapshot``: digest of what it was computed
+    from. ``quality``: of service, of one that contends or runs, where somebody is guaranteed devices."""
+
+    job: str
+    state: str
+    sentence: str
+    explanation: Explanation | None
+    snapshot: str | None
+    quality: Standard | None = None
+
+
+class WhatIfAnswer(msgspec.Struct, frozen=True):
+    """Seconds from now; None: it would not start by itself."""
+
+    job: str
+    starts_in_s: float | None
+    changed_starts_in_s: float | None
+    refused: str | None
+    sentence: str
+    estimate_error: EstimateError | None
+
+
+def report(
+    queue_jobs: Sequence[Job],
+    snapshot: Snapshot,
+    others: tuple[int, Sequence[tuple[Job, str]]],
+    decisions: DecisionTimes | None,
+    lag_s: float,
+    skill: StartSkill,
+    decided_s: float | None,
+    unusual: Mapping[str, str],
+) -> QueueReport:
+    """Takes a while with many jobs, and reads nothing but its arguments: for another thread. ``queue_jobs``:
+    those that run, and of those that contend the first. ``others``: how many wait without contending, and the
+    first of them with what they wait for. ``unusual``: by running job, what is."""
+    cluster, shares = _restored(snapshot, decided_s)
+    outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s)
+    known = {job.job: job for job in queue_jobs}
+    explained = [outlook.explain(name, advise=False) for name in list(cluster.waiting)[:EXPLAINED_MAX]]
+    explained.sort(key=lambda one: (one.position is None, one.position))
+    qualities = _qualities(cluster, shares)
+    waiting = [_waiting(known[one.job], one, skill, qualities) for one in explained if one.job in known]
+    waiting += [_plain(job, why) for job, why in others[1][: EXPLAINED_MAX - len(waiting)]]
+    views = shares.view(snapshot.now_s)
+    levels = [view.level for view in views if view.rank is not None]
+    return QueueReport(
+        now=snapshot.now_s,
+        policy=snapshot.policy.name,
+        policy_version=snapshot.policy.version,
+        decided_at=decided_s,
+        decisions=decisions,
+        event_loop_lag_s=lag_s,
+        waiting_count=len(cluster.waiting) + others[0],
+        waiting=waiting,
+        running=[
+            _running(job, cluster, unusual.get(job.job, ""), qualities)
+            for job in queue_jobs
+            if job.state is JobState.RUNNING
+        ],
+        accounts=list(views),
+        reservations=lasting(cluster.calendar.values(), snapshot.now_s),
+        jain=jain(levels) if any(levels) else None,
+        estimate_error=skill.error,
+    )
+
+
+def lasting(entries: Iterable[Calendar], now_s: float) -> list[Calendar]:
+    """Those that are not over."""
+    return sorted((one for one in entries if one.ends_s > now_s), key=lambda one: one.name)
+
+
+def why(job: Job, plain: str, snapshot: Snapshot, decided_s: float | None, skill: StartSkill) -> Why:
+    """``plain``: what the queue says without computing anything."""
+    waits = any(request.job == job.job for request in snapshot.cluster.waiting)
+    guarantees = any(known.limits.devices_guaranteed for known in snapshot.shares.accounts)
+    if not waits and not (guarantees and job.state is JobState.RUNNING):
+        return Why(job.job, job.state, plain, None, None)
+    cluster, shares = _restored(snapshot, decided_s)
+    quality = _qualities(cluster, shares).get(job.job)
+    by_class = "" if quality is None else f" {class_told(quality)}"
+    if not waits:
+        return Why(job.job, job.state, plain + by_class, None, None, quality)
+    outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s, job=job.job)
+    found = outlook.explain(job.job)
+    return Why(job.job, job.state, _told(job, found, skill) + by_class, found, snapshot.digest, quality)
+
+
+def changed(
+    job: Job, change: Change, snapshot: Snapshot, decided_s: float | None, skill: StartSkill
+) -> WhatIfAnswer:
+    """Raises ValueError for what nobody can ask for, KeyError for a job that does not contend."""
+    cluster, shares = _restored(snapshot, decided_s)
+    found = what_if(
+        cluster, shares, snapshot.policy, snapshot.now_s, job.job, **msgspec.structs.asdict(change)
+    )
+    now_s = snapshot.now_s
+    before_s = None if found.start_s is None else max(0.0, found.start_s - now_s)
+    after_s = None if found.changed_start_s is None else max(0.0, found.changed_start_s - now_s)
+    refused = None
+    if found.refused is not None:
+        whose = f"account {found.refused.account}" if found.refused.account else "the pool"
+        refused = f"{whose} has a limit of {found.refused.limit:g} ({found.refused.kind})"
+    return WhatIfAnswer(
+        job.job,
+        before_s,
+        after_s,
+        refused,
+        f"{_compare(found, before_s, after_s, refused)} {how_far_off(skill.error)}",
+        skill.error,
+    )
+
+
+def expected_starts(snapshot: Snapshot) -> dict[str, tuple[int, float]]:
+    """Rank and start of those that wait, as far as can be foreseen; seconds since the epoch. For another
+    thread."""
+    cluster, shares = _restored(snapshot, None)
+    found = forecast(cluster, shares, snapshot.policy, snapshot.now_s)
+    ranks = {request.job: request.rank for request in snapshot.cluster.waiting}
+    return {job: (ranks[job], at_s) for job, (at_s, _) in found.starts.items()}
+
+
+def _restored(snapshot: Snapshot, decided_s: float | None) -> tuple[Cluster, ShareTree]:
+    cluster = Cluster.restored(snapshot.cluster, snapshot.now_s)
+    cluster.decided_s = decided_s
+    return cluster, ShareTree(snapshot.shares)
+
+
+def _qualities(cluster: Cluster, shares: ShareTree) -> dict[str, Standard]:
+    """Of those who contend or run; of nobody where nobody is guaranteed anything."""
+    if not shares.guarantees:
+        return {}
+    standing = Standing(cluster, shares)
+    running = (holding.request for holding in cluster.holdings.values())
+    return {request.job: standing.of(request) for request in (*cluster.waiting.values(), *running)}
+
+
+def _quality(job: Job, qualities: Mapping[str, Standard]) -> str:
+    found = qualities.get(job.job)
+    return "" if found is None else found.quality
+
+
+def _waiting(
+    job: Job, found: Explanation, skill: StartSkill, qualities: Mapping[str, Standard]
+) -> WaitingJob:
+    expected_at = None
+    if found.expected_s is not None:
+        start = skill.forecast(found.rank, max(0.0, found.expected_s - found.now_s))
+        expected_at = found.now_s + start.wait_s if start is not None and start.reliable else None
+    row = _row(job, found.reason, _told(job, found, skill), found.position, expected_at)
+    return msgspec.structs.replace(row, quality=_quality(job, qualities))
+
+
+def _told(job: Job, found: Explanation, skill: StartSkill) -> str:
+    """What session memory says of it first."""
+    held = f"{job.memory_reason[:1].upper()}{job.memory_reason[1:]}. " if job.memory_reason else ""
+    return short(held) + told(found, skill)
+
+
+def _plain(job: Job, why: str) -> WaitingJob:
+    return _row(job, "session_order" if job.state in IN_LINE else job.state.lower(), why)
+
+
+def _row(
+    job: Job, reason: str, why: str, position: int | None = None, expected_at: float | None = None
+) -> WaitingJob:
+    return WaitingJob(
+        job=job.job,
+        user=job.user,
+        account=job.account,
+        priority=job.priority,
+        state=job.state,
+        device=job.held_on,
+        position=position,
+        reason=reason,
+        sentence=why,
+        since=job.segment_at_s,
+        expected_at=expected_at,
+    )
+
+
+def _running(job: Job, cluster: Cluster, unusual: str, qualities: Mapping[str, Standard]) -> RunningJob:
+    held = cluster.holdings.get(job.job)
+    return RunningJob(
+        job=job.job,
+        user=job.user,
+        account=job.account,
+        priority=job.priority,
+        device=job.held_on,
+        since=job.running_since_s,
+        ends_at=held.ends_s if held is not None else None,
+        preempting=job.preempting,
+        preemptions=job.preemptions,
+        members=job.members,
+        unusual=unusual,
+        quality=_quality(job, qualities),
+    )
+
+
+def _compare(found: WhatIf, before_s: float | None, after_s: float | None, refused: str | None) -> str:
+    if refused is not None:
+        return f"That is not allowed: {refused}."
+    if after_s is None:
+        return "With that it would not start by itself, as things are."
+    now = f"it would start in {format_seconds(after_s)}"
+    if before_s is None:
+        return f"With that {now}; as it is, it does not start by itself."
+    if found.sooner_s > 0:
+        return f"With that {now}, {format_seconds(found.sooner_s)} sooner."
+    return f"With that {now}, which is no sooner than as it is."

@@ -1,0 +1,52 @@
+"""Back-pressure on readers of the REST API."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from djinn_lab.pool.authentication import Authentication
+from djinn_lab.pool.sessions.pacing import ReadPace
+from djinn_lab.units import format_seconds
+
+WAIT_S_MAX = 10.0
+"""Who would have to wait for longer is told to come back."""
+UNPACED = ("/v1/alive", "/v1/blobs/", "/v1/results/")
+"""Cheap, or parts of a cell."""
+
+
+class PacedReads:
+    """ASGI middleware: a user whose reads took long waits before the next one is looked at."""
+
+    def __init__(self, app: ASGIApp, authentication: Authentication) -> None:
+        self._app = app
+        self._authentication = authentication
+        self._paces: dict[str, ReadPace] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reads = scope["type"] == "http" and scope["method"] == "GET"
+        if not reads or scope["path"].startswith(UNPACED):
+            await self._app(scope, receive, send)
+            return
+        user = self._authentication.user_of(Headers(scope=scope).get("authorization"))
+        if user is None:
+            await self._app(scope, receive, send)  # to be told so
+            return
+        pace, loop = self._paces.setdefault(user.name, ReadPace()), asyncio.get_running_loop()
+        wait_s = pace.wait_s(loop.time())
+        if wait_s > WAIT_S_MAX:
+            detail = f"{user.name} reads too often. Ask again in {format_seconds(wait_s)}."
+            headers = {"Retry-After": str(math.ceil(wait_s))}
+            await JSONResponse({"detail": detail}, 429, headers)(scope, receive, send)
+            return
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        began_s = loop.time()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            pace.took(loop.time() - began_s)

@@ -1,0 +1,1 @@
+"""Tensors on their way: uploads by content hash, results by name, and the directories that hold both."""

@@ -1,0 +1,305 @@
+"""Tensors on their way: uploaded ones by content, fetched ones by name.
+
+``<directory>/store/``            what was uploaded; equal bytes once, for all who uploaded them
+``<directory>/results/``          where workers put fetched values
+``<directory>/parked/``           where workers keep the state of idle sessions
+``<directory>/<session>/``        one session's own: it writes uploads here and finds its results here
+
+An upload is announced by its digest, which is verified, or without one. Of the latter the digest is computed
+only when there is a *twin*, another blob with the same sketch: without any, the bytes are new and belong to
+those who were told their drawn name. A user is told that a tensor is here only when that same user uploaded
+it. Another user's upload of equal bytes is dropped in favour of the copy that is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from blake3 import blake3
+
+from djinn_lab.errors import Refused
+from djinn_lab.pool.blobs.directory import RESULTS, STORE
+from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of
+from djinn_lab.srg.blob_names import is_digest, is_drawn
+from djinn_lab.units import format_bytes
+
+INLINE_VERIFY_BYTES_MAX = 256 * 2**10
+"""Hashed on the event loop (about 0.1 ms); more goes to a thread."""
+CORES_FOR_MAPPING = 4
+"""With fewer, the page faults of a mapping cost more than threads gain: 1.7 instead of 3.1 GB/s."""
+READ_BYTES = 2**20
+"""Read at once; stays in a core's cache until it is hashed."""
+
+_NAME = re.compile(r"result-[0-9a-f-]{32,36}")
+
+
+class Blob:
+    """``file``: its name in the store, as workers know it. ``names``: what programs call it. ``digest``: None
+    while it was not needed. ``users``: who uploaded it. ``pins``: how many submits need it."""
+
+    def __init__(self, file: str, nbytes: int, sketch: str | None) -> None:
+        self.file = file
+        self.nbytes = nbytes
+        self.sketch = sketch
+        self.digest: str | None = None
+        self.names: set[str] = set()
+        self.users: set[str] = set()
+        self.pins = 0
+
+
+class BlobStore:
+    """All blobs of one pool, least recently used first. ``bytes_max`` bounds the uploaded ones."""
+
+    def __init__(self, directory: Path, bytes_max: int) -> None:
+        self.directory = directory
+        self.bytes_max = bytes_max
+        self.results = directory / RESULTS
+        self._store = directory / STORE
+        self._blobs: OrderedDict[str, Blob] = OrderedDict()
+        """By file."""
+        self._named: dict[str, Blob] = {}
+        self._alike: dict[str, list[Blob]] = {}
+        """By sketch."""
+
+    @property
+    def count(self) -> int:
+        return len(self._blobs)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(blob.nbytes for blob in self._blobs.values())
+
+    def has(self, user: str, name: str) -> bool:
+        blob = self._named.get(name)
+        return blob is not None and user in blob.users
+
+    def has_like(self, user: str, sketch: str) -> bool:
+        """Whether the user uploaded anything with this sketch."""
+        return any(user in blob.users for blob in self._alike.get(sketch, ()))
+
+    async def identify(self, sketch: str) -> None:
+        """Compute the digests of all blobs with this sketch, so that they are found by digest."""
+        while (blob := self._unidentified(sketch)) is not None:
+            blob.pins += 1
+            try:
+                self._learn(blob, await _digest_in_thread(self._store / blob.file))
+            finally:
+                blob.pins -= 1
+
+    def pin(self, name: str) -> None:
+        """Keep a present blob until as many ``unpin`` calls."""
+        blob = self._named[name]
+        blob.pins += 1
+        self._blobs.move_to_end(blob.file)
+
+    def unpin(self, names: Iterable[str]) -> None:
+        for name in names:
+            blob = self._named.get(name)
+            if blob is not None:
+                assert blob.pins > 0
+                blob.pins -= 1
+
+    def stored_name(self, name: str) -> str:
+        """What workers know a present blob by; equal for all names of equal bytes."""
+        return self._named[name].file
+
+    def open_session(self, session: str) -> Path:
+        """The session's own directory."""
+        path = self.directory / session
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def close_session(self, session: str) -> None:
+        shutil.rmtree(self.directory / session, ignore_errors=True)
+
+    async def adopt(self, user: str, session: str, name: str, nbytes: int) -> None:
+        """Take the file that a client on this host wrote into its session's directory. ``name``: its digest,
+        or a drawn name.
+
+        Raises Refused when it is absent, of another size, or has other content than its digest says.
+        """
+        incoming = self.directory / session / checked_name(name)
+        try:
+            status = os.lstat(incoming)
+        except FileNotFoundError:
+            raise Refused(f"No file {name} was written.", "Upload the tensor again.") from None
+        if not incoming.is_file() or incoming.is_symlink() or status.st_size != nbytes:
+            self._drop(incoming)
+            raise Refused(f"The file {name} has {status.st_size} bytes, {nbytes} were announced.")
+        if is_digest(name):
+            inline = nbytes <= INLINE_VERIFY_BYTES_MAX
+            found = _digest_of(incoming) if inline else await _digest_in_thread(incoming)
+            await self._take(user, name, nbytes, incoming, found)
+        elif nbytes < UNHASHED_BYTES_MIN or name in self._named:
+            self._drop(incoming)
+            raise Refused(f"{nbytes} bytes cannot be stored as {name}; announce them by their digest.")
+        else:
+            await self._take(user, name, nbytes, incoming, None)
+
+    async def receive(self, user: str, digest: str, chunks: AsyncIterator[bytes]) -> int:
+        """Store an uploaded body; bytes received. Raises Refused like :meth:`adopt`, or when it is too
+        large."""
+        checked_digest(digest)
+        incoming = self.results / f"upload-{uuid.uuid4().hex}"
+        hasher = blake3()
+        nbytes = 0
+        try:
+            with incoming.open("wb") as file:
+                async for chunk in chunks:
+                    nbytes += len(chunk)
+                    if nbytes > self.bytes_max:
+                        raise Refused(
+                            f"The upload exceeds {format_bytes(self.bytes_max)}, all that this pool keeps."
+                        )
+                    if len(chunk) <= INLINE_VERIFY_BYTES_MAX:
+                        file.write(chunk)
+                        hasher.update(chunk)
+                    else:
+                        await asyncio.to_thread(file.write, chunk)
+                        await asyncio.to_thread(hasher.update, chunk)
+            await self._take(user, digest, nbytes, incoming, hasher.hexdigest())
+        finally:
+            incoming.unlink(missing_ok=True)
+        return nbytes
+
+    def deliver(self, session: str, name: str) -> None:
+        """Move a worker's result to its session. Raises Refused for any other name."""
+        source = self.results / checked_result_name(name)
+        source.rename(self.directory / session / name)
+
+    def discard(self, result: str) -> None:
+        """Delete a worker's result that no session gets. Raises Refused for any other name."""
+        (self.results / checked_result_name(result)).unlink(missing_ok=True)
+
+    def take_result(self, session: str, name: str) -> BinaryIO | None:
+        """A result of this session, open and already deleted, for the caller to close; None when there is
+        none."""
+        path = self.directory / session / checked_result_name(name)
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            return None
+        path.unlink(missing_ok=True)
+        return file
+
+    async def _take(self, user: str, name: str, nbytes: int, incoming: Path, found: str | None) -> None:
+        """``found``: the digest that was computed, if any."""
+        if is_digest(name) and found != name:
+            self._drop(incoming)
+            raise Refused(
+                f"The uploaded bytes have the digest {str(found)[:16]}..., not {name[:16]}... as announced."
+            )
+        sketch = _sketch_of(incoming, nbytes)
+        while sketch is not None and sketch in self._alike:
+            if found is None:
+                found = await _digest_in_thread(incoming)
+            elif self._unidentified(sketch) is not None:
+                await self.identify(sketch)
+            else:
+                break
+        # Nothing waits from here on: twins that arrive together see each other.
+        blob = self._named.get(found) if found is not None else None
+        if blob is not None:
+            self._drop(incoming)
+        else:
+            self._make_room(nbytes, incoming)
+            incoming.rename(self._store / name)
+            blob = self._blobs[name] = Blob(name, nbytes, sketch)
+            if sketch is not None:
+                self._alike.setdefault(sketch, []).append(blob)
+            if found is not None:
+                self._learn(blob, found)
+        blob.names.add(name)
+        self._named[name] = blob
+        blob.users.add(user)
+        self._blobs.move_to_end(blob.file)
+
+    def _unidentified(self, sketch: str) -> Blob | None:
+        return next((blob for blob in self._alike.get(sketch, ()) if blob.digest is None), None)
+
+    def _learn(self, blob: Blob, digest: str) -> None:
+        blob.digest = digest
+        blob.names.add(digest)
+        self._named[digest] = blob
+
+    def _make_room(self, nbytes: int, incoming: Path) -> None:
+        room = self.bytes_max - self.nbytes
+        for blob in [blob for blob in self._blobs.values() if blob.pins == 0]:
+            if room >= nbytes:
+                break
+            room += blob.nbytes
+            self._evict(blob)
+        if room < nbytes:
+            self._drop(incoming)
+            raise Refused(
+                f"The pool keeps at most {format_bytes(self.bytes_max)} of uploaded tensors, all in use now.",
+                "Try again when other cells have finished, or give the machine more shared memory.",
+            )
+
+    def _evict(self, blob: Blob) -> None:
+        del self._blobs[blob.file]
+        for name in blob.names:
+            del self._named[name]
+        if blob.sketch is not None:
+            twins = self._alike[blob.sketch]
+            twins.remove(blob)
+            if not twins:
+                del self._alike[blob.sketch]
+        self._drop(self._store / blob.file)
+
+    def _drop(self, path: Path) -> None:
+        """Delete a file. Freeing the memory of a large one takes long, so that is left to a thread."""
+        dropped = self.results / f"dropped-{uuid.uuid4().hex}"
+        path.rename(dropped)
+        asyncio.get_running_loop().run_in_executor(None, dropped.unlink)
+
+
+def checked_name(name: str) -> str:
+    """``name`` itself. Raises Refused unless it is a digest or a drawn name, so that it is safe as a file
+    name."""
+    return name if is_drawn(name) else checked_digest(name)
+
+
+def checked_digest(digest: str) -> str:
+    """``digest`` itself. Raises Refused unless it is one, so that it is safe as a file name."""
+    if not is_digest(digest):
+        raise Refused(f"{digest[:80]!r} is no BLAKE3 digest (64 hexadecimal digits).")
+    return digest
+
+
+def checked_result_name(name: str) -> str:
+    """``name`` itself. Raises Refused unless it is a result's name."""
+    if not _NAME.fullmatch(name):
+        raise Refused(f"{name[:80]!r} is no result's name.")
+    return name
+
+
+def _digest_of(path: Path) -> str:
+    if (os.cpu_count() or 1) >= CORES_FOR_MAPPING:
+        return str(blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest())
+    hasher = blake3()
+    buffer = memoryview(bytearray(READ_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            hasher.update(buffer[:count])
+    return hasher.hexdigest()
+
+
+async def _digest_in_thread(path: Path) -> str:
+    return await asyncio.to_thread(_digest_of, path)
+
+
+def _sketch_of(path: Path, nbytes: int) -> str | None:
+    """None for so few bytes that they come with a digest."""
+    if nbytes < UNHASHED_BYTES_MIN:
+        return None
+    with path.open("rb", buffering=0) as file:
+        return sketch_of(nbytes, lambda start, count: os.pread(file.fileno(), count, start))

@@ -1,0 +1,309 @@
+"""The pool's memory of jobs: what they were, what they cost, what their clients were told."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+
+import msgspec
+
+from djinn_lab import jobs
+from djinn_lab.errors import DeviceMemoryError, Refused
+from djinn_lab.jobs.resources import ResourceHistory, Use
+from djinn_lab.jobs.start_forecasts import StartForecasts
+from djinn_lab.pool.blobs.store import BlobStore
+from djinn_lab.pool.bookkeeping.overruns import RunSurprises
+from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
+from djinn_lab.pool.database.batch import Kind, Row
+from djinn_lab.pool.database.durability import Committed, Durability
+from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_WAITS, forecast_rows, samples_row
+from djinn_lab.pool.database.published import PublishedData
+from djinn_lab.pool.database.shares import usage_row
+from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, program_row, timings_row
+from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.sessions import answers
+from djinn_lab.pool.sessions.registry import Session, SessionRegistry
+from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
+from djinn_lab.protocol.worker import SegmentDone, WorkerMemory
+
+RECORDS_MAX = 1000
+HISTORY_MAX = 10_000
+PAST_MAX = 100_000
+"""So many ended jobs are known by name, in case that somebody submits one again."""
+
+log = logging.getLogger(__name__)
+
+
+class Bookkeeper:
+    """``observe_segment`` hears the seconds from receipt to result of every segment."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        blobs: BlobStore,
+        store: Store,
+        registry: SessionRegistry,
+        observe_segment: Callable[[float], None],
+    ) -> None:
+        self.registry = registry
+        self.records: OrderedDict[str, JobRecord] = OrderedDict()
+        self.ledger = ledger
+        self._blobs = blobs
+        self.starts = StartForecasts()
+        self.surprises = RunSurprises()
+        self.published = PublishedData()
+        self.resources = ResourceHistory()
+        self.notebook_uses: dict[str, Use] = {}
+        """Of batch notebooks that run, so far."""
+        self._store = store
+        self._observe_segment = observe_segment
+        self._changed: set[str] = set()
+        self.durability = Durability(store, self.save_changed)
+        self._ended: dict[str, None] = {}
+        """Of the records, those of jobs that have ended, in that order."""
+        self._past: dict[str, None] = {}
+        self._history: OrderedDict[tuple[str, str, int, int], float] = OrderedDict()
+
+    def record_of(self, session: Session, submit: SubmitSegment) -> JobRecord:
+        """The record of an accepted or refused segment's job, with this segment's cut added."""
+        record = self.records.get(submit.job)
+        if record is None:
+            now_s = self.ledger.clock.now_s()
+            record = self.records[submit.job] = JobRecord.of(submit, session.session, session.user, now_s)
+            session.jobs += 1
+            while self._ended and len(self.records) > RECORDS_MAX:
+                old = next(iter(self._ended))
+                self._save(old)
+                del self.records[old], self._ended[old]
+                self.remember([old])
+        record.add_segment(submit)
+        self._changed.add(submit.job)
+        return record
+
+    def remember(self, ended: Iterable[str]) -> None:
+        """Jobs that are no more than rows of the database."""
+        self._past.update(dict.fromkeys(ended))
+        while len(self._past) > PAST_MAX:
+            del self._past[next(iter(self._past))]
+
+    def is_past(self, job: str) -> bool:
+        """It ended, in this pool or in one before, and must not run again."""
+        return job in self._past
+
+    def predicted_s(self, session: Session, submit: SubmitSegment, ops: int) -> float | None:
+        """What the same segment of the same cell, with as many ops, took the last time."""
+        return self._history.get((session.session, submit.cell, submit.segment, ops))
+
+    def note_run(self, done: SegmentDone) -> None:
+        """Remember what a segment took, and its nodes."""
+        record = self.records[done.job]
+        key = (record.session, record.cell, done.segment, len(done.node_end_s))
+        self._history[key] = done.run_s
+        record.measured_s = (record.measured_s or 0.0) + done.run_s
+        self.surprises.ended(record.predicted_s, done.run_s)
+        while len(self._history) > HISTORY_MAX:
+            self._history.popitem(last=False)
+        timings = msgspec.msgpack.encode((done.node_start_s, done.node_end_s))
+        self._store.put(timings_row(done.job, done.segment, timings))
+
+    def foretell(self, record: JobRecord, flight: RunningSegment) -> None:
+        """What a new cell is likely to take. One without code that begins with a read is like every other
+        one of which no more is known: it has no earlier runs, and is none."""
+        if record.code or record.ops_total:
+            code = sha256(_below_magic(record.code).encode(errors="replace"))
+            record.program = (code.digest() + (flight.key or b"")).hex()
+        record.foretold = self.resources.foretell(record.program, record.predicted_s, flight.need_bytes)
+
+    def took(self, record: JobRecord, use: Use) -> None:
+        """A segment of it, which was answered."""
+        record.use = record.use.and_then(use)
+        session = self.registry.get(record.session)
+        if session is not None and session.notebook:
+            before = self.notebook_uses.get(session.notebook, Use())
+            self.notebook_uses[session.notebook] = before.and_then(use)
+
+    def _compare(self, record: JobRecord) -> None:
+        """A cell that computed something and ended well, once its last segment was answered, with what was
+        foretold."""
+        job = self.ledger.queue.job(record.job)
+        ended_well = job is not None and job.state is jobs.JobState.DONE and record.ops_done > 0
+        if ended_well and record.flight is None and record.program is not None and record.foretold:
+            self.resources.ended(record.program, record.foretold, record.use)
+            record.program = None  # once
+
+    def save_learnt(self) -> None:
+        """Queue what forecasts learnt since the last call, and how far they were off: once for all runs of a
+        program, and once for all that was compared."""
+        now_s = self.ledger.clock.now_s()
+        for row in forecast_rows(self.resources.news(), now_s):
+            self._store.put(row)
+        for name, samples in ((START_WAITS, self.starts.news()), (RUN_RATIOS, self.surprises.news())):
+            if samples is not None:
+                self._store.put(samples_row(name, samples, now_s))
+
+    def unusual(self, running: Iterable[jobs.Job]) -> dict[str, str]:
+        """By job, what is unusual about it."""
+        now_s = self.ledger.clock.now_s()
+        told = ((job.job, self.surprises.sentence(job, now_s)) for job in running)
+        return {job: sentence for job, sentence in told if sentence}
+
+    def announced(self, job: str, checkpoints: tuple[str, ...]) -> None:
+        """All that the job has announced."""
+        self.records[job].checkpoints = checkpoints
+        self._changed.add(job)
+
+    def charge(self, charge: jobs.ChargeAccount) -> None:
+        """A line of the usage ledger."""
+        self._store.put(usage_row(charge))
+        watts = self.ledger.queue.watts(charge.device)
+        self.records[charge.job].add_energy(watts, charge.ended_at_s - charge.started_at_s)
+        self._changed.add(charge.job)
+
+    def keep_program(self, submit: SubmitSegment) -> None:
+        """For the graph and schedule pages; those above PROGRAM_BYTES_MAX are not kept."""
+        if len(submit.program) <= PROGRAM_BYTES_MAX:
+            self._store.put(program_row(submit.job, submit.segment, submit.program))
+
+    def note(self, notice: jobs.Notify) -> None:
+        """Record what the queue decided and tell the client."""
+        record = self.records[notice.job]
+        job = self.ledger.queue.job(notice.job)
+        if notice.state is jobs.JobState.RUNNING:
+            self.starts.started(notice.job, self.ledger.clock.now_s())
+        elif notice.state in jobs.FINISHED:
+            self.starts.left(notice.job)
+        record.note(notice, job)
+        if record.finished_at is not None:
+            self._ended[notice.job] = None
+        record.watts = None if record.device is None else self.ledger.queue.watts(record.device)
+        self._compare(record)
+        if notice.state in jobs.IN_LINE:
+            record.estimate_s = self.starts.wait_s(notice.job, self.ledger.clock.now_s())
+        self._changed.add(notice.job)
+        self.tell(record, job, self.durability.commit(urgent=False))
+
+    def tell(self, record: JobRecord, job: jobs.Job | None, after: Committed | None = None) -> None:
+        """Send the job's present state to its client. ``after``: what must be committed before."""
+        session = self.registry.get(record.session)
+        if session is None:
+            return
+        error = None if record.estimate_s is None else self.starts.skill.error
+        update = JobUpdate(
+            job=record.job,
+            state=record.state,
+            reason=record.reason,
+            position=record.position,
+            estimate_s=record.estimate_s,
+            estimate_error_s=None if error is None else error.median_s,
+            device=record.device,
+            ops_done=job.ops_done if job else 0,
+            ops_total=job.ops_total if job else 0,
+        )
+        session.send(update, after)
+
+    def save_changed(self) -> None:
+        """Queue the rows of jobs that changed since the last call."""
+        for job in list(self._changed):
+            self._save(job)
+
+    def _save(self, job: str) -> None:
+        if job in self._changed:
+            self._changed.discard(job)
+            row = self.records[job].row(self.ledger.pool)
+            row["code"] = str(row["code"]).replace("\0", "\ufffd")  # PostgreSQL's text has no such character
+            self._store.put(Row(Kind.JOB, row))
+
+    def refresh_waiting(self) -> None:
+        """Tell the clients of queued jobs what they wait for now, where that is something else than before;
+        of a long line only the first."""
+        for job, _, reason in self.ledger.queue.waiting_first():
+            record = self.records[job.job]
+            estimate_s = self.starts.wait_s(job.job, self.ledger.clock.now_s())
+            if (record.reason, record.estimate_s) != (reason, estimate_s):
+                record.reason, record.estimate_s = reason, estimate_s
+                self.tell(record, job)
+
+    def answer(
+        self,
+        job: str,
+        outcome: str,
+        executed: int,
+        seconds: dict[str, float],
+        done: SegmentDone | None = None,
+        error: ErrorInfo | None = None,
+        report: WorkerMemory | None = None,
+        rng_state: bytes | None = None,
+    ) -> None:
+        """Send the one result of the job's segment in flight, and forget the flight."""
+        record = self.records[job]
+        flight = record.flight
+        assert flight is not None
+        record.flight = None
+        self._blobs.unpin(flight.blobs)
+        now_s = self.ledger.clock.now_s()
+        stages = answers.stages(flight, seconds, now_s)
+        record.add_stages(stages)
+        record.error = error or record.error
+        queued = self.ledger.queue.job(job)
+        record.ops_done = record.ops_before + executed
+        record.ops_before += queued.ops_total if queued else executed
+        report = done.memory if done is not None else report
+        record.peak_bytes = max(record.peak_bytes, report.peak_bytes if report else 0)
+        self.took(record, _use(record, flight, done, report, error))
+        self._compare(record)
+        self._observe_segment(now_s - flight.received_s)
+        self._changed.add(job)
+        session = self.registry.get(record.session)
+        if session is None or session.link is None:
+            answers.discard(done, self._blobs)
+            return
+        try:
+            fetched = answers.fetched(done, outcome, session.session, self._blobs)
+        except (OSError, Refused) as problem:
+            log.error("results of job %s cannot be delivered: %s", job, problem)
+            outcome, fetched, error = "failed", [], answers.undelivered(problem)
+        session.send(
+            SegmentResult(
+                job=job,
+                segment=flight.segment,
+                outcome=outcome,
+                executed=executed,
+                device=record.device,
+                stages=stages,
+                pool_s=now_s - flight.received_s,
+                fetched=fetched,
+                dynamic_metas=done.dynamic_metas if done else [],
+                rng_state=done.rng_state if done else rng_state,
+                error=error,
+                peak_bytes=report.peak_bytes if report else 0,
+                plan_cached=flight.plan_cached,
+                gang=record.gang,
+            ),
+            self.durability.commit(),
+        )
+
+
+def _below_magic(code: str) -> str:
+    """Without the cell magic's line: its options say where and when a cell runs, not what it computes."""
+    first, _, rest = code.partition("\n")
+    return rest if first.startswith("%%") else code
+
+
+def _use(
+    record: JobRecord,
+    flight: RunningSegment,
+    done: SegmentDone | None,
+    report: WorkerMemory | None,
+    error: ErrorInfo | None,
+) -> Use:
+    """Of one segment: on its device, without what other sessions held there; where memory was short, what it
+    would have needed at least."""
+    own_bytes = 0
+    if report is not None:
+        others = sum(report.session_bytes.values()) - report.session_bytes.get(record.session, 0)
+        own_bytes = max(0, report.peak_bytes - others)
+    if error is not None and error.type_name == DeviceMemoryError.__name__:
+        own_bytes = max(own_bytes, flight.need_bytes)
+    return Use(0.0 if done is None else done.run_s, own_bytes, record.cell)

@@ -1,0 +1,266 @@
+"""What the pool knows about a job beside its place in the queue, and how the API shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec.structs import replace
+
+from djinn_lab.jobs import Job, Notify
+from djinn_lab.jobs.resources import Foretold, Use
+from djinn_lab.memory.footprint import Footprint
+from djinn_lab.pool.gangs.plans import GangPlan
+from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
+from djinn_lab.protocol.worker import Resume, SegmentDone, SegmentPreempted, WorkerMemory
+from djinn_lab.srg.first_uses import FirstUses
+from djinn_lab.srg.merging import STREAMED
+
+CUTS_STORED_MAX = 32
+"""Of an unfinished job: its row is written anew with every segment, and must not grow with their number."""
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """Why what was recorded up to segment number ``segment`` was sent: the cause, and the cell line. The
+    segments since the cut before were sent ahead."""
+
+    segment: int
+    cause: str
+    line: int
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """A job in the API. Times are seconds since the epoch; ``stages`` sums over all segments.
+    ``checkpoints``: that it announced, in this order. ``foretold``: what it was likely to take, as its first
+    segment came. ``watts``: what operators say that its device draws, None where they say nothing;
+    ``used_j``: by that, and the seconds that it held devices, what it used so far; None where that is
+    unknown of one of them."""
+
+    job: str
+    session: str
+    user: str
+    cell: str
+    priority: str
+    state: str
+    reason: str
+    device: str | None
+    position: int | None
+    estimate_s: float | None
+    submitted_at: float
+    started_at: float | None
+    finished_at: float | None
+    segments: int
+    ops_done: int
+    ops_total: int
+    stages: dict[str, float]
+    cuts: list[Cut]
+    error: ErrorInfo | None
+    peak_bytes: int
+    predicted_s: float | None
+    measured_s: float | None
+    gang: str = ""
+    checkpoints: tuple[str, ...] = ()
+    foretold: Foretold | None = None
+    watts: float | None = None
+    used_j: float | None = None
+
+
+@dataclass(slots=True)
+class RunningSegment:
+    """The segment in flight. ``blobs``: pinned digests; times in seconds of the pool's clock. ``key``: what
+    equal programs have in common, and whether one was here before (``plan_cached``). ``restoring_s``: waited
+    for session memory before it first started. ``stops``: None until it was preempted. ``gang``: how it would
+    run on several devices. ``resends``: as in :class:`~djinn_lab.protocol.messages.SubmitSegment`."""
+
+    segment: int
+    program: bytes
+    blobs: list[str]
+    received_s: float
+    footprint: Footprint
+    started_s: float | None = None
+    restoring_s: float = 0.0
+    progress_due_s: float = 0.0
+    key: bytes | None = None
+    plan_cached: bool = False
+    stops: Stops | None = None
+    gang: GangPlan | None = None
+    resends: bool = False
+    reads: FirstUses | None = None
+    """Of the sources, by place; None where there are no ops."""
+    need_bytes: int = 0
+    """Of the session on its device, at its fullest, as the graph says."""
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """``ops_before``: ops of answered segments, done and in all. ``gang``: what became of its wish for
+    several devices, in its last segment."""
+
+    job: str
+    session: str
+    user: str
+    cell: str
+    priority: str
+    submitted_at: float
+    code: str = ""
+    state: str = "SUBMITTED"
+    reason: str = ""
+    device: str | None = None
+    position: int | None = None
+    estimate_s: float | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    stages: dict[str, float] = field(default_factory=dict)
+    cuts: list[Cut] = field(default_factory=list)
+    segments: int = 0
+    error: ErrorInfo | None = None
+    peak_bytes: int = 0
+    predicted_s: float | None = None
+    measured_s: float | None = None
+    ops_before: int = 0
+    ops_done: int = 0
+    ops_total: int = 0
+    gang: str = ""
+    checkpoints: tuple[str, ...] = ()
+    program: str | None = None
+    """What equal cells have in common, None once that was learnt from."""
+    foretold: Foretold | None = None
+    watts: float | None = None
+    used_j: float | None = 0.0
+    """None once it ran where nobody said how much is drawn."""
+    use: Use = field(default_factory=Use)
+    flight: RunningSegment | None = None
+
+    @classmethod
+    def of(cls, submit: SubmitSegment, session: str, user: str, at_s: float) -> JobRecord:
+        return cls(submit.job, session, user, submit.cell, submit.priority, at_s, code=submit.code)
+
+    def note(self, notice: Notify, job: Job | None) -> None:
+        """Take over what the queue decided."""
+        self.state = notice.state.value
+        self.reason = notice.reason
+        self.position = notice.position
+        self.estimate_s = notice.estimate_s
+        self.device = notice.device or self.device
+        if job is not None:
+            self.submitted_at = job.submitted_at_s
+            self.started_at = job.started_at_s
+            self.finished_at = job.ended_at_s
+
+    def add_energy(self, watts: float | None, seconds: float) -> None:
+        """Of a device that it held."""
+        known = watts is not None and self.used_j is not None
+        self.used_j = (self.used_j or 0.0) + (watts or 0.0) * seconds if known else None
+
+    def add_stages(self, stages: dict[str, float]) -> None:
+        for name, seconds in stages.items():
+            self.stages[name] = self.stages.get(name, 0.0) + seconds
+
+    def add_segment(self, submit: SubmitSegment) -> None:
+        self.segments += 1
+        if submit.cut != STREAMED:
+            self.cuts.append(Cut(submit.segment, submit.cut, submit.cut_line))
+
+    def view(self, cuts_max: int | None = None) -> JobView:
+        """``cuts_max``: the last so many cuts only."""
+        return JobView(
+            job=self.job,
+            session=self.session,
+            user=self.user,
+            cell=self.cell,
+            priority=self.priority,
+            state=self.state,
+            reason=f"{self.reason} {self.gang}"
+            if self.gang and self.finished_at is not None
+            else self.reason,
+            device=self.device,
+            position=self.position,
+            estimate_s=self.estimate_s,
+            submitted_at=self.submitted_at,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+            segments=self.segments,
+            ops_done=self.ops_done,
+            ops_total=self.ops_total,
+            stages=dict(self.stages),
+            cuts=list(self.cuts if cuts_max is None else self.cuts[-cuts_max:]),
+            error=self.error,
+            peak_bytes=self.peak_bytes,
+            predicted_s=self.predicted_s,
+            measured_s=self.measured_s,
+            gang=self.gang,
+            checkpoints=self.checkpoints,
+            foretold=self.foretold,
+            watts=self.watts,
+            used_j=self.used_j or None,
+        )
+
+    def row(self, pool: str) -> dict[str, object]:
+        """For the database; all cuts once the job has ended."""
+        view = self.view(CUTS_STORED_MAX if self.finished_at is None else None)
+        return {
+            "job": self.job,
+            "pool": pool,
+            "session": self.session,
+            "user": self.user,
+            "state": self.state,
+            "submitted_at": self.submitted_at,
+            "view": msgspec.json.encode(view).decode(),
+            "code": self.code,
+        }
+
+
+@dataclass(slots=True)
+class Stops:
+    """Of one segment's stops so far. ``executed``, ``rng_state``, ``if_given_up``: at the last one, as in
+    :class:`~djinn_lab.protocol.worker.SegmentPreempted`. Seconds are summed over its runs; those of nodes
+    count from the first run's beginning, without the time between runs, which is ``aside_s``. ``since_s``:
+    when it stopped, None while it runs. ``lost``: what it had made is gone, and how."""
+
+    executed: int = 0
+    rng_state: bytes | None = None
+    if_given_up: list[int] = field(default_factory=list)
+    node_start_s: list[float] = field(default_factory=list)
+    node_end_s: list[float] = field(default_factory=list)
+    load_s: float = 0.0
+    run_s: float = 0.0
+    peak_bytes: int = 0
+    aside_s: float = 0.0
+    since_s: float | None = None
+    lost: str = ""
+
+    def add(self, message: SegmentPreempted, now_s: float) -> None:
+        self.executed = message.executed
+        self.rng_state = message.rng_state
+        self.if_given_up = message.if_given_up
+        self.node_start_s += [self.run_s + seconds for seconds in message.node_start_s]
+        self.node_end_s += [self.run_s + seconds for seconds in message.node_end_s]
+        self.load_s += message.load_s
+        self.run_s += message.run_s
+        self.peak_bytes = max(self.peak_bytes, message.memory.peak_bytes)
+        self.since_s = now_s
+
+    def resume(self, now_s: float) -> Resume:
+        """It goes on."""
+        self.aside_s = self.aside_until(now_s)
+        self.since_s = None
+        return Resume(self.executed, self.rng_state)
+
+    def aside_until(self, now_s: float) -> float:
+        """Seconds between its runs."""
+        return self.aside_s + (0.0 if self.since_s is None else now_s - self.since_s)
+
+    def whole(self, done: SegmentDone) -> SegmentDone:
+        """The answer of its last run, as if there had been no other."""
+        return replace(
+            done,
+            node_start_s=[*self.node_start_s, *(self.run_s + seconds for seconds in done.node_start_s)],
+            node_end_s=[*self.node_end_s, *(self.run_s + seconds for seconds in done.node_end_s)],
+            load_s=self.load_s + done.load_s,
+            run_s=self.run_s + done.run_s,
+            memory=self.fullest(done.memory),
+        )
+
+    def fullest(self, memory: WorkerMemory) -> WorkerMemory:
+        """With the peak of all runs."""
+        return replace(memory, peak_bytes=max(self.peak_bytes, memory.peak_bytes))

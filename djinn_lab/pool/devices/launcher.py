@@ -1,0 +1,74 @@
+"""The one door between the pool and the workers of its devices.
+
+What crosses it: names of devices, sessions, jobs, transfers and blobs, in the messages of
+:mod:`djinn_lab.protocol.worker`. What stays behind it: processes, sockets, files and where they lie. How the
+pool decides does not depend on the launcher; :mod:`djinn_lab.pool.launchers` has the implementations, and
+``tests/pool/test_launcher_contract.py`` says what each must do.
+
+Orders to one device arrive in the order in which they were given. A cancel, a preempt and a copy also reach a
+worker that runs a segment. No method waits for the worker: what it answers comes as an event. An order to a
+worker that is down has no effect; its loss is told, or was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from djinn_lab.pool.devices.plans import DevicePlan
+from djinn_lab.protocol.worker import CopyOrder, FromWorker, RunOrder
+
+
+class WorkerHealth(NamedTuple):
+    """``alive``: whether there is a worker now, ready or not. ``restarts``: how many the device had before;
+    a worker with another number holds nothing that it was not given. ``shown``: numbers by which an operator
+    finds the worker on its machine, such as ``pid``. The pool shows them and goes by none."""
+
+    alive: bool
+    restarts: int
+    shown: Mapping[str, int] = {}
+
+
+class WorkerEvents(Protocol):
+    """What a launcher tells the pool, on the thread of the event loop."""
+
+    def worker_said(self, device: str, message: FromWorker) -> None:
+        """Handle a worker's message. The first of every worker is a
+        :class:`~djinn_lab.protocol.worker.WorkerReady`."""
+
+    def worker_died(self, device: str, how: str) -> None:
+        """Handle the loss of a worker that was ready: once, after the last message that it sent. Another is
+        started. ``how``: the rest of a sentence about the worker."""
+
+    def worker_failed(self, device: str, how: str) -> None:
+        """Handle that workers of a device ended before they were ready, several in a row."""
+
+    def manifests(self) -> Iterable[bytes]:
+        """List the manifests from which sessions may still be restored. What dead workers parked is kept as
+        long as one of these names it."""
+
+
+class Launcher(Protocol):
+    """Starts a worker for each device, carries orders to it, and starts another when it dies."""
+
+    def spawn(self, plan: DevicePlan, events: WorkerEvents) -> None:
+        """Give a device a worker until :meth:`close`. Called once a device, inside the running event loop."""
+
+    def run(self, device: str, order: RunOrder) -> None:
+        """Run a segment, or measure the device. Each order has exactly one answer, unless the worker dies."""
+
+    def copy(self, device: str, order: CopyOrder) -> None:
+        """Copy a session's values between device, host and disk, or drop them from one."""
+
+    def cancel(self, device: str, job: str) -> None:
+        """Stop a job's segment before its next op, for good."""
+
+    def preempt(self, device: str, job: str, segment: int) -> None:
+        """Stop a segment before its next op, to be resumed."""
+
+    def health(self, device: str) -> WorkerHealth:
+        """Say how a spawned device's worker is."""
+
+    async def close(self, at_once: bool = False) -> None:
+        """End all workers and remove what they left; later calls have no effect. ``at_once``: let none end
+        what it does."""

@@ -1,0 +1,393 @@
+"""Drives the engine live: stamps the time, journals, handles, performs. Holds no policy.
+
+Everything here runs on the event loop's thread and none of it blocks. What comes in: messages of
+sessions (through :mod:`djinn_lab.pool.sessions.endpoint`) and of workers (through the launcher). What goes
+out: orders to workers, messages to clients, writes queued at the store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from djinn_lab import engine, jobs, memory
+from djinn_lab.pool.blobs.store import BlobStore
+from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
+from djinn_lab.pool.devices.fleet import Fleet
+from djinn_lab.pool.devices.launcher import Launcher
+from djinn_lab.pool.execution.clock import Timer
+from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.execution.residence import RELEASE_JOB, Residence, Transfer, reads_of
+from djinn_lab.pool.execution.segments import Runs
+from djinn_lab.pool.gangs.live import SEPARATOR
+from djinn_lab.pool.gangs.runs import GangRuns
+from djinn_lab.pool.sessions import answers
+from djinn_lab.pool.sessions.intake import Intake
+from djinn_lab.pool.sessions.registry import Session
+from djinn_lab.pool.sessions.signals import Signals
+from djinn_lab.protocol.messages import (
+    ErrorInfo,
+    FinishJob,
+    SignalPhase,
+    SubmitSegment,
+)
+from djinn_lab.protocol.worker import (
+    Calibrate,
+    FirstValuesRestored,
+    FromWorker,
+    Reads,
+    RunSegment,
+    SegmentCancelled,
+    SegmentDone,
+    SegmentFailed,
+    SegmentPreempted,
+    SegmentProgress,
+    SegmentStarted,
+    SessionClosed,
+    TransferDone,
+    TransferFailed,
+)
+
+Steering = (
+    jobs.DeviceCordoned
+    | jobs.DeviceDescribed
+    | jobs.SharesChanged
+    | jobs.PolicyChanged
+    | jobs.ReservationMade
+    | jobs.ReservationEnded
+)
+"""What people in charge change."""
+
+log = logging.getLogger(__name__)
+
+
+class Driver:
+    """One per pool."""
+
+    def __init__(
+        self, ledger: Ledger, launcher: Launcher, fleet: Fleet, blobs: BlobStore, books: Bookkeeper
+    ) -> None:
+        self.ledger = ledger
+        self.launcher = launcher
+        self.fleet = fleet
+        self.blobs = blobs
+        self.books = books
+        self.registry = books.registry
+        self.runs = Runs(ledger, books, self.tell)
+        self.residence = Residence(ledger, launcher, self.registry, self.tell, self._reads)
+        self.gangs = GangRuns(
+            ledger,
+            launcher,
+            fleet,
+            blobs,
+            books,
+            self.residence,
+            self.tell,
+            self.runs.progress,
+            self._gang_over,
+            self._run_whole,
+        )
+        self.intake = Intake(ledger, blobs, books, fleet, self._perform)
+        self.signals = Signals(ledger.clock.now_s, self._signal)
+        self._commands: engine.CommandQueue[engine.Command] = engine.CommandQueue(self._perform_one)
+        self._timer = Timer(self.ledger.clock.now_s, self.tick)
+
+    # -- from sessions -------------------------------------------------------------------------------------
+
+    async def submit(self, session: Session, submit: SubmitSegment) -> None:
+        """Take in a segment, or answer why not."""
+        await self.intake.submit(session, submit)
+
+    def finish(self, session: Session, finish: FinishJob) -> None:
+        """The cell is over. A job that never came here, or is finished, needs nothing."""
+        job = self.ledger.queue.job(finish.job)
+        if job is None or job.finished or job.session != session.session:
+            return
+        outcome = finish.outcome if finish.outcome in ("done", "failed", "cancelled") else "failed"
+        self.tell(jobs.JobFinished(self.ledger.clock.now_s(), finish.job, outcome, finish.message))
+
+    def cancel(self, job: str, message: str) -> None:
+        """Raises jobs.IllegalEvent for a job that is unknown or finished. ``message``: by whom."""
+        self.tell(jobs.CancelRequested(self.ledger.clock.now_s(), job, message))
+
+    def announce(self, job: str, name: str) -> None:
+        """The job has come to a checkpoint. Raises jobs.IllegalEvent for one that is finished."""
+        self.tell(jobs.CheckpointAnnounced(self.ledger.clock.now_s(), job, name))
+        known = self.ledger.queue.job(job)
+        assert known is not None
+        self.books.announced(job, known.checkpoints)
+
+    def publish(self, account: str, name: str) -> None:
+        """Data is there, and in the database."""
+        self.tell(jobs.DataPublished(self.ledger.clock.now_s(), account, name))
+
+    def notebook_changed(self, notebook: jobs.Elsewhere) -> None:
+        """And it is in the database. Cells may come after it."""
+        if self.ledger.queue.awaits(notebook.job):
+            self.tell(jobs.ElsewhereChanged(self.ledger.clock.now_s(), notebook))
+
+    def preempt(self, job: str, message: str) -> None:
+        """Raises jobs.IllegalEvent for a job that does not run. ``message``: by whom."""
+        self.tell(jobs.PreemptRequested(self.ledger.clock.now_s(), job, message))
+
+    def steer(self, event: Steering) -> None:
+        """Somebody in charge changes what the queue goes by. Raises jobs.IllegalEvent for what cannot be."""
+        self.tell(event)
+
+    def _signal(self, session: Session, signal: SignalPhase) -> memory.AnswerPhase:
+        now_s = self.ledger.clock.now_s()
+        event = memory.PhaseSignalled(now_s, session.session, signal.phase[:40], signal.expected_s)
+        answer, *others = self.ledger.handle(event)
+        assert isinstance(answer, memory.AnswerPhase)
+        self._perform(others)
+        return answer
+
+    def release(self, session: Session, values: list[int]) -> None:
+        """Nobody holds these values any more."""
+        self.residence.release(session.session, values)
+
+    def detach(self, session: Session) -> None:
+        """The client vanished; its values stay."""
+        self.signals.settle(session)
+        now_s = self.ledger.clock.now_s()
+        session.link = None
+        session.last_seen = now_s
+        self.intake.unpin_query(session)
+        self.tell(engine.SessionDetached(now_s, session.session))
+
+    def close(self, session: Session) -> None:
+        """Free everything that the session holds."""
+        self.signals.close(session)
+        now_s = self.ledger.clock.now_s()
+        self.intake.unpin_query(session)
+        self.tell(engine.SessionClosed(now_s, session.session))
+        self.registry.remove(session.session)
+        self.blobs.close_session(session.session)
+        if session.link is not None:
+            session.link.close()
+            session.link = None
+
+    # -- from workers --------------------------------------------------------------------------------------
+
+    def worker_said(self, device: str, message: FromWorker) -> None:
+        match message:
+            case (
+                SegmentStarted()
+                | SegmentProgress()
+                | SegmentDone()
+                | SegmentFailed()
+                | SegmentCancelled()
+                | SegmentPreempted()
+            ) if self.gangs.takes(device, message):
+                pass
+            case SegmentStarted():
+                pass
+            case SegmentProgress():
+                self.runs.progress(message)
+            case SegmentDone() | SegmentFailed() | SegmentCancelled() | SegmentPreempted():
+                self.residence.report(device, message.memory, message.job)
+                if message.job == RELEASE_JOB:
+                    self.residence.released(device)
+                else:
+                    self.runs.over(device, message)
+            case SessionClosed():
+                self.residence.report(device, message.memory)
+            case FirstValuesRestored():
+                self.residence.first_restored(device, message)
+            case TransferDone():
+                self.residence.transferred(device, message)
+            case TransferFailed():
+                self.residence.not_transferred(device, message)
+            case _:
+                if self.fleet.worker_said(device, message):
+                    self._device_ready(device)
+
+    def worker_died(self, device: str, how: str) -> None:
+        now_s = self.ledger.clock.now_s()
+        self.fleet.worker_died(device)
+        self.residence.died(device)
+        self.gangs.died(device)
+        self.tell(jobs.DeviceLost(now_s, device, f"the process of {device} {how}"))
+
+    def worker_failed(self, device: str, how: str) -> None:
+        self.fleet.worker_failed(device, how)
+
+    def manifests(self) -> Iterator[bytes]:
+        """Of all sessions that may be restored from what they name."""
+        return self.residence.manifests()
+
+    # -- by the clock --------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        self.tell(engine.ClockTicked(self.ledger.clock.now_s()))
+
+    def calibrate_idle(self) -> None:
+        """Measure a device that nobody uses and that was never measured."""
+        busy = self.ledger.queue.busy_devices()
+        device = self.fleet.due_for_measuring(busy, self.ledger.clock.now_s())
+        if device is not None:
+            self.launcher.run(device, Calibrate())
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    def tell(self, event: engine.Event) -> None:
+        """Feed the engine and do what it says. Raises the IllegalEvent of :mod:`djinn_lab.jobs` or
+        :mod:`djinn_lab.memory`, with nothing changed."""
+        commands = self.ledger.handle(event)
+        if isinstance(event, engine.PartMemoryWithdrawn | engine.PartMemoryReleased):
+            room = event.room
+            self._commands.drop(lambda one: isinstance(one, engine.PartMemoryAnswer) and one.room == room)
+        self._perform(commands)
+
+    def _perform(self, commands: Sequence[engine.Command]) -> None:
+        self._commands.put(commands)
+        if self._commands.run():
+            self._timer.set(self.ledger.engine.due_s())
+
+    def _perform_one(self, command: engine.Command) -> None:
+        match command:
+            case jobs.StartSegment():
+                self._start(command)
+            case jobs.Notify():
+                self.books.note(command)
+            case jobs.ChargeAccount():
+                self.books.charge(command)
+            case jobs.EndSegment():
+                self._end(command)
+            case jobs.CancelSegment() if self.gangs.runs(command.job):
+                self.gangs.cancel(command.job)
+            case jobs.CancelSegment():
+                self.launcher.cancel(command.device, command.job)
+            case jobs.PreemptSegment() if self.gangs.runs(command.job):
+                self.gangs.pause(command.job)
+            case jobs.PreemptSegment():
+                self.launcher.preempt(command.device, command.job, command.segment)
+            case memory.GrantSegment():
+                self._granted(command)
+            case engine.PartMemoryGranted() | engine.PartMemoryDeferred() | engine.PartMemoryRejected():
+                self.gangs.rooms.heard(command)
+            case _:
+                self._perform_rare(command)
+
+    def _perform_rare(self, command: engine.Command) -> None:
+        match command:
+            case memory.RejectSegment():
+                self.books.records[command.job].error = answers.never_fits(command)
+            case engine.WorkLost():
+                self.books.records[command.job].error = answers.lost_aside(command)
+            case memory.ValuesLost() if SEPARATOR in command.session:
+                self.gangs.rooms.lost(command)
+            case memory.ValuesLost():
+                self._lost(command)
+            case memory.FreeSession():
+                self.residence.free(command)
+            case memory.DropParked():
+                self.residence.drop_parked(command)
+            case engine.WorkStalled():
+                log.warning(
+                    "%s idles though job %s could run there: %s", command.device, command.job, command.reason
+                )
+            case engine.Anomaly():
+                log.error("%s", command.message)
+            case _ if isinstance(command, Transfer):
+                self.residence.transfer(command)
+            case _:
+                raise AssertionError(command)
+
+    def _reads(self, job: str) -> Reads | None:
+        return reads_of(job, self.books.records.get(job))
+
+    def _granted(self, grant: memory.GrantSegment) -> None:
+        flight = self.books.records[grant.job].flight
+        if flight is not None and flight.stops is None:
+            flight.restoring_s = grant.waited_s
+
+    def _lost(self, lost: memory.ValuesLost) -> None:
+        """With what a preempted segment of the session had made, where there is one."""
+        self.residence.lost(lost)
+        for record in self.books.records.values():
+            stops = record.flight.stops if record.flight is not None else None
+            if record.session == lost.session and stops is not None and stops.since_s is not None:
+                stops.lost = lost.reason
+
+    def _start(self, command: jobs.StartSegment) -> None:
+        record = self.books.records[command.job]
+        flight = record.flight
+        assert flight is not None
+        now_s = self.ledger.clock.now_s()
+        if flight.started_s is None:
+            flight.started_s = now_s
+        if self.gangs.runs(command.job):
+            self.gangs.resume(command)
+            return
+        if command.members:
+            assert flight.gang is not None
+            assert flight.stops is None
+            self.gangs.begin(command, flight.gang)
+            return
+        if flight.gang is not None and flight.stops is None:
+            record.gang = "It ran on one device: no other was free when it started."
+        self._run(command.job, command.device)
+
+    def _run(self, job: str, device: str, anew: bool = False) -> None:
+        """The whole segment, on one device; ``anew``: whatever a gang has done of it."""
+        record = self.books.records[job]
+        flight, now_s = record.flight, self.ledger.clock.now_s()
+        assert flight is not None
+        blobs = {name: self.blobs.stored_name(name) for name in flight.blobs}
+        resume = flight.stops.resume(now_s) if flight.stops is not None and not anew else None
+        run = RunSegment(
+            *(job, flight.segment, record.session, flight.program, blobs, flight.key, resume), tells=False
+        )
+        self.launcher.run(device, run)
+
+    def _run_whole(self, job: str, why: str) -> None:
+        """A gang could not go on as one."""
+        known = self.ledger.queue.job(job)
+        assert known is not None
+        assert known.held_on is not None
+        self.books.records[job].gang = why
+        self._run(job, known.held_on, anew=True)
+        if known.preempting:
+            self.launcher.preempt(known.held_on, job, known.segment)
+
+    def _gang_over(self, device: str, answer: SegmentDone | SegmentCancelled) -> None:
+        self.residence.report(device, answer.memory, answer.job)
+        self.runs.over(device, answer)
+
+    def _end(self, command: jobs.EndSegment) -> None:
+        """The pool answers for the worker."""
+        self.gangs.abandon(command.job)
+        match command.outcome:
+            case "lost":
+                error: ErrorInfo | None = answers.lost(command)
+            case "refused":
+                error = self.books.records[command.job].error
+            case _:
+                error = answers.cancelled(command.message)
+        outcome = "cancelled" if command.outcome == "cancelled" else "failed"
+        self._give_up(command.job)
+        self.books.answer(command.job, outcome, command.ops_done, {}, error=error)
+
+    def _give_up(self, job: str) -> None:
+        """A preempted segment will not go on: what it made is of no use."""
+        record = self.books.records[job]
+        stops = record.flight.stops if record.flight is not None else None
+        if stops is not None and stops.since_s is not None and not stops.lost:
+            self.residence.release(record.session, stops.if_given_up)
+
+    def _device_ready(self, device: str) -> None:
+        now_s = self.ledger.clock.now_s()
+        ready = self.fleet.status(device).ready
+        assert ready is not None
+        self.tell(
+            engine.DeviceAdded(
+                at_s=now_s,
+                device=device,
+                memory_bytes=ready.memory_bytes,
+                host_bytes=ready.host_bytes,
+                disk_bytes=ready.disk_bytes,
+                link_bytes_per_s=ready.link_bytes_per_s,
+                numa_node=ready.numa_node,
+            )
+        )

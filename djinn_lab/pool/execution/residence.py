@@ -1,0 +1,319 @@
+"""Carries out what session memory decides: transfers at the workers, and what a lost session is told.
+
+Holds no policy. What a stored session looks like (its manifest) is kept here, so that another worker can
+restore it after the one that stored it died.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from djinn_lab import engine, memory
+from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
+from djinn_lab.pool.devices.launcher import Launcher
+from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX
+from djinn_lab.pool.sessions.registry import SessionRegistry
+from djinn_lab.protocol import worker
+from djinn_lab.protocol.worker import Reads
+from djinn_lab.srg.first_uses import FirstUses, first_uses
+from djinn_lab.srg.plan_key import decode_contents
+from djinn_lab.srg.program import Program, decode_program, encode_program
+
+RELEASE_JOB = "release"
+"""Job name of segments that only drop values; the queue does not know them."""
+
+_NOTHING = worker.WorkerMemory(0, 0, {})
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Stored:
+    """``by``: the process that stored it, and knows it without the manifest. ``released``: values of the
+    manifest that nobody holds any more; of so many another process that restores it was ``told``."""
+
+    manifest: bytes
+    by: tuple[str, int]
+    released: list[int] = field(default_factory=list)
+    told: int = 0
+
+
+@dataclass(slots=True)
+class Releases:
+    """Values that were released at a device and may be in a manifest that it makes: until it has answered
+    (in the order in which they were sent), and in the next manifest, which may have been on its way."""
+
+    sent: deque[tuple[str, list[int]]] = field(default_factory=deque)
+    answered: dict[str, list[int]] = field(default_factory=dict)
+
+    def answer(self) -> None:
+        if self.sent:
+            session, values = self.sent.popleft()
+            self.answered.setdefault(session, []).extend(values)
+
+    def in_manifest(self, session: str) -> list[int]:
+        """Of one that has just come."""
+        waiting = [value for name, values in self.sent if name == session for value in values]
+        return [*self.answered.pop(session, ()), *waiting]
+
+
+Transfer = memory.TransferCommand | memory.ExpediteTransfer
+
+
+class Residence:
+    """``tell`` feeds the engine and does what it says. ``reads``: what a job's segment reads of its session,
+    None where it is to start when all of that is there."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        launcher: Launcher,
+        registry: SessionRegistry,
+        tell: Callable[[engine.Event], None],
+        reads: Callable[[str], worker.Reads | None],
+    ) -> None:
+        self._ledger = ledger
+        self._launcher = launcher
+        self._registry = registry
+        self._tell = tell
+        self._reads = reads
+        self._stored: dict[str, Stored] = {}
+        self._reported: dict[str, worker.WorkerMemory] = {}
+        self._releases: defaultdict[str, Releases] = defaultdict(Releases)
+
+    # -- from the engine -----------------------------------------------------------------------------------
+
+    def free(self, command: memory.FreeSession) -> None:
+        self._stored.pop(command.session, None)
+        self._releases[command.device].answered.pop(command.session, None)
+        self._launcher.copy(command.device, worker.CloseSession(command.session))
+
+    def drop_parked(self, command: memory.DropParked) -> None:
+        self._stored.pop(command.session, None)
+        self._launcher.copy(command.device, worker.DropParked(command.session))
+
+    def lost(self, command: memory.ValuesLost) -> None:
+        self._stored.pop(command.session, None)
+        session = self._registry.get(command.session)
+        if session is not None:
+            reason = command.reason[:1].upper() + command.reason[1:]
+            session.lost = f"{reason}, and this session's values are lost."
+
+    def transfer(self, command: Transfer) -> None:
+        match command:
+            case memory.StoreSession():
+                order: worker.CopyOrder = worker.Store(command.transfer, command.session, command.expedited)
+            case memory.EvictSession():
+                order = worker.Evict(command.transfer, command.session, command.discard)
+            case memory.RestoreSession():
+                order = self._restore(command)
+            case memory.DemoteSession():
+                order = worker.Demote(command.transfer, command.session)
+            case memory.ForgetStored():
+                self._stored.pop(command.session, None)
+                order = worker.Forget(command.transfer, command.session)
+            case memory.ExpediteTransfer():
+                order = worker.Expedite(command.transfer, self._reads(command.job))
+        self._launcher.copy(command.device, order)
+
+    # -- from workers --------------------------------------------------------------------------------------
+
+    def report(self, device: str, report: worker.WorkerMemory, job: str | None = None) -> None:
+        """A worker's count, at the end of ``job``'s segment if given."""
+        known = self._reported.get(device)
+        before = known or _NOTHING
+        self._reported[device] = report
+        event = memory.MemoryReported(
+            at_s=self._now_s(),
+            device=device,
+            used_bytes=report.used_bytes,
+            peak_bytes=report.peak_bytes,
+            session_bytes=_changed(before.session_bytes, report.session_bytes),
+            shared_bytes=report.shared_bytes,
+            kv_bytes=_changed(before.kv_bytes, report.kv_bytes),
+            unstored_bytes=_changed(before.unstored_bytes, report.unstored_bytes),
+            ready_bytes=_changed(before.ready_bytes, report.ready_bytes),
+            weight_bytes=_changed(before.weight_bytes, report.weight_bytes),
+            host_bytes=report.host_bytes,
+            disk_bytes=report.disk_bytes,
+            on_disk_bytes=_changed(before.on_disk_bytes, report.on_disk_bytes),
+            job=job,
+            partial=known is not None,
+        )
+        try:
+            self._tell(event)
+        except memory.IllegalEvent as error:
+            del self._reported[device]
+            log.error("%s: the worker's memory report makes no sense: %s", device, error)
+
+    def reported(self, device: str) -> worker.WorkerMemory:
+        """What the device's worker counted last."""
+        return self._reported.get(device, _NOTHING)
+
+    def first_restored(self, device: str, first: worker.FirstValuesRestored) -> None:
+        self.report(device, first.memory)
+        event = memory.FirstValuesRestored(self._now_s(), first.transfer, first.session, device, first.job)
+        self._tell_transfer(event)
+
+    def transferred(self, device: str, done: worker.TransferDone) -> None:
+        if done.manifest is not None:
+            released = self._releases[device].in_manifest(done.session)
+            self._stored[done.session] = Stored(done.manifest, self._process(device), released)
+        if done.kind == "restore":
+            self._restored(device, done.session)
+        self._transfer_ended(
+            done,
+            memory.TransferDone(
+                at_s=self._now_s(),
+                transfer=done.transfer,
+                session=done.session,
+                device=device,
+                kind=done.kind,
+                copied_bytes=done.copied_bytes,
+                copy_s=done.copy_s,
+                queued_s=done.queued_s,
+                checked_pieces=done.checked_pieces,
+                whole=done.whole,
+            ),
+        )
+
+    def _restored(self, device: str, session: str) -> None:
+        """Before anything runs there: what was released since the restore was ordered."""
+        stored = self._stored.get(session)
+        if stored is not None and stored.by != self._process(device):
+            stored.by = self._process(device)
+            late = stored.released[stored.told :]
+            if late:
+                self._send_release(device, session, late)
+
+    def not_transferred(self, device: str, failed: worker.TransferFailed) -> None:
+        log.warning("%s: %s of session %s failed: %s", device, failed.kind, failed.session, failed.reason)
+        if failed.mismatch:
+            self._stored.pop(failed.session, None)
+        self._transfer_ended(
+            failed,
+            memory.TransferFailed(
+                at_s=self._now_s(),
+                transfer=failed.transfer,
+                session=failed.session,
+                device=device,
+                kind=failed.kind,
+                reason=failed.reason,
+                full=failed.full,
+                mismatch=failed.mismatch,
+            ),
+        )
+
+    def released(self, device: str) -> None:
+        """A worker has dropped what it was told to."""
+        self._releases[device].answer()
+
+    def died(self, device: str) -> None:
+        """The device's worker is gone; what it parked can still be restored."""
+        self._releases.pop(device, None)
+        self._reported.pop(device, None)
+        self._tell(engine.WorkerDied(self._now_s(), device))
+
+    def manifests(self) -> Iterator[bytes]:
+        """Of all sessions that may be restored from what they name."""
+        return (stored.manifest for stored in self._stored.values())
+
+    # -- from sessions -------------------------------------------------------------------------------------
+
+    def release(self, session: str, values: list[int]) -> None:
+        """Nobody holds these values any more."""
+        account = self._ledger.accounts.session(session)
+        stored = self._stored.get(session)
+        if account is None:
+            return
+        known = account.device is not None and (
+            account.tier == "device" or stored is None or stored.by == self._process(account.device)
+        )
+        if stored is not None:
+            stored.released += values
+        if known:
+            assert account.device is not None
+            self._send_release(account.device, session, values)
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    def _transfer_ended(
+        self,
+        answer: worker.TransferDone | worker.TransferFailed,
+        event: memory.TransferDone | memory.TransferFailed,
+    ) -> None:
+        self.report(event.device, answer.memory)
+        self._tell_transfer(event)
+
+    def _tell_transfer(
+        self, event: memory.FirstValuesRestored | memory.TransferDone | memory.TransferFailed
+    ) -> None:
+        try:
+            self._tell(event)
+        except memory.IllegalEvent as error:
+            log.error("%s: the worker's transfer makes no sense: %s", event.device, error)
+
+    def _send_release(self, device: str, session: str, values: list[int]) -> None:
+        self._releases[device].sent.append((session, values))
+        program = Program(metas=(), templates=(), scopes=(), sources=(), nodes=(), release=values)
+        order = worker.RunSegment(RELEASE_JOB, 0, session, encode_program(program), tells=False)
+        self._launcher.run(device, order)
+
+    def _restore(self, command: memory.RestoreSession) -> worker.Restore:
+        """Another process than the one that stored it is told what lies where, and what of it nobody holds
+        any more: those bytes may have been given to others."""
+        stored = self._stored.get(command.session)
+        order = worker.Restore(
+            command.transfer, command.session, command.expedited, reads=self._reads(command.job)
+        )
+        if stored is None or stored.by == self._process(command.device):
+            return order
+        stored.told = len(stored.released)
+        return replace(order, manifest=stored.manifest, released=tuple(stored.released))
+
+    def _process(self, device: str) -> tuple[str, int]:
+        return device, self._launcher.health(device).restarts
+
+    def _now_s(self) -> float:
+        return self._ledger.clock.now_s()
+
+
+def _changed(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    """What differs, with 0 for what is gone: reports of hundreds of sessions are journaled several times a
+    second."""
+    if before == now:
+        return {}
+    changed = {name: nbytes for name, nbytes in now.items() if before.get(name) != nbytes}
+    return changed | dict.fromkeys(before.keys() - now.keys(), 0)
+
+
+def reads_of(job: str, record: JobRecord | None) -> Reads | None:
+    """None for one that starts when all is there: a gang's, and one that would take long to look at."""
+    flight = record.flight if record is not None else None
+    if flight is None or flight.gang is not None:
+        return None
+    uses = _uses(flight)
+    return None if uses is None else Reads(job, uses.values, uses.first)
+
+
+def _uses(flight: RunningSegment) -> FirstUses | None:
+    executed = flight.stops.executed if flight.stops is not None else 0
+    if not executed:
+        return _named(flight)
+    if len(flight.program) > INLINE_BYTES_MAX:
+        return None
+    return first_uses(decode_program(flight.program), executed)
+
+
+def _named(flight: RunningSegment) -> FirstUses | None:
+    """By the numbers that this program's values have."""
+    if flight.reads is None:
+        return None
+    sources = decode_contents(flight.program).sources
+    return FirstUses(tuple(sources[place].value for place in flight.reads.values), flight.reads.first)

@@ -1,0 +1,172 @@
+"""What workers say about the segments that they run: progress, and the one answer to each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from djinn_lab import engine, jobs
+from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
+from djinn_lab.pool.bookkeeping.records import RunningSegment, Stops
+from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.sessions import answers
+from djinn_lab.pool.sessions.registry import Session
+from djinn_lab.protocol.worker import (
+    SegmentCancelled,
+    SegmentDone,
+    SegmentFailed,
+    SegmentPreempted,
+    SegmentProgress,
+    WorkerMemory,
+)
+
+PROGRESS_INTERVAL_S = 0.2
+EARLY_S = 0.05
+"""By so much a report may come early: a worker sends one in each interval, and none of these is skipped."""
+
+log = logging.getLogger(__name__)
+
+
+class Runs:
+    """``tell`` feeds the engine and does what it says."""
+
+    def __init__(self, ledger: Ledger, books: Bookkeeper, tell: Callable[[engine.Event], None]) -> None:
+        self._ledger = ledger
+        self._books = books
+        self._tell = tell
+
+    def progress(self, message: SegmentProgress) -> None:
+        record = self._books.records.get(message.job)
+        now_s = self._ledger.clock.now_s()
+        if record is None or record.flight is None or record.flight.segment != message.segment:
+            return
+        due_s = record.flight.progress_due_s
+        if now_s < due_s - EARLY_S:
+            return
+        record.flight.progress_due_s = max(due_s, now_s) + PROGRESS_INTERVAL_S
+        try:
+            self._tell(jobs.SegmentProgressed(now_s, message.job, message.segment, message.ops_done))
+        except jobs.IllegalEvent as error:
+            log.error("a worker's progress makes no sense: %s", error)
+            return
+        job = self._ledger.queue.job(message.job)
+        record.ops_done = record.ops_before + message.ops_done
+        record.reason = self._ledger.queue.explain(message.job)
+        self._books.tell(record, job)
+
+    def over(
+        self, device: str, message: SegmentDone | SegmentFailed | SegmentCancelled | SegmentPreempted
+    ) -> None:
+        """The one answer to a segment that a worker was given."""
+        record = self._books.records.get(message.job)
+        if record is None or record.flight is None or record.flight.segment != message.segment:
+            log.error(
+                "%s answers segment %d of %s, which is not running", device, message.segment, message.job
+            )
+            return
+        match message:
+            case SegmentDone():
+                self._done(message)
+            case SegmentFailed():
+                self._failed(message)
+            case SegmentCancelled():
+                self._cancelled(message)
+            case SegmentPreempted():
+                self._preempted(message, record.flight)
+
+    def _done(self, message: SegmentDone) -> None:
+        stops = self._stops(message.job)
+        message = message if stops is None else stops.whole(message)
+        ops = len(message.node_end_s)
+        seconds = {"load": message.load_s, "run": message.run_s, "fetch": message.fetch_s}
+        moved_bytes = sum(tensor.meta.nbytes for tensor in message.fetched)
+        self._settle(message, "done", ops, "", moved_bytes)
+        job = self._ledger.queue.job(message.job)
+        late = job is not None and job.state is jobs.JobState.CANCELLED
+        error = answers.cancelled(job.message) if job is not None and late else None
+        self._books.note_run(message)
+        session = self._session_of(message.job)
+        if session is not None:
+            session.lost = None
+        self._books.answer(message.job, "cancelled" if error else "done", ops, seconds, message, error)
+
+    def _failed(self, message: SegmentFailed) -> None:
+        session = self._session_of(message.job)
+        error = answers.worker_error(message.error, session.lost if session else None)
+        flight = self._books.records[message.job].flight
+        goes_on = flight is not None and flight.resends and bool(error.missing) and not message.executed
+        self._settle(message, "failed", message.executed, error.message, goes_on=goes_on)
+        self._books.answer(
+            message.job,
+            "failed",
+            message.executed,
+            {},
+            error=error,
+            report=self._memory(message),
+            rng_state=message.rng_state,
+        )
+
+    def _cancelled(self, message: SegmentCancelled) -> None:
+        job = self._ledger.queue.job(message.job)
+        error = answers.cancelled(job.message if job else "")
+        self._settle(message, "cancelled", message.executed, error.message)
+        self._books.answer(
+            message.job, "cancelled", message.executed, {}, error=error, report=self._memory(message)
+        )
+
+    def _preempted(self, message: SegmentPreempted, flight: RunningSegment) -> None:
+        now_s = self._ledger.clock.now_s()
+        if flight.stops is None:
+            flight.stops = Stops()
+        flight.stops.add(message, now_s)
+        remaining_bytes = flight.footprint.remaining_bytes(message.executed)
+        self._tell(
+            engine.SegmentStopped(
+                now_s,
+                message.job,
+                message.segment,
+                message.executed,
+                remaining_bytes,
+                undone=message.undone,
+            )
+        )
+
+    def _stops(self, job: str) -> Stops | None:
+        flight = self._books.records[job].flight
+        return flight.stops if flight is not None else None
+
+    def _memory(self, message: SegmentFailed | SegmentCancelled) -> WorkerMemory:
+        stops = self._stops(message.job)
+        return message.memory if stops is None else stops.fullest(message.memory)
+
+    def _session_of(self, job: str) -> Session | None:
+        return self._books.registry.get(self._books.records[job].session)
+
+    def _settle(
+        self,
+        answer: SegmentDone | SegmentFailed | SegmentCancelled,
+        outcome: str,
+        executed: int,
+        message: str,
+        moved_bytes: int = 0,
+        goes_on: bool = False,
+    ) -> None:
+        """``moved_bytes``: fetched for the cell. ``goes_on``: the job, even after its final segment. Its
+        session pays for the memory that it holds, too, over the run time since it last started."""
+        record, now_s = self._books.records[answer.job], self._ledger.clock.now_s()
+        started_s = record.flight.started_s if record.flight is not None else None
+        held_bytes = answer.memory.session_bytes.get(record.session, 0)
+        memory_byte_s = 0.0 if started_s is None else held_bytes * max(0.0, now_s - started_s)
+        self._tell(
+            jobs.SegmentFinished(
+                now_s,
+                answer.job,
+                answer.segment,
+                outcome,
+                executed,
+                message,
+                memory_byte_s,
+                float(moved_bytes),
+                goes_on,
+            )
+        )

@@ -1,0 +1,115 @@
+"""Prometheus metrics of one pool, in a registry of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from djinn_lab.jobs import JobState
+from djinn_lab.jobs.batch import Notebooks, NotebookState
+from djinn_lab.jobs.fairness import jain
+from djinn_lab.pool.execution.driver import Driver
+from djinn_lab.pool.metrics.memory import MemoryCollector
+
+SEGMENT_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+
+
+class Metrics:
+    """Gauges are read off when somebody asks."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._jobs = self._gauge("djinn_jobs", "Jobs remembered, by state", ["state"])
+        self._notebooks = self._gauge("djinn_notebooks", "Batch notebooks remembered, by state", ["state"])
+        self._queue = self._gauge("djinn_queue_length", "Jobs in a device's line", ["device"])
+        self._used = self._gauge("djinn_device_used_bytes", "Live bytes on a device", ["device"])
+        self._limit = self._gauge("djinn_device_memory_bytes", "Enforced limit of a device", ["device"])
+        self._restarts = self._gauge("djinn_worker_restarts", "Restarts of a device's process", ["device"])
+        self._sessions = self._gauge("djinn_sessions", "Sessions, connected and detached", [])
+        self._plans = self._gauge(
+            "djinn_plan_cache", "Submitted programs that were known already, and that were not", ["outcome"]
+        )
+        self._waiting = self._gauge("djinn_queue_waiting", "Jobs that contend for a device", ["account"])
+        self._share = self._gauge(
+            "djinn_account_share", "Part of the pool that an account is due by its weights", ["account"]
+        )
+        self._used_share = self._gauge(
+            "djinn_account_used", "Part of the pool's window that an account has used, decayed", ["account"]
+        )
+        self._jain = self._gauge("djinn_fairness_jain", "Jain's index over accounts' use per weight", [])
+        self._decision = self._gauge(
+            "djinn_decision_seconds", "Handling an event, decisions included", ["quantile"]
+        )
+        self._estimates = self._gauge(
+            "djinn_start_estimate_error_seconds", "By how much foretold starts were off", ["quantile"]
+        )
+        self._preemptions = self._gauge("djinn_preemptions", "Cells that moved aside so far", [])
+        self._stalled = self._gauge("djinn_stalled", "1 while work waits for nothing", [])
+        self._unusual = self._gauge("djinn_jobs_unusually_long", "Running far beyond their forecast", [])
+        self._memory = MemoryCollector()
+        self._registry.register(self._memory)
+        self._segments = Histogram(
+            "djinn_segment_seconds",
+            "From receipt of a segment to its result",
+            buckets=SEGMENT_BUCKETS_S,
+            registry=self._registry,
+        )
+
+    def note_notebooks(self, notebooks: Notebooks) -> None:
+        """For the next page."""
+        counts = Counter(one.state for one in notebooks)
+        for state in NotebookState:
+            self._notebooks.labels(state.value).set(counts[state])
+
+    def render(self, driver: Driver) -> tuple[bytes, str]:
+        """The page and its content type."""
+        counts = dict.fromkeys((state.value for state in JobState), 0)
+        for record in driver.books.records.values():
+            counts[record.state] += 1
+        for state, count in counts.items():
+            self._jobs.labels(state).set(count)
+        queue = driver.ledger.queue
+        lengths = queue.line_lengths()
+        for view in queue.devices():
+            self._queue.labels(view.device).set(lengths[view.device])
+            self._restarts.labels(view.device).set(driver.launcher.health(view.device).restarts)
+        self._stalled.set(driver.ledger.engine.stall is not None)
+        self._unusual.set(len(driver.books.unusual(queue.running_jobs())))
+        self._render_queue(driver)
+        snapshot = driver.ledger.accounts.snapshot()
+        self._memory.note(snapshot, driver.ledger.clock.now_s())
+        for account in snapshot.devices:
+            self._used.labels(account.device).set(account.used_bytes)
+            self._limit.labels(account.device).set(account.memory_bytes)
+        self._sessions.set(len(driver.registry))
+        self._plans.labels("hit").set(driver.intake.plans.hits)
+        self._plans.labels("miss").set(driver.intake.plans.misses)
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    def _render_queue(self, driver: Driver) -> None:
+        queue, now_s = driver.ledger.queue, driver.ledger.clock.now_s()
+        accounts = [view for view in queue.accounts(now_s) if view.rank is not None]
+        waiting = Counter(queue.contending_accounts())
+        for view in accounts:
+            self._waiting.labels(view.account).set(waiting[view.account])
+            self._share.labels(view.account).set(view.share)
+            self._used_share.labels(view.account).set(view.dominant)
+        levels = [view.level for view in accounts]
+        if any(levels):
+            self._jain.set(jain(levels))
+        times, error = driver.ledger.decision_times(), driver.books.starts.skill.error
+        if times is not None:
+            self._decision.labels("0.5").set(times.p50_s)
+            self._decision.labels("0.99").set(times.p99_s)
+        if error is not None:
+            self._estimates.labels("0.5").set(error.median_s)
+            self._estimates.labels("0.9").set(error.p90_s)
+        self._preemptions.set(queue.preemptions)
+
+    def observe_segment(self, seconds: float) -> None:
+        self._segments.observe(seconds)
+
+    def _gauge(self, name: str, text: str, labels: list[str]) -> Gauge:
+        return Gauge(name, text, labels, registry=self._registry)

@@ -1,0 +1,91 @@
+"""Dependencies between batch notebooks and cells: notebooks as prerequisites of cells, and cells and
+published data as prerequisites of notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from djinn_lab.jobs import FINISHED, Elsewhere, IllegalEvent
+from djinn_lab.jobs.batch import CellEnded, Notebook, Notebooks
+from djinn_lab.jobs.conditions import jobs_in, parse
+from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
+from djinn_lab.pool.database import history
+from djinn_lab.pool.database.store import Store
+from djinn_lab.pool.sessions.registry import SessionRegistry
+
+if TYPE_CHECKING:
+    from djinn_lab.jobs.queue import JobQueue
+
+
+class AwaitedNotebooks:
+    """``sessions``: those of kernels of batch notebooks say so."""
+
+    def __init__(self, core: Notebooks, queue: JobQueue, sessions: SessionRegistry) -> None:
+        self._core = core
+        self._queue = queue
+        self._sessions = sessions
+
+    def named(self, start: str) -> Elsewhere:
+        """The one whose id begins so. Raises IllegalEvent where none or several do."""
+        exact = self._core.get(start)
+        found = [exact] if exact is not None else [one for one in self._core if one.job.startswith(start)]
+        if len(found) != 1:
+            many = f"{len(found)} batch notebooks begin with {start!r}; give more of it"
+            raise IllegalEvent(many if found else f"there is no batch notebook {start!r}", "client")
+        return as_awaited(found[0], self._cells_before(found[0].job))
+
+    def _cells_before(self, job: str) -> tuple[str, ...]:
+        """All cells that have to end before it can: those that it waits for, or its own while it runs, and
+        the same of the notebooks that it waits for."""
+        seen: dict[str, None] = {}
+        frontier = [job]
+        while frontier:
+            name = frontier.pop()
+            if name in seen:
+                continue
+            seen[name] = None
+            notebook = self._core.get(name)
+            if notebook is not None and not notebook.over:
+                frontier += sorted(jobs_in(notebook.waits_for))
+                own = [one.session for one in self._sessions if one.notebook == name]
+                frontier += [cell for session in own for cell in self._queue.jobs_of(session)]
+        return tuple(name for name in seen if self._core.get(name) is None)
+
+
+def as_awaited(notebook: Notebook, waits_for: tuple[str, ...] = ()) -> Elsewhere:
+    return Elsewhere(
+        notebook.job, notebook.name, notebook.state, notebook.over, notebook.checkpoints, waits_for
+    )
+
+
+class Outside:
+    """As the pool knows it now."""
+
+    def __init__(self, books: Bookkeeper, store: Store) -> None:
+        self._books = books
+        self._store = store
+
+    def met(self, account: str, after: Iterable[str]) -> tuple[str, ...]:
+        """Of these conditions, those that published data and cells that are remembered have met."""
+        texts = tuple(after)
+        announced = self.announced(texts)
+        by_cells = (text for text in texts if any(parse(text).met_by_checkpoint(*one) for one in announced))
+        return (*self._books.published.met(account, texts), *by_cells)
+
+    def announced(self, after: Sequence[str]) -> list[tuple[str, str]]:
+        """Checkpoints of the cells among these that are remembered: whose, and what they are called."""
+        records = [self._books.records.get(cell) for cell in sorted(jobs_in(tuple(after)))]
+        return [(one.job, name) for one in records if one is not None for name in one.checkpoints]
+
+    async def ended(self, job: str, at_s: float) -> CellEnded | None:
+        """How a cell's job ended, None while it goes on. Raises SQLAlchemyError."""
+        record = self._books.records.get(job)
+        if record is not None:
+            state, checkpoints = record.state, record.checkpoints
+        else:
+            rows = await self._store.read(lambda connection: history.read_job(connection, job))
+            if len(rows) != 1:
+                return CellEnded(at_s, job, False, "not known any more")
+            state, checkpoints = rows[0][0].state, rows[0][0].checkpoints
+        return CellEnded(at_s, job, state == "DONE", state, checkpoints) if state in FINISHED else None

@@ -1,0 +1,1 @@
+"""Client sessions: the WebSocket, rate limits, admission of submitted segments, answers."""

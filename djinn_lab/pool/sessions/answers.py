@@ -1,0 +1,134 @@
+"""Words and shapes of what a client gets back for a submitted segment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from djinn_lab.engine import WorkLost
+from djinn_lab.errors import DjinnError
+from djinn_lab.jobs import EndSegment, Job, JobState
+from djinn_lab.memory import RejectSegment
+from djinn_lab.pool.blobs.store import BlobStore
+from djinn_lab.pool.bookkeeping.records import RunningSegment
+from djinn_lab.protocol.messages import ErrorInfo, Fetched, SegmentResult, SubmitSegment
+from djinn_lab.protocol.worker import RemoteFailure, SegmentDone
+
+
+def failed(submit: SubmitSegment, error: ErrorInfo, outcome: str = "failed") -> SegmentResult:
+    """Nothing of the segment ran."""
+    return SegmentResult(submit.job, submit.segment, outcome, 0, None, {}, 0.0, error=error)
+
+
+def refused(error: DjinnError) -> ErrorInfo:
+    return ErrorInfo("refused", "Refused", error.message, error.advice)
+
+
+def never_fits(verdict: RejectSegment) -> ErrorInfo:
+    return ErrorInfo(
+        "memory", "DeviceMemoryError", verdict.sentence, verdict.advice, verdict.node, verdict.op
+    )
+
+
+def already_finished(submit: SubmitSegment, job: Job) -> SegmentResult:
+    """A segment of a job that is over, for instance because it was cancelled from elsewhere."""
+    if job.state is JobState.CANCELLED:
+        return failed(submit, cancelled(job.message), "cancelled")
+    advice = "Run the cell again."
+    return failed(submit, ErrorInfo("refused", "Refused", f"The cell's job is already {job.state}.", advice))
+
+
+def past(submit: SubmitSegment) -> SegmentResult:
+    """Of a job that an earlier pool ended; nothing runs twice."""
+    message = "A job of this name ran before; nothing runs twice under one name."
+    return failed(submit, ErrorInfo("refused", "Refused", message, "Run the cell again."))
+
+
+def blobs_missing(
+    submit: SubmitSegment, missing: Sequence[str], rejected: Mapping[str, str]
+) -> SegmentResult:
+    reasons = [rejected[digest] for digest in missing if digest in rejected]
+    why = f" {reasons[0]}" if reasons else ""
+    message = f"{len(missing)} uploaded tensor{'s are' if len(missing) > 1 else ' is'} not on the pool.{why}"
+    error = ErrorInfo("missing_blobs", "PoolError", message, "Upload them again and send the segment again.")
+    return failed(submit, error)
+
+
+def cancelled(message: str) -> ErrorInfo:
+    return ErrorInfo(
+        "cancelled", "CellCancelled", f"The cell was cancelled: {message}." if message else "Cancelled."
+    )
+
+
+def lost(command: EndSegment) -> ErrorInfo:
+    message = command.message[:1].upper() + command.message[1:]
+    return ErrorInfo(
+        "pool",
+        "WorkerLost",
+        f"{message} while it ran this cell, and the values that this session had there are lost.",
+        f"{command.device} is being started again. Run the cells that made the values again.",
+    )
+
+
+def worker_error(failure: RemoteFailure, lost_values: str | None) -> ErrorInfo:
+    """``lost_values``: how the session's values were lost, when they were."""
+    message, advice = failure.message, ""
+    if failure.family == "pool" and lost_values is not None:
+        message = f"{message}\n{lost_values}"
+        advice = "Run the cells that made the values again."
+    return ErrorInfo(
+        failure.family,
+        failure.type_name,
+        message,
+        advice,
+        failure.node,
+        failure.op,
+        list(failure.frames),
+        list(failure.missing),
+    )
+
+
+def lost_aside(lost: WorkLost) -> ErrorInfo:
+    """Of a preempted cell."""
+    return ErrorInfo("pool", "WorkerLost", lost.sentence, "Run the cells that made the values again.")
+
+
+def stages(flight: RunningSegment, seconds: Mapping[str, float], now_s: float) -> dict[str, float]:
+    """Seconds by stage; they add up to the time in the pool. What the worker does not account for is
+    ``dispatch``, or ``run`` when it accounted for nothing. ``preempted``: between the runs of a segment that
+    had to move aside."""
+    if flight.started_s is None:
+        return {"queued": now_s - flight.received_s}
+    aside_s = flight.stops.aside_until(now_s) if flight.stops is not None else 0.0
+    rest_s = max(0.0, now_s - flight.started_s - sum(seconds.values()) - aside_s)
+    rest = "dispatch" if seconds else "run"
+    waited_s = flight.started_s - flight.received_s
+    restoring_s = min(waited_s, flight.restoring_s)
+    restoring = {"restoring": restoring_s} if restoring_s else {}
+    preempted = {"preempted": aside_s} if flight.stops is not None else {}
+    return {"queued": waited_s - restoring_s, **restoring, **preempted, **seconds, rest: rest_s}
+
+
+def fetched(done: SegmentDone | None, outcome: str, session: str, blobs: BlobStore) -> list[Fetched]:
+    """Results move to the session; those of a cancelled segment are deleted."""
+    if done is None:
+        return []
+    if outcome != "done":
+        discard(done, blobs)
+        return []
+    for tensor in done.fetched:
+        if tensor.blob is not None:
+            blobs.deliver(session, tensor.blob)
+    return [Fetched(tensor.value, tensor.meta, tensor.data, tensor.blob) for tensor in done.fetched]
+
+
+def undelivered(problem: Exception) -> ErrorInfo:
+    return ErrorInfo(
+        "pool", "PoolError", f"The results could not be handed over: {problem}.", "Run the cell again."
+    )
+
+
+def discard(done: SegmentDone | None, blobs: BlobStore) -> None:
+    """Delete results that no client will read."""
+    for tensor in done.fetched if done is not None else ():
+        if tensor.blob is not None:
+            blobs.discard(tensor.blob)

@@ -1,0 +1,326 @@
+"""The WebSocket of one session: who may open it, what it may say, what happens when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+
+import msgspec
+import sqlalchemy as sa
+from starlette.responses import JSONResponse
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+import djinn_lab.protocol.messages as protocol
+from djinn_lab import memory
+from djinn_lab.errors import Refused
+from djinn_lab.jobs import IllegalEvent
+from djinn_lab.pool.authentication import Authentication, Role, User
+from djinn_lab.pool.blobs.store import BlobStore, checked_digest, checked_name
+from djinn_lab.pool.execution.driver import Driver
+from djinn_lab.pool.sessions.pacing import Turnstile
+from djinn_lab.pool.sessions.registry import Link, Session
+from djinn_lab.protocol.host import host_id
+from djinn_lab.protocol.version import VERSION
+
+HELLO_BYTES_MAX = 64 * 2**10
+HELLO_TIMEOUT_S = 10.0
+CLOSE_GRACE_S = 5.0
+CLOSE_REFUSED = 4400
+"""WebSocket close code after a Refused message."""
+
+
+class RefusedByPool(Exception):
+    """The connection ends with a Refused message. ``kind``: as in the protocol."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Greeting(msgspec.Struct):
+    """What every version of the protocol has in its first message."""
+
+    type: str
+    protocol_version: int
+
+
+class SessionEndpoint:
+    """Serves ``/v1/session``."""
+
+    def __init__(self, driver: Driver, authentication: Authentication, blobs: BlobStore) -> None:
+        self._driver = driver
+        self._authentication = authentication
+        self._blobs = blobs
+        self._host = host_id()
+        self._submissions = Turnstile()
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """From upgrade to end of one connection."""
+        user = self._authentication.user_of(websocket.headers.get("authorization"))
+        if user is None or user.role < Role.USER:
+            status, detail = (
+                (401, "The token is missing or wrong.") if user is None else (403, "A viewer runs no cells.")
+            )
+            await websocket.send_denial_response(JSONResponse({"detail": detail}, status_code=status))
+            return
+        await websocket.accept()
+        try:
+            session, link = await self._open(websocket, user)
+        except RefusedByPool as refusal:
+            await _refuse(websocket, refusal)
+            return
+        except WebSocketDisconnect:
+            return
+        sender = asyncio.get_running_loop().create_task(
+            _send_all(websocket, link), name=f"send {session.session}"
+        )
+        sender.add_done_callback(lambda _: link.stopped())
+        try:
+            await self._listen(websocket, session, link)
+        except RefusedByPool as refusal:
+            link.send(protocol.Refused(refusal.kind, str(refusal)))
+        finally:
+            if session.link is link:
+                self._driver.detach(session)
+            link.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(sender, CLOSE_GRACE_S)
+
+    async def _open(self, websocket: WebSocket, user: User) -> tuple[Session, Link]:
+        """Read the Hello and answer it."""
+        try:
+            data = await asyncio.wait_for(_receive(websocket), HELLO_TIMEOUT_S)
+        except TimeoutError:
+            raise RefusedByPool("message", f"No Hello came within {HELLO_TIMEOUT_S:.0f} s.") from None
+        hello = _read_hello(data)
+        same_host = hello.host == self._host
+        link = Link(hello.protocol_version, hello.news_only)
+        session = self._resume(hello, user, link) if hello.session else None
+        resumed = session is not None
+        if session is None:
+            now_s = self._driver.ledger.clock.now_s()
+            session = self._driver.registry.add(user, hello.name[:200], same_host, now_s, link)
+            self._driver.tell(memory.SessionOpened(now_s, session.session, user.name))
+        directory = self._blobs.open_session(session.session)
+        link.send(
+            protocol.Welcome(
+                protocol_version=hello.protocol_version,
+                server_version=VERSION,
+                session=session.session,
+                user=user.name,
+                pool=self._driver.ledger.pool,
+                resumed=resumed,
+                blob_directory=str(directory) if same_host else None,
+                devices=self._driver.fleet.infos(),
+            )
+        )
+        return session, link
+
+    def _resume(self, hello: protocol.Hello, user: User, link: Link) -> Session | None:
+        """The session asked for, or None when it no longer exists. A second connection replaces the first."""
+        session = self._driver.registry.get(hello.session or "")
+        if session is None:
+            return None
+        if session.user != user.name:
+            raise RefusedByPool("session", f"Session {hello.session} belongs to another user.")
+        if session.link is not None:
+            old = session.link
+            self._driver.detach(session)
+            old.send(protocol.Refused("session", "The session was opened by another connection."))
+            old.close()
+        now_s = self._driver.ledger.clock.now_s()
+        session.link = link
+        session.same_host = hello.host == self._host
+        session.connected_at = session.last_seen = now_s
+        self._driver.tell(memory.SessionResumed(now_s, session.session))
+        return session
+
+    async def _listen(self, websocket: WebSocket, session: Session, link: Link) -> None:
+        """Handle messages until the connection ends or the session is taken over or closed."""
+        while True:
+            await link.room()  # what it sends meanwhile waits in the socket, too
+            try:
+                data = await _receive(websocket)
+            except WebSocketDisconnect:
+                return
+            if session.link is not link:
+                return
+            try:
+                message = protocol.decode_to_pool(data)
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise RefusedByPool(
+                    "message", f"This is no message of protocol {link.protocol_version}: {error}"
+                ) from None
+            now_s = session.last_seen = self._driver.ledger.clock.now_s()
+            wait_s = session.pace.take(message, now_s)
+            if wait_s > 0:  # what it sends meanwhile waits in the socket, and fills that up
+                await asyncio.sleep(wait_s)
+                if session.link is not link:
+                    return
+            try:
+                if isinstance(message, protocol.CloseSession):
+                    self._driver.close(session)
+                    return
+                await self._handle(session, link, message)
+            except Refused as refusal:
+                raise RefusedByPool("message", refusal.message) from None
+
+    async def _handle(self, session: Session, link: Link, message: object) -> None:
+        if not isinstance(message, protocol.SignalPhase):
+            self._driver.signals.settle(session)
+        match message:
+            case protocol.SubmitSegment():
+                submit = await link.received.complete(message)
+                await _settle_uploads(session)
+                await self._submissions.pass_through()
+                await self._driver.submit(session, submit)
+            case protocol.QueryBlobs():
+                await _settle_uploads(session)
+                missing = self._query(session, message.digests)
+                session.send(protocol.BlobsMissing(missing, self._query_sketches(session, message.sketches)))
+            case protocol.BlobStored():
+                self._adopt(session, message)
+            case protocol.FinishJob():
+                self._driver.finish(session, message)
+            case protocol.CancelJob():
+                self._cancel(session, message)
+            case protocol.SignalPhase():
+                if message.expected_s is not None and not math.isfinite(message.expected_s):
+                    raise Refused(f"expected_s is {message.expected_s}, which is no number of seconds.")
+                answers = link.protocol_version >= 3
+                self._driver.signals.put(session, message, link.send if answers else _say_nothing)
+            case protocol.ReleaseValues():
+                self._driver.release(session, message.values)
+            case protocol.Hello():
+                raise Refused("A second Hello came on an open session.")
+
+    def _query(self, session: Session, digests: list[str]) -> list[str]:
+        """The absent ones; the others stay until the next submit is in."""
+        missing = []
+        for digest in dict.fromkeys(digests):
+            if self._blobs.has(session.user, checked_digest(digest)):
+                self._blobs.pin(digest)
+                session.pins.append(digest)
+            else:
+                missing.append(digest)
+        return missing
+
+    def _query_sketches(self, session: Session, sketches: list[str]) -> list[str]:
+        """The absent ones. Blobs with the others will be asked for by digest, so they get one now."""
+        missing = []
+        for sketch in dict.fromkeys(sketches):
+            if not self._blobs.has_like(session.user, sketch):
+                missing.append(sketch)
+            elif sketch not in session.verifying:
+                session.verifying[sketch] = asyncio.get_running_loop().create_task(
+                    self._blobs.identify(sketch), name=f"identify {sketch}"
+                )
+        return missing
+
+    def _adopt(self, session: Session, stored: protocol.BlobStored) -> None:
+        """Take in a file that the client wrote, beside whatever else it sends."""
+        name = checked_name(stored.digest)
+        if not session.same_host:
+            raise Refused(
+                "Only a client on the pool's host can write tensor files; send PUT /v1/blobs instead."
+            )
+
+        async def verify() -> None:
+            try:
+                await self._blobs.adopt(session.user, session.session, name, stored.nbytes)
+            except Refused as refusal:
+                session.rejected[name] = refusal.message
+            except OSError as error:
+                session.rejected[name] = f"The file {name} cannot be read: {error}."
+            else:
+                session.rejected.pop(name, None)
+                self._blobs.pin(name)
+                session.pins.append(name)
+
+        session.verifying[name] = asyncio.get_running_loop().create_task(verify(), name=f"verify {name}")
+
+    def _cancel(self, session: Session, cancel: protocol.CancelJob) -> None:
+        """A job that is over already needs nothing."""
+        job = self._driver.ledger.queue.job(cancel.job)
+        if job is not None and job.session == session.session:
+            with contextlib.suppress(IllegalEvent):
+                self._driver.cancel(cancel.job, f"by {session.user}")
+
+
+def _say_nothing(_answer: protocol.PhaseAnswered) -> None:
+    """To a client that expects no answer."""
+
+
+def _spoken() -> str:
+    return " and ".join(map(str, protocol.POOL_VERSIONS))
+
+
+def _read_hello(data: bytes) -> protocol.Hello:
+    """The version is compared before anything else is looked at."""
+    if len(data) > HELLO_BYTES_MAX:
+        raise RefusedByPool(
+            "message", f"The first message has {len(data)} bytes; a Hello has at most {HELLO_BYTES_MAX}."
+        )
+    try:
+        greeting = msgspec.msgpack.decode(data, type=Greeting)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RefusedByPool("message", f"The first message is no Hello: {error}") from None
+    if greeting.type != "hello":
+        raise RefusedByPool("message", f"The first message must be a Hello, not {greeting.type[:40]!r}.")
+    if greeting.protocol_version not in protocol.POOL_VERSIONS:
+        raise RefusedByPool(
+            "version",
+            f"The client speaks protocol {greeting.protocol_version}, the pool (djinn-lab {VERSION}) speaks "
+            f"protocol {_spoken()}. Install the same djinn-lab version on both sides.",
+        )
+    try:
+        hello = protocol.decode_to_pool(data)
+    except msgspec.DecodeError as error:
+        raise RefusedByPool("message", f"The Hello is malformed: {error}") from None
+    assert isinstance(hello, protocol.Hello)
+    return hello
+
+
+async def _settle_uploads(session: Session) -> None:
+    """Wait until announced uploads are verified."""
+    if session.verifying:
+        verifying, session.verifying = session.verifying, {}
+        await asyncio.gather(*verifying.values())
+
+
+async def _receive(websocket: WebSocket) -> bytes:
+    message = await websocket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", 1005))
+    data = message.get("bytes")
+    if data is None:
+        raise RefusedByPool("message", "A text frame came; the protocol is binary.")
+    assert isinstance(data, bytes)
+    return data
+
+
+async def _send_all(websocket: WebSocket, link: Link) -> None:
+    """Send what is put into the link until it is closed."""
+    message: protocol.FromPool | None = None
+    while True:
+        try:
+            message = await link.next()
+            if message is None:
+                break
+            await websocket.send_bytes(protocol.encode(message))
+        except (WebSocketDisconnect, RuntimeError):
+            return
+        except sa.exc.SQLAlchemyError:
+            break  # nobody may be told what is not in the database
+        if isinstance(message, protocol.Refused):
+            break
+    if websocket.application_state is WebSocketState.CONNECTED:
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+            await websocket.close(CLOSE_REFUSED if isinstance(message, protocol.Refused) else 1000)
+
+
+async def _refuse(websocket: WebSocket, refusal: RefusedByPool) -> None:
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+        await websocket.send_bytes(protocol.encode(protocol.Refused(refusal.kind, str(refusal))))
+        await websocket.close(CLOSE_REFUSED)

@@ -1,0 +1,268 @@
+"""Segments on their way in: looked into, then given to the engine, or refused with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from djinn_lab import engine, jobs, memory
+from djinn_lab.errors import Refused
+from djinn_lab.jobs.conditions import parse
+from djinn_lab.jobs.resources import Use
+from djinn_lab.pool.blobs.store import BlobStore
+from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
+from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
+from djinn_lab.pool.devices.fleet import Fleet
+from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.execution.residence import RELEASE_JOB
+from djinn_lab.pool.gangs.plans import Judgement, KnownBranches, judge
+from djinn_lab.pool.sessions import answers
+from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX, Inspected, PlanCache, inspect_program
+from djinn_lab.pool.sessions.registry import Session
+from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
+from djinn_lab.protocol.notebooks import ID_PREFIX
+from djinn_lab.srg.program import decode_program
+
+_JOB = re.compile(r"[0-9A-Za-z_-]{1,64}")
+_BAD_NAME = "{!r} is no name of a job: 1 to 64 letters, digits, _ or -, and not a word that the pool uses."
+
+
+class BatchNotebooks(Protocol):
+    """Those that cells may come after."""
+
+    def named(self, start: str) -> jobs.Elsewhere:
+        """The one whose id begins so. Raises jobs.IllegalEvent where none or several do."""
+
+
+class Intake:
+    """``perform`` carries out what the engine says. ``notebooks``: None where there are none."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        blobs: BlobStore,
+        books: Bookkeeper,
+        fleet: Fleet,
+        perform: Callable[[Sequence[engine.Command]], None],
+    ) -> None:
+        self._fleet = fleet
+        self._ledger = ledger
+        self._blobs = blobs
+        self._books = books
+        self._perform = perform
+        self.plans = PlanCache()
+        self.notebooks: BatchNotebooks | None = None
+        self._branches = KnownBranches()
+
+    async def submit(self, session: Session, submit: SubmitSegment) -> None:
+        """Take in a segment, or answer why not."""
+        received_s = self._ledger.clock.now_s()
+        if not _JOB.fullmatch(submit.job) or submit.job == RELEASE_JOB:
+            session.send(answers.failed(submit, answers.refused(Refused(_BAD_NAME.format(submit.job[:80])))))
+            return
+        known = self._ledger.queue.job(submit.job)
+        if known is not None and known.finished and known.session == session.session:
+            session.send(answers.already_finished(submit, known))
+            return
+        if known is None and (self._books.is_past(submit.job) or "\0" in submit.job):
+            session.send(answers.past(submit))
+            return
+        try:
+            inspected = await inspect_program(submit.program, self.plans)
+        except Refused as error:
+            self._refuse(session, submit, 0, answers.refused(error))
+            return
+        missing = [digest for digest in inspected.blobs if not self._blobs.has(session.user, digest)]
+        if missing:
+            session.send(answers.blobs_missing(submit, missing, session.rejected))
+            return
+        judgement = await self._judge(submit, inspected, known)
+        try:
+            event = self._event(session, submit, inspected, judgement, known)
+            commands = self._ledger.handle(event)
+        except jobs.IllegalEvent as error:
+            refusal = Refused(f"The pool refuses this cell: {error}.")
+            session.send(answers.failed(submit, answers.refused(refusal)))
+            return
+        need_bytes = self._ledger.accounts.session_bytes(session.session) + inspected.footprint.peak_bytes
+        verdict = _turned_away(commands, submit.job)
+        if verdict is not None:
+            reason = answers.never_fits(verdict)
+            record = self._answer_refused(session, submit, inspected.ops, reason, commands)
+            self._books.took(record, Use(0.0, need_bytes, record.cell))
+            return
+        flight = RunningSegment(
+            submit.segment,
+            submit.program,
+            inspected.blobs,
+            received_s,
+            inspected.footprint,
+            key=inspected.key,
+            plan_cached=inspected.cached,
+            gang=judgement.plan,
+            resends=submit.resends,
+            reads=inspected.reads,
+            need_bytes=need_bytes,
+        )
+        self._enqueue(session, submit, event.segment, flight, commands)
+
+    async def _judge(self, submit: SubmitSegment, inspected: Inspected, known: jobs.Job | None) -> Judgement:
+        """Of a cell that asked for several devices."""
+        terms = submit.terms if known is None else known.terms
+        asked, pool = terms.gang if terms is not None else 1, len(self._fleet.statuses)
+        if asked < 2:
+            return Judgement(None)
+        if pool < 2:
+            return Judgement(None, "It runs on one device: this pool has no other.")
+        rates = self._fleet.rates()
+
+        def judged() -> Judgement:
+            return judge(decode_program(submit.program), asked, pool, rates, self._branches, inspected.key)
+
+        return judged() if len(submit.program) <= INLINE_BYTES_MAX else await asyncio.to_thread(judged)
+
+    def _event(
+        self,
+        session: Session,
+        submit: SubmitSegment,
+        inspected: Inspected,
+        judgement: Judgement,
+        known: jobs.Job | None,
+    ) -> engine.SegmentArrived:
+        terms, notebooks = self._terms(submit)
+        now_s, footprint = self._ledger.clock.now_s(), inspected.footprint
+        segment = jobs.SegmentSubmitted(
+            at_s=now_s,
+            job=submit.job,
+            segment=submit.segment,
+            session=session.session,
+            user=session.user,
+            priority=submit.priority,
+            ops_total=inspected.ops,
+            final=submit.final,
+            wish=terms.target if known is None else known.terms.target,
+            predicted_s=self._predicted_s(session, submit, inspected, judgement),
+            account=session.account,
+            terms=terms,
+            devices=judgement.devices,
+            devices_why=judgement.why,
+            met=self._books.published.met(session.account, terms.after),
+            elsewhere=notebooks,
+            notebook=session.notebook,
+        )
+        return engine.SegmentArrived(
+            at_s=now_s,
+            segment=segment,
+            peak_bytes=footprint.peak_bytes,
+            node=footprint.node,
+            op=inspected.peak_op,
+            kept_bytes=footprint.kept_bytes,
+            parts_bytes=judgement.parts_bytes,
+        )
+
+    def _predicted_s(
+        self, session: Session, submit: SubmitSegment, inspected: Inspected, judgement: Judgement
+    ) -> float | None:
+        """What it took the last time, else what its graph says."""
+        known_s = self._books.predicted_s(session, submit, inspected.ops)
+        if known_s is not None or self._fleet.rates() is None:
+            return known_s
+        seconds = judgement.predicted_s
+        return self._fleet.seconds(inspected.work) if seconds is None else seconds
+
+    def _terms(self, submit: SubmitSegment) -> tuple[jobs.Terms, tuple[jobs.Elsewhere, ...]]:
+        """With whole ids, and the batch notebooks among them. Raises jobs.IllegalEvent for one that is the
+        start of none or several, or that is nothing to come after."""
+        terms = submit.terms
+        if terms is None or terms == jobs.NO_TERMS:
+            return jobs.NO_TERMS, ()
+        problem = terms.problem()
+        if problem is not None:
+            raise jobs.IllegalEvent(f"it asks for {problem}", "client")
+        after, found = [], {}
+        for condition in map(parse, terms.after):
+            job = condition.job
+            if job.startswith(ID_PREFIX) and self.notebooks is not None:
+                notebook = self.notebooks.named(job)
+                job = notebook.job
+                found[job] = notebook
+            elif job:
+                job = self._ledger.queue.named(job)
+            after.append(str(msgspec.structs.replace(condition, job=job)))
+        return msgspec.structs.replace(terms, after=tuple(after)), tuple(found.values())
+
+    def _enqueue(
+        self,
+        session: Session,
+        submit: SubmitSegment,
+        event: jobs.SegmentSubmitted,
+        flight: RunningSegment,
+        commands: Sequence[engine.Command],
+    ) -> None:
+        record = self._books.record_of(session, submit)
+        record.ops_total = record.ops_before + event.ops_total
+        record.predicted_s = event.predicted_s
+        record.gang = event.devices_why
+        for digest in flight.blobs:
+            self._blobs.pin(digest)
+        record.flight = flight
+        self._perform(commands)
+        # beside the worker, which has it by now if it may start
+        self.unpin_query(session)
+        if submit.segment == 0:
+            self._books.foretell(record, flight)
+        self._books.keep_program(submit)
+
+    def _refuse(self, session: Session, submit: SubmitSegment, ops: int, error: ErrorInfo) -> None:
+        event = jobs.SegmentRefused(
+            at_s=self._ledger.clock.now_s(),
+            job=submit.job,
+            segment=submit.segment,
+            session=session.session,
+            user=session.user,
+            priority=submit.priority,
+            ops_total=ops,
+            final=submit.final,
+            message=error.message,
+        )
+        try:
+            commands = self._ledger.handle(event)
+        except jobs.IllegalEvent:  # it can't be in the queue either, which changes nothing about the answer
+            self.unpin_query(session)
+            session.send(answers.failed(submit, error), self._books.durability.commit())
+        else:
+            self._answer_refused(session, submit, ops, error, commands)
+
+    def _answer_refused(
+        self,
+        session: Session,
+        submit: SubmitSegment,
+        ops: int,
+        error: ErrorInfo,
+        commands: Sequence[engine.Command],
+    ) -> JobRecord:
+        """``commands``: what the engine said of it."""
+        record = self._books.record_of(session, submit)
+        record.ops_total += ops
+        record.ops_before += ops
+        record.error = error
+        self._perform(commands)
+        self.unpin_query(session)
+        session.send(answers.failed(submit, error), self._books.durability.commit())
+        return record
+
+    def unpin_query(self, session: Session) -> None:
+        self._blobs.unpin(session.pins)
+        session.pins.clear()
+
+
+def _turned_away(commands: Sequence[engine.Command], job: str) -> memory.RejectSegment | None:
+    """Why the segment was not let in. One that was, and is refused on the device that it was bound to, is
+    answered by its EndSegment."""
+    if any(isinstance(one, jobs.EndSegment) and one.job == job for one in commands):
+        return None
+    return next((one for one in commands if isinstance(one, memory.RejectSegment) and one.job == job), None)

@@ -1,0 +1,230 @@
+"""Sessions: who is connected, who is detached, and what each has in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from djinn_lab.errors import Refused
+from djinn_lab.pool.authentication import User
+from djinn_lab.pool.database.durability import Committed
+from djinn_lab.pool.sessions.pacing import SessionPace
+from djinn_lab.protocol.messages import (
+    CODES_MAX,
+    PROTOCOL_VERSION,
+    FromPool,
+    JobUpdate,
+    SegmentResult,
+    SubmitSegment,
+)
+from djinn_lab.srg.wire import ProgramReceiver, WireError
+
+UPDATES_QUEUED_MAX = 100
+"""A client that does not read loses updates above this, never results."""
+OUTGOING_MAX = 1000
+"""A client that does not read is not read from any more above this."""
+DELTA_INLINE_BYTES_MAX = 256 * 2**10
+"""Programs with more bytes are read in a thread."""
+
+
+class SessionView(msgspec.Struct, frozen=True):
+    """A session in the API."""
+
+    session: str
+    user: str
+    name: str
+    device: str | None
+    state: str
+    phase: str
+    used_bytes: int
+    jobs: int
+    connected_at: float
+    last_seen: float
+
+
+class Outgoing(NamedTuple):
+    """``after``: it leaves once that is done."""
+
+    message: FromPool
+    after: Committed | None
+
+
+class Link:
+    """The way to one connected client. Anything may be put into it without waiting. ``news_only``: as the
+    client asked (:class:`djinn_lab.protocol.messages.Hello`). ``received``: what it need not send again."""
+
+    def __init__(self, protocol_version: int = PROTOCOL_VERSION, news_only: bool = False) -> None:
+        self.protocol_version = protocol_version
+        self._news_only = news_only
+        self._outgoing: deque[Outgoing | None] = deque()
+        self._news = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self.received = Received()
+
+    def send(self, message: FromPool, after: Committed | None = None) -> None:
+        """``after``: what must be committed before it leaves; those behind it wait, too."""
+        if isinstance(message, SegmentResult):
+            if message.rng_state is not None:
+                self.received.saw_state(message.rng_state)
+            if self._news_only:
+                self._drop_updates(message.job)
+        if isinstance(message, JobUpdate):
+            if self._news_only:
+                self._drop_updates(message.job)
+            if len(self._outgoing) > UPDATES_QUEUED_MAX:
+                return
+        self._outgoing.append(Outgoing(message, after))
+        self._news.set()
+        if len(self._outgoing) > OUTGOING_MAX:
+            self._has_room.clear()
+
+    async def room(self) -> None:
+        """Wait until no more than OUTGOING_MAX messages wait to leave, or none will any more."""
+        await self._has_room.wait()
+
+    def stopped(self) -> None:
+        """Nothing leaves any more."""
+        self._has_room.set()
+
+    def close(self) -> None:
+        """End the connection after what is queued."""
+        self._outgoing.append(None)
+        self._news.set()
+
+    async def next(self) -> FromPool | None:
+        """What leaves next, once it may; None: the end. Raises SQLAlchemyError when it may never."""
+        while True:
+            if not self._outgoing:
+                self._news.clear()
+                await self._news.wait()
+                continue
+            first = self._outgoing[0]
+            if first is None:
+                return None
+            if first.after is None or first.after.done():
+                self._outgoing.popleft()
+                if len(self._outgoing) <= OUTGOING_MAX:
+                    self._has_room.set()
+                if first.after is not None:
+                    first.after.result()
+                return first.message
+            await asyncio.shield(first.after)
+
+    def _drop_updates(self, job: str) -> None:
+        while self._outgoing:
+            last = self._outgoing[-1]
+            if last is None or not isinstance(last.message, JobUpdate) or last.message.job != job:
+                return
+            self._outgoing.pop()
+
+
+@dataclass(slots=True)
+class Session:
+    """``account``: pays for its cells. ``pins``: blobs held for the next submit. ``verifying``: uploads under
+    way, by name. ``rejected``: why an upload did not count. ``lost``: how the device with its values died,
+    until it runs again. ``notebook``: the batch notebook whose kernel opened it, empty for none. ``pace``:
+    how often it may ask."""
+
+    session: str
+    user: str
+    account: str
+    name: str
+    same_host: bool
+    connected_at: float
+    last_seen: float
+    link: Link | None
+    jobs: int = 0
+    pins: list[str] = field(default_factory=list)
+    verifying: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    rejected: dict[str, str] = field(default_factory=dict)
+    lost: str | None = None
+    notebook: str = ""
+    pace: SessionPace = field(default_factory=SessionPace)
+
+    def send(self, message: FromPool, after: Committed | None = None) -> None:
+        """Nothing happens when no client is connected. ``after``: as for :meth:`Link.send`."""
+        if self.link is not None:
+            self.link.send(message, after)
+
+
+class SessionRegistry:
+    """All sessions of the pool by id."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def get(self, session: str) -> Session | None:
+        return self._sessions.get(session)
+
+    def add(self, user: User, name: str, same_host: bool, at_s: float, link: Link) -> Session:
+        session = Session(
+            uuid.uuid4().hex,
+            user.name,
+            user.account,
+            name,
+            same_host,
+            at_s,
+            at_s,
+            link,
+            notebook=user.notebook,
+        )
+        self._sessions[session.session] = session
+        return session
+
+    def remove(self, session: str) -> None:
+        del self._sessions[session]
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+
+class Received:
+    """Of one connection. Every submit must pass through :meth:`complete`, in the order they came."""
+
+    def __init__(self) -> None:
+        self._programs = ProgramReceiver()
+        self._codes: dict[int, str] = {}
+
+    def saw_state(self, state: bytes) -> None:
+        """This random state goes to the client."""
+        self._programs.saw_state(state)
+
+    async def complete(self, submit: SubmitSegment) -> SubmitSegment:
+        """The submit with its whole program and code. Raises Refused when it refers to what never came."""
+        code = self._code(submit)
+        if not submit.delta:
+            return msgspec.structs.replace(submit, code=code)
+        large = self._programs.weight(submit.program) > DELTA_INLINE_BYTES_MAX
+        whole = await asyncio.to_thread(self._whole, submit) if large else self._whole(submit)
+        return msgspec.structs.replace(submit, program=whole, delta=False, code=code)
+
+    def _whole(self, submit: SubmitSegment) -> bytes:
+        try:
+            return self._programs.decode(submit.program)
+        except WireError as error:
+            raise Refused(
+                f"The submitted graph cannot be put together: {error}.",
+                "Run the cell again; it is then sent whole.",
+            ) from None
+
+    def _code(self, submit: SubmitSegment) -> str:
+        number = submit.code_number
+        if number is None:
+            return submit.code
+        if not 0 <= number < CODES_MAX:
+            raise Refused(f"Code number {number} is outside 0 to {CODES_MAX - 1}.")
+        if submit.code:
+            self._codes[number] = submit.code
+        elif number not in self._codes:
+            raise Refused(f"No code came under number {number}.")
+        return self._codes[number]
