@@ -92,7 +92,7 @@ def _everybody(info: RuntimeInfo, seconds: float) -> Run:
     run = Run()
     with ExitStack() as stack:
         chief = stack.enter_context(closing(PoolClient(info.url, info.token)))
-        tokens = {user: chief.create_user(user)["token"] for user in ("flood", "ann", "bob", "now_and_then")}
+        tokens = {user: chief.create_user(user).token for user in ("flood", "ann", "bob", "now_and_then")}
 
         def session(user: str) -> Session:
             return stack.enter_context(closing(Session(info.url, tokens[user], default_profile(), user)))
@@ -115,9 +115,9 @@ def _everybody(info: RuntimeInfo, seconds: float) -> Run:
             worker.join()
         run.device_s = {user: after[user] - before[user] for user in ("flood", "ann", "bob")}
         run.preemptions = sum(
-            line["event"] == "SegmentPreempted"
+            line.event == "SegmentPreempted"
             for job in chief.jobs(limit=1000)[:50]
-            for line in chief.job(job["job"])["events"]
+            for line in chief.job(job.job).events
         )
     return run
 
@@ -148,4 +148,4 @@ def _cell(session: Session, steps: int) -> dict[str, float]:
 
 
 def _device_s(chief: PoolClient) -> dict[str, float]:
-    return {account["account"]: account["used"][0] for account in chief.queue()["accounts"]}
+    return {account.account: account.used[0] for account in chief.queue().accounts}

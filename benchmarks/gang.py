@@ -91,20 +91,20 @@ class Disturbed:
         while thread.is_alive() and not job:
             sleep(0.01)
             jobs = self._rest.jobs(state="RUNNING", limit=5)
-            own = [one for one in jobs if one["session"] == self._search.name and one["ops_done"]]
+            own = [one for one in jobs if one.session == self._search.name and one.ops_done]
             if own:
-                job = own[0]["job"]
+                job = own[0].job
                 with suppress(PoolError):  # it has just ended
                     self._rest.preempt(job)
         thread.join()
         if job:
-            self._note({line["event"]: line["at"] for line in self._rest.job(job)["events"]}, job)
+            self._note({line.event: line.at for line in self._rest.job(job).events}, job)
 
     def _note(self, at_s: dict[str, float], job: str) -> None:
         if "SegmentPreempted" not in at_s:
             return
         asked_s = at_s["PreemptRequested"]
-        aside_s = self._rest.job(job)["stages"]["preempted"]
+        aside_s = self._rest.job(job).stages["preempted"]
         self.free_ms.append((at_s["SegmentPreempted"] - asked_s) * 1e3)
         self.end_ms.append((at_s["SegmentFinished"] - asked_s - aside_s) * 1e3)
 

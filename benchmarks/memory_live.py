@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
+import msgspec
+
 from benchmarks.agent_client import Agent, AgentFailed, Turn, upload
 from benchmarks.agent_tape import TOKEN_BYTES, Shape, Tape, record_tape
 from benchmarks.agent_workloads import EIGHTY, OTHERS, TURNS, Plan, Workload, oracle
@@ -21,6 +23,7 @@ from benchmarks.bench import START_TIMEOUT_S, Bench, own_runtime
 from benchmarks.figures import OURS, Figure, Goal, figure
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.pool.launch import start_pool, stop_pool
+from djinn_lab.protocol.rest.sessions import MemoryView
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 NAME = "memory-live"
@@ -52,7 +55,7 @@ class Run:
     turns: list[list[Turn]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     held: int = 0
-    memory: dict[str, Any] = field(default_factory=dict)
+    memory: MemoryView = field(default_factory=lambda: MemoryView(0.0))
     peak_bytes: int = 0
     peak_sessions: int = 0
 
@@ -173,9 +176,9 @@ async def _watch(info: RuntimeInfo, run: Run) -> None:
     client = PoolClient(info.url, info.token)
     while True:
         await asyncio.sleep(1.0)
-        sessions = (await asyncio.to_thread(client.memory))["sessions"]
-        run.peak_bytes = max(run.peak_bytes, sum(row["total_bytes"] for row in sessions))
-        run.peak_sessions = max(run.peak_sessions, sum(row["total_bytes"] > 0 for row in sessions))
+        sessions = (await asyncio.to_thread(client.memory)).sessions
+        run.peak_bytes = max(run.peak_bytes, sum(row.total_bytes for row in sessions))
+        run.peak_sessions = max(run.peak_sessions, sum(row.total_bytes > 0 for row in sessions))
 
 
 def wakes_s(run: Run, plans: Sequence[Plan]) -> list[float]:
@@ -198,8 +201,8 @@ def _facts(
         for mine, theirs in zip(found, expected, strict=False)
     )
     turns_s = sorted(turn.seconds for turns in run.turns for turn in turns)
-    counters = run.memory["counters"]
-    swapped = counters["evictions"] > 0
+    counters = run.memory.counters
+    swapped = counters.evictions > 0
     return {
         "agents_that_did_not_finish": sum(len(turns) < shape.turns for turns in run.turns),
         "out_of_memory": sum("memory" in failure for failure in run.failures),
@@ -217,8 +220,8 @@ def _facts(
         "turn_p50_s": quantile(turns_s, 0.5),
         "turn_p99_s": quantile(turns_s, 0.99),
         "different_outputs": different,
-        "counters": counters,
-        "useless_swaps": 1 - counters["useful_swaps"] / counters["evictions"] if swapped else 0.0,
+        "counters": msgspec.structs.asdict(counters),
+        "useless_swaps": 1 - counters.useful_swaps / counters.evictions if swapped else 0.0,
     }
 
 

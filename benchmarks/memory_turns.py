@@ -58,13 +58,13 @@ def _beside(bench: Bench, tape: Tape, workload: Workload) -> list[Figure]:
 def _metrics(run: Run, wakes: list[float], shape: Shape) -> dict[str, float]:
     """Wake-ups that never came are given the longest that a run may take."""
     turns = sorted(turn.seconds for turns in run.turns for turn in turns)
-    counters = run.memory["counters"]
+    counters = run.memory.counters
     never_s = shape.context * TOKEN_BYTES / LINK_BYTES_PER_S * 1e3
     return {
         "turn p50": quantile(turns, 0.5),
         "turn p99": quantile(turns, 0.99),
         "wake-up p99": min(never_s, quantile(wakes, 0.99)),
-        "copied": float(counters["bytes_out"] + counters["bytes_in"]),
+        "copied": float(counters.bytes_out + counters.bytes_in),
     }
 
 
@@ -72,6 +72,6 @@ def _all_fit(tape: Tape) -> Figure:
     """Agents for which the devices have room stay where they are."""
     plans = replace(EIGHTY, agents=FIT_AGENTS).plans(tape.shape, SEED, quick=False)
     run = run_agents("ours", tape, plans, held=2 * len(plans))
-    evictions = float(run.memory["counters"]["evictions"])
+    evictions = float(run.memory.counters.evictions)
     name, values = f"{len(plans)} agents that all fit: evictions", {"ours": evictions}
     return figure(NAME, name, "evictions", {OURS: [evictions]}, [Goal(0.0)], agents=len(plans), values=values)

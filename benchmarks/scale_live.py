@@ -83,7 +83,7 @@ def _on_own_pool(sessions: int, cells: int, rounds: int, reads: int, program: by
 
 def _round(run: Run, info: RuntimeInfo, chief: PoolClient, ask: Ask, cells: int, reads: int) -> None:
     server = psutil.Process(info.pid)
-    devices = [row["device"] for row in chief.status()["devices"]]
+    devices = [row.device for row in chief.status().devices]
     for device in devices:
         chief.cordon(device)
     before_s, started_s = _cpu_s(server), perf_counter()
@@ -91,7 +91,7 @@ def _round(run: Run, info: RuntimeInfo, chief: PoolClient, ask: Ask, cells: int,
         load = ask("submit", cells)
     run.cpu_s, run.filled_s = run.cpu_s + _cpu_s(server) - before_s, perf_counter() - started_s
     run.acknowledged_s.setdefault("held", []).extend(load.acknowledged_s)
-    run.waiting = chief.queue()["waiting_count"]
+    run.waiting = chief.queue().waiting_count
     with _probing(info, run.alive_s.setdefault("read", [])):
         _time_reads(run, info, chief, reads)
     before_s, started_s = _cpu_s(server), perf_counter()
@@ -155,7 +155,7 @@ def _probing(info: RuntimeInfo, taken_s: list[float]) -> Iterator[None]:
 
 
 def _time_reads(run: Run, info: RuntimeInfo, chief: PoolClient, times: int) -> None:
-    job = chief.jobs(limit=1)[0]["job"]
+    job = chief.jobs(limit=1)[0].job
     with httpx.Client(
         base_url=info.url, headers={"Authorization": f"Bearer {info.token}"}, trust_env=False, timeout=60
     ) as http:

@@ -9,7 +9,7 @@ import panel as pn
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.controls import select
 from djinn_lab.dashboard.hub import Snapshot
-from djinn_lab.dashboard.records import Cut, Job
+from djinn_lab.protocol.rest.jobs import JobCut, JobView
 
 LARGEST = "largest"
 
@@ -26,12 +26,12 @@ class JobChooser:
         self.job.param.watch(lambda event: self._job_chosen(event.new), "value")
         self.segment.param.watch(lambda event: self._segment_chosen(event.new), "value")
 
-    def wanted(self, snapshot: Snapshot) -> tuple[Job, int | None] | None:
+    def wanted(self, snapshot: Snapshot) -> tuple[JobView, int | None] | None:
         """The job to show and its segment (None: the largest); None when there is none."""
         name = self._board.route.get("job")
         found = snapshot.job(name) if name else None
         if found is None and name:
-            found = next((job for job in snapshot.jobs if job.job.startswith(name)), Job(name))
+            found = next((job for job in snapshot.jobs if job.job.startswith(name)), JobView(name))
         if found is None:
             found = next((job for job in snapshot.jobs if job.ops_total), None)
         return (found, self._board.route.number("segment")) if found else None
@@ -70,12 +70,12 @@ class JobChooser:
             self._board.route.update(segment=number, open=None, item=None)
 
 
-def _part(cut: Cut) -> str:
+def _part(cut: JobCut) -> str:
     line = f", line {cut.line}" if cut.line else ""
     return f"up to {cut.cause}{line} (#{cut.segment + 1})"
 
 
-def _label(job: Job) -> str:
+def _label(job: JobView) -> str:
     """One line without the changing figures, so that the list stays as it is while a job runs."""
     cell = job.cell if len(job.cell) <= 40 else f"{job.cell[:39]}…"
     return " · ".join(part for part in (cell, job.user, job.state.lower(), job.short_id) if part)

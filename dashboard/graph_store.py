@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.folding import Tree
-from djinn_lab.dashboard.hub import PoolReader
 from djinn_lab.dashboard.scene import Scene, arrange
 from djinn_lab.srg.graph import SRG
 
@@ -25,7 +25,7 @@ class GraphStore:
         self._trees: OrderedDict[Any, Any] = OrderedDict()
         self._scenes: WeakKeyDictionary[Tree, OrderedDict[Any, Any]] = WeakKeyDictionary()
 
-    def tree(self, reader: PoolReader, job: str, segment: int | None, segments: int) -> Tree:
+    def tree(self, reader: PoolClient, job: str, segment: int | None, segments: int) -> Tree:
         """The folded graph of a job's segment (None: its largest of ``segments``)."""
 
         def make() -> Tree:

@@ -12,25 +12,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import msgspec
 
-from djinn_lab.client.session_memory import Memory, read_memory
+from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.memory_history import MemoryHistory
 from djinn_lab.dashboard.queue_history import QueueHistory
-from djinn_lab.dashboard.queue_records import Queue, read_queue
-from djinn_lab.dashboard.records import (
-    BatchNotebook,
-    Job,
-    Session,
-    Status,
-    read_jobs,
-    read_notebooks,
-    read_sessions,
-    read_status,
-)
 from djinn_lab.errors import AuthenticationError, DjinnError, PoolNotFound
+from djinn_lab.protocol.rest.jobs import JobView
+from djinn_lab.protocol.rest.notebooks import NotebookView
+from djinn_lab.protocol.rest.queue import QueueView
+from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
+from djinn_lab.protocol.rest.status import PoolStatus
 
 Connection = Literal["connecting", "live", "absent", "lost", "refused"]
 POLL_S = 0.5
@@ -45,23 +39,6 @@ HISTORY_MAX = 1800
 """Memory samples kept: a quarter of an hour at :data:`POLL_S`."""
 
 
-class PoolReader(Protocol):
-    """What the dashboard needs of :class:`djinn_lab.client.rest.PoolClient`."""
-
-    def status(self) -> Any: ...
-    def queue(self) -> Any: ...
-    def what_if(self, job: str, **changes: Any) -> Any: ...
-    def why(self, job: str) -> Any: ...
-    def sessions(self) -> Any: ...
-    def memory(self) -> Any: ...
-    def jobs(self, *, limit: int = ...) -> Any: ...
-    def notebooks(self, *, limit: int = ...) -> Any: ...
-    def job(self, job: str) -> Any: ...
-    def cancel(self, job: str) -> Any: ...
-    def program(self, job: str, segment: int | None = None) -> Any: ...
-    def schedule(self, job: str, segment: int | None = None) -> Any: ...
-
-
 class Snapshot(msgspec.Struct, frozen=True):
     """``message`` and ``advice`` explain every connection but ``live``. ``polled_at``: monotonic seconds of
     the last successful poll. ``status`` and the rest keep their last known values while the pool is away."""
@@ -70,15 +47,15 @@ class Snapshot(msgspec.Struct, frozen=True):
     connection: Connection = "connecting"
     message: str = "Looking for a pool"
     advice: str = ""
-    status: Status | None = None
-    sessions: tuple[Session, ...] = ()
-    jobs: tuple[Job, ...] = ()
-    memory: Memory | None = None
-    queue: Queue | None = None
-    notebooks: tuple[BatchNotebook, ...] = ()
+    status: PoolStatus | None = None
+    sessions: tuple[SessionView, ...] = ()
+    jobs: tuple[JobView, ...] = ()
+    memory: MemoryView | None = None
+    queue: QueueView | None = None
+    notebooks: tuple[NotebookView, ...] = ()
     polled_at: float | None = None
 
-    def job(self, job: str) -> Job | None:
+    def job(self, job: str) -> JobView | None:
         return next((found for found in self.jobs if found.job == job), None)
 
 
@@ -94,9 +71,9 @@ class MemorySample(msgspec.Struct, frozen=True):
 class Hub:
     """``find`` connects to the pool; it raises :class:`PoolNotFound` when none runs."""
 
-    def __init__(self, find: Callable[[], PoolReader]) -> None:
+    def __init__(self, find: Callable[[], PoolClient]) -> None:
         self._find = find
-        self._reader: PoolReader | None = None
+        self._reader: PoolClient | None = None
         self._snapshot = Snapshot()
         self._history: deque[MemorySample] = deque(maxlen=HISTORY_MAX)
         self.session_memory = MemoryHistory()
@@ -144,25 +121,25 @@ class Hub:
         self._notebooks_wanted_at = time.monotonic()
 
     def _read_notebooks(
-        self, reader: PoolReader, before: tuple[BatchNotebook, ...]
-    ) -> tuple[BatchNotebook, ...]:
+        self, reader: PoolClient, before: tuple[NotebookView, ...]
+    ) -> tuple[NotebookView, ...]:
         if time.monotonic() - self._notebooks_wanted_at > WATCHED_S:
             return before
-        return read_notebooks(reader.notebooks(limit=NOTEBOOKS_MAX))
+        return tuple(reader.notebooks(limit=NOTEBOOKS_MAX))
 
-    def _read_queue(self, reader: PoolReader, before: Queue | None) -> Queue | None:
+    def _read_queue(self, reader: PoolClient, before: QueueView | None) -> QueueView | None:
         now = time.monotonic()
         if now - self._queue_wanted_at > WATCHED_S or now - self._queue_read_at < QUEUE_POLL_S:
             return before
         self._queue_read_at = now
-        return read_queue(reader.queue())
+        return reader.queue()
 
     def memory_after(self, version: int) -> list[MemorySample]:
         """Memory samples of the running pool that are newer than ``version``, oldest first."""
         with self._lock:
             return [sample for sample in self._history if sample.version > version]
 
-    def reader(self) -> PoolReader:
+    def reader(self) -> PoolClient:
         """The way to the pool, for what a user asks for. Raises :class:`PoolNotFound`."""
         return self._reader or self._find()
 
@@ -171,13 +148,13 @@ class Hub:
         before = self._snapshot
         try:
             reader = self._reader or self._find()
-            status = read_status(reader.status())
-            sessions = read_sessions(reader.sessions())
-            jobs = read_jobs(reader.jobs(limit=JOBS_MAX))
-            memory = read_memory(reader.memory())
+            status = reader.status()
+            sessions = tuple(reader.sessions())
+            jobs = tuple(reader.jobs(limit=JOBS_MAX))
+            memory = reader.memory()
             queue = self._read_queue(reader, before.queue)
             notebooks = self._read_notebooks(reader, before.notebooks)
-        except (DjinnError, msgspec.ValidationError) as error:
+        except DjinnError as error:
             self._reader = None
             self._snapshot = _without_pool(before, error)
             return self._snapshot
@@ -192,7 +169,7 @@ class Hub:
         )
         return self._snapshot
 
-    def _remember(self, version: int, status: Status) -> None:
+    def _remember(self, version: int, status: PoolStatus) -> None:
         used = {device.device: device.used_bytes for device in status.devices}
         with self._lock:
             if self._history and self._history[-1].pool != status.pool:
@@ -210,20 +187,14 @@ class Hub:
             self._wake.clear()
 
 
-def _without_pool(before: Snapshot, error: Exception) -> Snapshot:
+def _without_pool(before: Snapshot, error: DjinnError) -> Snapshot:
     connection: Connection = "lost"
     if isinstance(error, PoolNotFound):
         connection = "absent"
     elif isinstance(error, AuthenticationError):
         connection = "refused"
-    message = (
-        error.message if isinstance(error, DjinnError) else f"The pool's answer is not understood: {error}"
-    )
-    advice = (
-        error.advice if isinstance(error, DjinnError) else "Pool and dashboard may be of different versions"
-    )
-    same = (before.connection, before.message, before.advice) == (connection, message, advice)
+    same = (before.connection, before.message, before.advice) == (connection, error.message, error.advice)
     version = before.version if same else before.version + 1
     return msgspec.structs.replace(
-        before, version=version, connection=connection, message=message, advice=advice
+        before, version=version, connection=connection, message=error.message, advice=error.advice
     )

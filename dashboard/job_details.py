@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 from djinn_lab.dashboard.panes import notice
-from djinn_lab.dashboard.records import Job
 from djinn_lab.jobs.resources import told, used_energy
+from djinn_lab.protocol.rest.jobs import JobEvent, JobView
 from djinn_lab.units import format_bytes, format_seconds
 
 EVENTS_MAX = 8
@@ -18,9 +17,9 @@ CUTS_MAX = 5
 CODE_CHARS_MAX = 4000
 
 
-def job_details_html(job: Job, more: Mapping[str, Any], quality: str = "") -> str:
-    """``more``: the pool's answer to ``GET /v1/jobs/<job>``, with ``code`` and ``events``. ``quality``: its
-    class, where it has one."""
+def job_details_html(job: JobView, code: str = "", events: Sequence[JobEvent] = (), quality: str = "") -> str:
+    """Render what is known of a cell. ``code``, ``events``: of
+    :class:`~djinn_lab.protocol.rest.jobs.JobDetail`. ``quality``: its class of service, where it has one."""
     by_class = f", class {quality.lower().replace('_', ' ')}" if quality else ""
     priority = escape(f"{job.priority.lower()} priority{by_class}")
     rows = [
@@ -31,12 +30,13 @@ def job_details_html(job: Job, more: Mapping[str, Any], quality: str = "") -> st
         *([("Energy", escape(used_energy(job.used_j)))] if job.finished and job.used_j is not None else ()),
         ("Peak memory", format_bytes(job.peak_bytes) if job.peak_bytes else "–"),
         ("Sent in parts", _cuts(job)),
-        ("Events", _events(more.get("events") or [])),
+        ("Events", _events(events)),
     ]
     body = "".join(f"<tr><th scope='row'>{label}</th><td>{value}</td></tr>" for label, value in rows)
-    code = str(more.get("code") or "")[:CODE_CHARS_MAX]
     shown = (
-        f"<pre>{escape(code)}</pre>" if code else "<p class='muted'>The code is shown to its owner only.</p>"
+        f"<pre>{escape(code[:CODE_CHARS_MAX])}</pre>"
+        if code
+        else "<p class='muted'>The code is shown to its owner only.</p>"
     )
     failure = ""
     if job.error is not None:
@@ -45,7 +45,7 @@ def job_details_html(job: Job, more: Mapping[str, Any], quality: str = "") -> st
     return f"{failure}<div class='card'>{split}</div>"
 
 
-def _stages(job: Job) -> str:
+def _stages(job: JobView) -> str:
     if not job.stages:
         return "–"
     total = sum(job.stages.values())
@@ -54,7 +54,7 @@ def _stages(job: Job) -> str:
     return f"{format_seconds(total)} in stages: {parts}"
 
 
-def _predicted(job: Job) -> str:
+def _predicted(job: JobView) -> str:
     if job.foretold is not None and not job.finished:
         return escape(told(job.foretold, job.watts))
     if job.predicted_s is None:
@@ -63,7 +63,7 @@ def _predicted(job: Job) -> str:
     return f"{format_seconds(job.predicted_s)}{measured}"
 
 
-def _cuts(job: Job) -> str:
+def _cuts(job: JobView) -> str:
     ahead = job.segments - len(job.cuts)
     if len(job.cuts) <= 1:
         parts = f", in {job.segments} parts while it was recorded" if ahead > 0 else ""
@@ -74,11 +74,9 @@ def _cuts(job: Job) -> str:
     return f"{job.segments} parts; the last cuts were {listed}{more}"
 
 
-def _events(events: list[Mapping[str, Any]]) -> str:
+def _events(events: Sequence[JobEvent]) -> str:
     lines = []
     for event in events[-EVENTS_MAX:]:
-        clock = time.strftime("%H:%M:%S", time.localtime(float(event.get("at") or 0)))
-        lines.append(
-            f"{clock} {escape(str(event.get('event', '')))} {escape(str(event.get('detail') or ''))}"
-        )
+        clock = time.strftime("%H:%M:%S", time.localtime(event.at))
+        lines.append(f"{clock} {escape(event.event)} {escape(str(event.detail or ''))}")
     return "<br>".join(lines) or "–"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from djinn_lab.dashboard.records import Job
 from djinn_lab.dashboard.theme import STATE_COLOURS
+from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.units import format_seconds
 
 _FIELDS = {
@@ -32,7 +32,7 @@ def job_columns(*names: str) -> list[dict[str, str]]:
     return [dict(zip(("key", "label", "kind"), _FIELDS[name], strict=True)) for name in names]
 
 
-def job_row(job: Job, now: float) -> dict[str, Any]:
+def job_row(job: JobView, now: float) -> dict[str, Any]:
     """A cell as a row of the table; ``now`` is the pool's clock."""
     took = _elapsed(job, now)
     return {
@@ -61,7 +61,7 @@ def so_far(seconds: float) -> dict[str, Any]:
     return {"text": format_seconds(seconds) if seconds else "< 1 s", "sort": seconds}
 
 
-def _elapsed(job: Job, now: float) -> float | None:
+def _elapsed(job: JobView, now: float) -> float | None:
     if job.started_at is None:
         return None
     seconds = (job.finished_at or now) - job.started_at

@@ -18,8 +18,9 @@ from djinn_lab.dashboard.job_table import job_columns, job_row, so_far
 from djinn_lab.dashboard.notebook_table import COLUMNS as NOTEBOOK_COLUMNS
 from djinn_lab.dashboard.notebook_table import listed, notebook_row
 from djinn_lab.dashboard.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
-from djinn_lab.dashboard.records import Job
 from djinn_lab.errors import DjinnError
+from djinn_lab.protocol.rest.jobs import JobDetail, JobEvent, JobView
+from djinn_lab.protocol.rest.queue import WhyAnswer
 from djinn_lab.units import format_seconds
 
 COLUMNS = job_columns(
@@ -61,7 +62,7 @@ class JobsPage:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._snapshot = Snapshot()
-        self._detailed: Job | None = None
+        self._detailed: JobView | None = None
         shown = board.route.get("jobs")
         self.filter = choice_bar(
             {"All": "all", "Unfinished": "unfinished", "Failed": "failed"},
@@ -154,21 +155,21 @@ class JobsPage:
             show_html(pane, "")
         self.update(self._snapshot)
 
-    def _read_details(self, job: Job) -> None:
+    def _read_details(self, job: JobView) -> None:
         """Ask for what the list does not hold: why, code and events."""
         self._detailed = job
         hub = self._board.hub
 
-        def read() -> tuple[Any, Any]:
+        def read() -> tuple[JobDetail, WhyAnswer]:
             reader = hub.reader()
             return reader.job(job.job), reader.why(job.job)
 
-        def done(answers: tuple[Any, Any]) -> None:
+        def done(answers: tuple[JobDetail, WhyAnswer]) -> None:
             more, why = answers
             title = f"Why is {job.short_id} {job.state.lower()}?"
-            show_html(self.why, f"<h2>{escape(title)}</h2><p>{escape(str(why['sentence']))}</p>")
-            show_html(self.details, job_details_html(job, {**more, "events": []}, _quality(why)))
-            rows = trace_rows(more.get("events") or [])
+            show_html(self.why, f"<h2>{escape(title)}</h2><p>{escape(why.sentence)}</p>")
+            show_html(self.details, job_details_html(job, more.code, quality=_quality(why)))
+            rows = trace_rows(more.events)
             self.trace.visible = bool(rows)
             text = "Every event that the queue handled for this cell." if rows else ""
             show_html(self._trace_heading, heading("Decision trace", text) if rows else "")
@@ -180,13 +181,12 @@ class JobsPage:
         self._board.background.run("job", read, done, failed)
 
 
-def _quality(why: Mapping[str, Any]) -> str:
-    """The class of a cell that waits or runs, where an account is guaranteed devices."""
-    standard = why.get("quality")
-    return str(standard["quality"]) if isinstance(standard, Mapping) else ""
+def _quality(why: WhyAnswer) -> str:
+    """Name the class of service of a cell that waits or runs, where an account is guaranteed devices."""
+    return "" if why.quality is None else why.quality.quality
 
 
-def _changed(before: Job, now: Job) -> bool:
+def _changed(before: JobView, now: JobView) -> bool:
     return (before.job, before.state, before.segments, before.device) != (
         now.job,
         now.state,
@@ -195,7 +195,7 @@ def _changed(before: Job, now: Job) -> bool:
     )
 
 
-def matching(jobs: Sequence[Job], show: str, text: str) -> list[Job]:
+def matching(jobs: Sequence[JobView], show: str, text: str) -> list[JobView]:
     """Those of the filter whose user, cell or id has the text in it, in the pool's order."""
     wanted = text.strip().lower()
     found = []
@@ -207,7 +207,7 @@ def matching(jobs: Sequence[Job], show: str, text: str) -> list[Job]:
     return found
 
 
-def history_row(job: Job, now: float) -> dict[str, Any]:
+def history_row(job: JobView, now: float) -> dict[str, Any]:
     """A job as a row of its history."""
     row = job_row(job, now)
     submitted = job.submitted_at or 0.0
@@ -221,7 +221,7 @@ def history_row(job: Job, now: float) -> dict[str, Any]:
     }
 
 
-def _waited(job: Job, submitted: float, now: float) -> dict[str, Any] | None:
+def _waited(job: JobView, submitted: float, now: float) -> dict[str, Any] | None:
     """Of one that has not started, so far."""
     if job.stages:
         waited_s = sum(job.stages.get(name, 0.0) for name in ("queued", "restoring"))
@@ -231,31 +231,27 @@ def _waited(job: Job, submitted: float, now: float) -> dict[str, Any] | None:
     return so_far(float(max(0, int(now - submitted))))
 
 
-def trace_rows(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The queue's events of one job, oldest first."""
+def trace_rows(events: Sequence[JobEvent]) -> list[dict[str, Any]]:
+    """List the queue's events of one job as rows, oldest first."""
     rows = []
     before = None
     for number, event in enumerate(events):
-        at = float(event.get("at") or 0.0)
-        kind = str(event.get("event", ""))
-        gap_s = 0.0 if before is None else max(0.0, at - before)
-        before = at
+        gap_s = 0.0 if before is None else max(0.0, event.at - before)
+        before = event.at
         rows.append(
             {
-                "id": f"{number}-{kind}",
-                "at": {"text": time.strftime("%H:%M:%S", time.localtime(at)), "sort": at},
+                "id": f"{number}-{event.event}",
+                "at": {"text": time.strftime("%H:%M:%S", time.localtime(event.at)), "sort": event.at},
                 "after": {"text": format_seconds(gap_s), "sort": gap_s},
-                "what": WHAT.get(kind, kind),
-                "detail": _detail(event.get("detail")),
+                "what": WHAT.get(event.event, event.event),
+                "detail": _detail(event.detail),
             }
         )
     return rows
 
 
-def _detail(detail: Any) -> str:
-    """What is told by the event itself, beside what the page says anyway."""
-    if not isinstance(detail, Mapping):
-        return ""
+def _detail(detail: Mapping[str, Any]) -> str:
+    """Say what only the event itself says, beside what the page says anyway."""
     told = [f"{key} {_value(key, value)}" for key, value in detail.items() if key not in _KNOWN and value]
     text = ", ".join(told)
     return text if len(text) <= DETAIL_CHARS_MAX else f"{text[: DETAIL_CHARS_MAX - 1]}…"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
-from djinn_lab.client.session_memory import STATES, Memory, format_rate
+from djinn_lab.client.session_memory import STATES, format_rate
 from djinn_lab.dashboard.theme import BAD_COLOUR, MEMORY_COLOURS, SHARED_COLOUR
 from djinn_lab.memory.snapshot import DeviceAccount
+from djinn_lab.protocol.rest.sessions import MemoryView
 from djinn_lab.units import format_bytes, format_seconds
 
 Part = tuple[str, str, int]
@@ -16,7 +17,7 @@ USED_BAD_RATIO = 2.0
 """Wake-ups that take longer than this many times what copying takes are marked."""
 
 
-def device_cards(memory: Memory, stale: bool) -> str:
+def device_cards(memory: MemoryView, stale: bool) -> str:
     """One card a device: its three tiers and its link."""
     cards = "".join(_card(device, memory) for device in memory.devices)
     if not cards:
@@ -24,7 +25,7 @@ def device_cards(memory: Memory, stale: bool) -> str:
     return f"<div class='cards wide{' stale' if stale else ''}'>{cards}</div>"
 
 
-def _card(device: DeviceAccount, memory: Memory) -> str:
+def _card(device: DeviceAccount, memory: MemoryView) -> str:
     here = [session for session in memory.sessions if session.device == device.device]
     counts = {state: sum(session.state == state for session in here) for state in STATES}
     on_device = counts["busy"] + counts["idle"]
@@ -119,7 +120,7 @@ def _link(device: DeviceAccount) -> str:
     return rows
 
 
-def figures(memory: Memory) -> str:
+def figures(memory: MemoryView) -> str:
     """How well it went since the pool started, in tiles."""
     tiles = "".join((_wakes(memory), _ratio(memory), _prefetches(memory), _swaps(memory)))
     return f"<div class='tiles'>{tiles}{_checks(memory)}{_moved(memory)}{_admission(memory)}</div>"
@@ -129,7 +130,7 @@ def _tile(title: str, value: str, sub: str, tone: str = "") -> str:
     return f"<div class='tile {tone}'><span>{title}</span><b>{value}</b><small>{sub}</small></div>"
 
 
-def _wakes(memory: Memory) -> str:
+def _wakes(memory: MemoryView) -> str:
     wakes = memory.wake_ups
     if not wakes.count or wakes.p50_s is None:
         return _tile("Wake-up, p50 / p99", "–", "no session has woken up yet")
@@ -142,7 +143,7 @@ def _seconds(seconds: float) -> str:
     return "< 1 ms" if seconds < 0.001 else format_seconds(seconds)
 
 
-def _ratio(memory: Memory) -> str:
+def _ratio(memory: MemoryView) -> str:
     wakes = memory.wake_ups
     if wakes.p99_ratio is None:
         return _tile("Over its floor, p99", "–", "no wake-up needed a copy yet")
@@ -152,7 +153,7 @@ def _ratio(memory: Memory) -> str:
     return _tile("Over its floor, p99", f"{wakes.p99_ratio:.2f} ×", sub, tone)
 
 
-def _prefetches(memory: Memory) -> str:
+def _prefetches(memory: MemoryView) -> str:
     counts = memory.counters
     parts = [
         ("on time", "#009E73", counts.prefetches_on_time),
@@ -172,7 +173,7 @@ def _prefetches(memory: Memory) -> str:
     return _tile("Prefetches on time", value, f"{sub}<span class='stack thin'>{bars}</span>")
 
 
-def _swaps(memory: Memory) -> str:
+def _swaps(memory: MemoryView) -> str:
     counts = memory.counters
     if not counts.evictions:
         return _tile("Useful swaps", "–", "nothing was swapped out yet")
@@ -182,14 +183,14 @@ def _swaps(memory: Memory) -> str:
     )
 
 
-def _checks(memory: Memory) -> str:
+def _checks(memory: MemoryView) -> str:
     counts = memory.counters
     tone = "bad" if counts.mismatches else ""
     sub = f"hashes compared in {counts.restores:,} restores"
     return _tile("Checked / failed", f"{counts.hash_checks:,} / {counts.mismatches:,}", sub, tone)
 
 
-def _moved(memory: Memory) -> str:
+def _moved(memory: MemoryView) -> str:
     counts = memory.counters
     sub = f"{counts.stores:,} stores, {counts.restores:,} restores, {counts.demotions:,} to disk"
     if counts.failed_transfers:
@@ -198,7 +199,7 @@ def _moved(memory: Memory) -> str:
     return _tile("Moved out / in", value, sub)
 
 
-def _admission(memory: Memory) -> str:
+def _admission(memory: MemoryView) -> str:
     counts = memory.counters
     waiting = sum(held.admission for held in memory.held)
     lost = f"; {counts.values_lost:,} times values were lost" if counts.values_lost else ""
@@ -208,7 +209,7 @@ def _admission(memory: Memory) -> str:
     )
 
 
-def sentence(memory: Memory) -> str:
+def sentence(memory: MemoryView) -> str:
     """All of it in one sentence."""
     states = [session.state for session in memory.sessions]
     count = {state: states.count(state) for state in STATES}

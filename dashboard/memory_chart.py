@@ -18,8 +18,8 @@ from djinn_lab.dashboard.components import LiveTable
 from djinn_lab.dashboard.controls import toggle
 from djinn_lab.dashboard.hub import HISTORY_MAX, MemorySample
 from djinn_lab.dashboard.panes import heading, html_pane, show_html
-from djinn_lab.dashboard.records import Status
 from djinn_lab.dashboard.theme import DEVICE_COLOURS, Look, new_figure
+from djinn_lab.protocol.rest.status import PoolStatus
 from djinn_lab.units import format_bytes
 
 WINDOW_S = 120.0
@@ -72,7 +72,7 @@ class MemoryChart:
         plot.yaxis.ticker = AdaptiveTicker(base=2, mantissas=[1], desired_num_ticks=4)
         return plot
 
-    def update(self, status: Status, samples: Sequence[MemorySample]) -> None:
+    def update(self, status: PoolStatus, samples: Sequence[MemorySample]) -> None:
         """Stream samples newer than those drawn; another pool starts afresh."""
         if status.pool != self._pool:
             self._restart(status)
@@ -90,7 +90,7 @@ class MemoryChart:
             self._show_window(fresh[-1].at)
         self._describe()
 
-    def _restart(self, status: Status) -> None:
+    def _restart(self, status: PoolStatus) -> None:
         self._pool = status.pool
         self.version = -1
         for source in self.sources.values():

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from djinn_lab.client.session_memory import Memory
 from djinn_lab.memory.snapshot import MemoryChange
+from djinn_lab.protocol.rest.sessions import MemoryView
 
 KEPT_S = 900.0
 COPIES = ("store", "evict", "restore", "demote", "forget")
@@ -45,7 +45,7 @@ class MemoryHistory:
         self.version = 0
         """Grows when something was added that a page may not have drawn."""
 
-    def note(self, pool: str, memory: Memory) -> None:
+    def note(self, pool: str, memory: MemoryView) -> None:
         """Add what is new. Another pool starts afresh."""
         with self._lock:
             if pool != self._pool:
@@ -60,7 +60,7 @@ class MemoryHistory:
             changed |= self._note_states(memory)
             self.version += changed
 
-    def _note_happenings(self, memory: Memory) -> bool:
+    def _note_happenings(self, memory: MemoryView) -> bool:
         """They come in order of time, and each answer repeats the last ones."""
         fresh = [one for one in memory.happenings if one.at_s >= self._last_s and one not in self._at_last]
         for happening in fresh:
@@ -85,7 +85,7 @@ class MemoryHistory:
         if not begins or happening.what == "prefetch":
             self._happenings.append(happening)
 
-    def _note_states(self, memory: Memory) -> bool:
+    def _note_states(self, memory: MemoryView) -> bool:
         changed = False
         present = {session.session: session.state for session in memory.sessions}
         for session, state in present.items():

@@ -9,12 +9,13 @@ from typing import Any
 import panel as pn
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Range1d
 
-from djinn_lab.client.session_memory import STATES, Memory, MemorySession
+from djinn_lab.client.session_memory import STATES
 from djinn_lab.dashboard.bars import bars_in, make_lane
 from djinn_lab.dashboard.memory_history import MemoryHistory, Span
 from djinn_lab.dashboard.memory_tables import WHAT
 from djinn_lab.dashboard.theme import BAD_COLOUR, MEMORY_COLOURS, SHARED_COLOUR, Look, new_figure
 from djinn_lab.memory.snapshot import MemoryChange
+from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
 from djinn_lab.units import format_bytes, format_seconds
 
 LANES_MAX = 40
@@ -39,7 +40,7 @@ _OPEN_S = 86_400.0
 Columns = dict[str, list[Any]]
 
 
-def lane_sessions(memory: Memory, chosen: str, active: set[str]) -> list[MemorySession]:
+def lane_sessions(memory: MemoryView, chosen: str, active: set[str]) -> list[MemorySession]:
     """The sessions to draw, at most :data:`LANES_MAX`: the chosen one, those to which something happened and
     those that hold most, in an order that stays."""
     ranked = sorted(
@@ -165,7 +166,7 @@ class MemoryLanes:
         )
         return plot
 
-    def update(self, memory: Memory, history: MemoryHistory, window_s: float, chosen: str) -> None:
+    def update(self, memory: MemoryView, history: MemoryHistory, window_s: float, chosen: str) -> None:
         """Draw the last ``window_s`` seconds."""
         low_s = memory.now - window_s
         self.figure.x_range.update(start=low_s * 1e3, end=memory.now * 1e3)

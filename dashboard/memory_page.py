@@ -8,7 +8,6 @@ from typing import Any
 
 import panel as pn
 
-from djinn_lab.client.session_memory import Memory
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.components import LiveTable
 from djinn_lab.dashboard.controls import choice_bar, download
@@ -29,6 +28,7 @@ from djinn_lab.dashboard.memory_tables import (
 )
 from djinn_lab.dashboard.panes import empty_state, heading, html_pane, notice, show_html, show_known
 from djinn_lab.dashboard.wake_chart import WakeChart, wake_sentence
+from djinn_lab.protocol.rest.sessions import MemoryView
 
 HAPPENINGS_SHOWN_MAX = 60
 WINDOWS = {"1 min": 60, "3 min": 180, "10 min": 600}
@@ -148,7 +148,7 @@ class MemoryPage:
             self._tabled = snapshot.version
             self._fill_tables(memory)
 
-    def _draw_lanes(self, memory: Memory) -> None:
+    def _draw_lanes(self, memory: MemoryView) -> None:
         history = self._board.hub.session_memory
         self.lanes.update(memory, history, float(self.window.value), self.sessions.selected)
         listed = len(memory.sessions)
@@ -161,7 +161,7 @@ class MemoryPage:
         text = f"Where each session’s state was, newest at the right{watched}{part}{older}."
         show_html(self._lanes_heading, heading("What happened", text))
 
-    def _fill_tables(self, memory: Memory) -> None:
+    def _fill_tables(self, memory: MemoryView) -> None:
         rows, note = session_rows(memory, self.filter.value)
         self.sessions.empty = "No session is there now"
         self.sessions.show(rows, note)
@@ -180,7 +180,7 @@ class MemoryPage:
         show_html(self._held_heading, heading("Cells that wait for memory", text))
         self._show_session(memory)
 
-    def _show_session(self, memory: Memory) -> None:
+    def _show_session(self, memory: MemoryView) -> None:
         chosen = self.sessions.selected
         session = memory.session(chosen) if chosen else None
         self.story.visible = session is not None

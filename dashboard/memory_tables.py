@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from djinn_lab.client.session_memory import STATES, Memory, MemorySession, expected_wake
+from djinn_lab.client.session_memory import STATES, expected_wake
 from djinn_lab.dashboard.theme import MEMORY_COLOURS
-from djinn_lab.memory.snapshot import HeldSegment, MemoryChange
+from djinn_lab.memory.snapshot import MemoryChange, HeldSegment
+from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
 from djinn_lab.units import format_bytes, format_seconds
 
 SESSION_COLUMNS = [
@@ -98,7 +99,7 @@ def session_row(session: MemorySession, now: float) -> dict[str, Any]:
     }
 
 
-def session_rows(memory: Memory, show: str) -> tuple[list[dict[str, Any]], str]:
+def session_rows(memory: MemoryView, show: str) -> tuple[list[dict[str, Any]], str]:
     """The sessions to list, busiest first, and a note when some are left out. ``show``: ``all``, ``device``
     or ``parked``."""
     chosen = [session for session in memory.sessions if _is_shown(session, show)]
@@ -115,13 +116,13 @@ def _is_shown(session: MemorySession, show: str) -> bool:
     return show != "parked" or session.state in ("host", "disk")
 
 
-def held_rows(memory: Memory) -> list[dict[str, Any]]:
+def held_rows(memory: MemoryView) -> list[dict[str, Any]]:
     """The cells that wait for memory, in the order in which they began to."""
     ordered = sorted(memory.held, key=lambda held: held.since_s)
     return [_held_row(held, memory) for held in ordered[:SESSIONS_SHOWN_MAX]]
 
 
-def _held_row(held: HeldSegment, memory: Memory) -> dict[str, Any]:
+def _held_row(held: HeldSegment, memory: MemoryView) -> dict[str, Any]:
     kind = ("others to leave", "#D55E00") if held.admission else ("its copy", "#56B4E9")
     waits_s = max(0.0, memory.now - held.since_s)
     return {
@@ -137,7 +138,7 @@ def _held_row(held: HeldSegment, memory: Memory) -> dict[str, Any]:
     }
 
 
-def happening_rows(happenings: Sequence[MemoryChange], most: int, memory: Memory) -> list[dict[str, Any]]:
+def happening_rows(happenings: Sequence[MemoryChange], most: int, memory: MemoryView) -> list[dict[str, Any]]:
     """The newest first."""
     return [
         {
@@ -191,7 +192,7 @@ def session_facts(session: MemorySession, now: float, why_moving: str = "") -> s
     return f"<h2>{escape(session.label)}</h2><table class='facts'>{body}</table>"
 
 
-def sessions_csv(memory: Memory | None) -> str:
+def sessions_csv(memory: MemoryView | None) -> str:
     """Every session with every field, in the pool's own words."""
     fields = [*MemorySession.__struct_fields__, "state", "last_ratio"]
     sessions = memory.sessions if memory is not None else ()

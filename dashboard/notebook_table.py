@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from djinn_lab.dashboard.records import BatchNotebook
 from djinn_lab.dashboard.theme import STATE_COLOURS
+from djinn_lab.protocol.rest.notebooks import NotebookView
 from djinn_lab.units import format_seconds
 
 ROWS_MAX = 12
@@ -26,13 +26,13 @@ COLUMNS = [
 _COLOURS = {**STATE_COLOURS, "BACKING_OFF": STATE_COLOURS["PREEMPTED"]}
 
 
-def listed(notebooks: Sequence[BatchNotebook]) -> list[BatchNotebook]:
+def listed(notebooks: Sequence[NotebookView]) -> list[NotebookView]:
     """Those that run first, then those that wait, then those that are over, each newest first as the pool
     lists them; few enough for a page that has another table."""
     return sorted(notebooks, key=lambda one: (one.over, one.state != "RUNNING"))[:ROWS_MAX]
 
 
-def notebook_row(one: BatchNotebook, now: float) -> dict[str, Any]:
+def notebook_row(one: NotebookView, now: float) -> dict[str, Any]:
     """``now`` is the pool's clock."""
     began, ended = one.started_at, one.finished_at
     if ended is None and one.state == "RUNNING":

@@ -15,8 +15,10 @@ from djinn_lab.dashboard.job_details import job_details_html
 from djinn_lab.dashboard.job_table import job_columns, job_row
 from djinn_lab.dashboard.memory_chart import MemoryChart
 from djinn_lab.dashboard.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
-from djinn_lab.dashboard.records import Device, Job, Session, Status
 from djinn_lab.errors import DjinnError
+from djinn_lab.protocol.rest.jobs import JobView
+from djinn_lab.protocol.rest.sessions import SessionView
+from djinn_lab.protocol.rest.status import DeviceView, PoolStatus
 from djinn_lab.units import format_bytes, format_seconds
 
 JOB_COLUMNS = job_columns(
@@ -66,7 +68,7 @@ class Overview:
         self._sessions_heading = html_pane(margin=(18, 0, 6, 0))
         self._first_steps = html_pane(NO_JOBS, visible=False)
         self.details = html_pane(margin=(8, 0, 0, 0))
-        self._detailed: Job | None = None
+        self._detailed: JobView | None = None
         self._snapshot = Snapshot()
         self._live = self._build_live()
         self._missing = html_pane()
@@ -155,7 +157,7 @@ class Overview:
         hub = self._board.hub
 
         def done(answer: Any) -> None:
-            show_html(self.details, job_details_html(job, answer))
+            show_html(self.details, job_details_html(job, answer.code, answer.events))
 
         def failed(error: DjinnError) -> None:
             show_html(self.details, notice(f"No details: {error.message}", error.advice))
@@ -183,7 +185,7 @@ class Overview:
         self._board.background.run("cancel", lambda: hub.reader().cancel(job), done, failed)
 
 
-def devices_html(status: Status, jobs: tuple[Job, ...], stale: bool) -> str:
+def devices_html(status: PoolStatus, jobs: tuple[JobView, ...], stale: bool) -> str:
     """One card a device."""
     cells = {job.job: job.cell or job.short_id for job in jobs}
     cards = "".join(_device_card(device, cells) for device in status.devices)
@@ -192,7 +194,7 @@ def devices_html(status: Status, jobs: tuple[Job, ...], stale: bool) -> str:
     return f"<div class='cards{' stale' if stale else ''}'>{cards}</div>"
 
 
-def _device_card(device: Device, cells: dict[str, str]) -> str:
+def _device_card(device: DeviceView, cells: dict[str, str]) -> str:
     share = device.used_bytes / device.memory_bytes if device.memory_bytes else 0.0
     running = escape(cells.get(device.job, device.job[:8])) if device.job else "nothing"
     threads = f"{device.threads} thread{'s' if device.threads != 1 else ''}"
@@ -222,18 +224,18 @@ def _device_card(device: Device, cells: dict[str, str]) -> str:
     )
 
 
-def visible_jobs(jobs: tuple[Job, ...], show: str) -> list[Job]:
+def visible_jobs(jobs: tuple[JobView, ...], show: str) -> list[JobView]:
     """Running ones first, then those that wait by their place, then the finished ones, newest first."""
     chosen = [job for job in jobs if show == "all" or not job.finished]
 
-    def rank(job: Job) -> tuple[int, int]:
+    def rank(job: JobView) -> tuple[int, int]:
         order = _RUNNING_FIRST.index(job.state) if job.state in _RUNNING_FIRST else len(_RUNNING_FIRST)
         return order, job.position or 0
 
     return sorted(chosen, key=rank)
 
 
-def session_row(session: Session, now: float) -> dict[str, Any]:
+def session_row(session: SessionView, now: float) -> dict[str, Any]:
     """A session as a row of the table."""
     colour = "#009E73" if session.state == "connected" else "#E69F00"
     seen = max(0.0, now - session.last_seen) if session.last_seen is not None else None
@@ -254,7 +256,7 @@ def _ago(seconds: float) -> str:
     return "now" if seconds < 15 else f"{format_seconds(float(int(seconds / 15) * 15))} ago"
 
 
-def jobs_sentence(jobs: tuple[Job, ...]) -> str:
+def jobs_sentence(jobs: tuple[JobView, ...]) -> str:
     """Running and waiting cells in one sentence."""
     running = sum(job.state in ("RUNNING", "RESTORING") for job in jobs)
     waiting = sum(job.state in ("QUEUED", "SUBMITTED", "PREEMPTED") for job in jobs)

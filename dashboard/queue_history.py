@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from djinn_lab.dashboard.queue_records import Queue
 from djinn_lab.jobs.fairness import jain
+from djinn_lab.protocol.rest.queue import QueueView
 
 SAMPLES_MAX = 900
 RECENT_S = 60.0
@@ -40,7 +40,7 @@ class QueueHistory:
         self._pool = ""
         self._samples: deque[QueueSample] = deque(maxlen=SAMPLES_MAX)
 
-    def note(self, pool: str, queue: Queue) -> None:
+    def note(self, pool: str, queue: QueueView) -> None:
         if pool != self._pool:
             self._pool = pool
             self._samples.clear()

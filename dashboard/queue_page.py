@@ -13,7 +13,6 @@ from djinn_lab.dashboard.controls import button, select
 from djinn_lab.dashboard.fairness_chart import FairnessChart
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.panes import heading, html_pane, notice, show_html, show_known
-from djinn_lab.dashboard.queue_records import Queue
 from djinn_lab.dashboard.queue_tables import (
     ACCOUNT_COLUMNS,
     RESERVATION_COLUMNS,
@@ -29,6 +28,7 @@ from djinn_lab.dashboard.queue_tables import (
 )
 from djinn_lab.errors import DjinnError
 from djinn_lab.jobs import RANKS
+from djinn_lab.protocol.rest.queue import QueueView
 
 SAME = "as it is"
 
@@ -132,7 +132,7 @@ class QueuePage:
         self.chart.update(recent)
         self._show_chosen(queue)
 
-    def _show_chosen(self, queue: Queue) -> None:
+    def _show_chosen(self, queue: QueueView) -> None:
         chosen = self.waiting.selected
         cell = queue.find(chosen) if chosen else None
         self._what_if.visible = cell is not None
@@ -167,7 +167,7 @@ class QueuePage:
         self._board.background.run(
             "what-if",
             lambda: self._board.hub.reader().what_if(job, **changes),
-            lambda answer: show_html(self.answer, notice(str(answer["sentence"]), tone="good")),
+            lambda answer: show_html(self.answer, notice(answer.sentence, tone="good")),
             self._failed,
         )
 
@@ -175,7 +175,7 @@ class QueuePage:
         show_html(self.answer, notice(error.message, error.advice, "bad"))
 
 
-def _stall_notice(queue: Queue) -> str:
+def _stall_notice(queue: QueueView) -> str:
     if queue.stall is None:
         return ""
     advice = "Report it, with the pool's database. Cancelling the cell frees its place."

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from djinn_lab.dashboard.queue_records import Account, Queue, Reservation, RunningCell, Stall, WaitingCell
 from djinn_lab.dashboard.theme import STATE_COLOURS
 from djinn_lab.jobs import RANKS
+from djinn_lab.jobs.decision import Calendar
+from djinn_lab.jobs.fairness import AccountView
+from djinn_lab.protocol.rest.queue import QueueView, RunningJob, StallView, WaitingJob, is_leaf
 from djinn_lab.units import format_seconds
 
 ACCOUNT_COLUMNS = [
@@ -53,13 +55,13 @@ RESERVATION_COLUMNS = [
 ]
 
 
-def account_rows(queue: Queue) -> list[dict[str, Any]]:
+def account_rows(queue: QueueView) -> list[dict[str, Any]]:
     """Those who pay, who is next first; above the first of those below it, each account that has limits for
     all of them together, such as a project's guaranteed devices."""
     had = queue.device_s()
-    leaves = sorted((one for one in queue.accounts if one.pays), key=lambda one: one.rank or 0)
-    shared = {one.account: one for one in queue.accounts if not one.pays and limits_text(one)}
-    ordered: dict[str, Account] = {}
+    leaves = sorted((one for one in queue.accounts if is_leaf(one)), key=lambda one: one.rank or 0)
+    shared = {one.account: one for one in queue.accounts if not is_leaf(one) and limits_text(one)}
+    ordered: dict[str, AccountView] = {}
     for leaf in leaves:
         above = (one for name, one in sorted(shared.items()) if _is_below(leaf.account, name))
         ordered.update((one.account, one) for one in (*above, leaf) if one.account not in ordered)
@@ -77,16 +79,16 @@ def _is_below(account: str, above: str) -> bool:
     return account.startswith(f"{above}/")
 
 
-def _those_below(account: Account, leaves: Sequence[Account]) -> list[Account]:
+def _those_below(account: AccountView, leaves: Sequence[AccountView]) -> list[AccountView]:
     """Those who pay for it: itself, or all below it."""
-    if account.pays:
+    if is_leaf(account):
         return [account]
     return [leaf for leaf in leaves if _is_below(leaf.account, account.account)]
 
 
 def _account_row(
-    account: Account,
-    own: Sequence[Account],
+    account: AccountView,
+    own: Sequence[AccountView],
     total: float,
     had: Mapping[str, float],
     waiting: Mapping[str, int],
@@ -97,7 +99,7 @@ def _account_row(
     had_s = sum(had[leaf.account] for leaf in own)
     return {
         "id": account.account,
-        "account": account.account if account.pays else f"{account.account}/…",
+        "account": account.account if is_leaf(account) else f"{account.account}/…",
         "weight": {"text": f"{account.weight:g}", "sort": account.weight},
         "share": {"done": account.share, "total": 1, "text": f"{account.share:.0%}"},
         "part": {"done": part, "total": 1, "text": f"{part:.0%}"},
@@ -109,7 +111,7 @@ def _account_row(
     }
 
 
-def limits_text(account: Account) -> str:
+def limits_text(account: AccountView) -> str:
     limits = account.limits
     told = [
         (limits.devices_guaranteed or None, "guaranteed devices: {:g}"),
@@ -124,12 +126,12 @@ def limits_text(account: Account) -> str:
     return ". ".join(filter(None, (", ".join(texts), account.overcommitted)))
 
 
-def waiting_rows(queue: Queue, names: Mapping[str, str]) -> list[dict[str, Any]]:
+def waiting_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, Any]]:
     """``names``: of cells, by job, as far as they are known."""
     return [_waiting_row(cell, queue.now, names.get(cell.job)) for cell in queue.waiting]
 
 
-def _waiting_row(cell: WaitingCell, now: float, name: str | None) -> dict[str, Any]:
+def _waiting_row(cell: WaitingJob, now: float, name: str | None) -> dict[str, Any]:
     expected = None
     if cell.expected_at is not None:
         left_s = max(0.0, cell.expected_at - now)
@@ -149,12 +151,12 @@ def _waiting_row(cell: WaitingCell, now: float, name: str | None) -> dict[str, A
     }
 
 
-def running_rows(queue: Queue, names: Mapping[str, str]) -> list[dict[str, Any]]:
+def running_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, Any]]:
     """``names``: of cells, by job, as far as they are known."""
     return [_running_row(cell, queue.now, names.get(cell.job)) for cell in queue.running]
 
 
-def _running_row(cell: RunningCell, now: float, name: str | None) -> dict[str, Any]:
+def _running_row(cell: RunningJob, now: float, name: str | None) -> dict[str, Any]:
     ran_s = 0.0 if cell.since is None else max(0.0, now - cell.since)
     left = None if cell.ends_at is None else max(0.0, cell.ends_at - now)
     return {
@@ -171,13 +173,13 @@ def _running_row(cell: RunningCell, now: float, name: str | None) -> dict[str, A
     }
 
 
-def reservation_rows(queue: Queue) -> list[dict[str, Any]]:
+def reservation_rows(queue: QueueView) -> list[dict[str, Any]]:
     """What ends first comes first."""
     entries = sorted(queue.reservations, key=lambda one: (one.ends_s, one.name))
     return [_reservation_row(entry, queue.now) for entry in entries if entry.ends_s > queue.now]
 
 
-def _reservation_row(entry: Reservation, now: float) -> dict[str, Any]:
+def _reservation_row(entry: Calendar, now: float) -> dict[str, Any]:
     waits_s, left_s = max(0.0, entry.begins_s - now), entry.ends_s - now
     return {
         "id": entry.name,
@@ -189,12 +191,12 @@ def _reservation_row(entry: Reservation, now: float) -> dict[str, Any]:
     }
 
 
-def _priority_text(cell: WaitingCell | RunningCell) -> str:
+def _priority_text(cell: WaitingJob | RunningJob) -> str:
     """With its class, where there are classes: ``normal, best effort``."""
     return ", ".join(filter(None, (cell.priority, cell.quality))).lower().replace("_", " ")
 
 
-def queue_sentence(queue: Queue) -> str:
+def queue_sentence(queue: QueueView) -> str:
     """The page's first line: how many wait, and whether the scheduler is alive."""
     waiting, running = queue.waiting_count, len(queue.running)
     cells = "cell waits" if waiting == 1 else "cells wait"
@@ -208,7 +210,7 @@ def queue_sentence(queue: Queue) -> str:
     return told
 
 
-def stall_sentence(stall: Stall, now: float) -> str:
+def stall_sentence(stall: StallView, now: float) -> str:
     waited = format_seconds(max(0.0, now - stall.since_s))
     return (
         f"{stall.device} has idled for {waited} though cell {stall.job[:8]} could run there, and nothing is "
@@ -216,7 +218,7 @@ def stall_sentence(stall: Stall, now: float) -> str:
     )
 
 
-def fairness_sentence(queue: Queue) -> str:
+def fairness_sentence(queue: QueueView) -> str:
     if queue.jain is None:
         return "Nothing has been used yet. Usage counts for a week, less and less."
     return (

@@ -77,7 +77,7 @@ class DjinnProvisioner(LocalProvisioner):
                     return  # that pool is gone, and with it all that the session held
                 token = running.token
             client = PoolClient(note.url, token)
-            held = any(one["session"] == note.session for one in client.sessions())
+            held = any(one.session == note.session for one in client.sessions())
             if held:
                 client.close_session(note.session)
             client.close()

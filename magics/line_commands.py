@@ -12,7 +12,6 @@ import torch
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.session import Session
-from djinn_lab.client.session_memory import read_memory
 from djinn_lab.errors import OptionError
 from djinn_lab.magics.dashboard_process import URL
 from djinn_lab.magics.memory_command import describe_memory
@@ -30,14 +29,14 @@ def status(notebook: Notebook, words: list[str]) -> str:
     """The pool, its devices and this session."""
     found = notebook.session.pool.status()
     lines = [
-        f"pool {found['pool']} at {notebook.session.url}, version {found['version']}, up "
-        f"{format_seconds(found['uptime_s'])}, "
-        f"{found['sessions']} sessions"
+        f"pool {found.pool} at {notebook.session.url}, version {found.version}, up "
+        f"{format_seconds(found.uptime_s)}, "
+        f"{found.sessions} sessions"
     ]
     lines += [
-        f"  {device['device']}: {device['state']}, {format_bytes(device['used_bytes'])} of "
-        f"{format_bytes(device['memory_bytes'])} used, {device['queue_length']} waiting"
-        for device in found["devices"]
+        f"  {device.device}: {device.state}, {format_bytes(device.used_bytes)} of "
+        f"{format_bytes(device.memory_bytes)} used, {device.queue_length} waiting"
+        for device in found.devices
     ]
     return "\n".join(lines)
 
@@ -49,9 +48,9 @@ def jobs(notebook: Notebook, words: list[str]) -> str:
         return "no jobs yet: run a cell that begins with %%djinn"
     lines = [f"{'job':8}  {'user':12} {'cell':10} {'state':10} {'device':8} {'ops':>13}  reason"]
     lines += [
-        f"{row['job'][:8]}  {row['user'][:12]:12} {row['cell'][:10]:10} {row['state']:10} "
-        f"{row['device'] or '-':8} "
-        f"{row['ops_done']:>6}/{row['ops_total']:<6}  {row['reason']}"
+        f"{row.job[:8]}  {row.user[:12]:12} {row.cell[:10]:10} {row.state:10} "
+        f"{row.device or '-':8} "
+        f"{row.ops_done:>6}/{row.ops_total:<6}  {row.reason}"
         for row in rows
     ]
     return "\n".join(lines)
@@ -61,32 +60,32 @@ def why(notebook: Notebook, words: list[str]) -> str:
     """Why a job waits, by the first characters of its id (default: this notebook's own newest)."""
     pool, own = notebook.session.pool, notebook.session.welcome.session
     if not words:
-        found = [row for row in pool.jobs(limit=1000) if row["session"] == own]
+        found = [row for row in pool.jobs(limit=1000) if row.session == own]
         if not found:
             raise OptionError("this notebook has no job yet.", "Run a cell that begins with %%djinn.")
-        words = [found[0]["job"]]
+        words = [found[0].job]
     answer = pool.why(words[0])
-    length = 12 if answer["job"].startswith(ID_PREFIX) else 8
-    return f"job {answer['job'][:length]} is {answer['state']}: {answer['sentence']}"
+    length = 12 if answer.job.startswith(ID_PREFIX) else 8
+    return f"job {answer.job[:length]} is {answer.state}: {answer.sentence}"
 
 
 def cancel(notebook: Notebook, words: list[str]) -> str:
     """Cancel a job by the first characters of its id (default: this notebook's own newest)."""
     if words and words[0].startswith(ID_PREFIX):
-        stopped = notebook.session.pool.cancel(words[0])
-        return f"notebook {stopped['job']} ({stopped['name']}) is {stopped['state']}"
-    active = [row for row in notebook.session.pool.jobs(limit=1000) if row["finished_at"] is None]
+        stopped = notebook.session.pool.cancel_notebook(words[0])
+        return f"notebook {stopped.job} ({stopped.name}) is {stopped.state}"
+    active = [row for row in notebook.session.pool.jobs(limit=1000) if row.finished_at is None]
     if words:
-        matching = [row for row in active if row["job"].startswith(words[0])]
+        matching = [row for row in active if row.job.startswith(words[0])]
     else:
-        matching = [row for row in active if row["session"] == notebook.session.welcome.session]
+        matching = [row for row in active if row.session == notebook.session.welcome.session]
     if not matching:
         raise OptionError("no such job runs or waits.", "See %djinn jobs for the ids.")
     if words and len(matching) > 1:
         raise OptionError(f"{words[0]!r} fits {len(matching)} jobs.", "Give more characters of the id.")
-    row = notebook.session.pool.cancel(matching[0]["job"])
-    outcome = "is " + row["state"] if row["finished_at"] is not None else "stops after its current op"
-    return f"job {row['job'][:8]} ({row['cell']}) {outcome}"
+    row = notebook.session.pool.cancel(matching[0].job)
+    outcome = "is " + row.state if row.finished_at is not None else "stops after its current op"
+    return f"job {row.job[:8]} ({row.cell}) {outcome}"
 
 
 def last(notebook: Notebook, words: list[str]) -> Cell:
@@ -172,7 +171,7 @@ def the_session(notebook: Notebook, words: list[str]) -> Session:
 def memory(notebook: Notebook, words: list[str]) -> str:
     """Where this notebook's state is (device, host, disk), who else holds what, wake-ups."""
     session = notebook.session
-    return describe_memory(read_memory(session.pool.memory()), session.welcome.session)
+    return describe_memory(session.pool.memory(), session.welcome.session)
 
 
 def signal(notebook: Notebook, words: list[str]) -> str:

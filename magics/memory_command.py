@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from djinn_lab.client.session_memory import STATES, Memory, MemorySession, expected_wake, format_rate
+from djinn_lab.client.session_memory import STATES, expected_wake, format_rate
 from djinn_lab.memory.snapshot import DeviceAccount
+from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
 from djinn_lab.units import format_bytes, format_seconds
 
 OTHERS_SHOWN = 12
 
 
-def describe_memory(memory: Memory, own: str) -> str:
+def describe_memory(memory: MemoryView, own: str) -> str:
     """``own``: the id of this notebook's session."""
     lines = _own_lines(memory, own)
     for device in memory.devices:
@@ -20,7 +21,7 @@ def describe_memory(memory: Memory, own: str) -> str:
     return "\n".join(lines)
 
 
-def _own_lines(memory: Memory, own: str) -> list[str]:
+def _own_lines(memory: MemoryView, own: str) -> list[str]:
     session = next((one for one in memory.sessions if one.session == own), None)
     if session is None:
         return ["this notebook: its session is not known to the pool any more"]
@@ -74,7 +75,7 @@ def _device_lines(device: DeviceAccount) -> list[str]:
     return lines
 
 
-def _others(memory: Memory, own: str) -> list[str]:
+def _others(memory: MemoryView, own: str) -> list[str]:
     holding = [one for one in memory.sessions if one.session != own and one.state != "none"]
     holding.sort(key=lambda session: (-session.total_bytes, session.session))
     if not holding:
@@ -105,7 +106,7 @@ def _other(session: MemorySession, now: float) -> tuple[str, ...]:
     )
 
 
-def _wake_lines(memory: Memory) -> list[str]:
+def _wake_lines(memory: MemoryView) -> list[str]:
     wakes = memory.wake_ups
     if not wakes.count or wakes.p50_s is None or wakes.p99_s is None:
         return ["wake-ups: none yet"]
@@ -118,7 +119,7 @@ def _wake_lines(memory: Memory) -> list[str]:
     ]
 
 
-def _held_line(memory: Memory, index: int) -> str:
+def _held_line(memory: MemoryView, index: int) -> str:
     held = memory.held[index]
     estimate = "" if held.estimate_s is None else f", about {format_seconds(held.estimate_s)} to go"
     since = format_seconds(max(0.0, memory.now - held.since_s))

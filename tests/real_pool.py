@@ -15,6 +15,8 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
 from djinn_lab.pool.launch import start_pool, stop_pool
+from djinn_lab.protocol.rest.jobs import JobView
+from djinn_lab.protocol.rest.status import DeviceView
 from djinn_lab.protocol.runtime_file import DIRECTORY_VARIABLE
 
 DEADLINE_S = 90.0
@@ -67,18 +69,22 @@ class PoolUnderTest:
 
     @contextmanager
     def session(self, user: str | None = None) -> Iterator[Session]:
-        token = self.info.token if user is None else self.rest.create_user(user)["token"]
+        token = self.info.token if user is None else self.rest.create_user(user).token
         opened = Session(self.info.url, token, default_profile(), user or "tester")
         try:
             yield opened
         finally:
             opened.close()
 
-    def wait_for_job(self, **wanted: Any) -> dict[str, Any]:
+    def wait_for_job(self, **wanted: Any) -> JobView:
         """The newest job with these fields, once there is one."""
         return wait_for(
             lambda: next(
-                (job for job in self.rest.jobs(limit=200) if all(job[k] == v for k, v in wanted.items())),
+                (
+                    job
+                    for job in self.rest.jobs(limit=200)
+                    if all(getattr(job, name) == value for name, value in wanted.items())
+                ),
                 None,
             )
         )
@@ -87,13 +93,12 @@ class PoolUnderTest:
 def kill_worker(pool: PoolUnderTest, device: str = "cpu:0") -> None:
     """``kill -9`` of a device's process; returns when its successor is up."""
 
-    def row() -> dict[str, Any]:
-        devices: list[dict[str, Any]] = pool.rest.status()["devices"]
-        return next(found for found in devices if found["device"] == device)
+    def row() -> DeviceView:
+        return next(found for found in pool.rest.status().devices if found.device == device)
 
-    before = row()["pid"]
+    before = row().pid
     os.kill(before, signal.SIGKILL)
-    wait_for(lambda: row()["pid"] not in (None, before) and row()["state"] in ("idle", "busy"))
+    wait_for(lambda: row().pid not in (None, before) and row().state in ("idle", "busy"))
 
 
 def wait_for(look: Any) -> Any:

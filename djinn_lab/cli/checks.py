@@ -103,8 +103,8 @@ def check_pool() -> Check:
         return Check("pool", "warn", error.message, fix)
     except DjinnError as error:
         return Check("pool", "fail", error.message, error.advice)
-    evidence = f"{client.url}, version {status['version']}, protocol {status['protocol_version']}"
-    if status["protocol_version"] == PROTOCOL_VERSION:
+    evidence = f"{client.url}, version {status.version}, protocol {status.protocol_version}"
+    if status.protocol_version == PROTOCOL_VERSION:
         return Check("pool", "ok", evidence)
     fix = f"This installation speaks protocol {PROTOCOL_VERSION}: djinn-lab pool stop && djinn-lab pool start"
     return Check("pool", "fail", evidence, fix)
@@ -115,11 +115,11 @@ def check_devices() -> Check:
     from djinn_lab.client.rest import PoolClient
 
     try:
-        devices = PoolClient.find().status()["devices"]
+        devices = PoolClient.find().status().devices
     except DjinnError:
         return Check("devices", "warn", "unknown, as no pool answers")
-    evidence = ", ".join(f"{device['device']} {device['state']}" for device in devices) or "none"
-    if devices and all(device["state"] != "lost" for device in devices):
+    evidence = ", ".join(f"{device.device} {device.state}" for device in devices) or "none"
+    if devices and all(device.state != "lost" for device in devices):
         return Check("devices", "ok", evidence)
     return Check("devices", "fail", evidence, "djinn-lab pool stop && djinn-lab pool start")
 

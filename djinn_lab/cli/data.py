@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from djinn_lab.cli.groups import listing_group
 from djinn_lab.cli.moments import shown_moment
 from djinn_lab.cli.options import AsJson
-from djinn_lab.cli.output import Record, print_found, print_line
+from djinn_lab.cli.output import print_found, print_line
+
+if TYPE_CHECKING:
+    from djinn_lab.protocol.rest.announcements import Published
 
 Name = Annotated[str, typer.Argument(help="What it is called.")]
 
@@ -36,7 +39,7 @@ def publish_data(name: Name) -> None:
     from djinn_lab.client.rest import PoolClient
 
     found = PoolClient.find().publish(name)
-    print_line(f"Data {name!r} is there since {shown_moment(found['at'])}.")
+    print_line(f"Data {name!r} is there since {shown_moment(found.at)}.")
 
 
 def forget_data(name: Name) -> None:
@@ -47,5 +50,5 @@ def forget_data(name: Name) -> None:
     print_line(f"Data {name!r} is not there any more.")
 
 
-def _row(one: Record) -> tuple[str, ...]:
-    return one["name"], one["user"], one["job"][:12], shown_moment(one["at"])
+def _row(one: Published) -> tuple[str, ...]:
+    return one.name, one.user, one.job[:12], shown_moment(one.at)

@@ -91,8 +91,8 @@ def _start(console: Console) -> RuntimeInfo:
     started = perf_counter()
     info = start_pool()
     with contextlib.closing(PoolClient(info.url, info.token)) as client:
-        devices = client.status()["devices"]
-    names = ", ".join(f"{device['device']} ({device['threads']} threads)" for device in devices)
+        devices = client.status().devices
+    names = ", ".join(f"{device.device} ({device.threads} threads)" for device in devices)
     console.print(
         f"pool {info.pool} ready in {format_seconds(perf_counter() - started)}: {names}", soft_wrap=True
     )
@@ -169,10 +169,9 @@ async def _run_all(path: Path, info: RuntimeInfo, console: Console) -> list[User
 
 
 def _make_user(client: PoolClient, name: str) -> str:
-    if any(user["name"] == name for user in client.users()):
+    if any(user.name == name for user in client.users()):
         client.delete_user(name)
-    token: str = client.create_user(name)["token"]
-    return token
+    return client.create_user(name).token
 
 
 async def _run_one(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from djinn_lab.cli.options import AsJson, JobId
-from djinn_lab.cli.output import Record, print_found, print_line
-from djinn_lab.jobs.resources import foretold_energy
+from djinn_lab.cli.output import print_found, print_line
+from djinn_lab.jobs.resources import Foretold, foretold_energy
 from djinn_lab.units import SHORT_ID_CHARS, format_bytes, format_joules, format_seconds
+
+if TYPE_CHECKING:
+    from djinn_lab.protocol.rest.jobs import JobView
 
 
 def show_jobs(
@@ -32,23 +35,23 @@ def cancel_job(job: JobId) -> None:
     from djinn_lab.client.rest import PoolClient
 
     answer = PoolClient.find().cancel(job)
-    print_line(f"Job {answer['job']} is {answer['state']}.")
+    print_line(f"Job {answer.job} is {answer.state}.")
 
 
-def _row(job: Record) -> tuple[str, ...]:
-    started, finished = job["started_at"], job["finished_at"]
-    error = job["error"]
+def _row(job: JobView) -> tuple[str, ...]:
+    started, finished = job.started_at, job.finished_at
+    error = job.error
     return (
-        job["job"][:SHORT_ID_CHARS],
-        job["user"],
-        job["cell"],
-        job["state"],
-        job["device"] or "",
-        f"{job['ops_done']}/{job['ops_total']}",
-        "" if started is None else format_seconds(max(0.0, started - job["submitted_at"])),
-        "" if started is None or finished is None else _ran(max(0.0, finished - started), job.get("used_j")),
-        _foretold(job.get("foretold"), job.get("watts")),
-        f"{error['type_name']}: {error['message']}" if error else job["reason"],
+        job.job[:SHORT_ID_CHARS],
+        job.user,
+        job.cell,
+        job.state,
+        job.device or "",
+        f"{job.ops_done}/{job.ops_total}",
+        "" if started is None else format_seconds(max(0.0, started - job.submitted_at)),
+        "" if started is None or finished is None else _ran(max(0.0, finished - started), job.used_j),
+        _foretold(job.foretold, job.watts),
+        f"{error.type_name}: {error.message}" if error else job.reason,
     )
 
 
@@ -57,11 +60,11 @@ def _ran(seconds: float, joules: float | None) -> str:
     return format_seconds(seconds) + ("" if joules is None else f", ~{format_joules(joules)}")
 
 
-def _foretold(found: dict[str, Any] | None, watts: float | None) -> str:
+def _foretold(found: Foretold | None, watts: float | None) -> str:
     """Seconds on devices, energy where that can be foretold, and bytes."""
     if found is None:
         return ""
-    seconds = None if found["device_s"] is None else format_seconds(found["device_s"])
-    energy = foretold_energy(found["device_s"], watts)
-    told = (seconds, None if energy is None else f"~{energy}", format_bytes(found["peak_bytes"]))
+    seconds = None if found.device_s is None else format_seconds(found.device_s)
+    energy = foretold_energy(found.device_s, watts)
+    told = (seconds, None if energy is None else f"~{energy}", format_bytes(found.peak_bytes))
     return ", ".join(filter(None, told))

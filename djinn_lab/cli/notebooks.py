@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from djinn_lab.cli.options import AsJson
-from djinn_lab.cli.output import Record, print_found, print_line
+from djinn_lab.cli.output import print_found, print_line
 from djinn_lab.errors import OptionError
 from djinn_lab.jobs.batch import NotebookState
 from djinn_lab.units import format_seconds
+
+if TYPE_CHECKING:
+    from djinn_lab.protocol.rest.notebooks import NotebookView
 
 GIVEN_CHARACTERS_MAX = 60
 State = Annotated[str | None, typer.Option(help="Only those in this state, e.g. RUNNING.")]
@@ -65,9 +68,9 @@ def fetch_result(
 
     client = PoolClient.find()
     found = client.notebook(job)
-    path = output or Path(f"{found['job']}.ipynb")
-    write_executed(path, client.notebook_result(found["job"]))
-    print_line(f"{path}: {found['name']}, {found['state']}. {found['reason']}")
+    path = output or Path(f"{found.job}.ipynb")
+    write_executed(path, client.notebook_result(found.job))
+    print_line(f"{path}: {found.name}, {found.state}. {found.reason}")
 
 
 def write_executed(path: Path, notebook: bytes) -> None:
@@ -78,24 +81,24 @@ def write_executed(path: Path, notebook: bytes) -> None:
         raise OptionError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def _name(one: Record) -> str:
+def _name(one: NotebookView) -> str:
     """With what it was given."""
-    given = ", ".join(f"{name}={value}" for name, value in one["parameters"].items())
+    given = ", ".join(f"{name}={value}" for name, value in one.parameters.items())
     if len(given) > GIVEN_CHARACTERS_MAX:
         given = f"{given[: GIVEN_CHARACTERS_MAX - 3]}..."
-    return f"{one['name']} ({given})" if given else str(one["name"])
+    return f"{one.name} ({given})" if given else one.name
 
 
-def _row(one: Record) -> tuple[str, ...]:
-    began, ended = one["started_at"], one["finished_at"]
-    if ended is None and one["state"] == NotebookState.RUNNING:
+def _row(one: NotebookView) -> tuple[str, ...]:
+    began, ended = one.started_at, one.finished_at
+    if ended is None and one.state == NotebookState.RUNNING:
         ended = time.time()
     return (
-        one["job"],
-        one["user"],
+        one.job,
+        one.user,
         _name(one),
-        one["state"],
-        f"{one['cell']}/{one['cells']}" if one["cells"] else "",
+        one.state,
+        f"{one.cell}/{one.cells}" if one.cells else "",
         "" if began is None or ended is None else format_seconds(max(0.0, ended - began)),
-        one["reason"],
+        one.reason,
     )

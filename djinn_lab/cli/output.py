@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from djinn_lab.errors import DjinnError
 
-Record = dict[str, Any]
+Record = TypeVar("Record")
 LAST_COLUMN_MIN, LAST_COLUMN_MAX = 20, 120
 
 
@@ -25,8 +26,8 @@ def print_error(error: DjinnError) -> None:
 
 
 def print_json(document: Any) -> None:
-    """For other programs."""
-    print(json.dumps(document, indent=2))
+    """Print structs or plain values as JSON, for other programs."""
+    print(json.dumps(msgspec.to_builtins(document), indent=2))
 
 
 def print_found(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from djinn_lab.cli.output import print_json, print_line, print_table
 from djinn_lab.config import default_profile, load_profile
 from djinn_lab.errors import OptionError, PoolNotFound
 from djinn_lab.units import format_bytes, format_seconds, parse_bytes
+
+if TYPE_CHECKING:
+    from djinn_lab.protocol.rest.status import DeviceView
 
 
 def build_group() -> typer.Typer:
@@ -105,27 +108,27 @@ def status(as_json: AsJson = False) -> None:
         print_json(answer)
         return
     print_line(
-        f"Pool {answer['pool']} at {client.url}, version {answer['version']}, up "
-        f"{format_seconds(answer['uptime_s'])}; you are {answer['user']} ({answer['role']})."
+        f"Pool {answer.pool} at {client.url}, version {answer.version}, up "
+        f"{format_seconds(answer.uptime_s)}; you are {answer.user} ({answer.role})."
     )
-    jobs = ", ".join(f"{count} {state.lower()}" for state, count in answer["jobs"].items() if count)
-    print_line(f"Sessions: {answer['sessions']}. Jobs: {jobs or 'none yet'}.")
+    jobs = ", ".join(f"{count} {state.lower()}" for state, count in answer.jobs.items() if count)
+    print_line(f"Sessions: {answer.sessions}. Jobs: {jobs or 'none yet'}.")
     headings = ("device", "state", "memory used", "threads", "queue", "job", "speed", "labels")
-    print_table("Devices", headings, [_device_row(device) for device in answer["devices"]])
+    print_table("Devices", headings, [_device_row(device) for device in answer.devices])
 
 
-def _device_row(device: dict[str, Any]) -> tuple[str, ...]:
-    used = f"{format_bytes(device['used_bytes'])} of {format_bytes(device['memory_bytes'])}"
-    rate = device["flops_per_s"]
+def _device_row(device: DeviceView) -> tuple[str, ...]:
+    used = f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)}"
+    rate = device.flops_per_s
     return (
-        device["device"],
-        device["state"] + (", cordoned" if device["cordoned"] else ""),
+        device.device,
+        device.state + (", cordoned" if device.cordoned else ""),
         used,
-        str(device["threads"]),
-        str(device["queue_length"]),
-        (device["job"] or "")[:12],
+        str(device.threads),
+        str(device.queue_length),
+        (device.job or "")[:12],
         "not measured" if rate is None else f"{rate / 1e9:.0f} GFLOP/s",
-        ", ".join((*device["labels"], *(f"kept for {taint}" for taint in device["taints"]))),
+        ", ".join((*device.labels, *(f"kept for {taint}" for taint in device.taints))),
     )
 
 

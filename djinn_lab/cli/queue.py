@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -13,6 +14,11 @@ from djinn_lab.cli.reservations import HEADINGS as RESERVATION_HEADINGS
 from djinn_lab.cli.reservations import reservation_row
 from djinn_lab.errors import OptionError
 from djinn_lab.units import SHORT_ID_CHARS, format_seconds
+
+if TYPE_CHECKING:
+    from djinn_lab.jobs.fairness import AccountView
+    from djinn_lab.protocol.rest.queue import RunningJob, WaitingJob, WhatIfAnswer, WhyAnswer
+    from djinn_lab.protocol.rest.status import DeviceView
 
 DeviceName = Annotated[str, typer.Argument(help="The device, e.g. cuda:0.")]
 
@@ -25,22 +31,20 @@ def show_queue(as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
         return
-    now = found["now"]
-    print_line(
-        f"Policy {found['policy']}. {found['waiting_count']} waiting, {len(found['running'])} running."
-    )
-    if found["waiting"]:
+    now = found.now
+    print_line(f"Policy {found.policy}. {found.waiting_count} waiting, {len(found.running)} running.")
+    if found.waiting:
         columns = ("", "job", "user", "priority", "waits for", "why")
-        print_table("Waiting", columns, [_waiting_row(job, now) for job in found["waiting"]])
-    if found["running"]:
+        print_table("Waiting", columns, [_waiting_row(job, now) for job in found.waiting])
+    if found.running:
         headings = ("job", "user", "priority", "device", "since", "moved aside")
-        print_table("Running", headings, [_running_row(job, now) for job in found["running"]])
-    if found["reservations"]:
-        rows = [reservation_row(one) for one in found["reservations"]]
+        print_table("Running", headings, [_running_row(job, now) for job in found.running])
+    if found.reservations:
+        rows = [reservation_row(one) for one in found.reservations]
         print_table("Reservations", RESERVATION_HEADINGS, rows)
-    if found["accounts"]:
+    if found.accounts:
         titles = ("account", "share", "used", "rank", "limits")
-        print_table("Accounts", titles, [_account_row(account) for account in found["accounts"]])
+        print_table("Accounts", titles, [_account_row(account) for account in found.accounts])
 
 
 def why_job(
@@ -55,7 +59,7 @@ def why_job(
 
     client = PoolClient.find()
     if priority is None and gang is None and not anywhere:
-        found = client.why(job)
+        found: WhyAnswer | WhatIfAnswer = client.why(job)
     else:
         if priority is not None:
             priority = checked_priority(priority)
@@ -63,7 +67,7 @@ def why_job(
     if as_json:
         print_json(found)
     else:
-        print_line(found["sentence"])
+        print_line(found.sentence)
 
 
 def queue_policy(
@@ -81,7 +85,7 @@ def queue_policy(
         wanted = read_policy(policy)
         client.set_policy(wanted if isinstance(wanted, str) else msgspec.to_builtins(wanted))
     known = ", ".join(POLICIES)
-    print_line(f"The queue decides by the policy {client.queue()['policy']}. There are {known}.")
+    print_line(f"The queue decides by the policy {client.queue().policy}. There are {known}.")
 
 
 def set_share(
@@ -104,7 +108,7 @@ def set_share(
 
     client = PoolClient.find()
     limits = _limits(devices, devices_soft, guaranteed, device_seconds, queued, best_priority)
-    known = {one["account"]: one["limits"] for one in client.queue()["accounts"]}
+    known = {one.account: msgspec.structs.asdict(one.limits) for one in client.queue().accounts}
     body: dict[str, Any] = {} if weight is None else {"weight": weight}
     if limits or no_limits:
         body["limits"] = {**({} if no_limits else known.get(account, {})), **limits}
@@ -113,8 +117,8 @@ def set_share(
     changed = client.set_targets(account, **body)
     _, share, used, _, told = _account_row(changed)
     print_line(f"Account {account}: a share of {share}, {used} used; {told}.")
-    if changed.get("overcommitted"):
-        print_line(changed["overcommitted"])
+    if changed.overcommitted:
+        print_line(changed.overcommitted)
 
 
 def cordon_device(
@@ -154,13 +158,13 @@ def describe_device(
     from djinn_lab.client.rest import PoolClient
 
     client = PoolClient.find()
-    known = _device(client.status()["devices"], device)
+    known = _device(client.status().devices, device)
     if label or taint or price is not None or watts is not None or clear:
-        before = [] if clear else [one for one in known["labels"] if one not in known["own_labels"]]
+        before = [] if clear else [one for one in known.labels if one not in known.own_labels]
         given = {one.partition("=")[0] for one in label or ()}
         labels = [*(one for one in before if one.partition("=")[0] not in given), *(label or ())]
-        taints = dict.fromkeys((*(() if clear else known["taints"]), *(taint or ())))
-        kept_price, kept_watts = (0.0, None) if clear else (known["price"], known["watts"])
+        taints = dict.fromkeys((*(() if clear else known.taints), *(taint or ())))
+        kept_price, kept_watts = (0.0, None) if clear else (known.price, known.watts)
         client.describe_device(
             device,
             labels,
@@ -168,18 +172,18 @@ def describe_device(
             kept_price if price is None else price,
             kept_watts if watts is None else watts,
         )
-        known = _device(client.status()["devices"], device)
-    kept = f"; kept for {', '.join(known['taints'])}" if known["taints"] else ""
-    costs = f"; {known['price']:g} an hour" if known["price"] else ""
-    draws = f"; draws {known['watts']:g} W when busy" if known["watts"] is not None else ""
-    print_line(f"{device}: {', '.join(known['labels'])}{kept}{costs}{draws}.")
+        known = _device(client.status().devices, device)
+    kept = f"; kept for {', '.join(known.taints)}" if known.taints else ""
+    costs = f"; {known.price:g} an hour" if known.price else ""
+    draws = f"; draws {known.watts:g} W when busy" if known.watts is not None else ""
+    print_line(f"{device}: {', '.join(known.labels)}{kept}{costs}{draws}.")
 
 
-def _device(devices: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def _device(devices: Sequence[DeviceView], name: str) -> DeviceView:
     for device in devices:
-        if device["device"] == name:
+        if device.device == name:
             return device
-    known = ", ".join(device["device"] for device in devices)
+    known = ", ".join(device.device for device in devices)
     raise OptionError(f"There is no device {name!r}.", f"There are {known}.")
 
 
@@ -213,49 +217,49 @@ def _limits(
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _waiting_row(job: dict[str, Any], now: float) -> tuple[str, ...]:
+def _waiting_row(job: WaitingJob, now: float) -> tuple[str, ...]:
     return (
-        "" if job["position"] is None else str(job["position"]),
-        job["job"][:SHORT_ID_CHARS],
-        job["user"],
+        "" if job.position is None else str(job.position),
+        job.job[:SHORT_ID_CHARS],
+        job.user,
         _priority(job),
-        format_seconds(max(0.0, now - job["since"])),
-        job["sentence"],
+        format_seconds(max(0.0, now - job.since)),
+        job.sentence,
     )
 
 
-def _running_row(job: dict[str, Any], now: float) -> tuple[str, ...]:
-    since = job["since"]
+def _running_row(job: RunningJob, now: float) -> tuple[str, ...]:
+    since = job.since
     return (
-        job["job"][:SHORT_ID_CHARS],
-        job["user"],
+        job.job[:SHORT_ID_CHARS],
+        job.user,
         _priority(job),
-        job["device"] or "",
+        job.device or "",
         "" if since is None else format_seconds(max(0.0, now - since)),
-        str(job["preemptions"] or ""),
+        str(job.preemptions or ""),
     )
 
 
-def _priority(job: dict[str, Any]) -> str:
+def _priority(job: WaitingJob | RunningJob) -> str:
     """With its class, where somebody is guaranteed devices."""
-    return f"{job['priority']} {job['quality']}" if job.get("quality") else str(job["priority"])
+    return f"{job.priority} {job.quality}" if job.quality else job.priority
 
 
-def _account_row(account: dict[str, Any]) -> tuple[str, ...]:
-    limits = account["limits"]
+def _account_row(account: AccountView) -> tuple[str, ...]:
+    limits = account.limits
     told = [
         f"{name.replace('_', ' ')} {value:g}"
-        for name, value in limits.items()
+        for name, value in msgspec.structs.asdict(limits).items()
         if value is not None and name != "rank_min"
     ]
-    if limits["rank_min"]:
+    if limits.rank_min:
         from djinn_lab.jobs import RANKS
 
-        told.append(f"at best {list(RANKS)[limits['rank_min']]}")
+        told.append(f"at best {list(RANKS)[limits.rank_min]}")
     return (
-        account["account"],
-        f"{account['share']:.1%}",
-        f"{account['dominant']:.2%}",
-        "" if account["rank"] is None else str(account["rank"]),
+        account.account,
+        f"{account.share:.1%}",
+        f"{account.dominant:.2%}",
+        "" if account.rank is None else str(account.rank),
         ", ".join(told) or "no limits",
     )

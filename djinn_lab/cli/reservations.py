@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from djinn_lab.cli.groups import listing_group
 from djinn_lab.cli.moments import read_moment, shown_moment
 from djinn_lab.cli.options import AsJson
-from djinn_lab.cli.output import Record, print_found, print_line
+from djinn_lab.cli.output import print_found, print_line
 from djinn_lab.errors import OptionError
 from djinn_lab.units import listed
+
+if TYPE_CHECKING:
+    from djinn_lab.jobs.decision import Calendar
 
 HEADINGS = ("name", "devices", "for", "from", "until")
 
@@ -58,7 +61,7 @@ def make_reservation(
         f"Reservation {name}: {listed(device)} for {listed(account)} "
         f"from {shown_moment(begins_s)} until {shown_moment(ends_s)}."
     )
-    known = [f"{one['account']}/" for one in client.queue()["accounts"]]
+    known = [f"{one.account}/" for one in client.queue().accounts]
     unknown = [one for one in account if not any(other.startswith(f"{one}/") for other in known)]
     if unknown:
         print_line(f"Nobody has run anything as {listed(unknown)} yet; djinn-lab queue lists the accounts.")
@@ -72,11 +75,11 @@ def end_reservation(name: Name) -> None:
     print_line(f"Reservation {name} is over; its devices serve everybody.")
 
 
-def reservation_row(one: Record) -> tuple[str, ...]:
+def reservation_row(one: Calendar) -> tuple[str, ...]:
     return (
-        one["name"],
-        listed(sorted(one["nodes"])),
-        listed(sorted(one["accounts"])),
-        shown_moment(one["begins_s"]),
-        shown_moment(one["ends_s"]),
+        one.name,
+        listed(sorted(one.nodes)),
+        listed(sorted(one.accounts)),
+        shown_moment(one.begins_s),
+        shown_moment(one.ends_s),
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from djinn_lab.cli.options import AsJson
-from djinn_lab.cli.output import Record, print_found, print_line
+from djinn_lab.cli.output import print_found, print_line
 from djinn_lab.errors import OptionError
 from djinn_lab.units import format_bytes
+
+if TYPE_CHECKING:
+    from djinn_lab.protocol.rest.sessions import SessionView
 
 
 def show_sessions(as_json: AsJson = False) -> None:
@@ -29,7 +32,7 @@ def close_session(
     from djinn_lab.client.rest import PoolClient
 
     client = PoolClient.find()
-    matching = [row["session"] for row in client.sessions() if row["session"].startswith(session)]
+    matching = [row.session for row in client.sessions() if row.session.startswith(session)]
     if len(matching) != 1:
         raise OptionError(
             f"{session!r} fits {len(matching)} sessions.", "See djinn-lab sessions for the ids."
@@ -38,13 +41,13 @@ def close_session(
     print_line(f"Session {matching[0]} is closed.")
 
 
-def _row(session: Record) -> tuple[str, ...]:
+def _row(session: SessionView) -> tuple[str, ...]:
     return (
-        session["session"][:8],
-        session["user"],
-        session["name"],
-        session["device"] or "",
-        session["state"],
-        format_bytes(session["used_bytes"]),
-        str(session["jobs"]),
+        session.session[:8],
+        session.user,
+        session.name,
+        session.device or "",
+        session.state,
+        format_bytes(session.used_bytes),
+        str(session.jobs),
     )

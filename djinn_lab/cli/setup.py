@@ -62,7 +62,7 @@ def _find_pool() -> RunningPool:
 
     try:
         client = PoolClient.find()
-        devices = client.status()["devices"]
+        devices = client.status().devices
     except DjinnError as error:
         return RunningPool("absent", error.message)
     return RunningPool("found", f"{client.url} with {len(devices)} devices")

@@ -173,7 +173,7 @@ def _own_history(jobs: int | None) -> Trace:
     from djinn_lab.simulator.traces.own_pool import trace_of_pool
 
     client = PoolClient.find()
-    devices = [device["device"] for device in client.status()["devices"]]
+    devices = [device.device for device in client.status().devices]
     return trace_of_pool(client.usage(limit=jobs or OWN_JOBS_MAX), devices)
 
 

@@ -126,9 +126,9 @@ def submit_notebook(
     }
     ask = PersistentClient()
     found, new = ask(lambda client: client.submit_notebook(_asked(submission)))
-    job = found["job"]
+    job = found.job
     how = f"Submitted {notebook.name} as {job}." if new else f"{job} was submitted before with this key."
-    print_line(f"{how} {found['reason']}")
+    print_line(f"{how} {found.reason}")
     if wait or output is not None:
         _wait(ask, job, output)
     else:
@@ -177,21 +177,21 @@ def _wait(ask: PersistentClient, job: str, output: Path | None) -> None:
     try:
         while True:
             found = ask(lambda client: client.notebook(job))
-            runs = found["state"] == "RUNNING"
-            told = f"Cell {found['cell']} of {found['cells']}." if runs else found["reason"]
-            if told != last and (found["cell"] or not runs):
+            runs = found.state == "RUNNING"
+            told = f"Cell {found.cell} of {found.cells}." if runs else found.reason
+            if told != last and (found.cell or not runs):
                 print_line(told)
                 last = told
-            if found["state"] in OVER:
+            if found.state in OVER:
                 break
             time.sleep(LOOK_EVERY_S)
     except KeyboardInterrupt:
         print_line(f"{job} goes on. Stop it with: djinn-lab cancel {job}")
         raise
-    if output is not None and found["attempts"]:
+    if output is not None and found.attempts:
         write_executed(output, ask(lambda client: client.notebook_result(job)))
         print_line(f"The executed notebook is {output}.")
-    if found["state"] != "DONE":
+    if found.state != "DONE":
         raise typer.Exit(1)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from djinn_lab.cli.groups import listing_group
 from djinn_lab.cli.options import AsJson
-from djinn_lab.cli.output import Record, print_found, print_json, print_line
+from djinn_lab.cli.output import print_found, print_json, print_line
+
+if TYPE_CHECKING:
+    from djinn_lab.protocol.rest.users import UserView
 
 Name = Annotated[str, typer.Argument(help="The user's name.")]
 
@@ -44,8 +47,8 @@ def add_user(
     if as_json:
         print_json(made)
         return
-    print_line(f"{made['name']} may use the pool as {made['role']}. The token is shown this once; there:")
-    print_line(f"  export DJINN_POOL={client.url} DJINN_TOKEN={made['token']}")
+    print_line(f"{made.name} may use the pool as {made.role}. The token is shown this once; there:")
+    print_line(f"  export DJINN_POOL={client.url} DJINN_TOKEN={made.token}")
 
 
 def remove_user(name: Name) -> None:
@@ -56,5 +59,5 @@ def remove_user(name: Name) -> None:
     print_line(f"{name} may not use the pool any more.")
 
 
-def _row(user: Record) -> tuple[str, ...]:
-    return user["name"], user["role"], user["account"]
+def _row(user: UserView) -> tuple[str, ...]:
+    return user.name, user.role, user.account

@@ -83,7 +83,7 @@ class ToolWaits:
             self._identity = None
             log.warning("the signal %s did not reach the pool: %s", phase, error)
             return ""
-        return f"{answered['answer']}: {answered['message']}"
+        return f"{answered.answer}: {answered.message}"
 
 
 class waiting:

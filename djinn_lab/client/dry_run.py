@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
 
 import msgspec
 
@@ -15,7 +14,8 @@ from djinn_lab.client.cell import Cell
 from djinn_lab.client.cuts import cure_of, name_of
 from djinn_lab.client.session import Session
 from djinn_lab.errors import DeviceMemoryError
-from djinn_lab.jobs.resources import ForecastError, how_far_off
+from djinn_lab.jobs.resources import how_far_off
+from djinn_lab.protocol.rest.status import PoolStatus
 from djinn_lab.scheduler import ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import format_bytes, format_seconds
@@ -76,10 +76,10 @@ class DryRun:
             msgspec.structs.replace(profile, used_bytes=_held_by_others(status, profile.device, graph))
             for profile in self._session.device_profiles(bound)
         ]
-        for device in status["devices"]:
-            if bound in (None, device["device"]):
-                line = f"{device['state']}, {device['queue_length']} jobs wait there"
-                yield f"Queue: {device['device']} is {line}."
+        for device in status.devices:
+            if bound in (None, device.device):
+                line = f"{device.state}, {device.queue_length} jobs wait there"
+                yield f"Queue: {device.device} is {line}."
         try:
             schedule = Scheduler(devices=profiles).create_schedule(graph)
         except DeviceMemoryError as error:
@@ -92,14 +92,13 @@ class DryRun:
             f"{format_bytes(self._rehearsal.staged_bytes)} of large tensors to upload "
             "(what the pool has already is not sent again)."
         )
-        known = status.get("forecast_error")
-        yield how_far_off(None if known is None else msgspec.convert(known, ForecastError))
+        yield how_far_off(status.forecast_error)
         yield from _phase_lines(graph, schedule)
 
 
-def _held_by_others(status: dict[str, Any], device: str, graph: SRG) -> int:
+def _held_by_others(status: PoolStatus, device: str, graph: SRG) -> int:
     """What is in use there, less what the graph itself counts."""
-    used = next((int(item["used_bytes"]) for item in status["devices"] if item["device"] == device), 0)
+    used = next((item.used_bytes for item in status.devices if item.device == device), 0)
     own = {
         v.storage: v.span_bytes for v in graph.values.values() if v.producer is None and not v.upload_bytes
     }

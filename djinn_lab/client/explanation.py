@@ -51,7 +51,7 @@ def _device(session: Session, device: str | None, terms: Terms) -> Iterator[str]
 
 def _queue(session: Session, job: str, queued_s: float, waits: Sequence[str]) -> Iterator[str]:
     try:
-        priority = session.pool.job(job)["priority"]
+        priority = session.pool.job(job).priority
     except PoolError as error:
         yield f"Queue: the pool no longer tells ({error.message})."
         return

@@ -1,4 +1,7 @@
-"""The pool's REST API, synchronously: for the command line, the magics and the dashboard."""
+"""The pool's REST API, synchronously: for the command line, the magics and the dashboard.
+
+Answers are the structs of :mod:`djinn_lab.protocol.rest`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import math
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import httpx
+import msgspec
 
 from djinn_lab.client.addresses import leading
 from djinn_lab.errors import (
@@ -25,14 +29,28 @@ from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.protocol.runtime_file import read_runtime
 from djinn_lab.srg.program import Program, decode_program
 
+if TYPE_CHECKING:  # each method imports its own: a command starts without the queue's modules
+    from djinn_lab.jobs.decision import Calendar
+    from djinn_lab.jobs.fairness import AccountView
+    from djinn_lab.protocol.rest.announcements import Announced, Published
+    from djinn_lab.protocol.rest.jobs import JobDetail, JobUsage, JobView
+    from djinn_lab.protocol.rest.notebooks import NotebookView
+    from djinn_lab.protocol.rest.queue import QueueView, WhatIfAnswer, WhyAnswer
+    from djinn_lab.protocol.rest.sessions import MemoryView, PhaseAnswer, SessionView
+    from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
+    from djinn_lab.protocol.rest.users import UserToken, UserView
+
 POOL_VARIABLE = "DJINN_POOL"
 TOKEN_VARIABLE = "DJINN_TOKEN"
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
 USAGE_PAGE = 2000
 START_ADVICE = "Start one with: djinn-lab pool start"
+OTHER_VERSION_ADVICE = "Install the same version of djinn-lab here and on the pool."
 
 Json = dict[str, Any]
+"""A document with a format of its own: a graph, a schedule, a request."""
+Answer = TypeVar("Answer")
 
 
 class PoolClient:
@@ -40,7 +58,7 @@ class PoolClient:
 
     Every call raises PoolNotFound when nothing listens there, PoolLost when the connection breaks,
     AuthenticationError on a refused token, Refused when the role or the pool forbids it, and PoolError
-    with the pool's own words otherwise.
+    with the pool's own words otherwise, or for an answer that is not understood.
     """
 
     def __init__(self, url: str, token: str) -> None:
@@ -71,48 +89,67 @@ class PoolClient:
         client._follows_runtime = True
         return client
 
-    def status(self) -> Json:
-        """Devices, load and versions."""
-        return self._dict("GET", "/v1/status")
+    def status(self) -> PoolStatus:
+        """Read devices, load and versions."""
+        from djinn_lab.protocol.rest.status import PoolStatus
 
-    def sessions(self) -> list[Json]:
-        return self._list("/v1/sessions")
+        return self._read(PoolStatus, "/v1/status")
 
-    def memory(self) -> Json:
-        """Devices, sessions, cells that wait for memory, wake-ups, counters and what happened lately."""
-        return self._dict("GET", "/v1/memory")
+    def sessions(self) -> list[SessionView]:
+        """List all sessions."""
+        from djinn_lab.protocol.rest.sessions import SessionView
 
-    def signal_phase(self, session: str, phase: str, expected_s: float | None = None) -> Json:
-        """As :meth:`djinn_lab.client.session.Session.signal_phase`, from any thread or process: the answer's
-        ``answer`` and ``message``."""
-        response = self._send(
-            "POST", f"/v1/sessions/{_part(session)}/phase", body={"phase": phase, "expected_s": expected_s}
-        )
-        self._check(response)
-        answer: Json = response.json()
-        return answer
+        return self._read(list[SessionView], "/v1/sessions")
+
+    def memory(self) -> MemoryView:
+        """Read where the state of all sessions is, and what session memory did lately."""
+        from djinn_lab.protocol.rest.sessions import MemoryView
+
+        return self._read(MemoryView, "/v1/memory")
+
+    def signal_phase(self, session: str, phase: str, expected_s: float | None = None) -> PhaseAnswer:
+        """Signal as :meth:`djinn_lab.client.session.Session.signal_phase`, from any thread or process."""
+        from djinn_lab.protocol.rest.sessions import PhaseAnswer
+
+        body = {"phase": phase, "expected_s": expected_s}
+        return self._send_body(PhaseAnswer, "POST", f"/v1/sessions/{_part(session)}/phase", body)
 
     def close_session(self, session: str) -> None:
         """Free everything that a session holds."""
         self._request("DELETE", f"/v1/sessions/{_part(session)}")
 
-    def jobs(self, state: str | None = None, user: str | None = None, limit: int = 100) -> list[Json]:
-        """Newest first."""
-        return self._list("/v1/jobs", {"state": state, "user": user, "limit": limit})
+    def jobs(self, state: str | None = None, user: str | None = None, limit: int = 100) -> list[JobView]:
+        """List jobs, newest first."""
+        from djinn_lab.protocol.rest.jobs import JobView
 
-    def job(self, job: str) -> Json:
-        """With its events, and its code where one may see it. ``job``: the id, or a unique start of it."""
-        return self._dict("GET", f"/v1/jobs/{_part(job)}")
+        return self._read(list[JobView], "/v1/jobs", {"state": state, "user": user, "limit": limit})
 
-    def cancel(self, job: str) -> Json:
+    def job(self, job: str) -> JobDetail:
+        """Read a job with its events, and its code for its owner. ``job``: the id, or a unique start of
+        it."""
+        from djinn_lab.protocol.rest.jobs import JobDetail
+
+        return self._read(JobDetail, f"/v1/jobs/{_part(job)}")
+
+    def cancel(self, job: str) -> JobView | NotebookView:
         """Ask to stop a job, or a batch notebook. Raises CancelFailed when it is over already."""
-        kind = "notebooks" if job.startswith(ID_PREFIX) else "jobs"
-        response = self._send("POST", f"/v1/{kind}/{_part(job)}/cancel")
+        from djinn_lab.protocol.rest.jobs import JobView
+
+        if job.startswith(ID_PREFIX):
+            return self.cancel_notebook(job)
+        return self._cancel(JobView, f"/v1/jobs/{_part(job)}/cancel")
+
+    def cancel_notebook(self, job: str) -> NotebookView:
+        """Ask to stop a batch notebook. Raises CancelFailed when it is over already."""
+        from djinn_lab.protocol.rest.notebooks import NotebookView
+
+        return self._cancel(NotebookView, f"/v1/notebooks/{_part(job)}/cancel")
+
+    def _cancel(self, kind: type[Answer], path: str) -> Answer:
+        response = self._send("POST", path)
         if response.status_code == 409:
             raise CancelFailed(_detail(response))
-        self._check(response)
-        answer: Json = response.json()
-        return answer
+        return self._decoded(response, kind)
 
     def program(self, job: str, segment: int | None = None) -> Program:
         """What a segment (default: the largest) asked the worker to do."""
@@ -121,106 +158,135 @@ class PoolClient:
 
     def graph(self, job: str, segment: int | None = None) -> Json:
         """The SRG, as :func:`djinn_lab.srg.export.from_json` reads it, with its ``segment``."""
-        return self._dict("GET", f"/v1/jobs/{_part(job)}/graph", {"segment": segment})
+        return self._read(Json, f"/v1/jobs/{_part(job)}/graph", {"segment": segment})
 
     def schedule(self, job: str, segment: int | None = None) -> Json:
         """The execution schedule, with measured times where it ran, and its ``segment``."""
-        return self._dict("GET", f"/v1/jobs/{_part(job)}/schedule", {"segment": segment})
+        return self._read(Json, f"/v1/jobs/{_part(job)}/schedule", {"segment": segment})
 
-    def events(self, after: int | None = None, limit: int = 200) -> list[Json]:
-        """The journal after line ``after``, or its end; oldest first."""
-        return self._list("/v1/events", {"after": after, "limit": limit})
+    def events(self, after: int | None = None, limit: int = 200) -> list[JournalLine]:
+        """Read the journal after line ``after``, or its end; oldest first."""
+        from djinn_lab.protocol.rest.status import JournalLine
 
-    def queue(self) -> Json:
-        """Who waits and why, who runs, what every account has had."""
-        return self._dict("GET", "/v1/queue")
+        return self._read(list[JournalLine], "/v1/events", {"after": after, "limit": limit})
 
-    def usage(self, since: float = 0.0, limit: int = 10_000) -> list[Json]:
-        """What the newest jobs that ended used, oldest first. ``since``: submitted after, seconds since the
-        epoch. Asked for page by page, so that the pool does other things in between."""
-        found: list[Json] = []
+    def queue(self) -> QueueView:
+        """Read which jobs wait and why, which run, and what every account used."""
+        from djinn_lab.protocol.rest.queue import QueueView
+
+        return self._read(QueueView, "/v1/queue")
+
+    def usage(self, since: float = 0.0, limit: int = 10_000) -> list[JobUsage]:
+        """Read what the newest jobs that ended used, oldest first. ``since``: submitted after, seconds since
+        the epoch. Asked for page by page, so that the pool does other things in between."""
+        from djinn_lab.protocol.rest.jobs import JobUsage
+
+        found: list[JobUsage] = []
         while len(found) < limit:
             count = min(USAGE_PAGE, limit - len(found))
-            before = found[0]["job"] if found else None
-            page = self._list("/v1/usage", {"since": since, "limit": count, "before": before})
+            before = found[0].job if found else None
+            query = {"since": since, "limit": count, "before": before}
+            page = self._read(list[JobUsage], "/v1/usage", query)
             found = page + found
             if len(page) < count:
                 break
         return found
 
-    def why(self, job: str) -> Json:
-        """Why a job is where it is: ``sentence``, and for one that waits for a device its ``explanation``. Of
-        a batch notebook, the notebook with its ``sentence``."""
+    def why(self, job: str) -> WhyAnswer:
+        """Explain where a job, or a batch notebook, is."""
+        from djinn_lab.protocol.rest.queue import WhyAnswer
+
         if job.startswith(ID_PREFIX):
             found = self.notebook(job)
-            return {**found, "sentence": found["reason"]}
-        return self._dict("GET", f"/v1/jobs/{_part(job)}/why")
+            return WhyAnswer(found.job, found.state, found.reason)
+        return self._read(WhyAnswer, f"/v1/jobs/{_part(job)}/why")
 
-    def what_if(self, job: str, **changes: Any) -> Json:
-        """When a waiting job would start with another ``priority``, ``members`` or ``deadline_s``, or
-        ``anywhere``."""
-        return self._dict("GET", f"/v1/jobs/{_part(job)}/what-if", changes)
+    def what_if(
+        self,
+        job: str,
+        *,
+        priority: str | None = None,
+        members: int | None = None,
+        deadline_s: float | None = None,
+        anywhere: bool | None = None,
+    ) -> WhatIfAnswer:
+        """Say when a waiting job would start with these changes."""
+        from djinn_lab.protocol.rest.queue import WhatIfAnswer
 
-    def submit_notebook(self, submission: Json) -> tuple[Json, bool]:
-        """The batch notebook, and whether it is new: a submission whose key was accepted before is that one.
-        ``submission``: as :class:`djinn_lab.pool.notebooks.views.NewNotebook`."""
+        changes = {
+            "priority": priority,
+            "members": members,
+            "deadline_s": deadline_s,
+            "anywhere": anywhere,
+        }
+        return self._read(WhatIfAnswer, f"/v1/jobs/{_part(job)}/what-if", changes)
+
+    def submit_notebook(self, submission: Json) -> tuple[NotebookView, bool]:
+        """Submit a batch notebook. Returns it, and whether it is new: a submission whose key was accepted
+        before is that one. ``submission``: as :class:`djinn_lab.pool.notebooks.views.NewNotebook`."""
+        from djinn_lab.protocol.rest.notebooks import NotebookView
+
         response = self._send("POST", "/v1/notebooks", body=submission)
-        self._check(response)
-        answer: Json = response.json()
-        return answer, response.status_code == 201
+        return self._decoded(response, NotebookView), response.status_code == 201
 
-    def notebooks(self, state: str | None = None, user: str | None = None, limit: int = 100) -> list[Json]:
-        """Batch notebooks, newest first."""
-        return self._list("/v1/notebooks", {"state": state, "user": user, "limit": limit})
+    def notebooks(
+        self, state: str | None = None, user: str | None = None, limit: int = 100
+    ) -> list[NotebookView]:
+        """List batch notebooks, newest first."""
+        from djinn_lab.protocol.rest.notebooks import NotebookView
 
-    def notebook(self, job: str) -> Json:
-        """``job``: the id, or a unique start of it."""
-        return self._dict("GET", f"/v1/notebooks/{_part(job)}")
+        return self._read(list[NotebookView], "/v1/notebooks", {"state": state, "user": user, "limit": limit})
+
+    def notebook(self, job: str) -> NotebookView:
+        """Read a batch notebook. ``job``: the id, or a unique start of it."""
+        from djinn_lab.protocol.rest.notebooks import NotebookView
+
+        return self._read(NotebookView, f"/v1/notebooks/{_part(job)}")
 
     def notebook_result(self, job: str) -> bytes:
-        """The executed notebook's file, as far as it is."""
+        """Fetch the executed notebook's file, as far as it is."""
         return self._request("GET", f"/v1/notebooks/{_part(job)}/result").content
 
-    def announce_checkpoint(self, name: str, job: str | None = None) -> Json:
-        """A cell's job, or the batch notebook whose token this is, has come to a checkpoint."""
-        return self._say("/v1/checkpoints", name, job)
+    def announce_checkpoint(self, name: str, job: str | None = None) -> Announced:
+        """Announce a checkpoint of a cell's job, or of the batch notebook whose token this is."""
+        from djinn_lab.protocol.rest.announcements import Announced
 
-    def publish(self, name: str, job: str | None = None) -> Json:
-        """Data of this name is there, for jobs of this user and of the project. ``job``: the cell that says
-        so."""
-        return self._say("/v1/data", name, job)
+        return self._send_body(Announced, "POST", "/v1/checkpoints", {"name": name, "job": job})
 
-    def published(self) -> list[Json]:
-        """What was published for jobs of this user, newest first."""
-        return self._list("/v1/data")
+    def publish(self, name: str, job: str | None = None) -> Published:
+        """Publish data of this name, for jobs of this user and of the project. ``job``: the cell that
+        publishes it."""
+        from djinn_lab.protocol.rest.announcements import Published
+
+        return self._send_body(Published, "POST", "/v1/data", {"name": name, "job": job})
+
+    def published(self) -> list[Published]:
+        """List what was published for jobs of this user, newest first."""
+        from djinn_lab.protocol.rest.announcements import Published
+
+        return self._read(list[Published], "/v1/data")
 
     def forget_data(self, name: str) -> None:
-        """Who comes after it waits again for it to be published."""
+        """Withdraw published data: jobs that depend on it wait again until it is published."""
         self._request("DELETE", "/v1/data/" + "/".join(map(_part, name.split("/"))))
 
-    def _say(self, path: str, name: str, job: str | None) -> Json:
-        response = self._send("POST", path, body={"name": name, "job": job})
-        self._check(response)
-        answer: Json = response.json()
-        return answer
-
     def preempt(self, job: str) -> None:
-        """Ask a running job to move aside, behind all that wait."""
+        """Preempt a running job: it resumes behind all that wait now."""
         self._request("POST", f"/v1/jobs/{_part(job)}/preempt")
 
-    def set_targets(self, account: str, **targets: Any) -> Json:
-        """``weight``, ``limits`` and ``min_runtime_s`` of an account; what is left out stays."""
+    def set_targets(self, account: str, **targets: Any) -> AccountView:
+        """Set ``weight``, ``limits`` and ``min_runtime_s`` of an account; what is left out stays."""
+        from djinn_lab.jobs.fairness import AccountView
+
         path = "/v1/accounts/" + "/".join(map(_part, account.split("/")))
-        response = self._send("PUT", path, body=targets)
-        self._check(response)
-        answer: Json = response.json()
-        return answer
+        return self._send_body(AccountView, "PUT", path, targets)
 
     def cordon(self, device: str, drain: bool = False) -> None:
-        """Start nothing new on a device; ``drain``: what runs there moves aside."""
+        """Start nothing new on a device. ``drain``: preempt what runs there, too."""
         self._check(self._send("POST", f"/v1/devices/{_part(device)}/cordon", body={"drain": drain}))
 
     def uncordon(self, device: str) -> None:
+        """Start jobs on a device again."""
         self._request("POST", f"/v1/devices/{_part(device)}/uncordon")
 
     def describe_device(
@@ -231,8 +297,8 @@ class PoolClient:
         price: float = 0.0,
         watts: float | None = None,
     ) -> None:
-        """In place of what was said about it before: ``key=value`` labels, taints, the price of an hour, the
-        watts that it draws when busy (None: unknown)."""
+        """Replace a device's description: ``key=value`` labels, taints, the price of an hour, the watts that
+        it draws when busy (None: unknown)."""
         if not math.isfinite(price) or not math.isfinite(watts or 0.0):
             what = f"a price of {price} and a draw of {watts} watts"
             raise OptionError(f"Device {device} would have {what}.", "Give finite numbers.")
@@ -247,7 +313,7 @@ class PoolClient:
         ends_at: float,
         begins_at: float | None = None,
     ) -> None:
-        """Keep devices for accounts, from now on if ``begins_at`` is None; seconds since the epoch."""
+        """Reserve devices for accounts, from now on if ``begins_at`` is None; seconds since the epoch."""
         body = {
             "devices": list(devices),
             "accounts": list(accounts),
@@ -256,30 +322,35 @@ class PoolClient:
         }
         self._check(self._send("PUT", f"/v1/reservations/{_part(name)}", body=body))
 
-    def reservations(self) -> list[Json]:
-        """Devices that are kept for accounts, and when."""
-        return self._list("/v1/reservations")
+    def reservations(self) -> list[Calendar]:
+        """List reservations: which devices, for which accounts, when."""
+        from djinn_lab.jobs.decision import Calendar
+
+        return self._read(list[Calendar], "/v1/reservations")
 
     def end_reservation(self, name: str) -> None:
+        """End a reservation before its time."""
         self._request("DELETE", f"/v1/reservations/{_part(name)}")
 
     def set_policy(self, policy: str | Mapping[str, Any]) -> None:
         """Decide by another policy from now on: one that the pool knows by name, or all its fields."""
         self._check(self._send("PUT", "/v1/queue/policy", body={"policy": policy}))
 
-    def users(self) -> list[Json]:
-        return self._list("/v1/users")
+    def users(self) -> list[UserView]:
+        """List all users."""
+        from djinn_lab.protocol.rest.users import UserView
 
-    def create_user(self, name: str, role: str = "user", account: str | None = None) -> Json:
-        """The answer holds the new user's token, which is shown this once. ``account``: above the user's
-        own."""
-        response = self._send("POST", "/v1/users", body={"name": name, "role": role, "account": account})
-        self._check(response)
-        answer: Json = response.json()
-        return answer
+        return self._read(list[UserView], "/v1/users")
+
+    def create_user(self, name: str, role: str = "user", account: str | None = None) -> UserToken:
+        """Add a user. Returns the token, which is shown this once. ``account``: above the user's own."""
+        from djinn_lab.protocol.rest.users import UserToken
+
+        body = {"name": name, "role": role, "account": account}
+        return self._send_body(UserToken, "POST", "/v1/users", body)
 
     def delete_user(self, name: str) -> None:
-        """Their sessions are closed."""
+        """Remove a user and close the user's sessions."""
         self._request("DELETE", f"/v1/users/{_part(name)}")
 
     def shutdown(self) -> None:
@@ -289,13 +360,19 @@ class PoolClient:
     def close(self) -> None:
         self._finalizer()
 
-    def _dict(self, method: str, path: str, query: Mapping[str, Any] | None = None) -> Json:
-        answer: Json = self._request(method, path, query).json()
-        return answer
+    def _read(self, kind: type[Answer], path: str, query: Mapping[str, Any] | None = None) -> Answer:
+        return self._decoded(self._send("GET", path, query), kind)
 
-    def _list(self, path: str, query: Mapping[str, Any] | None = None) -> list[Json]:
-        answer: list[Json] = self._request("GET", path, query).json()
-        return answer
+    def _send_body(self, kind: type[Answer], method: str, path: str, body: Json) -> Answer:
+        return self._decoded(self._send(method, path, body=body), kind)
+
+    def _decoded(self, response: httpx.Response, kind: type[Answer]) -> Answer:
+        """Decode the answer of a request that succeeded."""
+        self._check(response)
+        try:
+            return msgspec.json.decode(response.content, type=kind)
+        except msgspec.DecodeError as error:
+            raise PoolError(f"The pool's answer is not understood: {error}", OTHER_VERSION_ADVICE) from None
 
     def _request(self, method: str, path: str, query: Mapping[str, Any] | None = None) -> httpx.Response:
         response = self._send(method, path, query)

@@ -80,7 +80,7 @@ class Session:
     def device(self) -> str | None:
         """Where this session's values are, None before its first cell."""
         own = self.welcome.session
-        found = (row["device"] for row in self.pool.sessions() if row["session"] == own)
+        found = (row.device for row in self.pool.sessions() if row.session == own)
         return next(found, None)
 
     def capture(

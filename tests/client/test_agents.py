@@ -16,6 +16,7 @@ from real_pool import PoolUnderTest
 from djinn_lab.client import agents
 from djinn_lab.client.agents import DjinnCallbackHandler, ToolWaits, waiting, wrap_tools
 from djinn_lab.errors import PoolLost
+from djinn_lab.protocol.rest.sessions import PhaseAnswer
 
 
 class StandIn:
@@ -27,12 +28,12 @@ class StandIn:
         self.pool = self
         self.welcome = types.SimpleNamespace(session="its id")
 
-    def signal_phase(self, session: str, phase: str, expected_s: float | None) -> dict[str, str]:
+    def signal_phase(self, session: str, phase: str, expected_s: float | None) -> PhaseAnswer:
         assert session == "its id"
         if self.error is not None:
             raise self.error
         self.said.append((phase, expected_s))
-        return {"answer": "accepted", "message": f"-> {phase}"}
+        return PhaseAnswer("accepted", f"-> {phase}")
 
     @property
     def phases(self) -> list[str]:
@@ -227,8 +228,8 @@ def test_a_live_pool_sees_a_tool_as_a_wait_that_ends(live: PoolUnderTest, tmp_pa
 
         def phase() -> tuple[str, Any]:
             own = opened.welcome.session
-            [found] = [one for one in live.rest.memory()["sessions"] if one["session"] == own]
-            return found["phase"], found["wake_at_s"]
+            [found] = [one for one in live.rest.memory().sessions if one.session == own]
+            return found.phase, found.wake_at_s
 
         tools = wrap_tools({"read": lambda: phase()}, opened)
         assert tools["read"]()[0] == "IO_WAIT"

@@ -117,8 +117,8 @@ def test_equal_programs_are_checked_and_measured_once(pool: PoolUnderTest, sessi
     assert [report.program_hits for report in reports[1:]] == [0, 1, 1]
     assert "graphs known to the pool: 1 of 1" in str(reports[3])
     status = pool.rest.status()
-    assert status["plan_cache"]["hits"] >= 2
-    assert status["plan_cache"]["misses"] >= 2
+    assert status.plan_cache.hits >= 2
+    assert status.plan_cache.misses >= 2
     with pool.session("another") as other:
         repeated = run(other, Training(torch.optim.SGD, width=48), 2, "In [9]")
     assert repeated[1].program_hits == 1

@@ -169,7 +169,7 @@ def test_a_cell_sent_again_is_one_job(pool: PoolUnderTest, session: Session) -> 
     with session.capture():
         seen = model(x)
     assert seen.shape == (1, NARROW)
-    wait_for(lambda: [job["state"] for job in pool.rest.jobs()] == ["DONE", "DONE"])
+    wait_for(lambda: [job.state for job in pool.rest.jobs()] == ["DONE", "DONE"])
 
 
 @native_only
@@ -179,12 +179,12 @@ def test_weights_survive_a_worker_that_dies_before_it_has_loaded_the_first_train
     torch.manual_seed(0)
     model, eager = plain(WIDE), plain(WIDE)
     eager.load_state_dict(model.state_dict())
-    (row,) = pool.rest.status()["devices"]
-    os.kill(row["pid"], signal.SIGSTOP)  # before it has loaded anything
+    (row,) = pool.rest.status().devices
+    os.kill(row.pid, signal.SIGSTOP)  # before it has loaded anything
 
     def kill_under_the_cell() -> None:
         pool.wait_for_job(state="RUNNING")
-        os.kill(row["pid"], signal.SIGKILL)
+        os.kill(row.pid, signal.SIGKILL)
 
     with ThreadPoolExecutor(1) as killer, pytest.raises(WorkerLost), session.capture():
         killer.submit(kill_under_the_cell)

@@ -27,7 +27,7 @@ def random(nbytes: int, seed: int = 0) -> torch.Tensor:
 
 
 def stored(pool: PoolUnderTest) -> int:
-    return int(pool.rest.status()["blobs"]["count"])
+    return int(pool.rest.status().blobs.count)
 
 
 INPUTS = {

@@ -54,7 +54,7 @@ def test_what_an_older_pool_would_ignore_is_refused_with_both_versions(
         assert told in refused.value.message
         assert f"speaks protocol {version}, " in refused.value.message
         assert f"this djinn-lab speaks protocol {messages.PROTOCOL_VERSION}" in refused.value.message
-        assert [job for job in pool.rest.jobs() if job["session"] == session.welcome.session] == []
+        assert [job for job in pool.rest.jobs() if job.session == session.welcome.session] == []
         assert total(session, Terms()) == 6
         if version >= 4:
             assert total(session, Terms(deadline_s=60.0)) == 6
@@ -63,5 +63,5 @@ def test_what_an_older_pool_would_ignore_is_refused_with_both_versions(
 def test_the_same_is_taken_by_a_pool_of_this_version(pool: PoolUnderTest) -> None:
     with pool.session() as session:
         assert total(session, Terms(target="cpu:1", tolerates=("vision",))) == 6
-        (*_, job) = [one for one in pool.rest.jobs() if one["session"] == session.welcome.session]
-        assert job["device"] == "cpu:1"
+        (*_, job) = [one for one in pool.rest.jobs() if one.session == session.welcome.session]
+        assert job.device == "cpu:1"

@@ -183,7 +183,7 @@ def test_values_are_released_on_the_pool(pool: PoolUnderTest) -> None:
 
 def _session_bytes(pool: PoolUnderTest, session: Session) -> int:
     name = session.welcome.session
-    return sum(device["session_bytes"].get(name, 0) for device in pool.rest.status()["devices"])
+    return sum(device.session_bytes.get(name, 0) for device in pool.rest.status().devices)
 
 
 def test_closing_a_session_frees_its_memory(pool: PoolUnderTest) -> None:
@@ -192,7 +192,7 @@ def test_closing_a_session_frees_its_memory(pool: PoolUnderTest) -> None:
             kept = torch.ones(1000)
         assert _session_bytes(pool, session) == 4000
         name = session.welcome.session
-    assert wait_for(lambda: name not in [row["session"] for row in pool.rest.sessions()])
+    assert wait_for(lambda: name not in [row.session for row in pool.rest.sessions()])
     assert kept.shape == (1000,)
 
 
@@ -237,7 +237,7 @@ def test_a_killed_worker_is_told_at_once_and_the_pool_lives_on(tmp_path: Path) -
             y = network(torch.ones(1, 4))
             made = torch.ones(3) + 1
         assert y.detach().cpu().shape == (1, 2)
-        devices = {row["device"]: row["pid"] for row in pool.rest.status()["devices"]}
+        devices = {row.device: row.pid for row in pool.rest.status().devices}
         os.kill(devices[cell.report.device], signal.SIGKILL)
         with pytest.raises((WorkerLost, ValueLost, djinn_lab.errors.PoolError)), session.capture():
             _ = (made * 2).sum().item()
@@ -308,7 +308,7 @@ def test_a_program_that_ends_frees_the_pool(pool: PoolUnderTest) -> None:
         "    kept = torch.ones(1_000_000)\n"
     )
     subprocess.run([sys.executable, "-c", code], env=pool.environment, check=True, timeout=60)
-    assert wait_for(lambda: "short-lived" not in [row["name"] for row in pool.rest.sessions()])
+    assert wait_for(lambda: "short-lived" not in [row.name for row in pool.rest.sessions()])
 
 
 def test_execute_model_again_and_again(pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,8 +339,8 @@ def test_an_interrupt_while_recording_ends_the_cell(pool: PoolUnderTest, session
         for _ in range(3000):
             x = x @ weight
         raise KeyboardInterrupt
-    job = next(row for row in pool.rest.jobs(limit=5) if row["cell"] == "stopped")
-    assert wait_for(lambda: pool.rest.job(job["job"])["state"] == "CANCELLED")
+    job = next(row for row in pool.rest.jobs(limit=5) if row.cell == "stopped")
+    assert wait_for(lambda: pool.rest.job(job.job).state == "CANCELLED")
     assert kept.tolist() == [2.0, 2.0]
     with session.capture():
         again = kept * 2
@@ -366,16 +366,16 @@ def test_a_cell_sent_in_parts_is_one_graph_on_the_pool(session: Session) -> None
         y = x * 2
     assert total == 5000
     job = session.pool.job(cell.report.job or "")
-    assert [cut["cause"] for cut in job["cuts"]] == ["item", "cell end"]
-    assert job["segments"] > len(job["cuts"])
-    graph = session.pool.graph(job["job"])
+    assert [cut.cause for cut in job.cuts] == ["item", "cell end"]
+    assert job.segments > len(job.cuts)
+    graph = session.pool.graph(job.job)
     assert len(graph["nodes"]) == 2502
-    assert graph["segment"] == job["cuts"][0]["segment"]
-    assert session.pool.graph(job["job"], segment=0) == graph
-    assert session.pool.program(job["job"]).fetch
-    schedule = session.pool.schedule(job["job"])
+    assert graph["segment"] == job.cuts[0].segment
+    assert session.pool.graph(job.job, segment=0) == graph
+    assert session.pool.program(job.job).fetch
+    schedule = session.pool.schedule(job.job)
     assert len(schedule["node_end_s"]) == 2502
-    assert len(session.pool.graph(job["job"], segment=job["segments"] - 1)["nodes"]) == 1
+    assert len(session.pool.graph(job["job"], segment=job.segments - 1)["nodes"]) == 1
     assert y.tolist() == [5000.0, 5000.0]
 
 
@@ -389,11 +389,11 @@ def test_inputs_of_a_cell_that_never_started_can_be_used_by_the_next(tmp_path: P
     ):
         busy = threading.Thread(target=lambda: long_cell(ann))
         busy.start()
-        running = pool.wait_for_job(user="ann", state="RUNNING")["job"]
+        running = pool.wait_for_job(user="ann", state="RUNNING").job
         network, x, scale = nn.Linear(600, 600), torch.randn(600, 600), torch.full((4,), 3.0)
         expected = network(x)
         cancel = threading.Thread(
-            target=lambda: pool.rest.cancel(pool.wait_for_job(user="bob", state="QUEUED")["job"])
+            target=lambda: pool.rest.cancel(pool.wait_for_job(user="bob", state="QUEUED").job)
         )
         cancel.start()
         with pytest.raises(CellCancelled), bob.capture():

@@ -67,7 +67,7 @@ def session(pool: PoolUnderTest) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def finished_job(session: Any, pool: PoolUnderTest) -> str:
     """The id of a finished cell's job."""
-    return str(pool.wait_for_job(state="DONE")["job"])
+    return str(pool.wait_for_job(state="DONE").job)
 
 
 @pytest.fixture(scope="module")

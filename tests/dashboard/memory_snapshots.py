@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from djinn_lab.client.session_memory import Memory, read_memory
 from djinn_lab.memory.snapshot import (
     Counters,
     DeviceAccount,
@@ -18,6 +17,7 @@ from djinn_lab.memory.snapshot import (
 )
 from djinn_lab.memory.states import Connection, Phase
 from djinn_lab.pool.api.status import name_sessions
+from djinn_lab.protocol.rest.sessions import MemoryView
 
 MIB = 2**20
 NOW_S = 1_000_000.0
@@ -78,7 +78,7 @@ HAPPENINGS = (
 )
 
 
-def memory(now_s: float = NOW_S, **changes: Any) -> Memory:
+def memory(now_s: float = NOW_S, **changes: Any) -> MemoryView:
     """What the dashboard reads from the pool's answer."""
     made = MemorySnapshot(
         (device(),),
@@ -104,9 +104,9 @@ def memory(now_s: float = NOW_S, **changes: Any) -> Memory:
         HAPPENINGS,
     )
     names = {ADA: ("ada’s", 3), BO: ("bo’s", 1), CY: ("<cy>", 2)}
-    report = name_sessions(msgspec.structs.replace(made, **changes), names, now_s)
-    return read_memory(report)
+    view = name_sessions(msgspec.structs.replace(made, **changes), names, now_s)
+    return msgspec.json.decode(msgspec.json.encode(view), type=MemoryView)
 
 
-def counters(**changes: Any) -> Memory:
+def counters(**changes: Any) -> MemoryView:
     return memory(counters=msgspec.structs.replace(memory().counters, **changes))

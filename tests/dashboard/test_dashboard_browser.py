@@ -66,7 +66,7 @@ def test_a_running_cell_appears_and_can_be_cancelled(
     page.click("button:has-text('Cancel cell'):not([disabled])")
     page.wait_for_selector("text=the pool accepted the cancel")
     worker.join(20)
-    assert pool.rest.job(job["job"])["state"] == "CANCELLED"
+    assert pool.rest.job(job.job).state == "CANCELLED"
 
 
 def _long_cell(session: Any) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
 
+import httpx
 import msgspec
 import pytest
 
@@ -18,7 +19,6 @@ from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Hub, Snapshot
 from djinn_lab.dashboard.memory_page import MemoryPage
 from djinn_lab.dashboard.overview import Overview, visible_jobs
-from djinn_lab.dashboard.records import Job
 from djinn_lab.dashboard.route import Route
 from djinn_lab.dashboard.schedule_page import SchedulePage
 from djinn_lab.dashboard.shell import freshness
@@ -26,6 +26,8 @@ from djinn_lab.dashboard.srg_page import SrgPage
 from djinn_lab.dashboard.theme import LIGHT
 from djinn_lab.dashboard.wizard_page import STEPS, WizardPage
 from djinn_lab.errors import AuthenticationError, PoolNotFound
+from djinn_lab.protocol.rest.jobs import JobView
+from djinn_lab.protocol.rest.status import PoolStatus
 
 pytestmark = pytest.mark.processes
 WAIT_S = 15.0
@@ -104,7 +106,7 @@ def test_cancelling_a_finished_cell_says_why_not(board: Board, finished_job: str
 
 def test_running_cells_come_first_then_those_that_wait_by_their_place() -> None:
     jobs = tuple(
-        Job(name, state=state, position=place)
+        JobView(name, state=state, position=place)
         for name, state, place in [
             ("a", "DONE", None),
             ("b", "QUEUED", 2),
@@ -233,7 +235,8 @@ class Answers:
     def status(self) -> Any:
         if self.error:
             raise self.error
-        return {**self.real.status(), **self.changes}
+        answer = {**msgspec.to_builtins(self.real.status()), **self.changes}
+        return self.real._decoded(httpx.Response(200, json=answer), PoolStatus)
 
     def sessions(self) -> Any:
         return self.real.sessions()

@@ -7,21 +7,21 @@ import pytest
 from djinn_lab.dashboard.fairness_chart import SHOWN_S_MIN, FairnessChart
 from djinn_lab.dashboard.jobs_page import history_row
 from djinn_lab.dashboard.queue_history import RecentUse
-from djinn_lab.dashboard.records import Job
 from djinn_lab.dashboard.theme import LIGHT
+from djinn_lab.protocol.rest.jobs import JobView
 
 
 @pytest.mark.parametrize(("now", "text"), [(100.2, "< 1 s"), (107.9, "7.0 s"), (175.0, "1 min 15 s")])
 def test_a_cell_that_waits_says_how_long_it_has_so_far(now: float, text: str) -> None:
-    row = history_row(Job("a", state="QUEUED", submitted_at=100.0), now)
+    row = history_row(JobView("a", state="QUEUED", submitted_at=100.0), now)
     assert row["waited"]["text"] == text
 
 
 def test_a_cell_that_ran_says_how_long_it_waited_and_one_that_runs_nothing_yet() -> None:
     stages = {"queued": 2.0, "restoring": 0.5, "run": 9.0}
-    done = Job("a", state="DONE", submitted_at=100.0, started_at=102.5, finished_at=111.5, stages=stages)
+    done = JobView("a", state="DONE", submitted_at=100.0, started_at=102.5, finished_at=111.5, stages=stages)
     assert history_row(done, 200.0)["waited"]["text"] == "2.5 s"
-    runs = Job("a", state="RUNNING", submitted_at=100.0, started_at=102.5)
+    runs = JobView("a", state="RUNNING", submitted_at=100.0, started_at=102.5)
     assert history_row(runs, 200.0)["waited"] is None
 
 

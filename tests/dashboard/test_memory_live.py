@@ -68,7 +68,7 @@ def compute(session: Any, held: Any) -> int:
 
 def tier(pool: PoolUnderTest, session: Any) -> str:
     own = session.welcome.session
-    return next(one["tier"] for one in pool.rest.memory()["sessions"] if one["session"] == own)
+    return next(one.tier for one in pool.rest.memory().sessions if one.session == own)
 
 
 def parked(crowd: list[tuple[Any, Any]], pool: PoolUnderTest) -> tuple[int, tuple[Any, Any]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from djinn_lab.dashboard.notebook_table import COLUMNS, ROWS_MAX, listed, notebook_row
-from djinn_lab.dashboard.records import BatchNotebook, read_notebooks
+from djinn_lab.protocol.rest.notebooks import NotebookView
 
 
 def test_those_that_wait_or_run_are_never_crowded_out_by_those_that_are_over() -> None:
-    over = [BatchNotebook(f"nb{number}", state="DONE") for number in range(30)]
+    over = [NotebookView(f"nb{number}", state="DONE") for number in range(30)]
     rows = listed(
-        [*over, BatchNotebook("nbwaits", state="QUEUED"), BatchNotebook("nbbacks", state="BACKING_OFF")]
+        [*over, NotebookView("nbwaits", state="QUEUED"), NotebookView("nbbacks", state="BACKING_OFF")]
     )
     assert [one.job for one in rows[:3]] == ["nbwaits", "nbbacks", "nb0"]
     assert len(rows) == ROWS_MAX
@@ -17,31 +17,26 @@ def test_those_that_wait_or_run_are_never_crowded_out_by_those_that_are_over() -
 
 def test_those_that_run_are_never_crowded_out_by_those_that_wait() -> None:
     """They are older, and the pool lists the newest first."""
-    wait = [BatchNotebook(f"nb{number}", state="QUEUED") for number in range(30)]
-    rows = listed([*wait, BatchNotebook("nbruns", state="RUNNING")])
+    wait = [NotebookView(f"nb{number}", state="QUEUED") for number in range(30)]
+    rows = listed([*wait, NotebookView("nbruns", state="RUNNING")])
     assert [one.job for one in rows[:2]] == ["nbruns", "nb0"]
 
 
 def test_a_row_says_how_far_it_is_and_how_often_it_was_tried() -> None:
-    (one,) = read_notebooks(
-        [
-            {
-                "job": "nb1",
-                "user": "ann",
-                "name": "train",
-                "priority": "HIGH",
-                "state": "BACKING_OFF",
-                "reason": "Backing off until 14:03:10 after attempt 2 of 5: no luck.",
-                "cell": 3,
-                "cells": 7,
-                "attempts": 2,
-                "attempts_max": 5,
-                "submitted_at": 1000.0,
-                "started_at": 1010.0,
-                "finished_at": 1085.0,
-                "position": None,
-            }
-        ]
+    one = NotebookView(
+        "nb1",
+        user="ann",
+        name="train",
+        priority="HIGH",
+        state="BACKING_OFF",
+        reason="Backing off until 14:03:10 after attempt 2 of 5: no luck.",
+        cell=3,
+        cells=7,
+        attempts=2,
+        attempts_max=5,
+        submitted_at=1000.0,
+        started_at=1010.0,
+        finished_at=1085.0,
     )
     row = notebook_row(one, now=2000.0)
     assert set(row) - {"id"} == {column["key"] for column in COLUMNS}
@@ -51,12 +46,12 @@ def test_a_row_says_how_far_it_is_and_how_often_it_was_tried() -> None:
 
 
 def test_a_notebook_that_never_started_has_no_figures() -> None:
-    row = notebook_row(BatchNotebook("nb1", state="QUEUED", attempts_max=1), now=5.0)
+    row = notebook_row(NotebookView("nb1", state="QUEUED", attempts_max=1), now=5.0)
     assert (row["cells"], row["attempt"], row["took"]) == (None, None, None)
 
 
 def test_one_whose_pool_died_does_not_run_while_it_waits() -> None:
     """Nobody knows how long it ran."""
-    waits = BatchNotebook("nb1", state="QUEUED", attempts=1, started_at=10.0)
+    waits = NotebookView("nb1", state="QUEUED", attempts=1, started_at=10.0)
     assert notebook_row(waits, now=500.0)["took"] is None
-    assert notebook_row(BatchNotebook("nb1", state="RUNNING", started_at=10.0), now=15.0)["took"]["sort"] == 5
+    assert notebook_row(NotebookView("nb1", state="RUNNING", started_at=10.0), now=15.0)["took"]["sort"] == 5

@@ -54,12 +54,12 @@ class Crowd:
         thread = threading.Thread(target=cell)
         self._threads.append(thread)
         thread.start()
-        return str(self._pool.wait_for_job(user=user, state=state)["job"])
+        return str(self._pool.wait_for_job(user=user, state=state).job)
 
     def leave(self) -> None:
         for job in self._pool.rest.jobs(limit=50):
-            if job["finished_at"] is None:
-                self._pool.rest.cancel(job["job"])
+            if job.finished_at is None:
+                self._pool.rest.cancel(job.job)
         while self._threads:
             self._threads.pop().join(30)
 
@@ -155,7 +155,7 @@ def test_the_jobs_page_has_the_history_and_every_decision(
         """A request between two parts of the cell preempts nothing."""
         with suppress(PoolError):  # it is between two parts just now
             pool.rest.preempt(ann)
-        return any(line["event"] == "SegmentPreempted" for line in pool.rest.job(ann)["events"])
+        return any(line.event == "SegmentPreempted" for line in pool.rest.job(ann).events)
 
     wait_for(moved_aside)
     pool.wait_for_job(job=ann, state="RUNNING")

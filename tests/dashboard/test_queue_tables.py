@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from djinn_lab.dashboard.queue_records import Account, Limits, Queue, Reservation, RunningCell, WaitingCell
+from accounts import account
+
 from djinn_lab.dashboard.queue_tables import account_rows, reservation_rows, running_rows, waiting_rows
+from djinn_lab.jobs.decision import Calendar
+from djinn_lab.jobs.fairness import Limits
+from djinn_lab.protocol.rest.queue import QueueView, RunningJob, WaitingJob
 
 TOO_MANY = "Accounts of the pool are guaranteed 5 devices together, and the pool has 4: not all can."
 
 
 def test_guarantees_and_classes_are_shown_where_there_are_any() -> None:
     accounts = (
-        Account("ann", rank=1, limits=Limits(devices_max=3, devices_guaranteed=2), overcommitted=TOO_MANY),
-        Account("bob", rank=2, limits=Limits(devices_guaranteed=0)),
+        account("ann", rank=1, limits=Limits(devices_max=3, devices_guaranteed=2), overcommitted=TOO_MANY),
+        account("bob", rank=2, limits=Limits(devices_guaranteed=0)),
     )
-    queue = Queue(
+    queue = QueueView(
         now=10.0,
         policy="ours",
         accounts=accounts,
-        waiting=(WaitingCell("1", priority="NORMAL", quality="BURSTABLE"), WaitingCell("2", priority="LOW")),
-        running=(RunningCell("3", priority="SCAVENGER", quality="BEST_EFFORT"),),
+        waiting=(WaitingJob("1", priority="NORMAL", quality="BURSTABLE"), WaitingJob("2", priority="LOW")),
+        running=(RunningJob("3", priority="SCAVENGER", quality="BEST_EFFORT"),),
     )
     assert [row["limits"] for row in account_rows(queue)] == [
         f"guaranteed devices: 2, devices at most: 3. {TOO_MANY}",
@@ -30,16 +34,16 @@ def test_guarantees_and_classes_are_shown_where_there_are_any() -> None:
 
 def test_an_account_with_others_below_it_is_shown_where_it_has_limits_with_what_all_of_them_have() -> None:
     accounts = (
-        Account("speech", limits=Limits(devices_guaranteed=1)),
-        Account("vision", share=0.5, dominant=0.3, limits=Limits(devices_guaranteed=2)),
-        Account("vision/ann", rank=3, dominant=0.2, used=(20.0, 0.0, 0.0)),
-        Account("vision/train"),
-        Account("vision/train/bob", rank=2, dominant=0.1, used=(10.0, 0.0, 0.0)),
-        Account("visions", rank=1, dominant=0.1, used=(5.0, 0.0, 0.0)),
+        account("speech", limits=Limits(devices_guaranteed=1)),
+        account("vision", share=0.5, dominant=0.3, limits=Limits(devices_guaranteed=2)),
+        account("vision/ann", rank=3, dominant=0.2, device_s=20.0),
+        account("vision/train"),
+        account("vision/train/bob", rank=2, dominant=0.1, device_s=10.0),
+        account("visions", rank=1, dominant=0.1, device_s=5.0),
     )
-    waiting = (WaitingCell("1", account="vision/ann"), WaitingCell("2", account="visions"))
-    running = (RunningCell("3", account="vision/train/bob"),)
-    rows = account_rows(Queue(now=10.0, accounts=accounts, waiting=waiting, running=running))
+    waiting = (WaitingJob("1", account="vision/ann"), WaitingJob("2", account="visions"))
+    running = (RunningJob("3", account="vision/train/bob"),)
+    rows = account_rows(QueueView(now=10.0, accounts=accounts, waiting=waiting, running=running))
     assert [row["account"] for row in rows] == [
         "visions",
         "vision/…",
@@ -60,19 +64,24 @@ def test_an_account_with_others_below_it_is_shown_where_it_has_limits_with_what_
 
 def test_device_time_counts_what_runs_now() -> None:
     """A gang's on all its devices."""
-    gang = RunningCell("1", account="ann", since=6.0, members=("cpu:1", "cpu:2"))
-    accounts = (Account("ann", rank=1, used=(3.0, 0.0, 0.0)), Account("bob", rank=2, used=(2.0, 0.0, 0.0)))
-    queue = Queue(now=10.0, policy="ours", accounts=accounts, running=(gang, RunningCell("2", account="bob")))
+    gang = RunningJob("1", account="ann", since=6.0, members=("cpu:1", "cpu:2"))
+    accounts = (
+        account("ann", rank=1, device_s=3.0),
+        account("bob", rank=2, device_s=2.0),
+    )
+    queue = QueueView(
+        now=10.0, policy="ours", accounts=accounts, running=(gang, RunningJob("2", account="bob"))
+    )
     assert [row["used"]["sort"] for row in account_rows(queue)] == [15.0, 2.0]
 
 
 def test_reservations_that_come_and_that_have_begun_are_told_until_they_are_over() -> None:
     made = (
-        Reservation("later", ("cpu:1", "cpu:0"), ("vision", "speech"), begins_s=130.0, ends_s=7300.0),
-        Reservation("now", ("cpu:0",), ("teaching",), begins_s=0.0, ends_s=160.0),
-        Reservation("over", ("cpu:0",), ("teaching",), begins_s=0.0, ends_s=100.0),
+        Calendar("later", frozenset(("cpu:1", "cpu:0")), 130.0, 7300.0, frozenset(("vision", "speech"))),
+        Calendar("now", frozenset(("cpu:0",)), 0.0, 160.0, frozenset(("teaching",))),
+        Calendar("over", frozenset(("cpu:0",)), 0.0, 100.0, frozenset(("teaching",))),
     )
-    first, second = reservation_rows(Queue(now=100.0, reservations=made))
+    first, second = reservation_rows(QueueView(now=100.0, reservations=made))
     assert (first["name"], first["begins"]["text"], first["ends"]["text"]) == (
         "now",
         "has begun",

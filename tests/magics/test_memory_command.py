@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from djinn_lab.client.session_memory import Memory, MemorySession
 from djinn_lab.magics.memory_command import OTHERS_SHOWN, describe_memory
 from djinn_lab.memory.snapshot import DeviceAccount, HeldSegment, WakeUps
+from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
 
 MIB = 2**20
 NOW_S = 1000.0
@@ -47,7 +47,7 @@ def said(own: MemorySession = OWN, **changes: Any) -> str:
     other = MemorySession(
         "b0b1" * 8, "bob", "agent", "connected", "COMPUTE", "cpu:0", "device", None, 200 * MIB
     )
-    made = Memory(NOW_S, "lazy", (device,), (own, other), (), WakeUps(12, 9, 0.001, 0.05, 0.06, 1.2, 1.6))
+    made = MemoryView(NOW_S, "lazy", (device,), (own, other), (), WakeUps(12, 9, 0.001, 0.05, 0.06, 1.2, 1.6))
     return describe_memory(msgspec.structs.replace(made, **changes), OWN.session)
 
 

@@ -95,7 +95,7 @@ def test_stop_cancels_on_the_pool_and_the_next_cell_does_not_run(
     stopped = notebook.result(running)
     assert stopped.error in ("CellCancelled", "KeyboardInterrupt")
     assert notebook.result(queued).status == "aborted"
-    assert pool.rest.job(job["job"])["state"] == "CANCELLED"
+    assert pool.rest.job(job.job).state == "CANCELLED"
     assert notebook.run("kept").values == ["1"]
     assert notebook.run("%%djinn\n(torch.ones(2) + 1).tolist()").values == ["[2.0, 2.0]"]
 
@@ -106,14 +106,14 @@ def test_stop_while_queued(notebooks: TakeKernels, pool: PoolUnderTest) -> None:
         kernel.run("%%djinn\nz = torch.ones(1)")
     messages = [kernel.send(LONG) for kernel in kernels]
     waiting = pool.wait_for_job(state="QUEUED")
-    assert "behind" in waiting["reason"]
+    assert "behind" in waiting.reason
     for kernel in kernels:
         kernel.interrupt()
     for kernel, message in zip(kernels, messages, strict=True):
         assert kernel.result(message).status == "error"
-    assert wait_for(lambda: pool.rest.job(waiting["job"])["state"] == "CANCELLED")
+    assert wait_for(lambda: pool.rest.job(waiting.job).state == "CANCELLED")
     status = pool.rest.status()
-    assert all(device["job"] is None for device in status["devices"])
+    assert all(device.job is None for device in status.devices)
 
 
 def test_progress_is_one_line_updated_in_place(notebook: NotebookKernel) -> None:
@@ -130,7 +130,7 @@ def test_a_restarted_notebook_in_mid_run_frees_the_pool(
     own_notebook.send(LONG)
     job = pool.wait_for_job(state="RUNNING")
     own_notebook.restart()
-    assert wait_for(lambda: pool.rest.job(job["job"])["state"] == "CANCELLED")
+    assert wait_for(lambda: pool.rest.job(job.job).state == "CANCELLED")
     own_notebook.load()
     assert own_notebook.run("%%djinn\n(torch.ones(2) * 3).tolist()").values == ["[3.0, 3.0]"]
 
@@ -159,8 +159,8 @@ def test_cancel_without_an_id_leaves_other_users_alone(notebooks: TakeKernels, p
     job = pool.wait_for_job(state="RUNNING")
     refused = notebook.run("%djinn cancel")
     assert "no such job" in refused.traceback
-    assert pool.rest.job(job["job"])["state"] == "RUNNING"
-    assert job["job"][:8] in notebook.run(f"%djinn cancel {job['job'][:8]}").text
+    assert pool.rest.job(job.job).state == "RUNNING"
+    assert job.job[:8] in notebook.run(f"%djinn cancel {job.job[:8]}").text
     assert other.result(message).status == "error"
 
 
@@ -173,7 +173,7 @@ def test_stop_works_at_any_moment(notebook: NotebookKernel, pool: PoolUnderTest)
         time.sleep(attempt * 0.013)
         notebook.interrupt()
         assert notebook.result(message).error in ("CellCancelled", "KeyboardInterrupt")
-    assert wait_for(lambda: all(device["job"] is None for device in pool.rest.status()["devices"]))
+    assert wait_for(lambda: all(device.job is None for device in pool.rest.status().devices))
     assert notebook.run("%%djinn\n(torch.ones(2) + 1).tolist()").values == ["[2.0, 2.0]"]
 
 

@@ -71,7 +71,7 @@ def run(manager: KernelManager, code: str) -> None:
 
 
 def ids(pool: PoolUnderTest) -> set[str]:
-    return {session["session"] for session in pool.rest.sessions()}
+    return {session.session for session in pool.rest.sessions()}
 
 
 def test_a_killed_kernels_session_is_closed_when_the_manager_notices(
@@ -131,7 +131,7 @@ def test_the_session_is_called_like_the_notebook(
     notebook = str(tmp_path / "attention.ipynb")
     manager.start_kernel(env={**pool.environment, "JPY_SESSION_NAME": notebook})
     run(manager, HOLD)
-    assert [session["name"] for session in pool.rest.sessions()] == ["attention"]
+    assert [session.name for session in pool.rest.sessions()] == ["attention"]
     manager.shutdown_kernel()
     wait_for(lambda: ids(pool) == set())
 

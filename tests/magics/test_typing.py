@@ -37,9 +37,7 @@ def no_session_of_an_earlier_test(pool: PoolUnderTest) -> None:
 
 
 def phases(pool: PoolUnderTest) -> list[str]:
-    return [
-        session["phase"] for session in pool.rest.memory()["sessions"] if session["connection"] == "connected"
-    ]
+    return [session.phase for session in pool.rest.memory().sessions if session.connection == "connected"]
 
 
 def test_a_plain_cell_announces_the_next_captured_one(notebook: NotebookKernel, pool: PoolUnderTest) -> None:

@@ -95,8 +95,8 @@ def running(
     cell = LongCell(session, search, steps, terms)
     cell.thread.start()
     try:
-        cell.job = pool.wait_for_job(session=session.welcome.session, state="RUNNING")["job"]
-        wait_for(lambda: pool.rest.job(cell.job)["ops_done"] > ops)
+        cell.job = pool.wait_for_job(session=session.welcome.session, state="RUNNING").job
+        wait_for(lambda: pool.rest.job(cell.job).ops_done > ops)
         yield cell
     finally:
         cell.thread.join()
@@ -109,7 +109,7 @@ def other_of(device: str) -> str:
 
 def leaves_nothing_behind(pool: PoolUnderTest, session: Session) -> None:
     """No session of a part, no file between two parts."""
-    wait_for(lambda: not any("/" in row["session"] for row in pool.rest.memory()["sessions"]))
+    wait_for(lambda: not any("/" in row.session for row in pool.rest.memory().sessions))
     assert session.welcome.blob_directory is not None
     results = Path(session.welcome.blob_directory).parent / "results"
     wait_for(lambda: not list(results.iterdir()))

@@ -90,7 +90,7 @@ def rest(info: RuntimeInfo, token: str | None = None) -> PoolClient:
 def new_user(info: RuntimeInfo, role: str = "user") -> tuple[str, str]:
     """Name and token of a user that was not there before."""
     name = f"user-{uuid.uuid4().hex[:8]}"
-    return name, rest(info).create_user(name, role)["token"]
+    return name, rest(info).create_user(name, role).token
 
 
 class Wire:

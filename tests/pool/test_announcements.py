@@ -19,6 +19,7 @@ from djinn_lab.client.dry_run import DryRun
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import OptionError, PoolError, Refused
 from djinn_lab.jobs import Terms
+from djinn_lab.protocol.rest.notebooks import NotebookView
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 pytestmark = pytest.mark.processes
@@ -34,11 +35,11 @@ def test_a_cell_starts_at_a_checkpoint_of_one_that_runs_on(shared_pool: RuntimeI
         assert "checkpoint 'two' of job" in bob.until(after, "SUBMITTED").reason
         client.announce_checkpoint("one", training)
         client.announce_checkpoint("one", training)
-        assert "announced 1 so far ('one')" in client.why(after)["sentence"]
-        assert client.announce_checkpoint("two", training)["jobs"] == [training]
+        assert "announced 1 so far ('one')" in client.why(after).sentence
+        assert client.announce_checkpoint("two", training).jobs == (training,)
         assert bob.result(after).outcome == "done"
-        assert client.job(training)["checkpoints"] == ["one", "two"]
-        assert client.job(training)["state"] == "RUNNING"
+        assert client.job(training).checkpoints == ("one", "two")
+        assert client.job(training).state == "RUNNING"
         never = bob.submit(act(""), terms=Terms(after=(f"{training}:checkpoint=three",)))
         bob.until(never, "SUBMITTED")
         client.cancel(training)
@@ -73,7 +74,7 @@ def test_data_is_waited_for_by_its_project_until_a_limit_or_taken_back(shared_po
                 other.announce_checkpoint("one", running)
             client.cancel(running)
             ann.result(running)
-        assert [one["name"] for one in client.published()] == ["some features"]
+        assert [one.name for one in client.published()] == ["some features"]
         client.forget_data("some features")
         assert client.published() == []
         with pytest.raises(OptionError, match="no comma"):
@@ -88,7 +89,7 @@ def document(*cells: str) -> dict[str, Any]:
 
 def submit(pool: PoolUnderTest, name: str, *cells: str, **asked: Any) -> str:
     submission = {"notebook": document(*cells), "name": name, "key": name, **asked}
-    return str(pool.rest.submit_notebook(submission)[0]["job"])
+    return str(pool.rest.submit_notebook(submission)[0].job)
 
 
 def test_a_notebook_knows_what_a_cell_announced_before_it_came(shared_pool: RuntimeInfo) -> None:
@@ -102,16 +103,16 @@ def test_a_notebook_knows_what_a_cell_announced_before_it_came(shared_pool: Runt
             "key": "late",
             "after": [f"{training}:checkpoint=two"],
         }
-        late = client.submit_notebook(asked)[0]["job"]
-        assert "announced 1 so far ('one')" in client.notebook(late)["reason"]
+        late = client.submit_notebook(asked)[0].job
+        assert "announced 1 so far ('one')" in client.notebook(late).reason
         client.cancel(late)
         client.cancel(training)
         ann.result(training)
 
 
-def until(pool: PoolUnderTest, job: str, state: str) -> dict[str, Any]:
+def until(pool: PoolUnderTest, job: str, state: str) -> NotebookView:
     deadline_s = time.monotonic() + OVER_WITHIN_S
-    while (found := pool.rest.notebook(job))["state"] != state:
+    while (found := pool.rest.notebook(job)).state != state:
         assert time.monotonic() < deadline_s, f"waited in vain for {state}: {found['reason']}"
         time.sleep(0.05)
     return found
@@ -135,7 +136,7 @@ import djinn_lab, torch
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import Refused
 from djinn_lab.jobs import Terms
-own = PoolClient.find().notebooks()[-1]["job"]
+own = PoolClient.find().notebooks()[-1].job
 try:
     with djinn_lab.connect().capture(terms=Terms(after=(own,))):
         never = torch.ones(1) + 1
@@ -153,10 +154,10 @@ def test_notebooks_come_after_checkpoints_and_data_and_a_killed_server_forgets_n
         pool, "at checkpoint", "1", after=[f"{announces}:checkpoint=one", "data:features"], after_timeout_s=60
     )
     too_late = submit(pool, "too late", "1", after=[f"{announces}:checkpoint=two"])
-    assert "checkpoint 'two' of announces" in pool.rest.why(too_late)["sentence"]
+    assert "checkpoint 'two' of announces" in pool.rest.why(too_late).sentence
     either = submit(pool, "either", "1", after=[too_late, "data:features", "data:never"], after_count=2)
     given_up = submit(pool, "given up", "1", after=["data:never"], after_timeout_s=0.2)
-    assert "data 'never'" in until(pool, given_up, "CANCELLED")["reason"]
+    assert "data 'never'" in until(pool, given_up, "CANCELLED").reason
 
     with Client(pool.info) as client:
         cell = client.submit(act(""), terms=Terms(after=(f"{announces}:checkpoint=one",)))
@@ -166,22 +167,22 @@ def test_notebooks_come_after_checkpoints_and_data_and_a_killed_server_forgets_n
         assert "notebook announces" in client.until(late, "SUBMITTED").reason
     until(pool, at_checkpoint, "RUNNING")
     found = pool.rest.notebook(announces)
-    assert (found["state"], found["checkpoints"]) == ("RUNNING", ["one"])
-    assert "has announced 1 so far ('one')" in pool.rest.why(too_late)["sentence"]
+    assert (found.state, found.checkpoints) == ("RUNNING", ("one",))
+    assert "has announced 1 so far ('one')" in pool.rest.why(too_late).sentence
     pool.kill()
     pool.start()
-    assert pool.rest.notebook(announces)["checkpoints"] == ["one"]
-    assert [one["name"] for one in pool.rest.published()] == ["features", "refused"]
-    reason = until(pool, too_late, "CANCELLED")["reason"]
+    assert pool.rest.notebook(announces).checkpoints == ("one",)
+    assert [one.name for one in pool.rest.published()] == ["features", "refused"]
+    reason = until(pool, too_late, "CANCELLED").reason
     assert "without announcing checkpoint 'two', and announced 1 ('one')" in reason
-    assert until(pool, announces, "FAILED")["checkpoints"] == ["one"]
-    told = pool.rest.notebook(either)["reason"]
+    assert until(pool, announces, "FAILED").checkpoints == ("one",)
+    told = pool.rest.notebook(either).reason
     assert "needs 2 of 3, and 1 came. Not any more: " in told
     assert too_late in told
     pool.rest.cancel(either)
-    assert pool.rest.notebook(announces)["parameters"] == {"data": "features"}
-    with closing(PoolClient(pool.info.url, pool.rest.create_user("eve", "operator")["token"])) as eve:
-        assert eve.notebook(announces)["parameters"] == {}
+    assert pool.rest.notebook(announces).parameters == {"data": "features"}
+    with closing(PoolClient(pool.info.url, pool.rest.create_user("eve", "operator").token)) as eve:
+        assert eve.notebook(announces).parameters == {}
     with pytest.raises(OptionError, match="no name of a Python variable"):
         submit(pool, "refused", "1", parameters={"a b": 1})
     with pytest.raises(OptionError, match="without announcing checkpoint 'two'"):
@@ -195,7 +196,7 @@ def test_what_a_captured_cell_announces_has_run(pool: PoolUnderTest) -> None:
         with session.capture() as cell:
             kept = torch.ones(3) + 1
             djinn_lab.checkpoint("half")
-            done = [job["ops_done"] for job in pool.rest.jobs() if "half" in job["checkpoints"]]
+            done = [job.ops_done for job in pool.rest.jobs() if "half" in job.checkpoints]
             kept = kept * 2
         assert done[0] > 0
         assert kept.cpu().tolist() == [4.0, 4.0, 4.0]
@@ -216,7 +217,7 @@ def test_a_dry_run_announces_nothing_and_goes_on(pool: PoolUnderTest) -> None:
             djinn_lab.publish("never made")
             kept = kept * 2
         assert "Cuts: none" in "\n".join(rehearsal.plan)
-    assert "never made" not in [one["name"] for one in pool.rest.published()]
+    assert "never made" not in [one.name for one in pool.rest.published()]
 
 
 def test_data_in_a_terminal(pool: PoolUnderTest, capsys: pytest.CaptureFixture[str]) -> None:

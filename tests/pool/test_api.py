@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from pool_kit import META, Client, act, http, new_user, rest, running_pool
 
@@ -19,29 +20,29 @@ from djinn_lab.srg.graph import SRG
 def test_status(client: Client, shared_pool: RuntimeInfo) -> None:
     client.run(act("", keep=True), target="cpu:0")
     status = rest(shared_pool).status()
-    assert (status["pool"], status["version"]) == (shared_pool.pool, shared_pool.version)
-    assert (status["ready"], status["role"]) == (True, "admin")
-    assert status["now"] - status["started_at"] == pytest.approx(status["uptime_s"], abs=1)
-    assert 0 <= status["event_loop_lag_s"] < 1
-    assert status["jobs"]["DONE"] >= 1
-    first, second = status["devices"]
-    assert (first["device"], second["device"]) == ("cpu:0", "cpu:1")
-    assert first["session_bytes"][client.session] == META.nbytes
-    assert first["used_bytes"] >= META.nbytes
-    assert (first["memory_bytes"], first["threads"], first["state"]) == (2**20, 1, "idle")
+    assert (status.pool, status.version) == (shared_pool.pool, shared_pool.version)
+    assert (status.ready, status.role) == (True, "admin")
+    assert status.now - status.started_at == pytest.approx(status.uptime_s, abs=1)
+    assert 0 <= status.event_loop_lag_s < 1
+    assert status.jobs["DONE"] >= 1
+    first, second = status.devices
+    assert (first.device, second.device) == ("cpu:0", "cpu:1")
+    assert first.session_bytes[client.session] == META.nbytes
+    assert first.used_bytes >= META.nbytes
+    assert (first.memory_bytes, first.threads, first.state) == (2**20, 1, "idle")
 
 
 def test_an_idle_device_is_measured_once(tmp_path: Path) -> None:
     with running_pool(tmp_path, "cpu:1") as info:
-        assert rest(info).status()["devices"][0]["flops_per_s"] is None
+        assert rest(info).status().devices[0].flops_per_s is None
         deadline = time.monotonic() + 15
-        while rest(info).status()["devices"][0]["flops_per_s"] is None:
+        while rest(info).status().devices[0].flops_per_s is None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         with Client(info) as client:
             assert client.welcome.devices[0].flops_per_s == 1e9
     with running_pool(tmp_path, "cpu:1") as info:
-        assert rest(info).status()["devices"][0]["flops_per_s"] == 1e9
+        assert rest(info).status().devices[0].flops_per_s == 1e9
 
 
 def test_jobs_are_listed_newest_first_and_filtered(client: Client, shared_pool: RuntimeInfo) -> None:
@@ -50,31 +51,31 @@ def test_jobs_are_listed_newest_first_and_filtered(client: Client, shared_pool: 
     with Client(shared_pool, token) as other:
         theirs = other.run(act("")).job
     api = rest(shared_pool)
-    listed = [view["job"] for view in api.jobs(limit=3)]
+    listed = [view.job for view in api.jobs(limit=3)]
     assert listed == [theirs, mine[1], mine[0]]
-    assert [view["job"] for view in api.jobs(user=name)] == [theirs]
-    assert api.jobs(state="FAILED", limit=1)[0]["job"] == mine[1]
-    assert [view["job"] for view in rest(shared_pool, token).jobs(limit=2)] == listed[:2]
+    assert [view.job for view in api.jobs(user=name)] == [theirs]
+    assert api.jobs(state="FAILED", limit=1)[0].job == mine[1]
+    assert [view.job for view in rest(shared_pool, token).jobs(limit=2)] == listed[:2]
 
 
 def test_a_job_in_full(client: Client, shared_pool: RuntimeInfo) -> None:
     result = client.run(act("", ""))
     view = rest(shared_pool).job(result.job)
-    assert view["code"] == "y = x + 1"
-    assert (view["state"], view["device"], view["ops_done"], view["ops_total"]) == (
+    assert view.code == "y = x + 1"
+    assert (view.state, view.device, view.ops_done, view.ops_total) == (
         "DONE",
         result.device,
         2,
         2,
     )
-    assert view["stages"] == pytest.approx(result.stages)
-    assert view["submitted_at"] <= view["started_at"] <= view["finished_at"]
-    assert [event["event"] for event in view["events"]] == [
+    assert view.stages == pytest.approx(result.stages)
+    assert view.submitted_at <= view.started_at <= view.finished_at
+    assert [event.event for event in view.events] == [
         "SegmentSubmitted",
         "MemoryGranted",
         "SegmentFinished",
     ]
-    assert rest(shared_pool).job(result.job[:12])["job"] == result.job
+    assert rest(shared_pool).job(result.job[:12]).job == result.job
 
 
 def test_graph_and_schedule_of_what_ran(client: Client, shared_pool: RuntimeInfo) -> None:
@@ -108,33 +109,33 @@ def test_a_repeated_cell_has_a_prediction(client: Client, shared_pool: RuntimeIn
     first = client.run(act("sleep 0.05"), cell="loop")
     again = client.run(act("sleep 0.05"), cell="loop")
     api = rest(shared_pool)
-    assert api.job(first.job)["predicted_s"] != api.job(first.job)["measured_s"]
-    assert api.job(again.job)["predicted_s"] == api.job(first.job)["measured_s"]
+    assert api.job(first.job).predicted_s != api.job(first.job).measured_s
+    assert api.job(again.job).predicted_s == api.job(first.job).measured_s
 
 
 def test_sessions_are_listed_and_closed(shared_pool: RuntimeInfo) -> None:
     with Client(shared_pool) as client:
         client.run(act("", keep=True))
         api = rest(shared_pool)
-        (view,) = [view for view in api.sessions() if view["session"] == client.session]
-        assert (view["state"], view["phase"], view["jobs"], view["name"]) == (
+        (view,) = [view for view in api.sessions() if view.session == client.session]
+        assert (view.state, view.phase, view.jobs, view.name) == (
             "connected",
             "IO_WAIT",
             1,
             "a test",
         )
-        assert view["used_bytes"] == META.nbytes
+        assert view.used_bytes == META.nbytes
         api.close_session(client.session)
-        assert client.session not in [view["session"] for view in api.sessions()]
+        assert client.session not in [view.session for view in api.sessions()]
 
 
 def test_users(shared_pool: RuntimeInfo) -> None:
     api = rest(shared_pool)
     name, token = new_user(shared_pool, "viewer")
     assert {"name": name, "role": "viewer", "account": name} in api.users()
-    assert rest(shared_pool, token).status()["user"] == name
+    assert rest(shared_pool, token).status().user == name
     api.delete_user(name)
-    assert name not in [user["name"] for user in api.users()]
+    assert name not in [user.name for user in api.users()]
 
 
 def test_users_and_jobs_survive_a_restart_and_no_token_is_stored(tmp_path: Path) -> None:
@@ -147,22 +148,22 @@ def test_users_and_jobs_survive_a_restart_and_no_token_is_stored(tmp_path: Path)
     assert info.token.encode() not in stored
     with running_pool(tmp_path, "cpu:1") as info:
         api = rest(info)
-        assert rest(info, token).status()["user"] == name
-        assert [view["job"] for view in api.jobs()] == [job]
-        assert (api.job(job)["state"], api.job(job[:9])["code"]) == ("DONE", "y = x + 1")
+        assert rest(info, token).status().user == name
+        assert [view.job for view in api.jobs()] == [job]
+        assert (api.job(job).state, api.job(job[:9]).code) == ("DONE", "y = x + 1")
         assert len(api.graph(job)["nodes"]) == 2
-        assert api.jobs(state="DONE")[0]["job"] == job
+        assert api.jobs(state="DONE")[0].job == job
         assert api.jobs(state="FAILED") == []
 
 
 def test_events(client: Client, shared_pool: RuntimeInfo) -> None:
     api = rest(shared_pool)
-    last = api.events(limit=1)[0]["seq"]
+    last = api.events(limit=1)[0].seq
     job = client.run(act("")).job
     events = api.events(after=last)
-    assert [event["seq"] for event in events] == list(range(last + 1, last + 1 + len(events)))
-    submitted = [event for event in events if event["event"] == "SegmentArrived"]
-    assert [event["detail"]["segment"]["job"] for event in submitted] == [job]
+    assert [event.seq for event in events] == list(range(last + 1, last + 1 + len(events)))
+    submitted = [event for event in events if event.event == "SegmentArrived"]
+    assert [msgspec.json.decode(event.detail)["segment"]["job"] for event in submitted] == [job]
 
 
 def test_metrics(client: Client, shared_pool: RuntimeInfo) -> None:
@@ -196,5 +197,5 @@ def test_finding_a_pool(shared_pool: RuntimeInfo, tmp_path: Path, monkeypatch: p
         PoolClient.find()
     monkeypatch.setenv("DJINN_TOKEN", shared_pool.token)
     found = PoolClient.find()
-    assert found.status()["pool"] == shared_pool.pool
+    assert found.status().pool == shared_pool.pool
     found.close()

@@ -24,7 +24,7 @@ def test_changes_are_kept_with_who_made_them_and_survive_the_pool(tmp_path: Path
     with running_pool(tmp_path, "cpu:1", database=database) as info, http(info) as owner:
         rows = owner.get("/v1/audit").json()
         with closing(rest(info)) as client:
-            me = client.status()["user"]
+            me = client.status().user
     found = [(row["user"], row["action"], row["status"]) for row in rows]
     assert found == [
         (me, "PUT /v1/accounts/vision", 200),

@@ -29,6 +29,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from djinn_lab.errors import AuthenticationError
 from djinn_lab.protocol import messages
+from djinn_lab.protocol.rest.status import BlobUsage
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.srg.program import NodeRecord, Program, Source, TensorMeta, encode_program
 
@@ -162,7 +163,7 @@ def test_a_gigabyte_of_garbage_costs_no_memory(shared_pool: RuntimeInfo, fragmen
             client.receive()
         assert closed.value.rcvd is None or closed.value.rcvd.code == 1009
     assert peak_resident_bytes(shared_pool.pid) - before < 2 * messages.MESSAGE_BYTES_MAX
-    assert rest(shared_pool).status()["ready"]
+    assert rest(shared_pool).status().ready
 
 
 def announced_upload(info: RuntimeInfo, nbytes: int) -> int:
@@ -191,17 +192,17 @@ def test_a_gigabyte_of_upload_is_stopped_at_the_limit(tmp_path: Path) -> None:
             assert answer.status_code == 422
             assert "exceeds 16.0 MiB" in answer.json()["detail"]
         assert peak_resident_bytes(info.pid) - before < 100 * MIB
-        assert rest(info).status()["blobs"] == {"count": 0, "bytes": 0}
+        assert rest(info).status().blobs == BlobUsage()
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(shared_pool: RuntimeInfo) -> None:
-    before = rest(shared_pool).status()["blobs"]
+    before = rest(shared_pool).status().blobs
     with closing(HTTPConnection(shared_pool.url.removeprefix("http://"), timeout=10)) as connection:
         connection.putrequest("PUT", f"/v1/blobs/{'0' * 64}")
         connection.putheader("Authorization", f"Bearer {shared_pool.token}")
         connection.putheader("Content-Length", str(MIB))
         connection.endheaders(b"only the beginning")
-    assert rest(shared_pool).status()["blobs"] == before
+    assert rest(shared_pool).status().blobs == before
 
 
 def changed(**changes: object) -> Program:
@@ -254,7 +255,7 @@ def test_a_bad_program(
     assert result.error is not None
     assert result.error.family == "refused"
     assert words in result.error.message
-    assert rest(shared_pool).job(result.job)["state"] == "FAILED"
+    assert rest(shared_pool).job(result.job).state == "FAILED"
     assert client.run(act("")).outcome == "done"
 
 

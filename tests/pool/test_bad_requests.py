@@ -45,11 +45,11 @@ def test_a_digest_of_another_user_tells_nothing(shared_pool: RuntimeInfo) -> Non
         assert result.error.family == "missing_blobs"
         theirs.send(messages.BlobStored(digest, 16))
         assert theirs.missing(digest) == [digest]
-        before = rest(shared_pool).status()["blobs"]
+        before = rest(shared_pool).status().blobs
         theirs.write_blob(digest, data)
         assert theirs.missing(digest) == []
         assert theirs.run(read(upload(1, digest))).fetched[0].data == data
-        assert rest(shared_pool).status()["blobs"] == before
+        assert rest(shared_pool).status().blobs == before
 
 
 def test_what_is_not_yours(client: Client, shared_pool: RuntimeInfo) -> None:
@@ -73,13 +73,13 @@ def test_what_is_not_yours(client: Client, shared_pool: RuntimeInfo) -> None:
         ):
             with pytest.raises(Refused):
                 forbidden()
-        assert anybody.job(job)["code"] == ""
-        assert anybody.job(job)["events"] == []
+        assert anybody.job(job).code == ""
+        assert anybody.job(job).events == ()
     with pytest.raises(InvalidStatus) as refused:
         Wire(shared_pool, viewer_token)
     assert refused.value.response.status_code == 403
-    assert rest(shared_pool).job(job)["code"] == "y = x + 1"
-    assert rest(shared_pool, operator_token).cancel(job)["job"] == job
+    assert rest(shared_pool).job(job).code == "y = x + 1"
+    assert rest(shared_pool, operator_token).cancel(job).job == job
     assert client.result(job).outcome == "cancelled"
 
 
@@ -113,6 +113,6 @@ def test_bad_users(shared_pool: RuntimeInfo) -> None:
     api.delete_user(name)
     with pytest.raises(AuthenticationError):
         rest(shared_pool, token).status()
-    for gone in (name, api.status()["user"]):
+    for gone in (name, api.status().user):
         with pytest.raises(PoolError, match="can be removed"):
             api.delete_user(gone)

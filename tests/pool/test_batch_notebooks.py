@@ -19,6 +19,7 @@ from real_pool import PoolUnderTest, wait_for
 
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import CancelFailed, OptionError, PoolError, Refused
+from djinn_lab.protocol.rest.notebooks import NotebookView
 from djinn_lab.protocol.runtime_file import process_is_alive
 
 pytestmark = pytest.mark.processes
@@ -36,20 +37,20 @@ def document(*cells: str) -> dict[str, Any]:
 def submit(pool: PoolUnderTest, name: str, *cells: str, **asked: Any) -> str:
     submission = {"notebook": document(*cells), "name": name, "key": name, **asked}
     found, _ = pool.rest.submit_notebook(submission)
-    return str(found["job"])
+    return str(found.job)
 
 
-def until(pool: PoolUnderTest, job: str, *states: str) -> dict[str, Any]:
+def until(pool: PoolUnderTest, job: str, *states: str) -> NotebookView:
     deadline_s = time.monotonic() + OVER_WITHIN_S
     while True:
         found = pool.rest.notebook(job)
-        if found["state"] in states:
+        if found.state in states:
             return found
         assert time.monotonic() < deadline_s, f"waited in vain for {states}: {found['reason']}"
         time.sleep(0.1)
 
 
-def until_over(pool: PoolUnderTest, job: str) -> dict[str, Any]:
+def until_over(pool: PoolUnderTest, job: str) -> NotebookView:
     return until(pool, job, "DONE", "FAILED", "CANCELLED")
 
 
@@ -75,7 +76,7 @@ ENVIRONMENT = """
 import os
 from djinn_lab.client.rest import PoolClient
 status = PoolClient.find().status()
-print(status["user"], status["role"])
+print(status.user, status.role)
 print(os.environ["DJINN_TOKEN"])
 print([name for name in os.environ if name.startswith(("DJINN_", "PG"))])
 print(os.getcwd())
@@ -142,7 +143,7 @@ def jobs(pool: PoolUnderTest, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 def test_an_executed_notebook_has_what_plain_torch_gives(pool: PoolUnderTest, jobs: dict[str, str]) -> None:
     found = until_over(pool, jobs["trains"])
-    assert (found["state"], found["cell"], found["cells"], found["attempts"]) == ("DONE", 4, 4, 1)
+    assert (found.state, found.cell, found.cells, found.attempts) == ("DONE", 4, 4, 1)
     namespace: dict[str, Any] = {"torch": torch}
     exec(TRAINING, namespace)
     cells = executed(pool, jobs["trains"]).cells
@@ -152,14 +153,14 @@ def test_an_executed_notebook_has_what_plain_torch_gives(pool: PoolUnderTest, jo
         repr(namespace["loss"]),
         f"{namespace['model'].weight}\n",
     ]
-    of_the_pool = {(job["state"], job["priority"]) for job in pool.rest.jobs()}
+    of_the_pool = {(job.state, job.priority) for job in pool.rest.jobs()}
     assert of_the_pool == {("DONE", "HIGH")}, "its cells did not run on the pool, or not with its priority"
 
 
 def test_a_cell_that_raises_ends_the_notebook_and_is_named(pool: PoolUnderTest, jobs: dict[str, str]) -> None:
     found = until_over(pool, jobs["fails"])
-    assert found["state"] == "FAILED"
-    assert found["reason"] == "Failed: ValueError in cell 3 of 4: bad ? ?[31m."
+    assert found.state == "FAILED"
+    assert found.reason == "Failed: ValueError in cell 3 of 4: bad ? ?[31m."
     cells = executed(pool, jobs["fails"]).cells
     assert text_of(cells[1]) == "1"
     assert cells[2].outputs[0].ename == "ValueError"
@@ -168,23 +169,23 @@ def test_a_cell_that_raises_ends_the_notebook_and_is_named(pool: PoolUnderTest, 
 
 def test_a_notebook_that_fails_once_is_run_again(pool: PoolUnderTest, jobs: dict[str, str]) -> None:
     found = until_over(pool, jobs["again"])
-    assert (found["state"], found["attempts"], found["attempts_max"]) == ("DONE", 2, 5)
+    assert (found.state, found.attempts, found.attempts_max) == ("DONE", 2, 5)
     assert text_of(executed(pool, jobs["again"]).cells[0]) == "attempt 2\n"
 
 
 def test_what_comes_after_others_waits_for_them_or_ends_with_them(
     pool: PoolUnderTest, jobs: dict[str, str]
 ) -> None:
-    assert until_over(pool, jobs["follows"])["state"] == "DONE"
+    assert until_over(pool, jobs["follows"]).state == "DONE"
     first, second = pool.rest.notebook(jobs["again"]), pool.rest.notebook(jobs["follows"])
-    assert second["started_at"] >= first["finished_at"]
+    assert second.started_at >= first.finished_at
     ended = until_over(pool, jobs["never follows"])
-    assert ended["state"] == "CANCELLED"
-    assert "which it comes after, is FAILED" in ended["reason"]
+    assert ended.state == "CANCELLED"
+    assert "which it comes after, is FAILED" in ended.reason
 
 
 def test_a_kernel_is_its_users_and_knows_nothing_more(pool: PoolUnderTest, jobs: dict[str, str]) -> None:
-    assert until_over(pool, jobs["looks"])["state"] == "DONE"
+    assert until_over(pool, jobs["looks"]).state == "DONE"
     who, token, names, folder, mode = text_of(executed(pool, jobs["looks"]).cells[0]).splitlines()
     assert who == f"{pool.rest.status()['user']} user"
     assert token != pool.info.token
@@ -207,8 +208,8 @@ def test_cancelling_stops_the_kernel_and_all_that_it_started(
 
     kernel, child = wait_for(processes)
     assert process_is_alive(kernel)
-    assert "cell 2 of 2" in pool.rest.why(jobs["endless"])["sentence"]
-    assert pool.rest.cancel(jobs["endless"])["state"] == "CANCELLED"
+    assert "cell 2 of 2" in pool.rest.why(jobs["endless"]).sentence
+    assert pool.rest.cancel(jobs["endless"]).state == "CANCELLED"
     wait_for(lambda: not process_is_alive(kernel) and not process_is_alive(child))
     assert text_of(executed(pool, jobs["endless"]).cells[0]) == "2"
     with pytest.raises(CancelFailed, match="already CANCELLED"):
@@ -232,10 +233,10 @@ def test_the_same_key_is_the_same_job_and_another_content_is_refused(
     asked = {"notebook": notebook, "name": "once", "key": "once"}
     first, new = pool.rest.submit_notebook(asked)
     again, new_again = pool.rest.submit_notebook({**asked, "notebook": document("1")})  # other ids of cells
-    assert (new, new_again, again["job"]) == (True, False, first["job"])
+    assert (new, new_again, again.job) == (True, False, first.job)
     with pytest.raises(PoolError, match=f"belongs to {first['job']}"):
         pool.rest.submit_notebook({**asked, "name": "another"})
-    assert len([one for one in pool.rest.notebooks(limit=1000) if one["name"] == "once"]) == 1
+    assert len([one for one in pool.rest.notebooks(limit=1000) if one.name == "once"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -258,11 +259,11 @@ def test_what_cannot_run_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(OptionError, match=reason):
         pool.rest.submit_notebook({"notebook": document("1"), "name": "wrong", "key": "wrong", **wrong})
-    assert all(one["name"] != "wrong" for one in pool.rest.notebooks(limit=1000))
+    assert all(one.name != "wrong" for one in pool.rest.notebooks(limit=1000))
 
 
 def test_an_account_with_a_limit_gets_no_better_priority(pool: PoolUnderTest) -> None:
-    account = pool.rest.status()["user"]
+    account = pool.rest.status().user
     pool.rest.set_targets(account, limits={"rank_min": 1})
     try:
         with pytest.raises(OptionError, match=f"CRITICAL is above the limit of account {account}, HIGH"):
@@ -277,11 +278,11 @@ def test_a_notebook_that_is_too_large_is_refused(pool: PoolUnderTest) -> None:
 
 
 def test_only_the_owner_submits_and_sees_results(pool: PoolUnderTest, jobs: dict[str, str]) -> None:
-    other = PoolClient(pool.info.url, pool.rest.create_user("ann")["token"])
+    other = PoolClient(pool.info.url, pool.rest.create_user("ann").token)
     try:
         with pytest.raises(Refused, match="--notebooks-for users"):
             other.submit_notebook({"notebook": document("1"), "name": "ann's", "key": "1"})
-        assert other.notebook(jobs["fails"])["name"] == "fails"
+        assert other.notebook(jobs["fails"]).name == "fails"
         for attempt in (other.notebook_result, other.cancel):
             with pytest.raises(Refused, match="belongs to another user"):
                 attempt(jobs["fails"])
@@ -302,27 +303,25 @@ def test_accepted_notebooks_survive_a_killed_server_and_none_runs_twice(tmp_path
             return []
 
     with PoolUnderTest(tmp_path, "cpu:1", notebook_slots=2, notebooks_for="users") as pool:
-        ann = PoolClient(pool.info.url, pool.rest.create_user("ann")["token"])
+        ann = PoolClient(pool.info.url, pool.rest.create_user("ann").token)
         twice = {"notebook": document(*cells("twice")), "name": "twice", "key": "1", "folder": str(tmp_path)}
         again, _ = ann.submit_notebook({**twice, "restart": {"policy": "on-failure", "backoff_s": 0.2}})
         ann.close()
         once = submit(pool, "once", *cells("once"), folder=str(tmp_path))
         waits = submit(pool, "waits", "open('runs.txt', 'a').write('waits\\n')", folder=str(tmp_path))
-        alive = [*wait_for(lambda: processes(once)), *wait_for(lambda: processes(again["job"]))]
-        assert pool.rest.notebook(waits)["reason"].startswith(
-            "1st of 1 waiting notebook; both slots are taken"
-        )
+        alive = [*wait_for(lambda: processes(once)), *wait_for(lambda: processes(again.job))]
+        assert pool.rest.notebook(waits).reason.startswith("1st of 1 waiting notebook; both slots are taken")
         os.kill(pool.info.pid, signal.SIGKILL)
         wait_for(lambda: not any(process_is_alive(one) for one in alive))
         pool.rest.close()
         pool.start()
         ended = until_over(pool, once)
-        assert ended["state"] == "FAILED"
-        assert "not run again because its restart policy is never" in ended["reason"]
+        assert ended.state == "FAILED"
+        assert "not run again because its restart policy is never" in ended.reason
         assert processes(once) == alive[:2], "what it had printed is lost"
-        assert until_over(pool, waits)["state"] == "DONE"
-        ended = until_over(pool, again["job"])
-        assert (ended["state"], ended["attempts"]) == ("DONE", 2)
+        assert until_over(pool, waits).state == "DONE"
+        ended = until_over(pool, again.job)
+        assert (ended.state, ended.attempts) == ("DONE", 2)
         assert sorted((tmp_path / "runs.txt").read_text().split()) == ["once", "twice", "twice", "waits"]
 
 
@@ -339,7 +338,7 @@ def test_the_command_runs_a_notebook_and_says_how_it_went(pool: PoolUnderTest, t
     assert ran.returncode == 1
     assert "Failed: ZeroDivisionError in cell 2 of 2: division by zero." in ran.stdout
     assert text_of(nbformat.read(done, as_version=4).cells[0]) == "hello\n"  # type: ignore[no-untyped-call]
-    job = next(one for one in pool.rest.notebooks() if one["name"] == "hello")["job"]
+    job = next(one for one in pool.rest.notebooks() if one.name == "hello").job
     assert "ZeroDivisionError" in command("notebooks").stdout
     assert "ZeroDivisionError" in command("why", job[:8]).stdout
     assert "already FAILED" in command("cancel", job).stderr

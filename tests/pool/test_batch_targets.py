@@ -36,9 +36,9 @@ def submission(name: str, *cells: str, **asked: Any) -> dict[str, Any]:
 
 def devices_used(pool: PoolUnderTest, marked: str) -> list[str]:
     """By the session in which this code ran, job by job."""
-    cells = [pool.rest.job(one["job"]) for one in pool.rest.jobs(limit=1000)]
-    (session,) = {one["session"] for one in cells if marked in one["code"]}
-    return [one["device"] for one in cells[::-1] if one["session"] == session]
+    cells = [pool.rest.job(one.job) for one in pool.rest.jobs(limit=1000)]
+    (session,) = {one.session for one in cells if marked in one.code}
+    return [one.device for one in cells[::-1] if one.session == session]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_what_suits_no_device_is_refused_at_once_as_a_cell_is(
     with pytest.raises(OptionError) as refused:
         pool.rest.submit_notebook(submission("wrong", "1", **asked))
     assert reason in str(refused.value)
-    assert all(one["name"] != "wrong" for one in pool.rest.notebooks())
+    assert all(one.name != "wrong" for one in pool.rest.notebooks())
     if "target" in asked and "tolerates" not in asked:
         with Client(pool.info) as client:
             error = client.run(act(""), target=asked["target"]).error
@@ -90,13 +90,13 @@ def test_a_key_belongs_to_one_target(pool: PoolUnderTest, tmp_path: Path) -> Non
     other = command("-t", "cpu:0")
     assert other.returncode == 1
     assert "which was submitted with another content or other options" in " ".join(other.stderr.split())
-    (one,) = [one for one in pool.rest.notebooks() if one["name"] == "once"]
-    assert (one["target"], one["tolerates"]) == ("gpu=h200", ["vision"])
+    (one,) = [one for one in pool.rest.notebooks() if one.name == "once"]
+    assert (one.target, one.tolerates) == ("gpu=h200", ("vision",))
 
 
 def test_its_cells_run_there_unless_they_say_otherwise_also_after_a_kill(pool: PoolUnderTest) -> None:
     asked = {"target": "gpu=h200", "tolerates": ["vision"], "after": ["data:go"]}
-    job = pool.rest.submit_notebook(submission("there", *CELLS, **asked))[0]["job"]
+    job = pool.rest.submit_notebook(submission("there", *CELLS, **asked))[0].job
     dead = pool.info.pid
     pool.kill()
     wait_for(lambda: not process_is_alive(dead))
@@ -105,13 +105,13 @@ def test_its_cells_run_there_unless_they_say_otherwise_also_after_a_kill(pool: P
     with pytest.raises(PoolError, match="another content or other options"):
         pool.rest.submit_notebook(submission("there", *CELLS, **asked, timeout_s=60))
     again, new = pool.rest.submit_notebook(submission("there", *CELLS, **asked))
-    assert (again["job"], again["target"], new) == (job, "gpu=h200", False)
+    assert (again.job, again.target, new) == (job, "gpu=h200", False)
     pool.rest.publish("go")
     deadline_s = time.monotonic() + OVER_WITHIN_S
-    while (found := pool.rest.notebook(job))["state"] in ("QUEUED", "RUNNING"):
-        assert time.monotonic() < deadline_s, found["reason"]
+    while (found := pool.rest.notebook(job)).state in ("QUEUED", "RUNNING"):
+        assert time.monotonic() < deadline_s, found.reason
         time.sleep(0.1)
-    assert found["state"] == "DONE", found["reason"]
+    assert found.state == "DONE", found.reason
     first, fetched, elsewhere, anywhere = devices_used(pool, "# at first")
     assert (first, fetched) == ("cpu:1", "cpu:1"), "what is fetched outside cells may stay there, too"
     assert (elsewhere, anywhere) == ("cpu:0", "cpu:0")

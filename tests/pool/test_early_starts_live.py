@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from real_pool import PoolUnderTest, kill_worker, wait_for
 
 from djinn_lab.client.session import Session
 from djinn_lab.errors import ValueLost
+from djinn_lab.protocol.rest.sessions import MemorySession
 
 pytestmark = pytest.mark.processes
 
@@ -42,17 +42,16 @@ def hold(session: Session, first: int) -> list[torch.Tensor]:
         return [part(first + number) for number in range(PARTS)]
 
 
-def row_of(pool: PoolUnderTest, session: Session) -> dict[str, Any]:
+def row_of(pool: PoolUnderTest, session: Session) -> MemorySession:
     own = session.welcome.session
-    found: dict[str, Any] = next(row for row in pool.rest.memory()["sessions"] if row["session"] == own)
-    return found
+    return next(row for row in pool.rest.memory().sessions if row.session == own)
 
 
 def runs_while_restored(pool: PoolUnderTest, session: Session) -> bool:
     own = session.welcome.session
-    moving = row_of(pool, session)["moving"] == "restore"
-    running = [job for job in pool.rest.jobs(limit=20) if job["session"] == own and job["state"] == "RUNNING"]
-    return moving and bool(running) and row_of(pool, session)["moving"] == "restore"
+    moving = row_of(pool, session).moving == "restore"
+    running = [job for job in pool.rest.jobs(limit=20) if job.session == own and job.state == "RUNNING"]
+    return moving and bool(running) and row_of(pool, session).moving == "restore"
 
 
 def parked(pool: PoolUnderTest, stack: ExitStack, first: int) -> tuple[Session, list[torch.Tensor], Session]:
@@ -60,7 +59,7 @@ def parked(pool: PoolUnderTest, stack: ExitStack, first: int) -> tuple[Session, 
     session, other = (stack.enter_context(pool.session()) for _ in range(2))
     held = hold(session, first)
     hold(other, first + PARTS)
-    wait_for(lambda: row_of(pool, session)["tier"] == "host")
+    wait_for(lambda: row_of(pool, session).tier == "host")
     return session, held, other
 
 
@@ -136,12 +135,10 @@ def test_a_cell_is_interrupted_and_a_session_closed_before_it_is_back(pool: Pool
         wait_for(lambda: runs_while_restored(pool, session))
         own = session.welcome.session
         (job,) = [
-            job["job"]
-            for job in pool.rest.jobs(limit=20)
-            if job["session"] == own and job["state"] == "RUNNING"
+            job.job for job in pool.rest.jobs(limit=20) if job.session == own and job.state == "RUNNING"
         ]
         pool.rest.cancel(job)
         cell.join()
         assert cell.error is not None
-    wait_for(lambda: pool.rest.memory()["devices"][0]["used_bytes"] == 0)
-    wait_for(lambda: pool.rest.memory()["devices"][0]["host_used_bytes"] == 0)
+    wait_for(lambda: pool.rest.memory().devices[0].used_bytes == 0)
+    wait_for(lambda: pool.rest.memory().devices[0].host_used_bytes == 0)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pool_kit import Client, act, rest, running_pool
@@ -17,6 +16,7 @@ from pool_kit import Client, act, rest, running_pool
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import OptionError
 from djinn_lab.pool.bookkeeping.records import JobRecord
+from djinn_lab.protocol.rest.jobs import JobUsage
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 pytestmark = pytest.mark.processes
@@ -31,8 +31,8 @@ def djinn_lab(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=wide, capture_output=True, text=True, check=False)
 
 
-def used(chief: PoolClient, job: str) -> dict[str, Any]:
-    return next(one for one in chief.usage() if one["job"] == job)
+def used(chief: PoolClient, job: str) -> JobUsage:
+    return next(one for one in chief.usage() if one.job == job)
 
 
 def estimated_j(sentence: str) -> float:
@@ -45,23 +45,23 @@ def test_energy_is_told_where_operators_said_what_a_device_draws(pool: RuntimeIn
     with Client(pool) as ann, closing(rest(pool)) as chief:
         unknown = ann.submit(act("sleep 0.2"), target="cpu:0")
         assert ann.result(unknown).outcome == "done"
-        assert "used about" not in chief.why(unknown)["sentence"]
-        assert used(chief, unknown)["used_j"] is None
+        assert "used about" not in chief.why(unknown).sentence
+        assert used(chief, unknown).used_j is None
 
         chief.describe_device("cpu:0", watts=700)
         known = ann.submit(act("sleep 0.2"), target="cpu:0")
         assert ann.result(known).outcome == "done"
         line = used(chief, known)
-        assert line["used_j"] == pytest.approx(700 * line["run_s"])
-        assert line["used_j"] >= 700 * 0.2
-        assert estimated_j(chief.why(known)["sentence"]) == pytest.approx(line["used_j"], rel=0.01)
-        assert chief.job(known)["used_j"] == line["used_j"]
+        assert line.used_j == pytest.approx(700 * line.run_s)
+        assert line.used_j >= 700 * 0.2
+        assert estimated_j(chief.why(known).sentence) == pytest.approx(line.used_j, rel=0.01)
+        assert chief.job(known).used_j == line.used_j
 
         again = ann.submit(act("sleep 0.2", "sleep 30"), target="cpu:0")
         ann.until(again, "RUNNING")
         chief.cancel(again)
         assert ann.result(again).outcome == "cancelled"
-        assert estimated_j(chief.why(again)["sentence"]) > 0
+        assert estimated_j(chief.why(again).sentence) > 0
 
 
 def test_what_is_foretold_in_seconds_is_foretold_in_joules(pool: RuntimeInfo) -> None:
@@ -71,12 +71,12 @@ def test_what_is_foretold_in_seconds_is_foretold_in_joules(pool: RuntimeInfo) ->
         for device in ("cpu:1", "cpu:0"):
             job = ann.submit(act("sleep 1"), target=device)
             ann.until(job, "RUNNING")
-            sentence, foretold = chief.why(job)["sentence"], chief.job(job)["foretold"]
+            sentence, foretold = chief.why(job).sentence, chief.job(job).foretold
             assert "on devices" in sentence
             told = FORETOLD.search(sentence)
             assert (told is not None) == (device == "cpu:1"), sentence
             if told is not None:
-                assert float(told[1]) == pytest.approx(700 * foretold["device_s"], abs=0.1)
+                assert float(told[1]) == pytest.approx(700 * foretold.device_s, abs=0.1)
             assert ann.result(job).outcome == "done"
 
 
@@ -101,7 +101,7 @@ def test_what_is_no_draw_is_refused(shared_pool: RuntimeInfo, watts: float) -> N
     with closing(rest(shared_pool)) as chief:
         with pytest.raises(OptionError, match="watts"):
             chief.describe_device("cpu:0", watts=watts)
-        assert chief.status()["devices"][0]["watts"] is None
+        assert chief.status().devices[0].watts is None
 
 
 def test_a_later_pool_knows_what_a_device_draws(tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ def test_a_later_pool_knows_what_a_device_draws(tmp_path: Path) -> None:
         chief.describe_device("cpu:0", watts=250)
         chief.describe_device("cpu:1", watts=0)
     with running_pool(tmp_path) as info, closing(rest(info)) as chief:
-        assert [device["watts"] for device in chief.status()["devices"]] == [250, 0]
+        assert [device.watts for device in chief.status().devices] == [250, 0]
         chief.describe_device("cpu:0")
     with running_pool(tmp_path) as info, closing(rest(info)) as chief:
-        assert [device["watts"] for device in chief.status()["devices"]] == [None, 0]
+        assert [device.watts for device in chief.status().devices] == [None, 0]
 
 
 def test_energy_has_a_price_in_a_policy_over_the_wire(pool: RuntimeInfo) -> None:
@@ -124,7 +124,7 @@ def test_energy_has_a_price_in_a_policy_over_the_wire(pool: RuntimeInfo) -> None
             with Client(pool) as ann:
                 job = ann.submit(act(""))
                 assert ann.result(job).outcome == "done"
-                assert chief.job(job)["device"] == device
+                assert chief.job(job).device == device
                 session = ann.session
             chief.close_session(session)
         with pytest.raises(OptionError, match="energy_price_per_kwh"):

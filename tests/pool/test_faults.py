@@ -18,6 +18,7 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import OptionError, PoolError, PoolNotFound
 from djinn_lab.pool.launch import LOG_FILE, start_pool, stop_pool
 from djinn_lab.pool.launch import running_pool as find_running_pool
+from djinn_lab.protocol.rest.status import DeviceView
 from djinn_lab.protocol.runtime_file import FILE_NAME, RuntimeInfo, process_is_alive, read_runtime
 
 
@@ -29,16 +30,16 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
 
 
 def restarts(info: RuntimeInfo, device: str) -> int:
-    (found,) = [one for one in rest(info).status()["devices"] if one["device"] == device]
-    return int(found["restarts"])
+    (found,) = [one for one in rest(info).status().devices if one.device == device]
+    return int(found.restarts)
 
 
-def until_state(info: RuntimeInfo, device: str, state: str) -> dict[str, object]:
+def until_state(info: RuntimeInfo, device: str, state: str) -> DeviceView:
     """Wait for the device to be in ``state``."""
     deadline = time.monotonic() + 60
     while True:
-        (found,) = [one for one in rest(info).status()["devices"] if one["device"] == device]
-        if found["state"] == state:
+        (found,) = [one for one in rest(info).status().devices if one.device == device]
+        if found.state == state:
             return dict(found)
         assert time.monotonic() < deadline, found
 
@@ -62,18 +63,18 @@ def test_a_worker_that_dies_in_mid_cell(pool: RuntimeInfo) -> None:
         assert lost.error.family == "pool"
         assert "process of cpu:0 died" in lost.error.message
         assert ann.run(act("")).outcome == "done"
-        assert until_state(pool, "cpu:0", "idle")["restarts"] == before + 1
+        assert until_state(pool, "cpu:0", "idle").restarts == before + 1
 
 
 def test_a_worker_killed_while_idle_comes_back(pool: RuntimeInfo) -> None:
     first = until_state(pool, "cpu:1", "idle")
-    os.kill(int(str(first["pid"])), signal.SIGKILL)
-    wait_for(lambda: restarts(pool, "cpu:1") > int(str(first["restarts"])))
+    os.kill(first.pid or 0, signal.SIGKILL)
+    wait_for(lambda: restarts(pool, "cpu:1") > first.restarts)
     with Client(pool) as client:
         assert client.run(act(""), target="cpu:1").outcome == "done"
     second = until_state(pool, "cpu:1", "idle")
-    assert second["pid"] != first["pid"]
-    assert second["restarts"] == int(str(first["restarts"])) + 1
+    assert second.pid != first.pid
+    assert second.restarts == first.restarts + 1
 
 
 def test_queued_cells_move_to_another_device(pool: RuntimeInfo) -> None:
@@ -82,7 +83,7 @@ def test_queued_cells_move_to_another_device(pool: RuntimeInfo) -> None:
         ann.until(running, "RUNNING")
         queued = bob.submit(act(""), target="cpu:0")
         bob.until(queued, "QUEUED")
-        os.kill(int(str(until_state(pool, "cpu:0", "busy")["pid"])), signal.SIGTERM)
+        os.kill(until_state(pool, "cpu:0", "busy").pid or 0, signal.SIGTERM)
         failed = ann.result(running)
         assert failed.error is not None
         assert "SIGTERM" in failed.error.message
@@ -95,7 +96,7 @@ def test_a_pool_killed_in_mid_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with Client(first) as client:
             job = client.submit(act("sleep 20"))
             client.until(job, "RUNNING")
-            workers = [device["pid"] for device in rest(first).status()["devices"]]
+            workers = [device.pid for device in rest(first).status().devices]
             blobs = Path(str(client.welcome.blob_directory)).parent
             time.sleep(0.3)  # rows of jobs are queued every quarter of a second
             rest(first).events()  # and a read of the database waits for the writes before it
@@ -111,11 +112,11 @@ def test_a_pool_killed_in_mid_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for pid in workers:
             until_dead(pid)
         with running_pool(tmp_path, "cpu:1") as second:
-            assert found.status()["pool"] == second.pool
+            assert found.status().pool == second.pool
             assert not blobs.exists()
             view = rest(second).job(job)
-            assert view["state"] == "FAILED"
-            assert "the pool stopped" in view["reason"]
+            assert view.state == "FAILED"
+            assert "the pool stopped" in view.reason
             with Client(second, session=client.session) as again:
                 assert not again.welcome.resumed
 
@@ -125,7 +126,7 @@ def test_sigterm_leaves_nothing_behind(tmp_path: Path) -> None:
         with Client(info) as client:
             job = client.submit(act("sleep 20"))
             client.until(job, "RUNNING")
-            workers = [device["pid"] for device in rest(info).status()["devices"]]
+            workers = [device.pid for device in rest(info).status().devices]
             blobs = Path(str(client.welcome.blob_directory)).parent
             assert blobs.stat().st_mode & 0o777 == 0o700
             assert stop_pool()
@@ -146,7 +147,7 @@ def test_a_second_start_finds_the_first_pool(tmp_path: Path) -> None:
         assert start_pool(devices="cpu:2") == info
         found = PoolClient.find()
         assert found.url == info.url
-        assert found.status()["ready"]
+        assert found.status().ready
 
 
 def test_a_pool_that_cannot_start_shows_its_log(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def session(two: PoolUnderTest) -> Iterator[Session]:
 def held_bytes(pool: PoolUnderTest, session: Session) -> int:
     """Of the session, on its device."""
     own = session.welcome.session
-    rows = [row["total_bytes"] for row in pool.rest.memory()["sessions"] if row["session"] == own]
+    rows = [row.total_bytes for row in pool.rest.memory().sessions if row.session == own]
     return int(rows[0])
 
 
@@ -115,11 +115,11 @@ def test_a_gang_takes_what_is_free_or_waits_for_all(two: PoolUnderTest, session:
         with session.capture("elastic", terms=Terms(gang=2)) as elastic:
             first = search.train(60)
         assert "on one device" in elastic.report.gang
-        assert two.rest.job(busy)["state"] == "RUNNING"
+        assert two.rest.job(busy).state == "RUNNING"
         with session.capture("both", terms=Terms(gang=2, gang_min=2)) as both:
             second = search.train(60)
         assert both.report.gang == TOGETHER
-        assert two.rest.job(busy)["finished_at"] is not None
+        assert two.rest.job(busy).finished_at is not None
         assert ann.result(busy).outcome == "done"
     assert [first.tolist(), second.tolist()] == expected
 
@@ -179,7 +179,7 @@ def test_a_member_that_dies_leaves_its_part_to_the_other(two: PoolUnderTest) -> 
     alone.train(LONG)
     with two.session() as session:
         with running(two, session, search, LONG, Terms(gang=2)) as cell:
-            kill_worker(two, other_of(two.rest.job(cell.job)["device"]))
+            kill_worker(two, other_of(two.rest.job(cell.job).device))
         assert cell.raised == []
         assert search.weights() == alone.weights()
         assert search.state() == alone.state()
@@ -190,6 +190,6 @@ def test_a_home_that_dies_takes_the_cell_with_it_and_nothing_else(two: PoolUnder
     search = Search(MANY)
     with two.session() as session:
         with running(two, session, search, LONG, Terms(gang=2)) as cell:
-            kill_worker(two, two.rest.job(cell.job)["device"])
+            kill_worker(two, two.rest.job(cell.job).device)
         assert isinstance(cell.raised[0], WorkerLost)
     goes_on_as_ever(two)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +16,7 @@ from djinn_lab.cli import main
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import OptionError
 from djinn_lab.jobs.decision import POLICIES
+from djinn_lab.jobs.fairness import Limits
 
 pytestmark = pytest.mark.processes
 
@@ -26,15 +26,15 @@ ONLY_RANK = msgspec.to_builtins(replace(POLICIES["ours"], name="only rank", pree
 """So that nobody moves aside for fairness or shortness."""
 
 
-def limits_of(client: PoolClient, account: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(one for one in client.queue()["accounts"] if one["account"] == account)
-    return found["limits"]  # type: ignore[no-any-return]
+def limits_of(client: PoolClient, account: str) -> Limits:
+    found = next(one for one in client.queue().accounts if one.account == account)
+    return found.limits
 
 
 def moved_aside(client: PoolClient, job: str) -> int:
     """How often it did, itself."""
-    events = client.job(job)["events"]
-    return sum(line["event"] == "SegmentPreempted" and line["detail"]["job"] == job for line in events)
+    events = client.job(job).events
+    return sum(line.event == "SegmentPreempted" and line.detail["job"] == job for line in events)
 
 
 def test_a_guaranteed_device_is_had_from_a_flood_after_a_parking_and_the_other_one_is_left_to_it(
@@ -44,13 +44,13 @@ def test_a_guaranteed_device_is_had_from_a_flood_after_a_parking_and_the_other_o
     with PoolUnderTest(tmp_path, "cpu:2", 256 * MIB) as pool, ExitStack() as stack:
         chief, info = pool.rest, pool.info
         chief.set_policy(ONLY_RANK)
-        ann = chief.create_user("ann", account="speech")["token"]
-        bob = chief.create_user("bob", account="vision")["token"]
+        ann = chief.create_user("ann", account="speech").token
+        bob = chief.create_user("bob", account="vision").token
         chief.set_targets("vision", limits={"devices_guaranteed": 1})
         flood = [stack.enter_context(Client(info, ann)) for _ in range(3)]
         cells = [one.submit(long) for one in flood]
-        wait_for(lambda: [len(chief.queue()[part]) for part in ("running", "waiting")] == [2, 1])
-        [third] = [job["job"] for job in chief.queue()["waiting"]]
+        wait_for(lambda: [len(getattr(chief.queue(), part)) for part in ("running", "waiting")] == [2, 1])
+        [third] = [job.job for job in chief.queue().waiting]
         first, second = (stack.enter_context(Client(info, bob)) for _ in range(2))
         mine = first.submit(long)
         first.until(mine, "RUNNING")
@@ -59,14 +59,15 @@ def test_a_guaranteed_device_is_had_from_a_flood_after_a_parking_and_the_other_o
         wait_for(lambda: sum(moved_aside(chief, cell) for cell in cells) == 1)
         [victim] = [cell for cell in cells if moved_aside(chief, cell)]
         [stays] = set(cells) - {victim, third}
-        states = {job["job"]: job["state"] for job in chief.jobs()}
+        states = {job.job: job.state for job in chief.jobs()}
         assert (states[mine], states[stays], states[more]) == ("RUNNING", "RUNNING", "QUEUED")
-        assert "vision is within its 1 guaranteed device." in chief.job(victim)["reason"]
+        assert "vision is within its 1 guaranteed device." in chief.job(victim).reason
         told = {job: chief.why(job) for job in (mine, stays, more)}
-        assert "GUARANTEED: vision holds 1 with it, of 1" in told[mine]["sentence"]
-        assert "BURSTABLE: vision holds 2 with it, of 1" in told[more]["sentence"]
-        assert told[stays]["quality"]["quality"] == "BURSTABLE"
-        rows = {job["job"]: job["quality"] for part in ("running", "waiting") for job in chief.queue()[part]}
+        assert "GUARANTEED: vision holds 1 with it, of 1" in told[mine].sentence
+        assert "BURSTABLE: vision holds 2 with it, of 1" in told[more].sentence
+        assert told[stays].quality.quality == "BURSTABLE"
+        queue = chief.queue()
+        rows = {job.job: job.quality for job in (*queue.running, *queue.waiting)}
         assert rows == dict.fromkeys((*cells, more), "BURSTABLE") | {mine: "GUARANTEED"}
         with pytest.raises(SystemExit):
             main(("queue",))
@@ -74,7 +75,7 @@ def test_a_guaranteed_device_is_had_from_a_flood_after_a_parking_and_the_other_o
         assert [moved_aside(chief, job) for job in (victim, stays, mine)] == [1, 0, 0]
         for job in (more, third, mine, stays):
             chief.cancel(job)
-        wait_for(lambda: chief.job(victim)["state"] == "RUNNING")
+        wait_for(lambda: chief.job(victim).state == "RUNNING")
         chief.cancel(victim)
 
 
@@ -98,6 +99,6 @@ def test_guarantees_are_checked_told_and_known_to_the_next_pool(
         with pytest.raises(OptionError, match="0 or more"):
             chief.set_targets("vision", limits={"devices_guaranteed": -1})
     with running_pool(tmp_path, "cpu:2") as info, closing(rest(info)) as chief:
-        assert limits_of(chief, "vision")["devices_guaranteed"] == 1
-        assert limits_of(chief, "vision")["devices_max"] == 2
-        assert limits_of(chief, "speech")["devices_guaranteed"] == 2
+        assert limits_of(chief, "vision").devices_guaranteed == 1
+        assert limits_of(chief, "vision").devices_max == 2
+        assert limits_of(chief, "speech").devices_guaranteed == 2

@@ -6,7 +6,6 @@ import os
 import signal
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -14,7 +13,7 @@ from pool_kit import Client, act, rest, running_pool, until_dead
 from real_pool import wait_for
 
 from djinn_lab.jobs import start_forecasts
-from djinn_lab.jobs.resources import COMPARED_MIN, RUNS_MAX, Learnt, Use
+from djinn_lab.jobs.resources import COMPARED_MIN, RUNS_MAX, Foretold, Learnt, Use
 from djinn_lab.jobs.start_forecasts import StartForecasts
 from djinn_lab.pool.bookkeeping import overruns
 from djinn_lab.pool.bookkeeping.overruns import RunSurprises
@@ -67,12 +66,13 @@ def test_only_so_many_programs_are_kept(database: str, monkeypatch: pytest.Monke
     store.close()
 
 
-def foretold(info: RuntimeInfo) -> dict[str, Any]:
+def foretold(info: RuntimeInfo) -> Foretold:
     """Of a cell that is always the same, and takes a moment."""
     with Client(info) as ann:
         job = ann.submit(act("sleep 0.002", keep=True), cell="In [7]")
         assert ann.result(job).outcome == "done"
-    found: dict[str, Any] = rest(info).job(job)["foretold"]
+    found = rest(info).job(job).foretold
+    assert found is not None
     return found
 
 
@@ -80,13 +80,13 @@ def foretold(info: RuntimeInfo) -> dict[str, Any]:
 def test_the_next_pool_foretells_as_the_one_before(database: str, tmp_path: Path) -> None:
     with running_pool(tmp_path, "cpu:1", database=database) as info:
         before = [foretold(info) for _ in range(COMPARED_MIN + 2)]
-    assert [one["runs"] for one in before] == [0, 1, 2, 3, 4, RUNS_MAX, RUNS_MAX]
-    assert before[-1]["error"]["count"] == COMPARED_MIN
+    assert [one.runs for one in before] == [0, 1, 2, 3, 4, RUNS_MAX, RUNS_MAX]
+    assert before[-1].error.count == COMPARED_MIN
     with running_pool(tmp_path, "cpu:1", database=database) as info:
         after = foretold(info)
-    assert (after["runs"], after["where"]) == (RUNS_MAX, "In [7]")
-    assert (after["peak_bytes"], after["error"]["count"]) == (before[-1]["peak_bytes"], COMPARED_MIN + 1)
-    assert after["device_s"] >= 0.002
+    assert (after.runs, after.where) == (RUNS_MAX, "In [7]")
+    assert (after.peak_bytes, after.error.count) == (before[-1].peak_bytes, COMPARED_MIN + 1)
+    assert after.device_s >= 0.002
 
 
 @pytest.mark.processes
@@ -99,13 +99,13 @@ def test_also_after_a_kill(database: str, tmp_path: Path) -> None:
 
     with running_pool(tmp_path, "cpu:1", database=database) as info:
         first, second = foretold(info), foretold(info)
-        assert (first["runs"], second["runs"]) == (0, 1)
+        assert (first.runs, second.runs) == (0, 1)
         wait_for(is_stored)
         os.kill(info.pid, signal.SIGKILL)
         until_dead(info.pid)
     engine.dispose()
     with running_pool(tmp_path, "cpu:1", database=database) as info:
-        assert foretold(info)["runs"] == 2
+        assert foretold(info).runs == 2
 
 
 def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> None:
@@ -152,8 +152,8 @@ def is_unusual(info: RuntimeInfo) -> bool:
         assert ann.run(act("sleep 0.01"), cell="loop").outcome == "done"
         stuck = ann.submit(act("sleep 30"), cell="loop")
         ann.until(stuck, "RUNNING")
-        wait_for(lambda: client.queue()["running"][0]["since"] + 3 < client.queue()["now"])
-        sentence = client.why(stuck)["sentence"]
+        wait_for(lambda: client.queue().running[0].since + 3 < client.queue().now)
+        sentence = client.why(stuck).sentence
         client.cancel(stuck)
         assert ann.result(stuck).outcome == "cancelled"
     return "Unusually long" in sentence
@@ -178,14 +178,14 @@ def test_how_far_starts_were_off_and_what_is_unusual_is_known_after_a_kill(
             for _ in range(overruns.SAMPLES_MIN + 1):
                 assert ann.run(act("sleep 0.002"), cell="loop").outcome == "done"
         with closing(rest(info)) as client:
-            error = client.queue()["estimate_error"]
-        wait_for(lambda: stored()[0] == 3 * error["count"] and stored()[1] >= overruns.SAMPLES_MIN)
+            error = client.queue().estimate_error
+        wait_for(lambda: stored()[0] == 3 * error.count and stored()[1] >= overruns.SAMPLES_MIN)
         os.kill(info.pid, signal.SIGKILL)
         until_dead(info.pid)
     engine.dispose()
     with running_pool(tmp_path, "cpu:1", database=database) as info:
         with closing(rest(info)) as client:
-            assert client.queue()["estimate_error"] == error
+            assert client.queue().estimate_error == error
         told = [update for update in updates_of_waits(info) if update.estimate_s is not None]
         assert told
         assert all(update.estimate_error_s is not None for update in told)

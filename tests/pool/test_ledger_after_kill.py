@@ -49,7 +49,7 @@ def test_jobs_and_usage_survive_kills_at_any_moment(tmp_path: Path) -> None:
             stretches = [(row[1], row[2], row[6]) for row in rows]
             assert len(set(stretches)) == len(stretches), "a stretch was charged twice"
             with closing(rest(info)) as client:
-                accounts = {one["account"]: one["used"][0] for one in client.queue()["accounts"]}
+                accounts = {one.account: one.used[0] for one in client.queue().accounts}
             charged = sum(row[7] - row[6] for row in rows)
             assert sum(accounts.values()) == pytest.approx(charged, abs=1e-5 * (1 + len(rows)))
             killed = threading.Event()

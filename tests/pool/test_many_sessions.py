@@ -51,7 +51,7 @@ def test_a_thousand_cells_of_a_hundred_sessions_end_while_the_pool_answers(tmp_p
             over.set()
             prober.join()
         assert len(report["waiting"]) <= report["waiting_count"] <= SESSIONS * CELLS
-        assert rest(info).queue()["waiting_count"] == 0
+        assert rest(info).queue().waiting_count == 0
     assert list(ended.values()) == ["done"] * (SESSIONS * CELLS)
     assert answered
     assert set(answered) == {200}

@@ -8,24 +8,25 @@ import pytest
 from pool_kit import META, Client, act, http, new_user, rest
 
 from djinn_lab.errors import PoolError, Refused
-from djinn_lab.pool.api.status import MemoryReport
+from djinn_lab.protocol.rest.sessions import MemoryView
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 
 def test_it_has_the_clock_the_devices_and_named_sessions(client: Client, shared_pool: RuntimeInfo) -> None:
     client.run(act("", keep=True), target="cpu:0")
     found = rest(shared_pool).memory()
-    assert found["now"] == pytest.approx(rest(shared_pool).status()["now"], abs=5)
-    device = next(one for one in found["devices"] if one["device"] == "cpu:0")
-    assert device["session_bytes"][client.session] == META.nbytes
-    assert device["memory_bytes"] == 2**20
-    own = next(one for one in found["sessions"] if one["session"] == client.session)
-    assert (own["name"], own["device"], own["jobs"]) == ("a test", "cpu:0", 1)
-    assert own["connection"] == "connected"
+    assert found.now == pytest.approx(rest(shared_pool).status().now, abs=5)
+    device = next(one for one in found.devices if one.device == "cpu:0")
+    assert device.session_bytes[client.session] == META.nbytes
+    assert device.memory_bytes == 2**20
+    own = next(one for one in found.sessions if one.session == client.session)
+    assert (own.name, own.device, own.jobs) == ("a test", "cpu:0", 1)
+    assert own.connection == "connected"
 
 
 def test_the_answer_is_what_its_type_says(client: Client, shared_pool: RuntimeInfo) -> None:
-    report = msgspec.convert(rest(shared_pool).memory(), MemoryReport)
+    with http(shared_pool) as api:
+        report = msgspec.json.decode(api.get("/v1/memory").content, type=MemoryView)
     assert client.session in {session.session for session in report.sessions}
 
 
@@ -34,7 +35,7 @@ def test_a_viewer_sees_other_peoples_sessions_and_a_stranger_nothing(
 ) -> None:
     _, token = new_user(shared_pool, "viewer")
     seen = rest(shared_pool, token).memory()
-    assert {one["session"] for one in seen["sessions"]} >= {client.session}
+    assert {one.session for one in seen.sessions} >= {client.session}
     with http(shared_pool, "wrong") as stranger:
         refused: httpx.Response = stranger.get("/v1/memory")
     assert refused.status_code == 401
@@ -43,14 +44,14 @@ def test_a_viewer_sees_other_peoples_sessions_and_a_stranger_nothing(
 def test_a_phase_can_be_signalled_from_outside_the_session(client: Client, shared_pool: RuntimeInfo) -> None:
     api = rest(shared_pool)
     said = api.signal_phase(client.session, "IO_WAIT", 20)
-    assert said["answer"] == "accepted"
-    (own,) = [one for one in api.memory()["sessions"] if one["session"] == client.session]
-    assert own["phase"] == "IO_WAIT"
-    assert api.signal_phase(client.session, "SOON")["answer"] == "accepted"
+    assert said.answer == "accepted"
+    (own,) = [one for one in api.memory().sessions if one.session == client.session]
+    assert own.phase == "IO_WAIT"
+    assert api.signal_phase(client.session, "SOON").answer == "accepted"
     rejected = api.signal_phase(client.session, "SLEEP")
-    assert rejected["answer"] == "rejected"
-    assert "SLEEP" in rejected["message"]
-    assert api.signal_phase(client.session, "IO_WAIT", -5)["answer"] == "rejected"
+    assert rejected.answer == "rejected"
+    assert "SLEEP" in rejected.message
+    assert api.signal_phase(client.session, "IO_WAIT", -5).answer == "rejected"
 
 
 def test_foreign_unknown_and_broken_signals_are_refused(client: Client, shared_pool: RuntimeInfo) -> None:

@@ -77,7 +77,7 @@ def test_training_moves_aside_again_and_again_and_ends_as_if_it_had_not(pool: Ru
     assert result.executed == expected.executed == len(program.nodes)
     assert result.stages["preempted"] > 0
     assert sum(result.stages.values()) == pytest.approx(result.pool_s, rel=0.01)
-    events = [line["event"] for line in rest(pool).job(job)["events"]]
+    events = [line.event for line in rest(pool).job(job).events]
     assert events.count("SegmentPreempted") >= 5  # the queue may have decided so, too
 
 
@@ -109,7 +109,7 @@ def test_a_parked_cell_outlives_the_process_that_parked_it(one: PoolUnderTest) -
     with Client(one.info) as ann, Client(one.info) as bob:
         job = ann.submit(program)
         ann.until(job, "RUNNING")
-        wait_for(lambda: one.rest.job(job)["ops_done"] > 0)
+        wait_for(lambda: one.rest.job(job).ops_done > 0)
         urgent = bob.submit(other, priority="CRITICAL")
         bob.until(urgent, "RUNNING")
         assert tier(one, ann.session) == "host"
@@ -128,7 +128,7 @@ def test_a_cell_that_lay_in_a_killed_process_only_is_lost_and_says_so(tmp_path: 
         with Client(pool.info) as ann, Client(pool.info) as bob:
             job = ann.submit(program)
             ann.until(job, "RUNNING")
-            wait_for(lambda: pool.rest.job(job)["ops_done"] > 0)
+            wait_for(lambda: pool.rest.job(job).ops_done > 0)
             urgent = bob.submit(program, priority="CRITICAL")
             bob.until(urgent, "RUNNING")
             kill_worker(pool)
@@ -150,22 +150,22 @@ def test_a_cell_that_moved_aside_and_is_given_up_leaves_nothing(pool: RuntimeInf
         with Client(pool) as ann:
             job = ann.submit(program)
             ann.until(job, "RUNNING")
-            wait_for(lambda: rest(pool).job(job)["ops_done"] > 0)
+            wait_for(lambda: rest(pool).job(job).ops_done > 0)
             urgent = bob.submit(other, priority="CRITICAL")
             bob.until(urgent, "RUNNING")
             assert held_bytes(pool, ann.session) > 20 * MIB
             if how == "cancel":
-                assert rest(pool).cancel(job)["state"] == "CANCELLED"
+                assert rest(pool).cancel(job).state == "CANCELLED"
                 result = ann.result(job)
-                assert (result.outcome, result.executed) == ("cancelled", rest(pool).job(job)["ops_done"])
+                assert (result.outcome, result.executed) == ("cancelled", rest(pool).job(job).ops_done)
                 assert bob.result(urgent).outcome == "done"
                 wait_for(lambda: held_bytes(pool, ann.session) < 2**20)
             session = ann.session
             ann.send(CloseSession())
-            wait_for(lambda: all(row["session"] != session for row in rest(pool).memory()["sessions"]))
+            wait_for(lambda: all(row.session != session for row in rest(pool).memory().sessions))
         if how == "close":
             assert bob.result(urgent).outcome == "done"
-    assert rest(pool).memory()["devices"][0]["used_bytes"] < 2**20
+    assert rest(pool).memory().devices[0].used_bytes < 2**20
 
 
 def test_only_an_operator_or_its_owner_lets_a_cell_move_aside(pool: RuntimeInfo) -> None:
@@ -257,18 +257,18 @@ def stop(pool: PoolUnderTest, client: Client, job: str) -> None:
 
 
 def moving(pool: PoolUnderTest, session: str) -> tuple[str, str]:
-    rows = pool.rest.memory()["sessions"]
-    return next((row["device"], row["moving"]) for row in rows if row["session"] == session)
+    rows = pool.rest.memory().sessions
+    return next((row.device, row.moving) for row in rows if row.session == session)
 
 
 def tier(pool: PoolUnderTest, session: str) -> str:
-    rows = pool.rest.memory()["sessions"]
-    return str(next(row["tier"] for row in rows if row["session"] == session))
+    rows = pool.rest.memory().sessions
+    return str(next(row.tier for row in rows if row.session == session))
 
 
 def held_bytes(info: RuntimeInfo, session: str) -> int:
-    rows = rest(info).memory()["sessions"]
-    return next(int(row["total_bytes"]) for row in rows if row["session"] == session)
+    rows = rest(info).memory().sessions
+    return next(int(row.total_bytes) for row in rows if row.session == session)
 
 
 def trained(session: Session | None) -> list[bytes]:
@@ -294,7 +294,7 @@ def test_a_users_training_that_moves_aside_all_the_time_is_plain_torch(pool: Run
     def disturb() -> None:
         while not over.wait(0.01):
             for job in rest(pool).jobs(state="RUNNING", limit=5):
-                preempt(pool, job["job"])
+                preempt(pool, job.job)
 
     session = Session(pool.url, pool.token, default_profile(), "a test")
     disturber = Thread(target=disturb)
@@ -304,9 +304,9 @@ def test_a_users_training_that_moves_aside_all_the_time_is_plain_torch(pool: Run
     finally:
         over.set()
         disturber.join()
-        own = [job for job in rest(pool).jobs(limit=20) if job["session"] == session.welcome.session]
+        own = [job for job in rest(pool).jobs(limit=20) if job.session == session.welcome.session]
         session.close()
     assert found == expected
-    stops = [line for job in own for line in rest(pool).job(job["job"])["events"]]
-    count = sum(line["event"] == "SegmentPreempted" for line in stops)
+    stops = [line for job in own for line in rest(pool).job(job.job).events]
+    count = sum(line.event == "SegmentPreempted" for line in stops)
     assert count >= 3

@@ -45,7 +45,7 @@ def running(pool: PoolUnderTest, session: Session, searched: Search, terms: Term
 
 
 def stops(pool: PoolUnderTest, job: str) -> int:
-    events = [line["event"] for line in pool.rest.job(job)["events"]]
+    events = [line.event for line in pool.rest.job(job).events]
     return events.count("SegmentPreempted")
 
 
@@ -59,16 +59,16 @@ def test_a_gang_moves_aside_for_a_critical_cell_and_ends_as_if_it_had_not(
             critical = bob.submit(urgent, priority="CRITICAL")
             bob.until(critical, "RUNNING")
             aside = two.rest.job(cell.job)
-            assert (aside["state"], aside["finished_at"]) == ("PREEMPTED", None)
-            assert "Moved aside after" in aside["reason"]
-            assert "for 2 devices at once" in aside["reason"]
+            assert (aside.state, aside.finished_at) == ("PREEMPTED", None)
+            assert "Moved aside after" in aside.reason
+            assert "for 2 devices at once" in aside.reason
             assert bob.result(critical).outcome == "done"
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
         assert cell.told == TOGETHER
         assert cell.stages["preempted"] > 0
         assert stops(two, cell.job) == 1
-        assert two.rest.job(cell.job)["ops_done"] == two.rest.job(cell.job)["ops_total"]
+        assert two.rest.job(cell.job).ops_done == two.rest.job(cell.job).ops_total
         leaves_nothing_behind(two, session)
 
 
@@ -80,7 +80,7 @@ def test_a_gang_that_makes_room_is_parked_and_comes_back(two: PoolUnderTest, exp
         with running(two, session, search, Terms(gang=2, gang_min=2)) as cell:
             critical = bob.submit(urgent, priority="CRITICAL")
             bob.until(critical, "RUNNING")
-            parts = [row["tier"] for row in two.rest.memory()["sessions"] if "/" in row["session"]]
+            parts = [row.tier for row in two.rest.memory().sessions if "/" in row.session]
             assert "host" in parts  # the other one, where it has not come to its end
             assert bob.result(critical).outcome == "done"
         assert cell.raised == []
@@ -100,7 +100,7 @@ def test_a_gang_goes_on_on_the_one_device_that_is_left(two: PoolUnderTest, expec
             assert device is not None
             found = wait_for(lambda: goes_on(two, cell.job))
             assert device not in found
-            assert two.rest.job(critical)["finished_at"] is None
+            assert two.rest.job(critical).finished_at is None
             assert bob.result(critical).outcome == "done"
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
@@ -110,7 +110,7 @@ def test_a_gang_goes_on_on_the_one_device_that_is_left(two: PoolUnderTest, expec
 
 def goes_on(pool: PoolUnderTest, job: str) -> str:
     """Why, once it runs again."""
-    reason = str(pool.rest.job(job)["reason"]) if stops(pool, job) else ""
+    reason = str(pool.rest.job(job).reason) if stops(pool, job) else ""
     return reason if reason.startswith("Running on") else ""
 
 
@@ -124,7 +124,7 @@ def test_a_gang_that_is_disturbed_all_the_time_ends_as_if_it_had_not(
         while not over.wait(0.05):
             for job in two.rest.jobs(state="RUNNING", limit=5):
                 with suppress(PoolError):  # it has just ended
-                    two.rest.preempt(job["job"])
+                    two.rest.preempt(job.job)
 
     disturber = Thread(target=disturb)
     with two.session() as session:
@@ -137,7 +137,7 @@ def test_a_gang_that_is_disturbed_all_the_time_ends_as_if_it_had_not(
             disturber.join()
         assert (losses.tolist(), search.weights()) == expected
         assert cell.report.gang == TOGETHER
-        own = [one["job"] for one in two.rest.jobs(limit=20) if one["session"] == session.welcome.session]
+        own = [one.job for one in two.rest.jobs(limit=20) if one.session == session.welcome.session]
         assert max(stops(two, job) for job in own) >= 5
         leaves_nothing_behind(two, session)
 
@@ -146,7 +146,7 @@ def drained(pool: PoolUnderTest, job: str) -> None:
     """Nothing runs on any device, and nothing may: the gang stands aside."""
     for device in ("cpu:0", "cpu:1"):
         pool.rest.cordon(device, drain=True)
-    wait_for(lambda: pool.rest.job(job)["state"] not in ("RUNNING", "DONE"))
+    wait_for(lambda: pool.rest.job(job).state not in ("RUNNING", "DONE"))
 
 
 def opened(pool: PoolUnderTest) -> None:
@@ -166,7 +166,7 @@ def test_a_gang_that_is_cancelled_while_it_stands_aside_leaves_the_session_as_it
         with running(two, session, search, Terms(gang=2)) as cell:
             drained(two, cell.job)
             assert held_bytes(two, session) > before
-            assert two.rest.cancel(cell.job)["state"] == "CANCELLED"
+            assert two.rest.cancel(cell.job).state == "CANCELLED"
             opened(two)
         assert isinstance(cell.raised[0], CellCancelled)
         assert search.weights() == expected[1]
@@ -176,9 +176,9 @@ def test_a_gang_that_is_cancelled_while_it_stands_aside_leaves_the_session_as_it
 
 def held_bytes(pool: PoolUnderTest, session: Session) -> int:
     """Of the session and of parts of its cell, on the device or elsewhere."""
-    rows = pool.rest.memory()["sessions"]
-    own = [row for row in rows if row["session"] == session.welcome.session or "/" in row["session"]]
-    return sum(row["total_bytes"] for row in own)
+    rows = pool.rest.memory().sessions
+    own = [row for row in rows if row.session == session.welcome.session or "/" in row.session]
+    return sum(row.total_bytes for row in own)
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,7 @@ def test_a_process_that_dies_while_a_gang_stands_aside(
     with pool.session() as session:
         with running(pool, session, search, Terms(gang=2, gang_min=2)) as cell:
             drained(pool, cell.job)
-            home = pool.rest.job(cell.job)["device"]
+            home = pool.rest.job(cell.job).device
             kill_worker(pool, other_of(home))
             opened(pool)
         assert cell.raised == []
@@ -213,7 +213,7 @@ def test_a_part_that_cannot_be_brought_over_begins_again(
     pool, search = without_host, new_search()
     with pool.session() as session:
         with running(pool, session, search, Terms(gang=2)) as cell:
-            home = pool.rest.job(cell.job)["device"]
+            home = pool.rest.job(cell.job).device
             pool.rest.cordon(other_of(home), drain=True)
             assert wait_for(lambda: goes_on(pool, cell.job)).startswith(f"Running on {home},")
         opened(pool)
@@ -229,7 +229,7 @@ def test_a_home_that_dies_while_its_gang_stands_aside_takes_the_cell_with_it(
     with pool.session() as session:
         with running(pool, session, search, Terms(gang=2)) as cell:
             drained(pool, cell.job)
-            kill_worker(pool, pool.rest.job(cell.job)["device"])
+            kill_worker(pool, pool.rest.job(cell.job).device)
             opened(pool)
         assert isinstance(cell.raised[0], WorkerLost)
         leaves_nothing_behind(pool, session)
@@ -240,7 +240,7 @@ def test_a_gang_goes_on_on_other_devices(tmp_path: Path, expected: Found) -> Non
     search = new_search()
     with PoolUnderTest(tmp_path, "cpu:3", DEVICE_BYTES) as pool, pool.session() as session:
         with running(pool, session, search, Terms(gang=2, gang_min=2)) as cell:
-            home = pool.rest.job(cell.job)["device"]
+            home = pool.rest.job(cell.job).device
             pool.rest.cordon(home, drain=True)
             found = wait_for(lambda: goes_on(pool, cell.job))
             assert home not in found
@@ -259,4 +259,4 @@ def test_a_pool_that_is_killed_while_a_gang_stands_aside_loses_it(tmp_path: Path
             pool.kill()
         assert isinstance(cell.raised[0], PoolLost)
         pool.start()
-        assert pool.rest.job(cell.job)["state"] == "FAILED"
+        assert pool.rest.job(cell.job).state == "FAILED"

@@ -32,8 +32,8 @@ def session(pool: PoolUnderTest) -> Iterator[Session]:
         yield session
 
 
-def labels(pool: PoolUnderTest) -> list[list[str]]:
-    return [device["labels"] for device in pool.rest.status()["devices"]]
+def labels(pool: PoolUnderTest) -> list[tuple[str, ...]]:
+    return [device.labels for device in pool.rest.status().devices]
 
 
 def djinn_lab(pool: PoolUnderTest, *arguments: str) -> str:
@@ -46,11 +46,11 @@ def test_a_device_has_the_node_of_this_machine_and_cells_may_ask_for_it(
     pool: PoolUnderTest, session: Session
 ) -> None:
     node = node_of_cores(os.sched_getaffinity(0))
-    own = ["kind=cpu"] if node is None else ["kind=cpu", f"numa={node}"]
+    own = ("kind=cpu",) if node is None else ("kind=cpu", f"numa={node}")
     assert labels(pool) == [own] * 3
     assert djinn_lab(pool, "device", "cpu:1") == f"cpu:1: {', '.join(own)}."
     assert f"{', '.join(own)}; 2 an hour" in djinn_lab(pool, "device", "cpu:1", "--price", "2")
-    assert pool.rest.status()["devices"][1]["own_labels"] == own
+    assert pool.rest.status().devices[1].own_labels == own
     with session.capture(terms=Terms(target=",".join(own))) as cell:
         x = torch.ones(3) + 1
     assert x.tolist() == [2, 2, 2]

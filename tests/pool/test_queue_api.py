@@ -18,6 +18,7 @@ from throwaway_postgresql import Postgresql
 from djinn_lab.errors import OptionError, PoolError, Refused
 from djinn_lab.jobs import Terms
 from djinn_lab.jobs.decision import POLICIES
+from djinn_lab.jobs.fairness import Limits
 from djinn_lab.pool.bookkeeping.overruns import SAMPLES_MIN
 from djinn_lab.pool.database.tables import usage
 from djinn_lab.protocol.messages import JobUpdate, SegmentResult
@@ -52,17 +53,17 @@ def test_why_names_who_is_in_the_way_and_goes_away_with_them(pool: RuntimeInfo) 
         waiting = bob.submit(act("sleep 30"))
         bob.until(waiting, "QUEUED")
         answer = client.why(waiting)
-        assert answer["state"] == "QUEUED"
-        assert running[:8] in answer["sentence"]
-        assert answer["explanation"]["position"] == 1
+        assert answer.state == "QUEUED"
+        assert running[:8] in answer.sentence
+        assert answer.explanation.position == 1
         found = client.queue()
-        assert [job["job"] for job in found["waiting"]] == [waiting]
-        assert found["waiting"][0]["sentence"].startswith(answer["sentence"].split(".")[0])
-        assert [job["job"] for job in found["running"]] == [running]
+        assert [job.job for job in found.waiting] == [waiting]
+        assert found.waiting[0].sentence.startswith(answer.sentence.split(".")[0])
+        assert [job.job for job in found.running] == [running]
         client.cancel(running)
         bob.until(waiting, "RUNNING")
-        assert client.why(waiting)["sentence"].startswith("Running on cpu:0")
-        assert client.queue()["waiting"] == []
+        assert client.why(waiting).sentence.startswith("Running on cpu:0")
+        assert client.queue().waiting == ()
         client.cancel(waiting)
 
 
@@ -73,8 +74,8 @@ def test_what_if_is_asked_of_waiting_jobs_only(pool: RuntimeInfo) -> None:
         waiting = bob.submit(act("sleep 30"), priority="LOW")
         bob.until(waiting, "QUEUED")
         sooner = client.what_if(waiting, priority="critical")
-        assert sooner["changed_starts_in_s"] < sooner["starts_in_s"]
-        assert "sooner" in sooner["sentence"]
+        assert sooner.changed_starts_in_s < sooner.starts_in_s
+        assert "sooner" in sooner.sentence
         with pytest.raises(OptionError, match="URGENT"):
             client.what_if(waiting, priority="URGENT")
         with pytest.raises(PoolError, match="does not wait"):
@@ -90,8 +91,8 @@ def test_a_cell_waits_for_another_to_end_well(pool: RuntimeInfo) -> None:
         after = bob.submit(act(""), terms=Terms(after=(first[:10],)))
         assert first[:8] in bob.until(after, "SUBMITTED").reason
         assert bob.result(after).outcome == "done"
-        events = {job["job"]: job for job in client.jobs()}
-        assert events[after]["started_at"] >= events[first]["finished_at"]
+        events = {job.job: job for job in client.jobs()}
+        assert events[after].started_at >= events[first].finished_at
         assert ann.result(first).outcome == "done"
 
         failing = ann.submit(act("sleep 0.3", "fail no such key"))
@@ -133,7 +134,7 @@ def test_limits_hold_from_the_moment_they_are_set_until_they_are_lifted(pool: Ru
         chief.set_targets(name, limits={"devices_max": 0})
         assert "devices" in refusal(client.run(act("")))
         changed = chief.set_targets(name, limits={}, weight=3)
-        assert changed["weight"] == 3
+        assert changed.weight == 3
         assert client.run(act("")).outcome == "done"
         with pytest.raises(Refused, match="admin"):
             own.set_targets(name, weight=100)
@@ -141,7 +142,7 @@ def test_limits_hold_from_the_moment_they_are_set_until_they_are_lifted(pool: Ru
             chief.set_targets(name, weight=-1)
         with pytest.raises(OptionError, match="minimum run time"):
             chief.set_targets(name, weight=7, min_runtime_s=-1)
-        assert {one["account"]: one["weight"] for one in chief.queue()["accounts"]}[name] == 3
+        assert {one.account: one.weight for one in chief.queue().accounts}[name] == 3
 
 
 def test_a_cordoned_device_starts_nothing_new(pool: RuntimeInfo) -> None:
@@ -149,7 +150,7 @@ def test_a_cordoned_device_starts_nothing_new(pool: RuntimeInfo) -> None:
         client.cordon("cpu:0")
         waiting = ann.submit(act(""))
         assert "cordoned" in ann.until(waiting, "SUBMITTED").reason
-        assert "cordoned" in client.why(waiting)["sentence"]
+        assert "cordoned" in client.why(waiting).sentence
         client.uncordon("cpu:0")
         assert ann.result(waiting).outcome == "done"
         assert bob.run(act("")).outcome == "done"
@@ -163,7 +164,7 @@ def test_a_cell_runs_where_its_target_is_and_its_session_goes_there(tmp_path: Pa
         chief.describe_device("cpu:1", ["gpu=big"])
         moved = ann.submit(act(""), target="gpu=big,kind=cpu")
         assert ann.result(moved).outcome == "done"
-        assert chief.job(moved)["device"] == "cpu:1"
+        assert chief.job(moved).device == "cpu:1"
         refused = ann.run(act(""), target="gpu=h200")
         assert "cpu:1 (gpu=big, kind=cpu)" in refused.error.message  # type: ignore[union-attr]
         chief.describe_device("cpu:1", ["gpu=big"], ["vision"])
@@ -173,7 +174,7 @@ def test_a_cell_runs_where_its_target_is_and_its_session_goes_there(tmp_path: Pa
         assert ann.run(act(""), target="gpu=big", terms=allowed).outcome == "done"
         plain = ann.submit(act(""))
         assert ann.result(plain).outcome == "done"
-        assert chief.job(plain)["device"] == "cpu:0"
+        assert chief.job(plain).device == "cpu:0"
         with pytest.raises(OptionError, match="no label"):
             chief.describe_device("cpu:0", ["gpu"])
         with pytest.raises(OptionError, match="cpu:7"):
@@ -186,7 +187,7 @@ def test_a_reserved_device_is_for_those_it_is_reserved_for(pool: RuntimeInfo) ->
         client.reserve("course", ["cpu:0"], [name], ends_at=time.time() + 60)
         waiting = other.submit(act(""))
         assert mine.run(act("")).outcome == "done"
-        assert "reserved for others" in client.why(waiting)["sentence"]
+        assert "reserved for others" in client.why(waiting).sentence
         client.end_reservation("course")
         assert other.result(waiting).outcome == "done"
         client.reserve("moment", ["cpu:0"], [name], ends_at=time.time() + 0.4)
@@ -202,13 +203,13 @@ def test_a_reserved_device_is_for_those_it_is_reserved_for(pool: RuntimeInfo) ->
 def test_the_policy_can_be_changed_while_the_pool_runs(pool: RuntimeInfo) -> None:
     with Client(pool) as client, closing(rest(pool)) as chief:
         chief.set_policy("easy")
-        assert chief.queue()["policy"] == "easy"
+        assert chief.queue().policy == "easy"
         assert client.run(act("")).outcome == "done"
         with pytest.raises(OptionError, match="fifo"):
             chief.set_policy("roulette")
         own = replace(POLICIES["easy"], name="mine", reservations=3)
         chief.set_policy(msgspec.to_builtins(own))
-        assert chief.queue()["policy"] == "mine"
+        assert chief.queue().policy == "mine"
         with pytest.raises(OptionError, match="shorter_factor"):
             chief.set_policy({**msgspec.to_builtins(own), "shorter_factor": 0.1})
         chief.set_policy("ours")
@@ -220,9 +221,9 @@ def test_what_ended_jobs_used_can_be_read_and_simulated(pool: RuntimeInfo) -> No
         ended = [ann.run(act("sleep 0.05")).job for _ in range(3)]
         wait_for(lambda: len(client.usage(since=began)) == 3)
         used = client.usage(since=began)
-        assert [row["job"] for row in used] == ended
-        assert all(0.04 < row["run_s"] < 5 and row["stretches"] == 1 for row in used)
-        assert [row["job"] for row in client.usage(since=began, limit=1)] == ended[-1:]
+        assert [row.job for row in used] == ended
+        assert all(0.04 < row.run_s < 5 and row.stretches == 1 for row in used)
+        assert [row.job for row in client.usage(since=began, limit=1)] == ended[-1:]
         trace = trace_of_pool(used, ["cpu:0"])
         figures = simulate_queue(trace).figures
         assert figures.jobs == 3
@@ -247,25 +248,25 @@ def test_a_start_is_foretold_only_with_how_far_such_forecasts_are_off(tmp_path: 
             return heard
 
         assert told() == [], "four starts are too few to know"
-        assert client.queue()["estimate_error"] is None
+        assert client.queue().estimate_error is None
         foretold: list[JobUpdate] = []
         for _ in range(4):
             foretold = foretold or told()
         assert foretold
         assert all(update.estimate_error_s is not None for update in foretold)
-        found = client.queue()["estimate_error"]
-        assert found["count"] >= 5
-        assert found["median_s"] <= found["p90_s"]
+        found = client.queue().estimate_error
+        assert found.count >= 5
+        assert found.median_s <= found["p90_s"]
 
 
 def test_what_was_used_is_in_the_ledger_and_survives_the_pool(tmp_path: Path) -> None:
     def used(info: RuntimeInfo) -> dict[str, float]:
         with closing(rest(info)) as client:
-            return {account["account"]: account["used"][0] for account in client.queue()["accounts"]}
+            return {account.account: account.used[0] for account in client.queue().accounts}
 
     with running_pool(tmp_path, "cpu:1") as info:
         with closing(rest(info)) as chief:
-            token = chief.create_user("ann", account="vision/train")["token"]
+            token = chief.create_user("ann", account="vision/train").token
             chief.set_targets("vision", weight=2)
         with Client(info, token) as ann, Client(info) as owner:
             for _ in range(3):
@@ -283,7 +284,7 @@ def test_what_was_used_is_in_the_ledger_and_survives_the_pool(tmp_path: Path) ->
     with running_pool(tmp_path, "cpu:1") as info:
         assert used(info) == before
         with closing(rest(info)) as chief:
-            weights = {account["account"]: account["weight"] for account in chief.queue()["accounts"]}
+            weights = {account.account: account.weight for account in chief.queue().accounts}
     assert weights["vision"] == 2
 
 
@@ -292,11 +293,11 @@ def test_limits_that_were_taken_away_do_not_come_back(tmp_path: Path) -> None:
     with running_pool(tmp_path, "cpu:1") as info, closing(rest(info)) as chief:
         chief.set_targets("vision", limits={"devices_guaranteed": 1})
         chief.set_targets("speech", limits={"devices_guaranteed": 1}, weight=3)
-        assert chief.set_targets("vision", limits={})["limits"]["devices_guaranteed"] is None
+        assert chief.set_targets("vision", limits={}).limits.devices_guaranteed is None
     with running_pool(tmp_path, "cpu:1") as info, closing(rest(info)) as chief:
-        limits = {account["account"]: account["limits"] for account in chief.queue()["accounts"]}
-        assert limits.get("vision", {}).get("devices_guaranteed") is None
-        assert limits["speech"]["devices_guaranteed"] == 1
+        limits = {account.account: account.limits for account in chief.queue().accounts}
+        assert limits.get("vision", Limits()).devices_guaranteed is None
+        assert limits["speech"].devices_guaranteed == 1
 
 
 def test_cordons_and_reservations_outlive_the_pool(tmp_path: Path) -> None:
@@ -314,14 +315,14 @@ def test_cordons_and_reservations_outlive_the_pool(tmp_path: Path) -> None:
     with running_pool(tmp_path, "cpu:2") as info, Client(info) as ann, closing(rest(info)) as chief:
         waiting = ann.submit(act(""), target="cpu:1")
         assert "cordoned" in ann.until(waiting, "SUBMITTED").reason
-        assert [made["name"] for made in chief.reservations()] == ["course"]
-        first, second = chief.status()["devices"]
-        assert (first["labels"], first["taints"], first["price"]) == (
-            ["gpu=big", "kind=cpu"],
-            ["vision"],
+        assert [made.name for made in chief.reservations()] == ["course"]
+        first, second = chief.status().devices
+        assert (first.labels, first.taints, first.price) == (
+            ("gpu=big", "kind=cpu"),
+            ("vision",),
             2.5,
         )
-        assert (second["labels"], second["taints"], second["cordoned"]) == (["kind=cpu"], [], True)
+        assert (second.labels, second.taints, second.cordoned) == (("kind=cpu",), (), True)
         chief.describe_device("cpu:0")
         chief.cancel(waiting)
     with running_pool(tmp_path, "cpu:1") as info, Client(info) as ann:
@@ -334,8 +335,8 @@ def test_a_cell_that_runs_far_beyond_its_forecast_is_pointed_out(pool: RuntimeIn
             assert ann.run(act("sleep 0.002"), cell="loop").outcome == "done"
         stuck = ann.submit(act("sleep 30"), cell="loop")
         ann.until(stuck, "RUNNING")
-        assert "Unusually" not in client.why(stuck)["sentence"]
-        wait_for(lambda: "Unusually long" in client.why(stuck)["sentence"])
-        (shown,) = client.queue()["running"]
-        assert "so far where" in shown["unusual"]
+        assert "Unusually" not in client.why(stuck).sentence
+        wait_for(lambda: "Unusually long" in client.why(stuck).sentence)
+        (shown,) = client.queue().running
+        assert "so far where" in shown.unusual
         client.cancel(stuck)

@@ -16,6 +16,7 @@ from pool_kit import new_user, rest, running_pool
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
 from djinn_lab.errors import DeviceMemoryError, PoolError, PoolLost, ValueLost, WorkerLost
+from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 pytestmark = pytest.mark.processes
@@ -41,12 +42,12 @@ def long_cell(session: Session, steps: int = 400) -> None:
             x = x @ weight
 
 
-def job_in_state(info: RuntimeInfo, state: str) -> dict[str, object]:
+def job_in_state(info: RuntimeInfo, state: str) -> JobView:
     deadline = time.monotonic() + 20
     while True:
         found = rest(info).jobs(state=state, limit=1)
         if found:
-            return dict(found[0])
+            return found[0]
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -62,7 +63,7 @@ def test_two_users_share_the_devices(real_pool: RuntimeInfo) -> None:
         assert torch.equal(ann.fetch(a), bob.fetch(b))
         assert {first.report.device, second.report.device} == {"cpu:0", "cpu:1"}
         jobs = rest(real_pool).jobs(limit=2)
-        assert len({job["user"] for job in jobs}) == 2
+        assert len({job.user for job in jobs}) == 2
     finally:
         ann.close()
         bob.close()
@@ -86,8 +87,8 @@ def test_cancel_from_elsewhere_while_running(real_pool: RuntimeInfo) -> None:
 
     def stop() -> None:
         job = job_in_state(real_pool, "RUNNING")
-        rest(real_pool).cancel(str(job["job"]))
-        stopped.append(str(job["job"]))
+        rest(real_pool).cancel(job.job)
+        stopped.append(job.job)
 
     thread = threading.Thread(target=stop)
     thread.start()
@@ -95,7 +96,7 @@ def test_cancel_from_elsewhere_while_running(real_pool: RuntimeInfo) -> None:
         with pytest.raises(KeyboardInterrupt):
             long_cell(session)
         thread.join()
-        assert rest(real_pool).job(stopped[0])["state"] == "CANCELLED"
+        assert rest(real_pool).job(stopped[0]).state == "CANCELLED"
         with session.capture():
             after = torch.ones(2) + 1
         assert session.fetch(after).tolist() == [2.0, 2.0]
@@ -110,8 +111,8 @@ def test_a_worker_killed_in_mid_cell(real_pool: RuntimeInfo) -> None:
         kept = torch.ones(3) + 1
 
     def kill() -> None:
-        device = job_in_state(real_pool, "RUNNING")["device"]
-        (pid,) = [one["pid"] for one in rest(real_pool).status()["devices"] if one["device"] == device]
+        device = job_in_state(real_pool, "RUNNING").device
+        (pid,) = [one.pid for one in rest(real_pool).status().devices if one.device == device]
         os.kill(pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill)

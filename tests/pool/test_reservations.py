@@ -23,22 +23,22 @@ def test_a_cell_moves_aside_for_a_reservation_and_goes_on_after_it_as_if_nothing
     short, _ = training(20, seed=1)
     with PoolUnderTest(tmp_path, "cpu:1", 256 * MIB) as pool:
         chief, info = pool.rest, pool.info
-        ann = chief.create_user("ann", account="research")["token"]
-        bob = chief.create_user("bob", account="teaching")["token"]
+        ann = chief.create_user("ann", account="research").token
+        bob = chief.create_user("bob", account="teaching").token
         with Client(info, ann) as calm:
             expected = calm.run(long)
         with Client(info, ann) as researcher, Client(info, ann) as another, Client(info, bob) as teacher:
             cell = researcher.submit(long, priority="CRITICAL")
             researcher.until(cell, "RUNNING")
-            wait_for(lambda: chief.job(cell)["ops_done"] > 0)
+            wait_for(lambda: chief.job(cell).ops_done > 0)
             chief.reserve("course", ["cpu:0"], ["teaching"], ends_at=time.time() + 600)
             lesson = teacher.submit(short, priority="SCAVENGER")
             assert teacher.result(lesson).outcome == "done"
             whom = f"for bob's job {lesson[:8]} (SCAVENGER): cpu:0 is kept for teaching (course)"
-            assert whom in chief.job(cell)["reason"]
+            assert whom in chief.job(cell).reason
             waits = another.submit(short, priority="CRITICAL")
             another.until(waits, "QUEUED")
-            assert all("reserved for others" in chief.why(job)["sentence"] for job in (waits, cell))
+            assert all("reserved for others" in chief.why(job).sentence for job in (waits, cell))
             chief.end_reservation("course")
             assert another.result(waits).outcome == "done"
             found = researcher.result(cell)
@@ -54,14 +54,14 @@ def test_those_in_line_for_a_reserved_device_do_not_keep_it_from_those_it_is_for
     with ExitStack() as opened:
         pool = opened.enter_context(PoolUnderTest(tmp_path, "cpu:1", 256 * MIB))
         chief, info = pool.rest, pool.info
-        ann = chief.create_user("ann", account="research")["token"]
-        bob = chief.create_user("bob", account="teaching")["token"]
+        ann = chief.create_user("ann", account="research").token
+        bob = chief.create_user("bob", account="teaching").token
         researchers = [opened.enter_context(Client(info, ann)) for _ in range(4)]
         teacher = opened.enter_context(Client(info, bob))
         cells = [researcher.submit(long) for researcher in researchers]
-        wait_for(lambda: [one["state"] for one in chief.jobs(limit=9)].count("QUEUED") == 3)
+        wait_for(lambda: [one.state for one in chief.jobs(limit=9)].count("QUEUED") == 3)
         chief.reserve("course", ["cpu:0"], ["teaching"], ends_at=time.time() + 600)
         lesson = teacher.submit(short, priority="SCAVENGER")
         assert teacher.result(lesson).outcome == "done"
-        waiting = [cell for cell in cells if chief.job(cell)["state"] in ("QUEUED", "PREEMPTED")]
+        waiting = [cell for cell in cells if chief.job(cell).state in ("QUEUED", "PREEMPTED")]
         assert len(waiting) >= 2, "so many have room kept for them"

@@ -18,7 +18,9 @@ from torch import nn
 
 from djinn_lab.client.session import Session
 from djinn_lab.errors import DeviceMemoryError, OptionError, ValueLost
+from djinn_lab.memory.snapshot import Counters
 from djinn_lab.pool.launch import start_pool
+from djinn_lab.protocol.rest.sessions import MemorySession
 
 pytestmark = pytest.mark.processes
 
@@ -58,15 +60,13 @@ def hold(session: Session, number: int) -> torch.Tensor:
         return state_of(number)
 
 
-def memory_of(pool: PoolUnderTest, session: Session) -> dict[str, Any]:
+def memory_of(pool: PoolUnderTest, session: Session) -> MemorySession:
     own = session.welcome.session
-    found: dict[str, Any] = next(row for row in pool.rest.memory()["sessions"] if row["session"] == own)
-    return found
+    return next(row for row in pool.rest.memory().sessions if row.session == own)
 
 
-def counters(pool: PoolUnderTest) -> dict[str, int]:
-    found: dict[str, int] = pool.rest.memory()["counters"]
-    return found
+def counters(pool: PoolUnderTest) -> Counters:
+    return pool.rest.memory().counters
 
 
 def grown(before: dict[str, int], after: dict[str, int], name: str) -> int:
@@ -82,7 +82,7 @@ def test_eight_sessions_live_where_three_fit_and_find_everything_again(pool: Poo
     with ExitStack() as stack:
         opened = sessions(pool, 8, stack)
         held = [hold(session, number) for number, session in enumerate(opened)]
-        tiers = {memory_of(pool, session)["tier"] for session in opened}
+        tiers = {memory_of(pool, session).tier for session in opened}
         for number in (0, 5, 2, 7, 1, 6, 3, 4):
             assert torch.equal(opened[number].fetch(held[number]), state_of(number))
     after = counters(pool)
@@ -149,11 +149,11 @@ def test_generation_goes_on_from_a_parked_cache(tmp_path: Path) -> None:
                     tokens, caches[number] = continued(models[number], inputs[number], caches[number], 1)
                 found[number] += tokens
                 inputs[number] = tokens[-1]
-        kv_bytes = memory_of(pool, opened[-1])["kv_bytes"]
+        kv_bytes = memory_of(pool, opened[-1]).kv_bytes
         for number, session in enumerate(opened):
             mine = [session.fetch(token) for token in found[number]]
             assert [token.tolist() for token in mine] == [token.tolist() for token in expected[number]]
-        assert counters(pool)["restores"] > 0
+        assert counters(pool).restores > 0
         assert kv_bytes >= 4 * 2 * 1200 * 64 * 4
 
 
@@ -174,11 +174,11 @@ def test_equal_weights_of_two_users_lie_on_the_device_once(pool: PoolUnderTest) 
         mine, theirs = weights.clone(), weights.clone()
         with ann.capture():
             a = mine.sum()
-        used = wait_for(lambda: pool.rest.memory()["devices"][0]["used_bytes"])
+        used = wait_for(lambda: pool.rest.memory().devices[0].used_bytes)
         with bob.capture():
             b = theirs.sum()
         assert float(ann.fetch(a)) == float(bob.fetch(b))
-        assert pool.rest.memory()["devices"][0]["used_bytes"] - used < STATE_BYTES / 2
+        assert pool.rest.memory().devices[0].used_bytes - used < STATE_BYTES / 2
         with bob.capture():
             theirs += 1
         assert torch.equal(bob.fetch(theirs), weights + 1)
@@ -189,28 +189,26 @@ def test_values_dropped_while_parked_free_the_host(pool: PoolUnderTest) -> None:
     with ExitStack() as stack:
         opened = sessions(pool, 5, stack)
         held: list[torch.Tensor | None] = [hold(session, number) for number, session in enumerate(opened)]
-        parked = next(n for n, session in enumerate(opened) if memory_of(pool, session)["tier"] == "host")
+        parked = next(n for n, session in enumerate(opened) if memory_of(pool, session).tier == "host")
         held[parked] = None
         with opened[parked].capture():
             small = torch.ones(3) + 1
         assert opened[parked].fetch(small).tolist() == [2.0, 2.0, 2.0]
-        wait_for(lambda: memory_of(pool, opened[parked])["total_bytes"] < MIB)
+        wait_for(lambda: memory_of(pool, opened[parked]).total_bytes < MIB)
         wait_for(lambda: host_holds_only_what_sessions_have(pool))
 
 
 def host_holds_only_what_sessions_have(pool: PoolUnderTest) -> bool:
     seen = pool.rest.memory()
-    stored = sum(row["stored_bytes"] for row in seen["sessions"])
-    return bool(seen["devices"][0]["host_used_bytes"] <= stored + MIB)
+    stored = sum(row.stored_bytes for row in seen.sessions)
+    return bool(seen.devices[0].host_used_bytes <= stored + MIB)
 
 
 def test_a_parked_session_survives_its_device(pool: PoolUnderTest) -> None:
     with ExitStack() as stack:
         opened = sessions(pool, 5, stack)
         held = [hold(session, number) for number, session in enumerate(opened)]
-        wait_for(
-            lambda: all(row["stored_bytes"] == row["total_bytes"] for row in pool.rest.memory()["sessions"])
-        )
+        wait_for(lambda: all(row.stored_bytes == row.total_bytes for row in pool.rest.memory().sessions))
         left = arenas(pool)
         kill_worker(pool)
         for number, session in enumerate(opened):
@@ -225,7 +223,7 @@ def test_what_was_written_since_the_copy_is_lost_with_the_device_and_never_read_
 ) -> None:
     with slow.session() as session:
         held = hold(session, 1)
-        wait_for(lambda: memory_of(slow, session)["stored_bytes"] == STATE_BYTES)
+        wait_for(lambda: memory_of(slow, session).stored_bytes == STATE_BYTES)
         with session.capture():
             held += 1
         kill_worker(slow)
@@ -241,7 +239,7 @@ def test_bytes_that_changed_while_parked_are_never_handed_out(pool: PoolUnderTes
     with ExitStack() as stack:
         opened = sessions(pool, 5, stack)
         held = [hold(session, VICTIMS + number) for number, session in enumerate(opened)]
-        victim = next(n for n, session in enumerate(opened) if memory_of(pool, session)["tier"] == "host")
+        victim = next(n for n, session in enumerate(opened) if memory_of(pool, session).tier == "host")
         flip_a_byte(arenas(pool), state_of(VICTIMS + victim).numpy().tobytes()[:4096])
         with pytest.raises(ValueLost, match="not what was stored"):
             opened[victim].fetch(held[victim])
@@ -265,9 +263,9 @@ def test_past_device_and_host_a_new_session_waits_and_says_why(tmp_path: Path) -
         thread = threading.Thread(target=lambda: done.append(late.fetch(hold(late, 9))))
         thread.start()
         job = pool.wait_for_job(session=late.welcome.session, state="RESTORING")
-        assert "full" in job["reason"]
-        (waiting,) = pool.rest.memory()["held"]
-        assert waiting["admission"]
+        assert "full" in job.reason
+        (waiting,) = pool.rest.memory().held
+        assert waiting.admission
         assert torch.equal(opened[0].fetch(held[0]), state_of(0))
         assert not done
         opened[1].close()
@@ -286,33 +284,33 @@ def test_the_disk_takes_what_the_host_cannot(tmp_path: Path) -> None:
     ):
         opened = sessions(pool, 9, stack)
         held = [hold(session, number) for number, session in enumerate(opened)]
-        assert {row["tier"] for row in pool.rest.memory()["sessions"]} >= {"device", "host", "disk"}
+        assert {row.tier for row in pool.rest.memory().sessions} >= {"device", "host", "disk"}
         for number, session in enumerate(opened):
             assert torch.equal(session.fetch(held[number]), state_of(number))
-        assert counters(pool)["demotions"] > 0
-        assert counters(pool)["mismatches"] == 0
+        assert counters(pool).demotions > 0
+        assert counters(pool).mismatches == 0
 
 
 def test_a_session_closed_while_its_copy_is_under_way_disturbs_nobody(slow: PoolUnderTest) -> None:
     with ExitStack() as stack:
         opened = sessions(slow, 5, stack)
         held = [hold(session, number) for number, session in enumerate(opened)]
-        parked = [n for n, session in enumerate(opened) if memory_of(slow, session)["tier"] == "host"]
+        parked = [n for n, session in enumerate(opened) if memory_of(slow, session).tier == "host"]
         assert opened[parked[0]].signal_phase("SOON").answer == "accepted"
-        wait_for(lambda: any(row["moving"] for row in slow.rest.memory()["sessions"]))
+        wait_for(lambda: any(row.moving for row in slow.rest.memory().sessions))
         for number in parked:
             opened[number].close()
         left = next(n for n in range(5) if n not in parked)
         assert torch.equal(opened[left].fetch(held[left]), state_of(left))
-    wait_for(lambda: slow.rest.memory()["devices"][0]["used_bytes"] == 0)
-    wait_for(lambda: slow.rest.memory()["devices"][0]["host_used_bytes"] == 0)
+    wait_for(lambda: slow.rest.memory().devices[0].used_bytes == 0)
+    wait_for(lambda: slow.rest.memory().devices[0].host_used_bytes == 0)
 
 
 def test_an_early_wish_to_compute_joins_the_copy_under_way(slow: PoolUnderTest) -> None:
     with ExitStack() as stack:
         opened = sessions(slow, 4, stack)
         held = [hold(session, number) for number, session in enumerate(opened)]
-        parked = next(n for n, session in enumerate(opened) if memory_of(slow, session)["tier"] == "host")
+        parked = next(n for n, session in enumerate(opened) if memory_of(slow, session).tier == "host")
         opened[(parked + 1) % 4].close()
         before = counters(slow)
         opened[parked].signal_phase("SOON")
@@ -326,8 +324,8 @@ def test_signals_are_answered_and_change_no_result(pool: PoolUnderTest) -> None:
         held = hold(session, 3)
         assert session.signal_phase("IO_WAIT", expected_s=5).answer == "accepted"
         row = memory_of(pool, session)
-        assert row["phase"] == "IO_WAIT"
-        assert row["wake_at_s"] is not None
+        assert row.phase == "IO_WAIT"
+        assert row.wake_at_s is not None
         assert session.signal_phase("IO_WAIT", expected_s=10 * 86400).answer == "clipped"
         assert session.signal_phase("SOON").answer == "accepted"
         assert session.signal_phase("COMPUTE").answer == "accepted"
@@ -338,7 +336,7 @@ def test_signals_are_answered_and_change_no_result(pool: PoolUnderTest) -> None:
 def test_a_finished_cell_waits_and_a_running_one_computes(pool: PoolUnderTest) -> None:
     with pool.session() as session:
         hold(session, 1)
-        wait_for(lambda: memory_of(pool, session)["phase"] == "IO_WAIT")
+        wait_for(lambda: memory_of(pool, session).phase == "IO_WAIT")
 
 
 def test_what_fits_no_device_is_still_refused_at_its_line(pool: PoolUnderTest) -> None:
@@ -372,13 +370,13 @@ def test_where_sessions_fill_every_tier_who_finds_no_room_is_told_and_nothing_mo
         for number in range(7):
             cell = threading.Thread(target=grow, args=(number,))
             cell.start()
-            wait_for(lambda cell=cell: not cell.is_alive() or pool.rest.memory()["held"])
+            wait_for(lambda cell=cell: not cell.is_alive() or pool.rest.memory().held)
             wait_for(lambda cell=cell: not cell.is_alive() or at_rest(pool))
             if cell.is_alive():
                 break
         assert cell.is_alive(), "all of them found room"
-        (told,) = pool.rest.memory()["held"]
-        assert "sessions fill the device and the tiers below; it waits for one to close" in told["reason"]
+        (told,) = pool.rest.memory().held
+        assert "sessions fill the device and the tiers below; it waits for one to close" in told.reason
         opened[number - 1].close()
         cell.join(30)
         assert not cell.is_alive()
@@ -389,5 +387,5 @@ def at_rest(pool: PoolUnderTest) -> bool:
     """No copy is under way, and none was begun for a while."""
     before = counters(pool)
     time.sleep(1)
-    still = all(row["moving"] is None for row in pool.rest.memory()["sessions"])
+    still = all(row.moving is None for row in pool.rest.memory().sessions)
     return still and counters(pool) == before

@@ -71,12 +71,12 @@ def test_a_client_on_another_host_moves_tensors_by_http(shared_pool: RuntimeInfo
 def test_a_cell_of_two_segments_waits_between_them(client: Client, shared_pool: RuntimeInfo) -> None:
     job = client.submit(act("", keep=True), final=False)
     assert client.result(job).outcome == "done"
-    assert rest(shared_pool).job(job)["state"] == "WAITING"
+    assert rest(shared_pool).job(job).state == "WAITING"
     second = client.submit(read(held(1)), job=job, segment=1)
     assert client.result(second).outcome == "done"
     view = rest(shared_pool).job(job)
-    assert (view["state"], view["segments"], view["ops_done"]) == ("DONE", 2, 1)
-    assert [cut["segment"] for cut in view["cuts"]] == [0, 1]
+    assert (view.state, view.segments, view.ops_done) == ("DONE", 2, 1)
+    assert [cut.segment for cut in view.cuts] == [0, 1]
 
 
 def test_row_of_a_long_cell_grows_only_when_it_ends(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_row_of_a_long_cell_grows_only_when_it_ends(tmp_path: Path) -> None:
         for segment in range(1, segments):
             client.result(client.submit(act(""), job=job, segment=segment, final=False))
         assert _stored_cuts(tmp_path, job) == list(range(segments - CUTS_STORED_MAX, segments))
-        assert [cut["segment"] for cut in rest(info).job(job)["cuts"]] == list(range(segments))
+        assert [cut.segment for cut in rest(info).job(job).cuts] == list(range(segments))
         client.send(messages.FinishJob(job, "done"))
         client.until(job, "DONE")
         assert _stored_cuts(tmp_path, job) == list(range(segments))
@@ -115,7 +115,7 @@ def test_an_op_that_fails_is_the_users(client: Client, shared_pool: RuntimeInfo)
     assert result.error is not None
     assert (result.error.family, result.error.type_name) == ("user", "RuntimeError")
     assert result.error.message == "shapes do not match"
-    assert rest(shared_pool).job(result.job)["error"]["message"] == "shapes do not match"
+    assert rest(shared_pool).job(result.job).error.message == "shapes do not match"
 
 
 def test_progress_is_told_a_few_times_a_second(client: Client) -> None:
@@ -189,11 +189,11 @@ def test_a_vanished_client_is_detached_and_finds_its_values_again(shared_pool: R
         client.until(job, "RUNNING")
         client.socket.socket.shutdown(2)
     api = rest(shared_pool)
-    while api.job(job)["state"] != "CANCELLED":
+    while api.job(job).state != "CANCELLED":
         pass
-    assert api.job(job)["reason"] == "Cancelled: the client went away."
-    (view,) = [view for view in api.sessions() if view["session"] == client.session]
-    assert (view["state"], view["phase"], view["used_bytes"]) == ("detached", "IO_WAIT", META.nbytes)
+    assert api.job(job).reason == "Cancelled: the client went away."
+    (view,) = [view for view in api.sessions() if view.session == client.session]
+    assert (view.state, view.phase, view.used_bytes) == ("detached", "IO_WAIT", META.nbytes)
     with Client(shared_pool, session=client.session) as again:
         assert again.welcome.resumed
         assert again.session == client.session
@@ -261,7 +261,7 @@ def test_a_segment_that_comes_twice_is_refused_and_the_first_goes_on(client: Cli
 
 def test_a_job_of_another_session_keeps_its_memory(client: Client, shared_pool: RuntimeInfo) -> None:
     def reserved_bytes() -> int:
-        return sum(device["reserved_bytes"] for device in rest(shared_pool).memory()["devices"])
+        return sum(device.reserved_bytes for device in rest(shared_pool).memory().devices)
 
     job = client.submit(act("sleep 1"))
     client.until(job, "RUNNING")
@@ -281,8 +281,8 @@ def test_released_values_are_gone(client: Client, shared_pool: RuntimeInfo) -> N
     result = client.run(read(held(1)))
     assert result.error is not None
     assert result.error.type_name == "ValueLost"
-    (view,) = [view for view in rest(shared_pool).sessions() if view["session"] == client.session]
-    assert view["used_bytes"] == 0
+    (view,) = [view for view in rest(shared_pool).sessions() if view.session == client.session]
+    assert view.used_bytes == 0
 
 
 def test_a_closed_session_frees_everything(shared_pool: RuntimeInfo) -> None:
@@ -292,17 +292,15 @@ def test_a_closed_session_frees_everything(shared_pool: RuntimeInfo) -> None:
         with pytest.raises(ConnectionClosed):
             client.receive()
     api = rest(shared_pool)
-    assert client.session not in [view["session"] for view in api.sessions()]
+    assert client.session not in [view.session for view in api.sessions()]
     deadline = time.monotonic() + 5
-    while (
-        client.session in next(d for d in api.status()["devices"] if d["device"] == device)["session_bytes"]
-    ):
+    while client.session in next(d for d in api.status().devices if d.device == device).session_bytes:
         assert time.monotonic() < deadline
 
 
 def test_phases_are_told_and_guessed(client: Client, shared_pool: RuntimeInfo) -> None:
     def phase() -> str:
-        views = {view["session"]: view["phase"] for view in rest(shared_pool).sessions()}
+        views = {view.session: view.phase for view in rest(shared_pool).sessions()}
         return str(views[client.session])
 
     job = client.submit(act("", ""), final=False)

@@ -62,7 +62,7 @@ def test_the_other_takes_over_from_one_that_is_killed(tmp_path: Path, database: 
             print(f"another leads after {time.monotonic() - killed_s:.1f} s")
         with Client(second, token) as ann, closing(rest(second, token)) as client:
             assert ann.run(act("")).outcome == "done"
-            states = {job["job"]: job["state"] for job in client.jobs()}
+            states = {job.job: job.state for job in client.jobs()}
             assert (states[done], states[running]) == ("DONE", "FAILED")
             assert len(states) == 3
             for job in (done, running):
@@ -70,7 +70,7 @@ def test_the_other_takes_over_from_one_that_is_killed(tmp_path: Path, database: 
                 assert again.outcome == "failed"
                 assert again.error is not None
                 assert "nothing runs twice" in again.error.message
-            assert states == {job["job"]: job["state"] for job in client.jobs()}
+            assert states == {job.job: job.state for job in client.jobs()}
 
 
 def test_one_that_stands_by_says_for_whom(tmp_path: Path, database: str) -> None:
@@ -114,7 +114,7 @@ def test_one_that_loses_its_connection_stops_with_its_workers(tmp_path: Path, po
         assert "The pool lost its database postgresql://" in log
         wait_for(lambda: leads(second))
         with closing(rest(second)) as rest_of_second:
-            assert rest_of_second.job(running)["state"] == "FAILED"
+            assert rest_of_second.job(running).state == "FAILED"
 
 
 def test_one_that_stands_by_outwaits_a_restart_of_the_database(
@@ -147,7 +147,7 @@ def test_a_notebook_goes_on_with_the_pool_that_took_over(tmp_path: Path, postgre
         assert (total, session.url) == (18.0, second.url)
         with pytest.raises(ValueLost), session.capture():
             float(kept.sum())
-        assert {job["user"] for job in session.pool.jobs()} == {session.welcome.user}
+        assert {job.user for job in session.pool.jobs()} == {session.welcome.user}
         session.close()
 
 

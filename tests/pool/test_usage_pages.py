@@ -70,8 +70,8 @@ def test_a_client_reads_page_by_page(shared_pool: RuntimeInfo, monkeypatch: pyte
             job = client.submit(act(""))
             client.result(job)
             jobs.append(job)
-        wait_for(lambda: [row["job"] for row in asks.usage(limit=5)] == jobs)
-        assert [row["job"] for row in asks.usage(limit=3)] == jobs[2:]
+        wait_for(lambda: [row.job for row in asks.usage(limit=5)] == jobs)
+        assert [row.job for row in asks.usage(limit=3)] == jobs[2:]
         with pytest.raises(OptionError, match="limit"):
             asks._list("/v1/usage", {"limit": 2001})
         with pytest.raises(PoolError, match="no job"):

@@ -12,6 +12,7 @@ from djinn_lab.errors import OptionError
 from djinn_lab.jobs.decision import POLICIES
 from djinn_lab.jobs.request import Demand
 from djinn_lab.pool.policy_file import read_policy, write_policy
+from djinn_lab.protocol.rest.jobs import JobUsage
 from djinn_lab.simulator.queue import QueueSettings, Trace, TraceJob, equal_nodes
 from djinn_lab.simulator.queue.tuning import EARLY_PART, halves, tune
 from djinn_lab.simulator.traces.own_pool import trace_of_pool
@@ -102,15 +103,8 @@ def test_a_policy_file_that_is_wrong_says_how(tmp_path: Path) -> None:
 
 
 def test_a_pools_own_history_is_a_trace() -> None:
-    told = {
-        "job": "a",
-        "account": "ann",
-        "priority": "HIGH",
-        "submitted_at": 5.0,
-        "run_s": 2.0,
-        "user": "ann",
-    }
-    rows = [told, {**told, "job": "b", "submitted_at": 1.0, "predicted_s": 3.0}, {"job": "c"}]
+    one = JobUsage("a", "ann", "ann", "HIGH", 5.0, 2.0, 1, 0.0, 0.0)
+    rows = [one, replace(one, job="b", submitted_at=1.0, predicted_s=3.0), replace(one, priority="LOUD")]
     trace = trace_of_pool(rows, ["cpu:0", "cpu:1"])
     first, second = trace.jobs
     assert (first.job, first.estimate_s, second.job, second.rank) == ("b", 3.0, "a", 1)

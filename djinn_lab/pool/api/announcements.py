@@ -16,10 +16,10 @@ from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database.published import (
     OF_USER_MAX,
-    Published,
     forget_published,
     write_published,
 )
+from djinn_lab.protocol.rest.announcements import Announced, Published
 
 
 class Announcement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,13 +28,6 @@ class Announcement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     job: str | None = None
-
-
-class Announced(msgspec.Struct, frozen=True):
-    """``jobs``: those whose checkpoint it is, a cell and a batch notebook."""
-
-    name: str
-    jobs: tuple[str, ...]
 
 
 def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:

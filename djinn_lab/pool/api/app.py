@@ -14,14 +14,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, StreamingResponse
 
 from djinn_lab.errors import Refused
-from djinn_lab.pool.api import status as pool_status
 from djinn_lab.pool.api.announcements import add_announcement_routes
 from djinn_lab.pool.api.jobs import add_job_routes
 from djinn_lab.pool.api.notebooks import add_notebook_routes
 from djinn_lab.pool.api.queue import add_queue_routes
 from djinn_lab.pool.api.read_limits import PacedReads
 from djinn_lab.pool.api.responses import admin, answer, documented, reader, runner
-from djinn_lab.pool.api.status import MemoryReport, memory_report
+from djinn_lab.pool.api.status import memory_view, pool_status, session_view
 from djinn_lab.pool.authentication import Role, User, new_token, token_digest
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database import history
@@ -29,8 +28,10 @@ from djinn_lab.pool.database.audit import Audited, AuditRow, read_audit
 from djinn_lab.pool.database.durability import CommittedAnswers
 from djinn_lab.pool.database.store import delete_user, write_user
 from djinn_lab.pool.sessions.endpoint import SessionEndpoint
-from djinn_lab.pool.sessions.registry import SessionView
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
+from djinn_lab.protocol.rest.sessions import MemoryView, PhaseAnswer, SessionView
+from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
+from djinn_lab.protocol.rest.users import UserToken, UserView
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.units import format_seconds
 
@@ -46,34 +47,11 @@ class NewUser(msgspec.Struct, frozen=True):
     account: str | None = None
 
 
-class UserToken(msgspec.Struct, frozen=True):
-    """The token is shown this once."""
-
-    name: str
-    role: str
-    token: str
-
-
 class PhaseSignal(msgspec.Struct, frozen=True):
     """``phase``: ``COMPUTE``, ``IO_WAIT`` or ``SOON``; ``expected_s``: until it wants to compute again."""
 
     phase: str
     expected_s: float | None = None
-
-
-class PhaseAnswer(msgspec.Struct, frozen=True):
-    """``answer``: ``accepted``, ``clipped``, ``deferred``, ``superseded`` or ``rejected``, and why."""
-
-    answer: str
-    message: str
-
-
-class UserView(msgspec.Struct, frozen=True):
-    """``account``: the leaf of the share tree that pays for the user's cells."""
-
-    name: str
-    role: str
-    account: str
 
 
 def create_app(context: PoolContext) -> FastAPI:
@@ -118,14 +96,12 @@ def create_app(context: PoolContext) -> FastAPI:
 
 
 def _add_status_routes(app: FastAPI, context: PoolContext) -> None:
-    @app.get("/v1/status", responses=documented(pool_status.StatusReport), summary="Devices, load, versions")
+    @app.get("/v1/status", responses=documented(PoolStatus), summary="Devices, load, versions")
     async def status(user: Annotated[User, Depends(reader)]) -> Response:
         lag_s = context.heartbeat.lag_s
-        return answer(
-            pool_status.status_report(context.driver, user, context.started_at, context.ready, lag_s)
-        )
+        return answer(pool_status(context.driver, user, context.started_at, context.ready, lag_s))
 
-    @app.get("/v1/events", responses=documented(list[history.EventRow]), summary="The journal")
+    @app.get("/v1/events", responses=documented(list[JournalLine]), summary="The journal")
     async def events(
         _user: Annotated[User, Depends(reader)],
         after: int | None = None,
@@ -157,11 +133,11 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.get("/v1/sessions", responses=documented(list[SessionView]), summary="All sessions")
     async def sessions(_user: Annotated[User, Depends(reader)]) -> Response:
-        return answer([pool_status.session_view(driver, session) for session in driver.registry])
+        return answer([session_view(driver, session) for session in driver.registry])
 
-    @app.get("/v1/memory", responses=documented(MemoryReport), summary="Where all sessions are held")
+    @app.get("/v1/memory", responses=documented(MemoryView), summary="Where all sessions are held")
     async def session_memory(_user: Annotated[User, Depends(reader)]) -> Response:
-        return answer(memory_report(driver))
+        return answer(memory_view(driver))
 
     @app.post(
         "/v1/sessions/{session}/phase", responses=documented(PhaseAnswer), summary="Say what a session does"

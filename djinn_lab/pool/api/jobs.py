@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Response
 
-from djinn_lab.jobs import FINISHED, Event, IllegalEvent, JobState
+from djinn_lab.jobs import FINISHED, IllegalEvent, JobState
 from djinn_lab.pool.api.responses import answer, documented, reader, runner
 from djinn_lab.pool.authentication import Role, User
-from djinn_lab.pool.bookkeeping.records import JobView
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database import history
 from djinn_lab.pool.database.history import StoredProgram
 from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import DeviceInfo
+from djinn_lab.protocol.rest.jobs import JobDetail, JobEvent, JobView
 from djinn_lab.scheduler import Scheduler
 from djinn_lab.srg.export import to_json
 from djinn_lab.srg.graph import SRG
@@ -27,23 +27,6 @@ from djinn_lab.srg.program import Program, decode_program, encode_program
 
 JOBS_MAX = 1000
 CUTS_LISTED_MAX = 32
-
-
-class StoryLine(msgspec.Struct, frozen=True):
-    at: float
-    event: str
-    detail: Event
-
-
-class JobDetail(msgspec.Struct, frozen=True):
-    """``job`` with the cell's source and, while the pool remembers it, its events."""
-
-    job: JobView
-    code: str
-    events: list[StoryLine]
-
-    def flat(self) -> dict[str, Any]:
-        return {**msgspec.structs.asdict(self.job), "code": self.code, "events": self.events}
 
 
 def add_job_routes(app: FastAPI, context: PoolContext) -> None:
@@ -58,13 +41,15 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
     ) -> Response:
         return answer(await list_jobs(context, state, user, limit))
 
-    @app.get("/v1/jobs/{job}", responses=documented(JobView), summary="A job with its code and events")
+    @app.get("/v1/jobs/{job}", responses=documented(JobDetail), summary="A job with its code and events")
     async def job_detail(job: str, user: Annotated[User, Depends(reader)]) -> Response:
         view, code = await find_job(context, job)
         own = view.user == user.name or user.role >= Role.ADMIN
         story = context.driver.ledger.queue.story(view.job) if own else ()
-        events = [StoryLine(event.at_s, type(event).__name__, event) for event in story]
-        return answer(JobDetail(view, code if own else "", events).flat())
+        events = tuple(
+            JobEvent(event.at_s, type(event).__name__, msgspec.to_builtins(event)) for event in story
+        )
+        return answer(JobDetail(**msgspec.structs.asdict(view), code=code if own else "", events=events))
 
     @app.post("/v1/jobs/{job}/cancel", responses=documented(JobView), summary="Stop a job")
     async def cancel(job: str, user: Annotated[User, Depends(runner)]) -> Response:

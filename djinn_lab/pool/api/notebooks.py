@@ -25,7 +25,6 @@ from djinn_lab.pool.notebooks.store import Accepted
 from djinn_lab.pool.notebooks.views import (
     NAME_CHARACTERS_MAX,
     NewNotebook,
-    NotebookView,
     content_of,
     digest_of,
     notebook_views,
@@ -33,6 +32,7 @@ from djinn_lab.pool.notebooks.views import (
     problem_of,
 )
 from djinn_lab.protocol.notebooks import ID_CHARACTERS, ID_PREFIX, NOTEBOOK_BYTES_MAX
+from djinn_lab.protocol.rest.notebooks import NotebookView
 from djinn_lab.units import format_bytes
 
 NOTEBOOKS_MAX = 1000

@@ -18,10 +18,11 @@ from djinn_lab.pool.api.jobs import find_job
 from djinn_lab.pool.api.responses import admin, answer, documented, operator, reader
 from djinn_lab.pool.authentication import User
 from djinn_lab.pool.bookkeeping.operator_settings import Said, remember
-from djinn_lab.pool.bookkeeping.records import JobView
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database import usage_history
 from djinn_lab.pool.database.shares import write_targets
+from djinn_lab.protocol.rest.jobs import JobUsage, JobView
+from djinn_lab.protocol.rest.queue import QueueView, StallView, WhatIfAnswer, WhyAnswer
 
 Body = TypeVar("Body")
 USAGE_MAX = 2000
@@ -73,7 +74,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
     driver = context.driver
     queue, clock = driver.ledger.queue, driver.ledger.clock
 
-    @app.get("/v1/queue", responses=documented(queue_report.QueueReport), summary="Who waits and why")
+    @app.get("/v1/queue", responses=documented(QueueView), summary="Who waits and why")
     async def whole_queue(_user: Annotated[User, Depends(reader)]) -> Response:
         snapshot, running = queue.decision(clock.now_s()), queue.running_jobs()
         explained = [request.job for request in snapshot.cluster.waiting[: queue_report.EXPLAINED_MAX]]
@@ -90,11 +91,13 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
             queue.decided_s,
             driver.books.unusual(running),
         )
-        return answer(msgspec.structs.replace(found, stall=driver.ledger.engine.stall))
+        stall = driver.ledger.engine.stall
+        shown = None if stall is None else StallView(**msgspec.structs.asdict(stall))
+        return answer(msgspec.structs.replace(found, stall=shown))
 
     @app.get(
         "/v1/usage",
-        responses=documented(list[usage_history.UsedJob]),
+        responses=documented(list[JobUsage]),
         summary="What ended jobs used: a page of the newest, or of those before a job; oldest first",
     )
     async def usage(
@@ -107,12 +110,12 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
             before = (await find_job(context, before))[0].job
         return answer(await context.store.read(lambda c: usage_history.read_used(c, since, limit, before)))
 
-    @app.get("/v1/jobs/{job}/why", responses=documented(queue_report.Why), summary="Why is it where it is?")
+    @app.get("/v1/jobs/{job}/why", responses=documented(WhyAnswer), summary="Why is it where it is?")
     async def why(job: str, _user: Annotated[User, Depends(reader)]) -> Response:
         view, _ = await find_job(context, job)
         known = queue.job(view.job)
         if known is None:
-            return answer(queue_report.Why(view.job, view.state, _with_use(view.reason, view), None, None))
+            return answer(WhyAnswer(view.job, view.state, _with_use(view.reason, view)))
         snapshot, plain = queue.decision(clock.now_s()), queue.explain(known.job)
         plain = " ".join((plain, *driver.books.unusual([known]).values()))
         skill = driver.books.starts.skill
@@ -121,7 +124,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.get(
         "/v1/jobs/{job}/what-if",
-        responses=documented(queue_report.WhatIfAnswer),
+        responses=documented(WhatIfAnswer),
         summary="When would a waiting job start with another priority, gang or deadline?",
     )
     async def what_if(

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from djinn_lab.engine.stall import Stall
 from djinn_lab.jobs import IN_LINE, Job, JobState
 from djinn_lab.jobs.decision import (
     Calendar,
@@ -25,95 +24,19 @@ from djinn_lab.jobs.decision import (
     told,
     what_if,
 )
-from djinn_lab.jobs.fairness import AccountView, ShareTree, jain
-from djinn_lab.jobs.start_forecasts import EstimateError, StartSkill
-from djinn_lab.pool.execution.ledger import DecisionTimes
+from djinn_lab.jobs.fairness import ShareTree, jain
+from djinn_lab.jobs.start_forecasts import StartSkill
+from djinn_lab.protocol.rest.queue import (
+    DecisionTimes,
+    QueueView,
+    RunningJob,
+    WaitingJob,
+    WhatIfAnswer,
+    WhyAnswer,
+)
 from djinn_lab.units import format_seconds
 
 EXPLAINED_MAX = 200
-
-
-class WaitingJob(msgspec.Struct, frozen=True):
-    """``reason``: a code of :class:`djinn_lab.jobs.decision.Reason`, or the job's state where it does not
-    contend; ``sentence``: for people. Times in seconds since the epoch. ``expected_at`` is given with
-    ``QueueReport.estimate_error`` only. ``quality``: of service (a
-    :class:`~djinn_lab.jobs.decision.QosClass`), where somebody is guaranteed devices and it contends."""
-
-    job: str
-    user: str
-    account: str
-    priority: str
-    state: str
-    device: str | None
-    position: int | None
-    reason: str
-    sentence: str
-    since: float
-    expected_at: float | None
-    quality: str = ""
-
-
-class RunningJob(msgspec.Struct, frozen=True):
-    """``ends_at``: expected, None when unknown. ``preempting``: it is asked to move aside.
-    ``members``: of a gang, the other devices that it holds now. ``unusual``: it runs much longer than was
-    foretold, in a sentence. ``quality``: as of waiting ones."""
-
-    job: str
-    user: str
-    account: str
-    priority: str
-    device: str | None
-    since: float | None
-    ends_at: float | None
-    preempting: bool
-    preemptions: int
-    members: tuple[str, ...] = ()
-    unusual: str = ""
-    quality: str = ""
-
-
-class QueueReport(msgspec.Struct, frozen=True):
-    """``waiting``: the first of ``waiting_count``. ``decided_at``: when something was last started or moved
-    aside. ``jain``: of the dominant shares over weights of all who pay, 1 for equal. ``stall``: work that
-    waits though a device idles and nothing is under way, which is a defect of the pool."""
-
-    now: float
-    policy: str
-    policy_version: int
-    decided_at: float | None
-    decisions: DecisionTimes | None
-    event_loop_lag_s: float
-    waiting_count: int
-    waiting: list[WaitingJob]
-    running: list[RunningJob]
-    accounts: list[AccountView]
-    reservations: list[Calendar]
-    jain: float | None
-    estimate_error: EstimateError | None
-    stall: Stall | None = None
-
-
-class Why(msgspec.Struct, frozen=True):
-    """``explanation``: of a job that contends for a device. ``snapshot``: digest of what it was computed
-    from. ``quality``: of service, of one that contends or runs, where somebody is guaranteed devices."""
-
-    job: str
-    state: str
-    sentence: str
-    explanation: Explanation | None
-    snapshot: str | None
-    quality: Standard | None = None
-
-
-class WhatIfAnswer(msgspec.Struct, frozen=True):
-    """Seconds from now; None: it would not start by itself."""
-
-    job: str
-    starts_in_s: float | None
-    changed_starts_in_s: float | None
-    refused: str | None
-    sentence: str
-    estimate_error: EstimateError | None
 
 
 def report(
@@ -125,7 +48,7 @@ def report(
     skill: StartSkill,
     decided_s: float | None,
     unusual: Mapping[str, str],
-) -> QueueReport:
+) -> QueueView:
     """Takes a while with many jobs, and reads nothing but its arguments: for another thread. ``queue_jobs``:
     those that run, and of those that contend the first. ``others``: how many wait without contending, and the
     first of them with what they wait for. ``unusual``: by running job, what is."""
@@ -139,7 +62,7 @@ def report(
     waiting += [_plain(job, why) for job, why in others[1][: EXPLAINED_MAX - len(waiting)]]
     views = shares.view(snapshot.now_s)
     levels = [view.level for view in views if view.rank is not None]
-    return QueueReport(
+    return QueueView(
         now=snapshot.now_s,
         policy=snapshot.policy.name,
         policy_version=snapshot.policy.version,
@@ -147,14 +70,14 @@ def report(
         decisions=decisions,
         event_loop_lag_s=lag_s,
         waiting_count=len(cluster.waiting) + others[0],
-        waiting=waiting,
-        running=[
+        waiting=tuple(waiting),
+        running=tuple(
             _running(job, cluster, unusual.get(job.job, ""), qualities)
             for job in queue_jobs
             if job.state is JobState.RUNNING
-        ],
-        accounts=list(views),
-        reservations=lasting(cluster.calendar.values(), snapshot.now_s),
+        ),
+        accounts=tuple(views),
+        reservations=tuple(lasting(cluster.calendar.values(), snapshot.now_s)),
         jain=jain(levels) if any(levels) else None,
         estimate_error=skill.error,
     )
@@ -165,20 +88,20 @@ def lasting(entries: Iterable[Calendar], now_s: float) -> list[Calendar]:
     return sorted((one for one in entries if one.ends_s > now_s), key=lambda one: one.name)
 
 
-def why(job: Job, plain: str, snapshot: Snapshot, decided_s: float | None, skill: StartSkill) -> Why:
+def why(job: Job, plain: str, snapshot: Snapshot, decided_s: float | None, skill: StartSkill) -> WhyAnswer:
     """``plain``: what the queue says without computing anything."""
     waits = any(request.job == job.job for request in snapshot.cluster.waiting)
     guarantees = any(known.limits.devices_guaranteed for known in snapshot.shares.accounts)
     if not waits and not (guarantees and job.state is JobState.RUNNING):
-        return Why(job.job, job.state, plain, None, None)
+        return WhyAnswer(job.job, job.state, plain, None, None)
     cluster, shares = _restored(snapshot, decided_s)
     quality = _qualities(cluster, shares).get(job.job)
     by_class = "" if quality is None else f" {class_told(quality)}"
     if not waits:
-        return Why(job.job, job.state, plain + by_class, None, None, quality)
+        return WhyAnswer(job.job, job.state, plain + by_class, None, None, quality)
     outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s, job=job.job)
     found = outlook.explain(job.job)
-    return Why(job.job, job.state, _told(job, found, skill) + by_class, found, snapshot.digest, quality)
+    return WhyAnswer(job.job, job.state, _told(job, found, skill) + by_class, found, snapshot.digest, quality)
 
 
 def changed(

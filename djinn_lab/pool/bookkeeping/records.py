@@ -12,57 +12,13 @@ from djinn_lab.jobs.resources import Foretold, Use
 from djinn_lab.memory.footprint import Footprint
 from djinn_lab.pool.gangs.plans import GangPlan
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
+from djinn_lab.protocol.rest.jobs import JobCut, JobView
 from djinn_lab.protocol.worker import Resume, SegmentDone, SegmentPreempted, WorkerMemory
 from djinn_lab.srg.first_uses import FirstUses
 from djinn_lab.srg.merging import STREAMED
 
 CUTS_STORED_MAX = 32
 """Of an unfinished job: its row is written anew with every segment, and must not grow with their number."""
-
-
-class Cut(msgspec.Struct, frozen=True):
-    """Why what was recorded up to segment number ``segment`` was sent: the cause, and the cell line. The
-    segments since the cut before were sent ahead."""
-
-    segment: int
-    cause: str
-    line: int
-
-
-class JobView(msgspec.Struct, frozen=True):
-    """A job in the API. Times are seconds since the epoch; ``stages`` sums over all segments.
-    ``checkpoints``: that it announced, in this order. ``foretold``: what it was likely to take, as its first
-    segment came. ``watts``: what operators say that its device draws, None where they say nothing;
-    ``used_j``: by that, and the seconds that it held devices, what it used so far; None where that is
-    unknown of one of them."""
-
-    job: str
-    session: str
-    user: str
-    cell: str
-    priority: str
-    state: str
-    reason: str
-    device: str | None
-    position: int | None
-    estimate_s: float | None
-    submitted_at: float
-    started_at: float | None
-    finished_at: float | None
-    segments: int
-    ops_done: int
-    ops_total: int
-    stages: dict[str, float]
-    cuts: list[Cut]
-    error: ErrorInfo | None
-    peak_bytes: int
-    predicted_s: float | None
-    measured_s: float | None
-    gang: str = ""
-    checkpoints: tuple[str, ...] = ()
-    foretold: Foretold | None = None
-    watts: float | None = None
-    used_j: float | None = None
 
 
 @dataclass(slots=True)
@@ -111,7 +67,7 @@ class JobRecord:
     started_at: float | None = None
     finished_at: float | None = None
     stages: dict[str, float] = field(default_factory=dict)
-    cuts: list[Cut] = field(default_factory=list)
+    cuts: list[JobCut] = field(default_factory=list)
     segments: int = 0
     error: ErrorInfo | None = None
     peak_bytes: int = 0
@@ -159,7 +115,7 @@ class JobRecord:
     def add_segment(self, submit: SubmitSegment) -> None:
         self.segments += 1
         if submit.cut != STREAMED:
-            self.cuts.append(Cut(submit.segment, submit.cut, submit.cut_line))
+            self.cuts.append(JobCut(submit.segment, submit.cut, submit.cut_line))
 
     def view(self, cuts_max: int | None = None) -> JobView:
         """``cuts_max``: the last so many cuts only."""
@@ -183,7 +139,7 @@ class JobRecord:
             ops_done=self.ops_done,
             ops_total=self.ops_total,
             stages=dict(self.stages),
-            cuts=list(self.cuts if cuts_max is None else self.cuts[-cuts_max:]),
+            cuts=tuple(self.cuts if cuts_max is None else self.cuts[-cuts_max:]),
             error=self.error,
             peak_bytes=self.peak_bytes,
             predicted_s=self.predicted_s,

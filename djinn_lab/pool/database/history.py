@@ -9,20 +9,12 @@ import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.journal import Record
-from djinn_lab.pool.bookkeeping.records import JobView
 from djinn_lab.pool.database import tables
+from djinn_lab.protocol.rest.jobs import JobView
+from djinn_lab.protocol.rest.status import JournalLine
 from djinn_lab.protocol.worker import DeviceMeasured
 
 _decode_view = msgspec.json.Decoder(JobView).decode
-
-
-class EventRow(msgspec.Struct, frozen=True):
-    """A line of the journal in the API."""
-
-    seq: int
-    at: float
-    event: str
-    detail: msgspec.Raw
 
 
 class StoredPart(msgspec.Struct, frozen=True):
@@ -98,7 +90,7 @@ def _timings(stored: bytes | None) -> tuple[list[float], list[float]] | None:
     return None if stored is None else msgspec.msgpack.decode(stored, type=tuple[list[float], list[float]])
 
 
-def read_events(connection: sa.Connection, pool: str, after: int | None, limit: int) -> list[EventRow]:
+def read_events(connection: sa.Connection, pool: str, after: int | None, limit: int) -> list[JournalLine]:
     """Of this pool's run: those after ``after``, or the last ones; oldest first."""
     table = tables.journal
     query = sa.select(table.c.seq, table.c.at_s, table.c.event, table.c.detail).where(table.c.pool == pool)
@@ -107,7 +99,7 @@ def read_events(connection: sa.Connection, pool: str, after: int | None, limit: 
     else:
         query = query.order_by(table.c.seq.desc())
     rows = [
-        EventRow(row.seq, row.at_s, row.event, msgspec.Raw(row.detail.encode()))
+        JournalLine(row.seq, row.at_s, row.event, msgspec.Raw(row.detail.encode()))
         for row in connection.execute(query.limit(limit))
     ]
     return rows if after is not None else rows[::-1]

@@ -11,19 +11,9 @@ from djinn_lab.jobs.conditions import Need, parse, same_circle
 from djinn_lab.pool.database.batch import Work
 from djinn_lab.pool.database.engine import upsert
 from djinn_lab.pool.database.tables import published
+from djinn_lab.protocol.rest.announcements import Published
 
 OF_USER_MAX = 10_000
-
-
-class Published(msgspec.Struct, frozen=True):
-    """``account``: the user's leaf of the share tree. ``job``: in which cell or batch notebook it was, empty
-    for none. ``at``: the first time, in seconds since the epoch."""
-
-    user: str
-    account: str
-    name: str
-    job: str
-    at: float
 
 
 class PublishedData:

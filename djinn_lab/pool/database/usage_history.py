@@ -6,30 +6,13 @@ import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.pool.database import tables
+from djinn_lab.protocol.rest.jobs import JobUsage
 
 _FINISHED = ("DONE", "FAILED", "CANCELLED")
 
 
-class UsedJob(msgspec.Struct, frozen=True):
-    """``run_s``: on devices, over all its stretches there. ``stretches``: more than its segments when it had
-    to move aside. Times of day in seconds since the epoch. ``used_j``: energy, estimated from what operators
-    say that devices draw; None where they say nothing."""
-
-    job: str
-    user: str
-    account: str
-    priority: str
-    submitted_at: float
-    run_s: float
-    stretches: int
-    memory_byte_s: float
-    transfer_bytes: float
-    predicted_s: float | None
-    used_j: float | None = None
-
-
-class _Told(msgspec.Struct, frozen=True):
-    """Of a stored view."""
+class _StoredView(msgspec.Struct, frozen=True):
+    """Decode what usage needs of a job's stored view."""
 
     priority: str = "NORMAL"
     predicted_s: float | None = None
@@ -38,7 +21,7 @@ class _Told(msgspec.Struct, frozen=True):
 
 def read_used(
     connection: sa.Connection, since: float, limit: int, before: str | None = None
-) -> list[UsedJob]:
+) -> list[JobUsage]:
     """A page of the jobs that ended: the newest ``limit`` of those submitted after ``since`` and ahead of the
     job ``before`` (None: of all), oldest first. Costs what the page costs, however many there are."""
     job, used = tables.jobs.c, tables.usage.c
@@ -68,18 +51,18 @@ def read_used(
     return [_used(row) for row in connection.execute(query).all()][::-1]
 
 
-def _used(row: sa.Row[tuple[object, ...]]) -> UsedJob:
-    told = msgspec.json.decode(row.view, type=_Told)
-    return UsedJob(
+def _used(row: sa.Row[tuple[object, ...]]) -> JobUsage:
+    view = msgspec.json.decode(row.view, type=_StoredView)
+    return JobUsage(
         job=row.job,
         user=row.user,
         account=row.account,
-        priority=told.priority,
+        priority=view.priority,
         submitted_at=row.submitted_at,
         run_s=row.run_s,
         stretches=row.stretches,
         memory_byte_s=row.memory_byte_s,
         transfer_bytes=row.transfer_bytes,
-        predicted_s=told.predicted_s,
-        used_j=told.used_j,
+        predicted_s=view.predicted_s,
+        used_j=view.used_j,
     )

@@ -7,25 +7,16 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from djinn_lab.engine import Command, Engine, Event
 from djinn_lab.journal import Handled
 from djinn_lab.pool.execution.clock import Clock
+from djinn_lab.protocol.rest.queue import DecisionTimes
 
 if TYPE_CHECKING:
     from djinn_lab.jobs.queue import JobQueue
     from djinn_lab.memory.accounts import MemoryAccounts
 
 HANDLED_MAX = 2000
-
-
-class DecisionTimes(msgspec.Struct, frozen=True):
-    """Of the latest ``count`` events that the engine handled, seconds each."""
-
-    count: int
-    p50_s: float
-    p99_s: float
 
 
 class Ledger:

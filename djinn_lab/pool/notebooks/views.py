@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from djinn_lab.jobs.batch import Notebook, Notebooks, RestartRules, Telling, parameters
-from djinn_lab.jobs.resources import Foretold, Use
 from djinn_lab.pool.authentication import Role, User
+from djinn_lab.protocol.rest.notebooks import NotebookView
 
 NAME_CHARACTERS_MAX = 200
 
@@ -44,41 +44,6 @@ class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 ADDED_LATER = ("after_count", "after_timeout_s", "parameters", "anyway", "target", "tolerates")
 """Left out of the digest where nothing was asked, so that keys of earlier submissions hold."""
-
-
-class NotebookView(msgspec.Struct, frozen=True):
-    """A batch notebook in the API. ``reason``: why it is where it is, in a sentence with numbers;
-    ``position``: among those that wait for a slot. ``cell`` of ``cells``: runs, ran last or failed.
-    ``attempts_max`` None: without end. ``after``: what it waits for; ``checkpoints``: that it announced,
-    ``parameters``: that it was given, for its owner; ``foretold``: what it was likely to take, ``use``: what
-    its last attempt took; ``target``, ``tolerates``: of cells that do not say. Times are seconds since the
-    epoch."""
-
-    job: str
-    user: str
-    name: str
-    priority: str
-    state: str
-    reason: str
-    position: int | None
-    cell: int
-    cells: int
-    attempts: int
-    attempts_max: int | None
-    restart: str
-    after: tuple[str, ...]
-    timeout_s: float | None
-    deadline_at: float | None
-    submitted_at: float
-    started_at: float | None
-    finished_at: float | None
-    retry_at: float | None
-    checkpoints: tuple[str, ...]
-    parameters: dict[str, Any]
-    foretold: Foretold | None
-    use: Use | None
-    target: str | None
-    tolerates: tuple[str, ...]
 
 
 def notebook_views(

@@ -33,21 +33,6 @@ DELTA_INLINE_BYTES_MAX = 256 * 2**10
 """Programs with more bytes are read in a thread."""
 
 
-class SessionView(msgspec.Struct, frozen=True):
-    """A session in the API."""
-
-    session: str
-    user: str
-    name: str
-    device: str | None
-    state: str
-    phase: str
-    used_bytes: int
-    jobs: int
-    connected_at: float
-    last_seen: float
-
-
 class Outgoing(NamedTuple):
     """``after``: it leaves once that is done."""
 

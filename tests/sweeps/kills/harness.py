@@ -67,8 +67,8 @@ def run(directory: Path, database: str, pools: int, moments: int, seed: int) -> 
         _check_news(logs, engine, leader.pool, findings)
         with closing(rest(leader)) as client:
             _until_idle(client)
-            accounts = client.queue()["accounts"]
-        check_whole(engine, findings, sum(account["used"][0] for account in accounts))
+            accounts = client.queue().accounts
+        check_whole(engine, findings, sum(account.used[0] for account in accounts))
     finally:
         engine.dispose()
         park.stop()
@@ -117,6 +117,6 @@ def _check_news(logs: Sequence[Log], engine: sa.Engine, pool: str, findings: Fin
 
 def _until_idle(client: PoolClient) -> None:
     deadline_s = time.monotonic() + LOAD_S
-    while any(client.queue()[which] for which in ("running", "waiting")):
+    while any(getattr(client.queue(), which) for which in ("running", "waiting")):
         assert time.monotonic() < deadline_s, "jobs of clients that have left do not end"
         time.sleep(0.05)

@@ -36,7 +36,7 @@ class Pools:
         self._infos: list[RuntimeInfo | None] = [None] * count
         self.start()
         with closing(rest(self.leader())) as client:
-            self.token = str(client.create_user(USER)["token"])
+            self.token = str(client.create_user(USER).token)
 
     @property
     def addresses(self) -> str:

@@ -99,9 +99,9 @@ def _worker_cpu_s(session: Session | None) -> float:
     if session is None:
         return 0.0
     spent = 0.0
-    for device in session.pool.status()["devices"]:
-        if device["pid"] is not None:
-            used = psutil.Process(device["pid"]).cpu_times()
+    for device in session.pool.status().devices:
+        if device.pid is not None:
+            used = psutil.Process(device.pid).cpu_times()
             spent += used.user + used.system
     return spent
 

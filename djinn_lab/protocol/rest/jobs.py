@@ -1,0 +1,98 @@
+"""``/v1/jobs`` and ``/v1/usage``: cell jobs, their events, what they used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from djinn_lab.jobs.resources import Foretold
+from djinn_lab.protocol.messages import ErrorInfo
+
+FINISHED_STATES = frozenset({"DONE", "FAILED", "CANCELLED"})
+
+
+class JobCut(msgspec.Struct, frozen=True):
+    """Say why what was recorded up to segment number ``segment`` was sent: the cause, and the cell's line.
+    The segments since the cut before were sent ahead."""
+
+    segment: int
+    cause: str
+    line: int
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """Show a job. ``stages``: seconds, summed over all segments. ``checkpoints``: that it announced, in
+    order. ``foretold``: what it was predicted to take when its first segment came. ``watts``: what its device
+    draws, as operators say. ``used_j``: energy used so far by that; None where the watts of a device that it
+    held are unknown."""
+
+    job: str
+    session: str = ""
+    user: str = ""
+    cell: str = ""
+    priority: str = ""
+    state: str = ""
+    reason: str = ""
+    device: str | None = None
+    position: int | None = None
+    estimate_s: float | None = None
+    submitted_at: float = 0.0
+    started_at: float | None = None
+    finished_at: float | None = None
+    segments: int = 0
+    ops_done: int = 0
+    ops_total: int = 0
+    stages: dict[str, float] = {}
+    cuts: tuple[JobCut, ...] = ()
+    error: ErrorInfo | None = None
+    peak_bytes: int = 0
+    predicted_s: float | None = None
+    measured_s: float | None = None
+    gang: str = ""
+    checkpoints: tuple[str, ...] = ()
+    foretold: Foretold | None = None
+    watts: float | None = None
+    used_j: float | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.state in FINISHED_STATES
+
+    @property
+    def short_id(self) -> str:
+        return self.job[:8]
+
+
+class JobEvent(msgspec.Struct, frozen=True):
+    """Show an event that the queue handled for a job. ``detail``: its fields, as in
+    :mod:`djinn_lab.jobs.messages`."""
+
+    at: float
+    event: str
+    detail: dict[str, Any] = {}
+
+
+class JobDetail(JobView, frozen=True):
+    """Show a job with the cell's source, for its owner, and its events while the pool remembers them."""
+
+    code: str = ""
+    events: tuple[JobEvent, ...] = ()
+
+
+class JobUsage(msgspec.Struct, frozen=True):
+    """Show what an ended job used. ``run_s``: on devices, over all its stretches there. ``stretches``: more
+    than its segments when it was preempted. ``used_j``: energy, estimated from what operators say that
+    devices draw; None where they say nothing."""
+
+    job: str
+    user: str
+    account: str
+    priority: str
+    submitted_at: float
+    run_s: float
+    stretches: int
+    memory_byte_s: float
+    transfer_bytes: float
+    predicted_s: float | None = None
+    used_j: float | None = None

@@ -1,0 +1,132 @@
+"""``/v1/queue``, ``/v1/jobs/JOB/why`` and ``/v1/jobs/JOB/what-if``: which jobs wait and why, which run, what
+every account used."""
+
+from __future__ import annotations
+
+import msgspec
+
+from djinn_lab.jobs.decision import Calendar, Explanation, Standard
+from djinn_lab.jobs.fairness import AccountView
+from djinn_lab.jobs.start_forecasts import EstimateError
+
+
+class DecisionTimes(msgspec.Struct, frozen=True):
+    """Say how long the latest ``count`` events took to handle, decisions included."""
+
+    count: int
+    p50_s: float
+    p99_s: float
+
+
+class WaitingJob(msgspec.Struct, frozen=True):
+    """Show a pending job. ``reason``: a code of :class:`djinn_lab.jobs.decision.Reason`, or the job's state
+    where it does not contend; ``sentence``: the reason for people. ``expected_at`` comes with
+    ``QueueView.estimate_error`` only. ``quality``: of service (a
+    :class:`~djinn_lab.jobs.decision.QosClass`), where an account is guaranteed devices and the job
+    contends."""
+
+    job: str
+    user: str = ""
+    account: str = ""
+    priority: str = ""
+    state: str = ""
+    device: str | None = None
+    position: int | None = None
+    reason: str = ""
+    sentence: str = ""
+    since: float = 0.0
+    expected_at: float | None = None
+    quality: str = ""
+
+
+class RunningJob(msgspec.Struct, frozen=True):
+    """Show a running job. ``ends_at``: expected, None when unknown. ``preempting``: it was asked to stop
+    between two ops. ``members``: of a gang, the other devices that it holds. ``unusual``: a sentence where
+    it runs much longer than predicted. ``quality``: as in :class:`WaitingJob`."""
+
+    job: str
+    user: str = ""
+    account: str = ""
+    priority: str = ""
+    device: str | None = None
+    since: float | None = None
+    ends_at: float | None = None
+    preempting: bool = False
+    preemptions: int = 0
+    members: tuple[str, ...] = ()
+    unusual: str = ""
+    quality: str = ""
+
+
+class StallView(msgspec.Struct, frozen=True):
+    """Show work that waits without a cause: ``job`` could run on ``device``, and nothing is under way that
+    would let it. ``since_s``: when something last happened. ``reason``: what the job waits for."""
+
+    since_s: float
+    job: str
+    device: str
+    reason: str
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    """Show the queue. ``waiting``: the first of ``waiting_count``. ``decided_at``: when a job last was
+    started or preempted. ``jain``: Jain's index of the dominant shares over weights of all leaf accounts, 1
+    for equal. ``stall``: work that waits though a device idles and nothing is under way, a defect of the
+    pool."""
+
+    now: float
+    policy: str = ""
+    policy_version: int = 0
+    decided_at: float | None = None
+    decisions: DecisionTimes | None = None
+    event_loop_lag_s: float = 0.0
+    waiting_count: int = 0
+    waiting: tuple[WaitingJob, ...] = ()
+    running: tuple[RunningJob, ...] = ()
+    accounts: tuple[AccountView, ...] = ()
+    reservations: tuple[Calendar, ...] = ()
+    jain: float | None = None
+    estimate_error: EstimateError | None = None
+    stall: StallView | None = None
+
+    def device_s(self) -> dict[str, float]:
+        """Sum the device-seconds of every leaf account, with what runs now, on all devices of a gang. What a
+        running job used before it last started is in its account already."""
+        used = {one.account: one.used.device_s for one in self.accounts if is_leaf(one)}
+        for job in self.running:
+            if job.account in used and job.since is not None:
+                used[job.account] += max(0.0, self.now - job.since) * (1 + len(job.members))
+        return used
+
+    def find(self, job: str) -> WaitingJob | None:
+        return next((waiting for waiting in self.waiting if waiting.job == job), None)
+
+
+def is_leaf(account: AccountView) -> bool:
+    """Tell whether cells are charged to this account."""
+    return account.rank is not None
+
+
+class WhyAnswer(msgspec.Struct, frozen=True):
+    """Explain where a job is. ``explanation``: of a job that contends for a device. ``snapshot``: digest of
+    what it was computed from. ``quality``: of service, of a job that contends or runs where an account is
+    guaranteed devices."""
+
+    job: str
+    state: str
+    sentence: str
+    explanation: Explanation | None = None
+    snapshot: str | None = None
+    quality: Standard | None = None
+
+
+class WhatIfAnswer(msgspec.Struct, frozen=True):
+    """Say when a waiting job starts, and when it would with the changes asked about: seconds from now, None
+    where it would not start by itself."""
+
+    job: str
+    starts_in_s: float | None
+    changed_starts_in_s: float | None
+    refused: str | None
+    sentence: str
+    estimate_error: EstimateError | None

@@ -1,0 +1,84 @@
+"""``/v1/status`` and ``/v1/events``: devices, load, versions, journal."""
+
+from __future__ import annotations
+
+import msgspec
+
+from djinn_lab.jobs.resources import ForecastError
+
+
+class DeviceView(msgspec.Struct, frozen=True):
+    """Show a device. ``state``: ``starting``, ``idle``, ``busy`` or ``lost``. ``failure``: why its worker
+    does not start. ``labels``, ``taints``, ``price`` of a device-hour and ``watts`` when busy: as operators
+    described it. ``own_labels``: those of the labels that the device has by itself."""
+
+    device: str
+    kind: str = ""
+    name: str = ""
+    state: str = "starting"
+    memory_bytes: int = 0
+    used_bytes: int = 0
+    peak_bytes: int = 0
+    threads: int = 0
+    torch_version: str = ""
+    flops_per_s: float | None = None
+    memory_bytes_per_s: float | None = None
+    op_overhead_s: float | None = None
+    job: str | None = None
+    queue_length: int = 0
+    pid: int | None = None
+    restarts: int = 0
+    session_bytes: dict[str, int] = {}
+    failure: str | None = None
+    cordoned: bool = False
+    labels: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
+    price: float = 0.0
+    own_labels: tuple[str, ...] = ()
+    watts: float | None = None
+
+
+class BlobUsage(msgspec.Struct, frozen=True):
+    """Count the uploaded tensors that the pool keeps, and their bytes."""
+
+    count: int = 0
+    bytes: int = 0
+
+
+class PlanCacheUsage(msgspec.Struct, frozen=True):
+    """Count how often a submitted program was equal to one that was checked and measured before."""
+
+    hits: int = 0
+    misses: int = 0
+    entries: int = 0
+
+
+class PoolStatus(msgspec.Struct, frozen=True):
+    """Show the pool. ``jobs``: how many, by state. ``forecast_error``: of what cells take, as predicted from
+    their graphs. ``event_loop_lag_s``: the worst delay of the last ten seconds."""
+
+    pool: str
+    version: str = ""
+    protocol_version: int = 0
+    started_at: float = 0.0
+    uptime_s: float = 0.0
+    now: float = 0.0
+    user: str = ""
+    role: str = ""
+    ready: bool = False
+    devices: tuple[DeviceView, ...] = ()
+    sessions: int = 0
+    jobs: dict[str, int] = {}
+    blobs: BlobUsage = BlobUsage()
+    plan_cache: PlanCacheUsage = PlanCacheUsage()
+    event_loop_lag_s: float | None = None
+    forecast_error: ForecastError | None = None
+
+
+class JournalLine(msgspec.Struct, frozen=True):
+    """Show an event of the journal. ``detail``: its fields, as JSON."""
+
+    seq: int
+    at: float
+    event: str
+    detail: msgspec.Raw
