@@ -31,7 +31,7 @@ def install(
     provisioner: Annotated[
         bool,
         typer.Option(
-            "--provisioner", help="Whoever manages a kernel frees its session when the kernel is gone."
+            "--provisioner", help="The provisioner frees a kernel's session when the kernel is gone."
         ),
     ] = False,
 ) -> None:

@@ -39,7 +39,7 @@ def start(
         str | None, typer.Option(help="What session memory keeps and moves; see the docs.")
     ] = None,
     queue_policy: Annotated[
-        str | None, typer.Option(help="Who runs next, and who moves aside for whom; see the docs.")
+        str | None, typer.Option(help="Order of jobs and preemption; see the docs.")
     ] = None,
     notebook_slots: Annotated[
         int | None, typer.Option(min=1, max=1000, help="Batch notebooks that run at once. Default 2.")

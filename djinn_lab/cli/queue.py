@@ -93,7 +93,7 @@ def set_share(
     weight: Annotated[float | None, typer.Option(help="Share beside its siblings; 1 by default.")] = None,
     devices: Annotated[float | None, typer.Option(help="Devices at once, never more.")] = None,
     devices_soft: Annotated[
-        float | None, typer.Option(help="More devices than this only while nobody else wants them.")
+        float | None, typer.Option(help="More devices than this only while no other account wants them.")
     ] = None,
     guaranteed: Annotated[
         float | None, typer.Option(help="So many devices it gets although others run there; 0 for none.")
@@ -241,7 +241,7 @@ def _running_row(job: RunningJob, now: float) -> tuple[str, ...]:
 
 
 def _priority(job: WaitingJob | RunningJob) -> str:
-    """With its class, where somebody is guaranteed devices."""
+    """Show the priority, with the class of service where an account is guaranteed devices."""
     return f"{job.priority} {job.quality}" if job.quality else job.priority
 
 

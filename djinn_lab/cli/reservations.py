@@ -1,4 +1,4 @@
-"""``djinn-lab reservations``: devices that are kept for somebody from a moment on."""
+"""``djinn-lab reservations``: devices that are reserved for accounts."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ Name = Annotated[str, typer.Argument(help="What it is called, e.g. course.")]
 
 
 def build_group() -> typer.Typer:
-    group = listing_group("Devices that are kept for somebody from a moment on.", show_reservations)
+    group = listing_group("Devices that are reserved for accounts.", show_reservations)
     group.command("make")(make_reservation)
     group.command("end")(end_reservation)
     return group
 
 
 def show_reservations(as_json: AsJson = False) -> None:
-    """List what is kept for whom, and when."""
+    """List reservations: devices, accounts, times."""
     from djinn_lab.client.rest import PoolClient
 
     found = PoolClient.find().reservations()
-    none = "No device is kept for anybody. Keep one: djinn-lab reservations make NAME --device D --account A"
+    none = "No reservations. Make one: djinn-lab reservations make NAME --device D --account A"
     print_found(found, as_json, "Reservations", HEADINGS, reservation_row, none)
 
 
 def make_reservation(
     name: Name,
-    device: Annotated[list[str], typer.Option(help="Which device is kept; repeatable.")],
+    device: Annotated[list[str], typer.Option(help="A device to reserve; repeatable.")],
     account: Annotated[
-        list[str], typer.Option(help="For whom: a user, project or organisation with all below; repeatable.")
+        list[str], typer.Option(help="A user, project or organisation with all below it; repeatable.")
     ],
     until: Annotated[str, typer.Option(help="When it ends: 16:00, 2026-11-23 16:00, or +2h for two hours.")],
     begin: Annotated[str, typer.Option("--from", help="When it begins: a moment as above, or now.")] = "now",
 ) -> None:
-    """Keep devices for accounts, in place of a reservation of the same name (operators)."""
+    """Reserve devices for accounts, in place of a reservation of the same name (operators)."""
     from djinn_lab.client.rest import PoolClient
 
     client, now_s = PoolClient.find(), time.time()
@@ -64,15 +64,15 @@ def make_reservation(
     known = [f"{one.account}/" for one in client.queue().accounts]
     unknown = [one for one in account if not any(other.startswith(f"{one}/") for other in known)]
     if unknown:
-        print_line(f"Nobody has run anything as {listed(unknown)} yet; djinn-lab queue lists the accounts.")
+        print_line(f"No cell has run as {listed(unknown)} yet; djinn-lab queue lists the accounts.")
 
 
 def end_reservation(name: Name) -> None:
-    """Give the devices back (operators)."""
+    """End a reservation before its time (operators)."""
     from djinn_lab.client.rest import PoolClient
 
     PoolClient.find().end_reservation(name)
-    print_line(f"Reservation {name} is over; its devices serve everybody.")
+    print_line(f"Reservation {name} is over; its devices serve all accounts.")
 
 
 def reservation_row(one: Calendar) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ def submit_notebook(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait; exit with 1 unless it went well.")] = False,
 ) -> None:
-    """Run a notebook from its first cell to its last on the pool, without anybody at it."""
+    """Run a notebook from its first cell to its last on the pool, unattended."""
     document = read_notebook(notebook)
     priority = checked_priority(priority)
     if restart not in tuple(Restart):

@@ -11,7 +11,7 @@ from djinn_lab.errors import PoolNotFound
 
 ANSWER_TIMEOUT_S = 3.0
 TAKE_OVER_S = 20.0
-"""How long those that stand by may need to see that nobody leads, and to start their workers."""
+"""How long standby pools may need to see that no pool leads, and to start their workers."""
 RETRY_S = 0.25
 START_ADVICE = "Start one with `djinn-lab pool start`, then run the cell again."
 

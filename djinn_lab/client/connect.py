@@ -62,7 +62,7 @@ class LocalSession(Session):
 
 
 class FailoverSession(Session):
-    """A session with whichever of several pools leads: when that is gone, the next cell finds the one that
+    """A session with the leader of several pools: when that is gone, the next cell finds the one that
     took over."""
 
     def __init__(self, addresses: str, token: str, profile: Profile, name: str) -> None:

@@ -58,7 +58,8 @@ def main() -> int:
 
 
 def _database() -> str:
-    """From the environment, since everybody may read a command line; workers do not inherit it."""
+    """Read the database's URL from the environment, since every user can read a command line; workers do not
+    inherit it."""
     given = os.environ.pop(DATABASE_VARIABLE, None)
     return checked_url(given) if given else sqlite_url(data_directory() / DATABASE_FILE)
 

@@ -236,7 +236,7 @@ async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
 
 
 async def _done(future: Future[Any]) -> None:
-    """Wait for what a thread does, and raise what it raised; whoever stops waiting stops nothing."""
+    """Wait for what a thread does, and raise what it raised. Cancelling the wait does not stop the thread."""
     await asyncio.shield(asyncio.wrap_future(future))
 
 
@@ -254,7 +254,8 @@ async def _until_ready(fleet: Fleet, stopped: asyncio.Event, ended: asyncio.Futu
 
 
 async def _first(*waits: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> None:
-    """Wait for whichever ends first, and raise what it raised. Coroutines among the others are cancelled."""
+    """Wait for the first of these to end, and raise what it raised. Coroutines among the others are
+    cancelled."""
     own = [asyncio.ensure_future(wait) for wait in waits]
     done, _ = await asyncio.wait(own, return_when=asyncio.FIRST_COMPLETED)
     for task, wait in zip(own, waits, strict=True):

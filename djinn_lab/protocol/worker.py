@@ -110,7 +110,7 @@ class Reads(msgspec.Struct, frozen=True, array_like=True):
 class Restore(msgspec.Struct, frozen=True, tag="restore"):
     """Bring back from the host or the disk, and check every piece. ``manifest``: of a session that this
     process did not store itself (:attr:`TransferDone.manifest`). ``released``: values of the manifest that
-    nobody holds any more; their pieces may be gone, so they are not looked for. ``reads``: the segment that
+    the session released; their pieces may be gone, so they are not looked for. ``reads``: the segment that
     waits for it. Its values are copied in that order, before all others, and :class:`FirstValuesRestored`
     says when it may be sent."""
 
@@ -281,8 +281,8 @@ class SegmentCancelled(msgspec.Struct, frozen=True, tag="cancelled"):
 
 class SegmentPreempted(msgspec.Struct, frozen=True, tag="preempted"):
     """It stopped before op number ``executed``; what it made by then stays among its session's values, and
-    can be parked with them. ``rng_state``: for :class:`Resume`. ``if_given_up``: values that nobody needs
-    should it never go on. The times are of the ops of this run, as in :class:`SegmentDone`. (Only a last op
+    can be parked with them. ``rng_state``: for :class:`Resume`. ``if_given_up``: values that are of no use
+    if it never resumes. The times are of the ops of this run, as in :class:`SegmentDone`. (Only a last op
     has dynamic metas, so there are none yet.) ``undone``: this run did nothing, because the restore of its
     session failed meanwhile."""
 

@@ -131,7 +131,7 @@ def test_operators_reserve_devices_add_people_and_change_the_policy(environment:
     assert "in the past" in over.stderr
     made = command(environment, *asked, "--until", "+2h")
     assert "Reservation course: cpu:0 for teaching" in made.stdout
-    assert "Nobody has run anything as teaching yet" in made.stdout
+    assert "No cell has run as teaching yet" in made.stdout
     (kept,) = json.loads(command(environment, "reservations", "--json").stdout)
     assert kept["ends_s"] - kept["begins_s"] == pytest.approx(7200, abs=60)
     assert "course" in command(environment, "queue").stdout

@@ -74,7 +74,11 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
     driver = context.driver
     queue, clock = driver.ledger.queue, driver.ledger.clock
 
-    @app.get("/v1/queue", responses=documented(QueueView), summary="Who waits and why")
+    @app.get(
+        "/v1/queue",
+        responses=documented(QueueView),
+        summary="Pending jobs and why they wait, running jobs, accounts",
+    )
     async def whole_queue(_user: Annotated[User, Depends(reader)]) -> Response:
         snapshot, running = queue.decision(clock.now_s()), queue.running_jobs()
         explained = [request.job for request in snapshot.cluster.waiting[: queue_report.EXPLAINED_MAX]]
@@ -200,11 +204,11 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
 def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
     driver, clock = context.driver, context.driver.ledger.clock
 
-    @app.get("/v1/reservations", responses=documented(list[Calendar]), summary="Devices kept for somebody")
+    @app.get("/v1/reservations", responses=documented(list[Calendar]), summary="Reserved devices")
     async def reservations(_user: Annotated[User, Depends(reader)]) -> Response:
         return answer(queue_report.lasting(driver.ledger.queue.reservations, clock.now_s()))
 
-    @app.put("/v1/reservations/{name}", status_code=204, summary="Keep devices for accounts (operators)")
+    @app.put("/v1/reservations/{name}", status_code=204, summary="Reserve devices for accounts (operators)")
     async def reserve(name: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
         wanted, now_s = await _body(request, Reservation), clock.now_s()
         event = jobs.ReservationMade(
@@ -217,7 +221,7 @@ def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
         )
         await _steer_and_keep(context, event)
 
-    @app.delete("/v1/reservations/{name}", status_code=204, summary="Give them back (operators)")
+    @app.delete("/v1/reservations/{name}", status_code=204, summary="End a reservation (operators)")
     async def end_reservation(name: str, _user: Annotated[User, Depends(operator)]) -> None:
         await _steer_and_keep(context, jobs.ReservationEnded(clock.now_s(), name))
 

@@ -107,7 +107,8 @@ def why(job: Job, plain: str, snapshot: Snapshot, decided_s: float | None, skill
 def changed(
     job: Job, change: Change, snapshot: Snapshot, decided_s: float | None, skill: StartSkill
 ) -> WhatIfAnswer:
-    """Raises ValueError for what nobody can ask for, KeyError for a job that does not contend."""
+    """Answer a what-if question. Raises ValueError for an impossible request, KeyError for a job that does
+    not contend."""
     cluster, shares = _restored(snapshot, decided_s)
     found = what_if(
         cluster, shares, snapshot.policy, snapshot.now_s, job.job, **msgspec.structs.asdict(change)
@@ -145,7 +146,7 @@ def _restored(snapshot: Snapshot, decided_s: float | None) -> tuple[Cluster, Sha
 
 
 def _qualities(cluster: Cluster, shares: ShareTree) -> dict[str, Standard]:
-    """Of those who contend or run; of nobody where nobody is guaranteed anything."""
+    """Classify the jobs that contend or run; none where no account is guaranteed devices."""
     if not shares.guarantees:
         return {}
     standing = Standing(cluster, shares)

@@ -41,8 +41,8 @@ class WebServer(uvicorn.Server):
 
 
 class Front:
-    """The pool's ASGI application; what it serves once it leads is ``app``. ``leader``: who leads meanwhile,
-    None when nobody is known to."""
+    """The pool's ASGI application; what it serves once it leads is ``app``. ``leader``: names the pool that
+    leads meanwhile, None when it is unknown."""
 
     def __init__(self, leader: Callable[[], str | None]) -> None:
         self.app: ASGIApp | None = None

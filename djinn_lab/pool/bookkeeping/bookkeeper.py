@@ -31,7 +31,7 @@ from djinn_lab.protocol.worker import SegmentDone, WorkerMemory
 RECORDS_MAX = 1000
 HISTORY_MAX = 10_000
 PAST_MAX = 100_000
-"""So many ended jobs are known by name, in case that somebody submits one again."""
+"""So many ended jobs are known by name, in case a client submits one again."""
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,8 @@
-"""Cells that run much longer than cells do that were foretold as much: something may be wrong with them.
+"""Find cells that run much longer than predicted: something may be wrong with them.
 
-Every run is compared with what was foretold for it. A running cell is unusual when it has run for a larger
-multiple of its forecast than nearly all cells did in the end. Nobody is stopped by that; people are told."""
+Every run is compared with its forecast. A running cell is unusual when it has run for a larger multiple of
+its forecast than nearly all cells did in the end. It is not stopped; the queue, ``why`` and the pages say
+so."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class JobRecord:
     foretold: Foretold | None = None
     watts: float | None = None
     used_j: float | None = 0.0
-    """None once it ran where nobody said how much is drawn."""
+    """None once it ran on a device whose watts are unknown."""
     use: Use = field(default_factory=Use)
     flight: RunningSegment | None = None
 

@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """Work whose result, or error, somebody gets once it is committed. ``everything``: with all that was
+    """Work whose result, or error, a caller gets once it is committed. ``everything``: with all that was
     queued before, LATER kinds, too."""
 
     work: Callable[[sa.Connection], Any]
@@ -91,7 +91,8 @@ class Batch:
                 item.future.set_result(result)
 
     def write_plainly(self, connection: sa.Connection) -> list[Any]:
-        """All or nothing: the results of what is awaited, for nobody was told yet. Raises SQLAlchemyError."""
+        """All or nothing: return the results of awaited work, of which no caller knows yet. Raises
+        SQLAlchemyError."""
         return self._attempt(connection, _plainly)
 
     def _attempt(self, connection: sa.Connection, attempt: Attempt) -> list[Any]:
@@ -110,7 +111,7 @@ class Batch:
     def _write_rows(
         self, connection: sa.Connection, kind: Kind, rows: list[dict[str, object]], attempt: Attempt
     ) -> None:
-        """All at once; when that fails, one by one, so that a bad row loses nobody else's. Raises
+        """All at once; when that fails, one by one, so that a bad row loses no other row. Raises
         SQLAlchemyError where the database is to blame (a full disk), for the rows must not be missing."""
         insert = statement(connection.dialect.name, kind)
         whole = attempt(connection, lambda connection: connection.execute(insert, rows))

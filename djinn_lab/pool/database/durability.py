@@ -1,8 +1,8 @@
 """Nothing about a job leaves the pool before the database has it.
 
 The pool works ahead of the disk: it may start a cell whose acceptance is not committed yet. But what it says
-waits for the commit of all that led to it, so whoever was told something finds it in the database, however
-the pool ends. What was told to nobody never happened: workers die with their pool.
+waits for the commit of all that led to it. So a client finds in the database what the pool told it, however
+the pool ends. What no client was told never happened: workers die with their pool.
 
 While one commit is under way, what else is to be said gathers for the next.
 """
@@ -20,7 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from djinn_lab.pool.database.store import Store
 
 SOON_S = 0.005
-"""How long news that nobody waits for may gather; most cells' results come first, and take it with them."""
+"""How long updates that no client waits for may gather; most cells' results come first, and commit them
+too."""
 SAY_NOTHING_OF_JOBS = ("/v1/alive", "/metrics", "/v1/blobs/", "/v1/results/")
 
 Committed = asyncio.Future[None]
@@ -90,7 +91,7 @@ class Durability:
             done.set_result(None)
         else:
             done.set_exception(error)
-            done.exception()  # there may be nobody who waits
+            done.exception()  # there may be no waiter
         if self._next is not None:
             self._set_timer(asyncio.get_running_loop())
 

@@ -1,7 +1,7 @@
 """Who may write: one pool for each database.
 
-On PostgreSQL the lead is an advisory lock of the very connection that writes. Whoever loses the connection
-loses both at once, so a pool that has lost the lead cannot write, whatever it believes. On SQLite it is a
+On PostgreSQL the lead is an advisory lock of the very connection that writes. A pool that loses the
+connection loses both at once, so it cannot write without the lead, whatever it believes. On SQLite it is a
 lock of the operating system on a file beside the database, which ends with the process that holds it.
 """
 

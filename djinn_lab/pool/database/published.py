@@ -1,4 +1,4 @@
-"""Data that jobs publish by name: what is there, for whom, and its rows in the database."""
+"""Data that jobs publish by name: which account may use it, and its rows in the database."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 BUSY_S = 30.0
-"""How long somebody else, such as a backup, may keep the file locked."""
+"""How long another program, such as a backup, may keep the file locked."""
 
 
 def sqlite_engine(url: str) -> sa.Engine:
@@ -47,7 +47,7 @@ def checkpoint(engine: sa.Engine) -> None:
 
 
 class QuickWriter:
-    """Writes few rows in half the time that SQLAlchemy takes, and never waits for whoever else writes."""
+    """Write few rows in half the time that SQLAlchemy takes, without waiting for other writers."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._borrowed = engine.raw_connection()
@@ -59,7 +59,7 @@ class QuickWriter:
         self._compiled: dict[sa.Executable, tuple[str, list[str]]] = {}
 
     def write(self, rows: Iterable[tuple[sa.Executable, Mapping[str, Any]]]) -> None:
-        """All or none of them. Raises sqlite3.Error, also when somebody else writes."""
+        """All or none of them. Raises sqlite3.Error, also when another writer has the file."""
         self._driver.execute("BEGIN IMMEDIATE")
         try:
             for statement, values in rows:

@@ -1,10 +1,10 @@
 """The pool's database: jobs, their programs, the journal, users, device measurements.
 
 One background thread owns the connection. What is queued is committed in batches, in one transaction each;
-reads are queued behind writes, so that whoever reads sees what was written before, and is answered when that
+reads are queued behind writes, so that a reader sees what was written before, and is answered when that
 is committed. The event loop only ever puts things into the queue.
 
-What cells wait for (jobs and usage) is committed as soon as somebody waits, where the database is a file and
+What cells wait for (jobs and usage) is committed as soon as a client waits, where the database is a file and
 the thread is idle even by the event loop itself: two changes of threads take longer than the commit. The
 journal and the programs follow within GATHER_S, in larger transactions.
 """
@@ -46,7 +46,7 @@ TRY_EVERY_S = 0.25
 REFUSE_AFTER_S = 3.0
 """A pool that was just killed may lead for a moment more."""
 LATER_ROWS_MAX = 250
-"""In one transaction, so that who waits for the next one does not wait long."""
+"""In one transaction, so that clients do not wait long for the next one."""
 
 Result = TypeVar("Result")
 Queued = TypeVar("Queued")
@@ -58,8 +58,8 @@ class Store:
 
     ``url``: as :func:`djinn_lab.pool.database.engine.checked_url` gives it. ``name``: for other pools that
     want to lead on this database. ``standby``: wait while another one leads. ``leads``: the last journal
-    ``seq``, once this leads. ``waits``: done once it waits; ``leader``: for whom. ``ended``: None once
-    closed, or why nothing can be written any more. ``queued``: how many rows and writes so far, by the
+    ``seq``, once this leads. ``waits``: done once it waits; ``leader``: the pool that leads. ``ended``: None
+    once closed, or why nothing can be written any more. ``queued``: how many rows and writes so far, by the
     event loop."""
 
     def __init__(self, url: str, name: str = "a pool", standby: bool = False) -> None:
@@ -90,7 +90,7 @@ class Store:
         return self.leads.result()
 
     def write(self, work: Work) -> None:
-        """Queue a write of its own. Nobody hears when it fails."""
+        """Queue a write of its own. No caller is told when it fails."""
         self.queued += 1
         self._queue.put(work)
 
@@ -142,7 +142,8 @@ class Store:
         return future
 
     def _flush_here(self) -> bool:
-        """Whether the rows that somebody waits for could be written at once, in the caller's thread."""
+        """Write the rows that clients wait for at once, in the caller's thread, and tell whether that
+        worked."""
         if self._quick is None or not self._writing.acquire(blocking=False):
             return False
         rows = _taken(self._prompt)
@@ -221,8 +222,8 @@ class Store:
             raise sa.exc.InvalidRequestError("the database was closed before this pool led")
 
     def _write_batch(self, candidate: Candidate) -> bool:
-        """One transaction over what gathers in GATHER_S, or until somebody waits; False when told to stop.
-        Raises SQLAlchemyError when the database is lost, after telling those who wait."""
+        """Write what gathers in GATHER_S, or until a client waits, in one transaction; False when told to
+        stop. Raises SQLAlchemyError when the database is lost, after telling those who wait."""
         self._hurry.wait(GATHER_S)
         self._hurry.clear()
         items: list[Awaited | Work | None] = []

@@ -39,7 +39,7 @@ class Fleet:
         self._statuses = {plan.device: DeviceStatus(plan) for plan in plans}
         self._measurements = measurements
         self.news = asyncio.Event()
-        """Set when a device becomes ready or fails; whoever waits clears it."""
+        """Set when a device becomes ready or fails; the waiter clears it."""
         self.new_measurements: list[tuple[str, int, DeviceMeasured]] = []
 
     @property

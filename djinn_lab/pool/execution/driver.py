@@ -56,7 +56,7 @@ Steering = (
     | jobs.ReservationMade
     | jobs.ReservationEnded
 )
-"""What people in charge change."""
+"""Settings that operators and admins change."""
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,8 @@ class Driver:
         self.tell(jobs.JobFinished(self.ledger.clock.now_s(), finish.job, outcome, finish.message))
 
     def cancel(self, job: str, message: str) -> None:
-        """Raises jobs.IllegalEvent for a job that is unknown or finished. ``message``: by whom."""
+        """Cancel a job. Raises jobs.IllegalEvent when it is unknown or finished. ``message``: the
+        requester."""
         self.tell(jobs.CancelRequested(self.ledger.clock.now_s(), job, message))
 
     def announce(self, job: str, name: str) -> None:
@@ -127,11 +128,12 @@ class Driver:
             self.tell(jobs.ElsewhereChanged(self.ledger.clock.now_s(), notebook))
 
     def preempt(self, job: str, message: str) -> None:
-        """Raises jobs.IllegalEvent for a job that does not run. ``message``: by whom."""
+        """Preempt a job. Raises jobs.IllegalEvent when it does not run. ``message``: the requester."""
         self.tell(jobs.PreemptRequested(self.ledger.clock.now_s(), job, message))
 
     def steer(self, event: Steering) -> None:
-        """Somebody in charge changes what the queue goes by. Raises jobs.IllegalEvent for what cannot be."""
+        """Apply an operator's or admin's setting to the queue. Raises jobs.IllegalEvent for an invalid
+        one."""
         self.tell(event)
 
     def _signal(self, session: Session, signal: SignalPhase) -> memory.AnswerPhase:
@@ -143,7 +145,7 @@ class Driver:
         return answer
 
     def release(self, session: Session, values: list[int]) -> None:
-        """Nobody holds these values any more."""
+        """Drop values of a session that its client released."""
         self.residence.release(session.session, values)
 
     def detach(self, session: Session) -> None:
@@ -222,7 +224,7 @@ class Driver:
         self.tell(engine.ClockTicked(self.ledger.clock.now_s()))
 
     def calibrate_idle(self) -> None:
-        """Measure a device that nobody uses and that was never measured."""
+        """Measure an idle device that was never measured."""
         busy = self.ledger.queue.busy_devices()
         device = self.fleet.due_for_measuring(busy, self.ledger.clock.now_s())
         if device is not None:

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class Stored:
     """``by``: the process that stored it, and knows it without the manifest. ``released``: values of the
-    manifest that nobody holds any more; of so many another process that restores it was ``told``."""
+    manifest that the session has released; ``told``: how many of them the process that restores it knows."""
 
     manifest: bytes
     by: tuple[str, int]
@@ -227,7 +227,7 @@ class Residence:
     # -- from sessions -------------------------------------------------------------------------------------
 
     def release(self, session: str, values: list[int]) -> None:
-        """Nobody holds these values any more."""
+        """Drop values that the session has released."""
         account = self._ledger.accounts.session(session)
         stored = self._stored.get(session)
         if account is None:
@@ -266,8 +266,8 @@ class Residence:
         self._launcher.run(device, order)
 
     def _restore(self, command: memory.RestoreSession) -> worker.Restore:
-        """Another process than the one that stored it is told what lies where, and what of it nobody holds
-        any more: those bytes may have been given to others."""
+        """Order a restore. A process that did not store the session gets its manifest, and which of its
+        values were released: their bytes may be in use by others."""
         stored = self._stored.get(command.session)
         order = worker.Restore(
             command.transfer, command.session, command.expedited, reads=self._reads(command.job)

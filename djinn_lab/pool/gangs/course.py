@@ -281,7 +281,7 @@ class GangCourse:
         self._hand_out("")
 
     def _hand_out(self, why: str) -> None:
-        """``why``: what the last member is not used for, if nobody is left."""
+        """Request memory for groups on idle members. ``why``: the reason given when no member is left."""
         busy = {*self._running.values(), *self._asked.values()}
         idle = [device for device in self.members if device not in busy]
         for device in idle:

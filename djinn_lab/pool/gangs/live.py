@@ -55,7 +55,7 @@ class LiveGang:
         return part.peak_bytes if stops is None else part.remaining_bytes(stops.executed)
 
     def at_home(self) -> list[int]:
-        """Values of the session that nobody needs should the gang not go on."""
+        """List values of the session that are of no use if the gang does not resume."""
         stopped = (stops.if_given_up for part, stops in self.stops.items() if not isinstance(part, int))
         return [*self.plan.made, *(value for values in stopped for value in values)]
 

@@ -132,7 +132,7 @@ def judge(
     key: bytes | None,
 ) -> Judgement:
     """``asked``: devices at most; ``pool``: as many there are. ``rates``: of the slowest of them, None
-    where nobody knows.
+    while unknown.
 
     The rule: with the branches laid over the devices, what travels copied :data:`COPIES` times at the rate of
     memory, and :data:`PART_S` for every part, it must take :data:`SHARE_MAX` of the time on one device or

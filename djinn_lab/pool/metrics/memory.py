@@ -1,4 +1,4 @@
-"""Prometheus metrics of session memory, made from its snapshot when somebody asks."""
+"""Prometheus metrics of session memory, made from its snapshot when ``/metrics`` is read."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _counters(counts: Counters) -> Iterator[Metric]:
     outcomes.add_metric(["wasted"], counts.prefetches_wasted)
     yield from (transfers, moved, outcomes)
     for name, text, value in (
-        ("djinn_memory_prefetches", "Restores begun before anybody asked", counts.prefetches),
+        ("djinn_memory_prefetches", "Restores begun before a cell needed them", counts.prefetches),
         ("djinn_memory_useful_swaps", "Evictions whose room was used", counts.useful_swaps),
         ("djinn_memory_hash_checks", "Pieces compared with their hash in restores", counts.hash_checks),
         ("djinn_memory_hash_mismatches", "Pieces that differed from their hash", counts.mismatches),

@@ -17,7 +17,7 @@ SEGMENT_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 
 class Metrics:
-    """Gauges are read off when somebody asks."""
+    """Prometheus gauges, set when ``/metrics`` is read."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

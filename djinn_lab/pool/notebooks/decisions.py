@@ -81,7 +81,7 @@ class Decisions:
                 self._do_without_storing(decision.commands, error)
                 continue
             self._waiting.popleft()
-            if decision.stored is not None and not decision.stored.done():  # else nobody waits any more
+            if decision.stored is not None and not decision.stored.done():  # else the caller has gone
                 decision.stored.set_result(None)
             for command in decision.commands:
                 self._carry_out(command)

@@ -1,8 +1,8 @@
 """``python -m djinn_lab.pool.notebooks.runner DIRECTORY``: runs one notebook, once, for the pool.
 
 The kernel is the project's own, in which every cell is captured; it finds the pool by the environment, with a
-token of its own. What it has done is written after each cell and every few seconds, so that it is there
-whoever kills this process. When the pool closes this process's standard input, or dies, the kernel is
+token of its own. What it has done is written after each cell and every few seconds, so that it survives
+this process's end. When the pool closes this process's standard input, or dies, the kernel is
 interrupted, has a moment to leave its cell, and is killed with all processes that it started.
 """
 
@@ -256,7 +256,7 @@ def _first_line(text: str) -> str:
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    """Whoever reads it sees all of it or what was there before."""
+    """Replace the file at once: a reader sees all of it, or what was there before."""
     temporary = path.with_suffix(".new")
     temporary.write_bytes(content)
     temporary.replace(path)

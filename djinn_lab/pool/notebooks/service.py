@@ -1,7 +1,7 @@
 """Runs batch notebooks: gives the core its events, commits what it decides, starts and stops runners.
 
 Everything that the core decides is committed before it is done, in order (:mod:`.decisions`): no runner
-starts before the database says that it runs, and nobody is told that a notebook was accepted before it is
+starts before the database says that it runs, and no client is told that a notebook was accepted before it is
 stored.
 """
 
@@ -186,7 +186,8 @@ class NotebookService:
             self._handle(CheckpointAnnounced(self._now_s(), cell, name))
 
     def cancel(self, job: str, message: str) -> None:
-        """Raises IllegalEvent for a notebook that is over. ``message``: by whom."""
+        """Cancel a notebook. Raises IllegalEvent when it is over. ``message``: the requester, for its
+        reason."""
         self._handle(CancelAsked(self._now_s(), job, message))
 
     async def announce(self, event: CheckpointAnnounced) -> None:

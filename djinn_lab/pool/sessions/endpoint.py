@@ -312,7 +312,7 @@ async def _send_all(websocket: WebSocket, link: Link) -> None:
         except (WebSocketDisconnect, RuntimeError):
             return
         except sa.exc.SQLAlchemyError:
-            break  # nobody may be told what is not in the database
+            break  # a client is told only what is in the database
         if isinstance(message, protocol.Refused):
             break
     if websocket.application_state is WebSocketState.CONNECTED:
