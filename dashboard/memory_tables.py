@@ -13,7 +13,7 @@ import msgspec
 
 from djinn_lab.client.session_memory import STATES, expected_wake
 from djinn_lab.dashboard.theme import MEMORY_COLOURS
-from djinn_lab.memory.snapshot import MemoryChange, HeldSegment
+from djinn_lab.memory.snapshot import HeldSegment, MemoryChange
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
 from djinn_lab.units import format_bytes, format_seconds
 

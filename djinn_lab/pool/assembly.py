@@ -13,7 +13,7 @@ from djinn_lab.memory import POLICIES, MemoryPolicy
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.bookkeeper import PAST_MAX, Bookkeeper
-from djinn_lab.pool.bookkeeping.overruns import RunSurprises
+from djinn_lab.pool.bookkeeping.overruns import OverrunDetector
 from djinn_lab.pool.context import Heartbeat, PoolContext
 from djinn_lab.pool.database import history
 from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_WAITS, read_forecasts, read_samples
@@ -64,7 +64,7 @@ def assemble(
     books.resources = ResourceHistory(store.submit(read_forecasts).result())
     samples = store.submit(read_samples).result()
     books.starts = StartForecasts(samples.get(START_WAITS, ()))
-    books.surprises = RunSurprises(samples.get(RUN_RATIOS, ()))
+    books.overruns = OverrunDetector(samples.get(RUN_RATIOS, ()))
     for one in store.submit(read_published).result():
         books.published.add(one)
     driver = Driver(ledger, launcher, fleet, blobs, books)

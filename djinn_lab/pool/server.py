@@ -47,7 +47,7 @@ from djinn_lab.protocol.runtime_file import (
 from djinn_lab.protocol.version import VERSION
 
 if TYPE_CHECKING:
-    from djinn_lab.pool.api.web_server import Front, WebServer
+    from djinn_lab.pool.api.web_server import StandbyApp, WebServer
     from djinn_lab.pool.database.store import Store
     from djinn_lab.pool.devices.fleet import Fleet
 
@@ -113,7 +113,7 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: LocalLauncher) -> None:
     # Imported while the workers load, which takes longer.
-    from djinn_lab.pool.api.web_server import Front, WebServer
+    from djinn_lab.pool.api.web_server import StandbyApp, WebServer
     from djinn_lab.pool.authentication import new_token
     from djinn_lab.pool.database.store import Store
 
@@ -121,7 +121,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
     listener = _listen(options.port)
     name = f"{pool} on {socket.gethostname()[:24]}, process {os.getpid()}"
     store = Store(options.database, name, options.standby)
-    front = Front(lambda: store.leader)
+    front = StandbyApp(lambda: store.leader)
     server = WebServer(front, GRACE_S)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -159,7 +159,7 @@ class Running:
     options: PoolOptions
     launcher: LocalLauncher
     store: Store
-    front: Front
+    front: StandbyApp
     server: WebServer
     serving: asyncio.Task[None]
     stopped: asyncio.Event
@@ -184,7 +184,7 @@ async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
     """Serve until told to stop. Raises SQLAlchemyError when the database, and so the lead, is lost."""
     from djinn_lab.pool.api.app import create_app
     from djinn_lab.pool.assembly import assemble
-    from djinn_lab.pool.bookkeeping.operator_settings import read_steering, restore
+    from djinn_lab.pool.bookkeeping.operator_settings import read_settings, restore_settings
     from djinn_lab.pool.notebooks.service import NotebookRules
 
     options, launcher, stopped = running.options, running.launcher, running.stopped
@@ -213,7 +213,7 @@ async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
     ended = asyncio.ensure_future(_done(running.store.ended))
     try:
         if await _until_ready(context.driver.fleet, stopped, ended):
-            restore(context.driver, await running.store.read(read_steering))
+            restore_settings(context.driver, await running.store.read(read_settings))
             context.ready = True
             await context.notebooks.start(info.url, data_directory() / NOTEBOOKS)
             write_runtime(info)

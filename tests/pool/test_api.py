@@ -11,6 +11,7 @@ from pool_kit import META, Client, act, http, new_user, rest, running_pool
 
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import AuthenticationError, PoolNotFound
+from djinn_lab.protocol.rest.users import UserView
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.scheduler import ExecutionSchedule
 from djinn_lab.srg.export import from_json
@@ -132,7 +133,7 @@ def test_sessions_are_listed_and_closed(shared_pool: RuntimeInfo) -> None:
 def test_users(shared_pool: RuntimeInfo) -> None:
     api = rest(shared_pool)
     name, token = new_user(shared_pool, "viewer")
-    assert {"name": name, "role": "viewer", "account": name} in api.users()
+    assert UserView(name, "viewer", name) in api.users()
     assert rest(shared_pool, token).status().user == name
     api.delete_user(name)
     assert name not in [user.name for user in api.users()]

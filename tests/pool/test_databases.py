@@ -12,7 +12,7 @@ from pool_kit import Client, act, running_pool
 from throwaway_postgresql import PASSWORD, Postgresql
 
 from djinn_lab.errors import OptionError, PoolError
-from djinn_lab.pool.database.engine import OtherSchema, checked_url, shown, unusable
+from djinn_lab.pool.database.engine import SchemaMismatch, checked_url, shown, unusable
 from djinn_lab.pool.database.store import Store
 
 
@@ -45,7 +45,7 @@ def test_no_databases_for_a_pool(given: str) -> None:
 def test_a_password_is_never_shown() -> None:
     url = "postgresql+psycopg://ann:s3cret@db/pool?password=s3cret"
     error = sa.exc.OperationalError("", {}, Exception("no s3cret for you"))
-    for text in (shown(url), str(unusable(url, error)), str(unusable(url, OtherSchema("schema 1")))):
+    for text in (shown(url), str(unusable(url, error)), str(unusable(url, SchemaMismatch("schema 1")))):
         assert "s3cret" not in text
         assert "db/pool" in text
 

@@ -7,7 +7,7 @@ import torch
 from programs import Script
 
 from djinn_lab.pool.gangs import plans as gang_plans
-from djinn_lab.pool.gangs.plans import Judgement, KnownBranches, judge
+from djinn_lab.pool.gangs.plans import BranchCache, GangDecision, decide_gang
 from djinn_lab.protocol.worker import DeviceMeasured
 from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import Program, encode_program
@@ -30,8 +30,8 @@ def search(branches: int, steps: int) -> Program:
     return script.program(fetch=tuple(ends))
 
 
-def judged(program: Program, asked: int = 2, pool: int = 2, known: KnownBranches | None = None) -> Judgement:
-    return judge(program, asked, pool, RATES, known or KnownBranches(), plan_key(encode_program(program)))
+def judged(program: Program, asked: int = 2, pool: int = 2, known: BranchCache | None = None) -> GangDecision:
+    return decide_gang(program, asked, pool, RATES, known or BranchCache(), plan_key(encode_program(program)))
 
 
 def test_a_search_is_worth_as_many_devices_as_were_asked_for() -> None:
@@ -74,17 +74,17 @@ def test_very_long_programs_are_not_looked_into(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_device_that_turns_out_to_be_faster_does_not_change_what_is_worth_it() -> None:
     """The branches found with what was guessed before are those of the device as it was measured."""
-    known, program = KnownBranches(), search(4, 50)
+    known, program = BranchCache(), search(4, 50)
     key = plan_key(encode_program(program))
-    guessed = judge(program, 2, 2, RATES, known, key)
+    guessed = decide_gang(program, 2, 2, RATES, known, key)
     faster = DeviceMeasured(flops_per_s=3 * FLOPS_PER_S, memory_bytes_per_s=1e10, op_overhead_s=1e-6)
-    measured = judge(program, 2, 2, faster, known, key)
+    measured = decide_gang(program, 2, 2, faster, known, key)
     assert (guessed.devices, measured.devices) == (2, 2)
-    assert measured == judge(program, 2, 2, faster, KnownBranches(), key)
+    assert measured == decide_gang(program, 2, 2, faster, BranchCache(), key)
 
 
 def test_equal_programs_are_looked_into_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = KnownBranches()
+    known = BranchCache()
     first = judged(search(2, 50), known=known)
     monkeypatch.setattr(gang_plans, "BranchFinder", None)
     again = judged(search(2, 50), known=known)
@@ -94,7 +94,7 @@ def test_equal_programs_are_looked_into_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_of_many_large_programs_the_first_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered is limited by all their ops, not only by their number."""
-    known = KnownBranches(ops_max=250)
+    known = BranchCache(ops_max=250)
     for branches in (4, 3, 2):  # 200, 150 and 100 ops
         judged(search(branches, 50), known=known)
     looked = []

@@ -16,7 +16,7 @@ from djinn_lab.jobs import start_forecasts
 from djinn_lab.jobs.resources import COMPARED_MIN, RUNS_MAX, Foretold, Learnt, Use
 from djinn_lab.jobs.start_forecasts import StartForecasts
 from djinn_lab.pool.bookkeeping import overruns
-from djinn_lab.pool.bookkeeping.overruns import RunSurprises
+from djinn_lab.pool.bookkeeping.overruns import OverrunDetector
 from djinn_lab.pool.database import batch
 from djinn_lab.pool.database import store as store_module
 from djinn_lab.pool.database.forecasts import (
@@ -109,7 +109,7 @@ def test_also_after_a_kill(database: str, tmp_path: Path) -> None:
 
 
 def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> None:
-    store, estimates, surprises = Store(database), StartForecasts(), RunSurprises()
+    store, estimates, surprises = Store(database), StartForecasts(), OverrunDetector()
     assert (estimates.news(), surprises.news()) == (None, None)
     for number in range(start_forecasts.SAMPLES_MAX + overruns.SAMPLES_MAX):
         estimates.estimated({"job": (0, 0.0)}, 0.0)
@@ -120,7 +120,7 @@ def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> Non
     keep_samples(store, estimates, surprises, 2000.0)
     assert (estimates.news(), surprises.news()) == (None, None)
     found = store.submit(read_samples).result()
-    next_estimates, next_surprises = StartForecasts(found[START_WAITS]), RunSurprises(found[RUN_RATIOS])
+    next_estimates, next_surprises = StartForecasts(found[START_WAITS]), OverrunDetector(found[RUN_RATIOS])
     assert len(found[START_WAITS]) == 3 * start_forecasts.SAMPLES_MAX
     assert len(found[RUN_RATIOS]) == overruns.SAMPLES_MAX
     assert next_estimates.skill == estimates.skill
@@ -129,7 +129,7 @@ def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> Non
     store.close()
 
 
-def keep_samples(store: Store, estimates: StartForecasts, surprises: RunSurprises, at_s: float) -> None:
+def keep_samples(store: Store, estimates: StartForecasts, surprises: OverrunDetector, at_s: float) -> None:
     for name, samples in ((START_WAITS, estimates.news()), (RUN_RATIOS, surprises.news())):
         assert samples is not None
         store.put(samples_row(name, samples, at_s))

@@ -18,10 +18,10 @@ from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.database.engine import sqlite_url
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.launchers.local import LocalLauncher
-from djinn_lab.pool.notebooks.left_behind import EXECUTED_BYTES_MAX, executed_left
+from djinn_lab.pool.notebooks.attempt_files import EXECUTED_BYTES_MAX, read_executed_file
 from djinn_lab.pool.notebooks.messages import EXECUTED_FILE
 from djinn_lab.pool.notebooks.service import NotebookService
-from djinn_lab.pool.notebooks.store import Accepted
+from djinn_lab.pool.notebooks.store import AcceptedSubmission
 
 SOON_S = 45.0
 ENDLESS = b"""{"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": [
@@ -67,9 +67,9 @@ def served(
     asyncio.run(run())
 
 
-def asked(job: str, key: str = "key", **more: object) -> tuple[Submission, Accepted, bytes]:
+def asked(job: str, key: str = "key", **more: object) -> tuple[Submission, AcceptedSubmission, bytes]:
     submission = Submission(0.0, job, owner_name(), job, **more)  # type: ignore[arg-type]
-    return submission, Accepted(job, owner_name(), key, "", "digest"), ENDLESS
+    return submission, AcceptedSubmission(job, owner_name(), key, "", "digest"), ENDLESS
 
 
 def test_who_stops_waiting_for_a_checkpoint_stops_nobody_else(tmp_path: Path) -> None:
@@ -134,6 +134,6 @@ def test_a_cell_may_print_a_long_line(tmp_path: Path) -> None:
 def test_an_executed_notebook_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / EXECUTED_FILE).open("wb") as file:
         file.truncate(EXECUTED_BYTES_MAX)
-        assert executed_left(tmp_path) is not None
+        assert read_executed_file(tmp_path) is not None
         file.truncate(EXECUTED_BYTES_MAX + 1)
-        assert executed_left(tmp_path) is None
+        assert read_executed_file(tmp_path) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djinn_lab.jobs import Job, JobState
-from djinn_lab.pool.bookkeeping.overruns import SAMPLES_MIN, RunSurprises
+from djinn_lab.pool.bookkeeping.overruns import SAMPLES_MIN, OverrunDetector
 
 
 def running(predicted_s: float | None) -> Job:
@@ -26,8 +26,8 @@ def running(predicted_s: float | None) -> Job:
     )
 
 
-def learnt(*ratios: float) -> RunSurprises:
-    surprises = RunSurprises()
+def learnt(*ratios: float) -> OverrunDetector:
+    surprises = OverrunDetector()
     for ratio in ratios:
         surprises.ended(2.0, 2.0 * ratio)
     return surprises

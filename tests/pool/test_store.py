@@ -14,7 +14,7 @@ from djinn_lab.journal import Handled
 from djinn_lab.pool.database import batch as batch_module
 from djinn_lab.pool.database import history
 from djinn_lab.pool.database import store as store_module
-from djinn_lab.pool.database.engine import LedByOther, OtherSchema, checked_url, sqlite_url
+from djinn_lab.pool.database.engine import LeadTaken, SchemaMismatch, checked_url, sqlite_url
 from djinn_lab.pool.database.store import Store, program_row, write_measurement, write_user
 
 
@@ -87,7 +87,7 @@ def test_a_database_of_another_schema_is_refused(database: str) -> None:
     ).result()
     store.close()
     again = Store(database)
-    with pytest.raises(OtherSchema, match="schema 99"):
+    with pytest.raises(SchemaMismatch, match="schema 99"):
         again.opened()
     again.close()
 
@@ -210,7 +210,7 @@ def test_one_store_at_a_time(database: str) -> None:
     first = Store(database, "the first")
     first.opened()
     refused = Store(database, "the second")
-    with pytest.raises(LedByOther, match="the first uses it"):
+    with pytest.raises(LeadTaken, match="the first uses it"):
         refused.opened()
     refused.close()
     first.close()

@@ -20,8 +20,8 @@ from djinn_lab.pool.api.jobs import find_job
 from djinn_lab.pool.api.responses import answer, documented, reader, runner
 from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.context import PoolContext
-from djinn_lab.pool.notebooks.left_behind import EXECUTED_BYTES_MAX
-from djinn_lab.pool.notebooks.store import Accepted
+from djinn_lab.pool.notebooks.attempt_files import EXECUTED_BYTES_MAX
+from djinn_lab.pool.notebooks.store import AcceptedSubmission
 from djinn_lab.pool.notebooks.views import (
     NAME_CHARACTERS_MAX,
     NewNotebook,
@@ -37,7 +37,7 @@ from djinn_lab.units import format_bytes
 
 NOTEBOOKS_MAX = 1000
 CANCEL_WAIT_S = 8.0
-TAKE_UP_WAIT_S = 30.0
+RESUME_WAIT_S = 30.0
 
 
 def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
@@ -168,7 +168,7 @@ async def _read(request: Request) -> NewNotebook:
 
 async def _asked(
     context: PoolContext, new: NewNotebook, user: User, digest: str
-) -> tuple[Submission, Accepted]:
+) -> tuple[Submission, AcceptedSubmission]:
     """Raises HTTPException when it cannot run here, or comes after what is unknown."""
     if new.folder and not (Path(new.folder).is_absolute() and Path(new.folder).is_dir()):
         raise HTTPException(
@@ -198,7 +198,7 @@ async def _asked(
     )
     _check_target(context, asked)
     asked = await _with_dependencies(context, asked, new.after)
-    return asked, Accepted(job, user.name, new.key, new.folder, digest)
+    return asked, AcceptedSubmission(job, user.name, new.key, new.folder, digest)
 
 
 def _largest_device_bytes(context: PoolContext) -> int | None:
@@ -221,12 +221,12 @@ async def _with_dependencies(context: PoolContext, asked: Submission, after: Seq
             job = (await _find(context, condition.job)).job
         else:
             job = (await find_job(context, condition.job))[0].job
-            end = await context.notebooks.outside.ended(job, asked.at_s)
+            end = await context.notebooks.dependencies.ended(job, asked.at_s)
             cells += [job] if end is None else []
             ended += [] if end is None else [end]
         conditions.append(replace(condition, job=job))
     texts = tuple(map(str, conditions))
-    met = context.notebooks.outside.met(asked.account, texts)
+    met = context.notebooks.dependencies.met(asked.account, texts)
     return replace(asked, after=texts, met=met, cells=tuple(cells), ended=tuple(ended))
 
 
@@ -257,7 +257,9 @@ def _refused(error: IllegalEvent) -> HTTPException:
     return HTTPException(422, f"{str(error)[:1].upper()}{str(error)[1:]}.")
 
 
-async def _accept(context: PoolContext, asked: Submission, accepted: Accepted, document: bytes) -> Accepted:
+async def _accept(
+    context: PoolContext, asked: Submission, accepted: AcceptedSubmission, document: bytes
+) -> AcceptedSubmission:
     try:
         return await context.notebooks.submit(asked, accepted, document)
     except IllegalEvent as error:
@@ -269,7 +271,7 @@ async def _accept(context: PoolContext, asked: Submission, accepted: Accepted, d
 async def _served(context: PoolContext) -> None:
     """A server that has just started first looks what the one before it left. Raises HTTPException."""
     try:
-        await asyncio.wait_for(context.notebooks.started.wait(), TAKE_UP_WAIT_S)
+        await asyncio.wait_for(context.notebooks.started.wait(), RESUME_WAIT_S)
     except TimeoutError:
         raise HTTPException(
             503, "The pool has not taken up its notebooks yet. Try again; if that lasts, see its log."

@@ -17,7 +17,7 @@ from djinn_lab.pool.api import queue_report
 from djinn_lab.pool.api.jobs import find_job
 from djinn_lab.pool.api.responses import admin, answer, documented, operator, reader
 from djinn_lab.pool.authentication import User
-from djinn_lab.pool.bookkeeping.operator_settings import Said, remember
+from djinn_lab.pool.bookkeeping.operator_settings import OperatorEvent, store_setting
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database import usage_history
 from djinn_lab.pool.database.shares import write_targets
@@ -70,7 +70,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
-    """Look, ask, steer."""
+    """Look, ask, apply_setting."""
     driver = context.driver
     queue, clock = driver.ledger.queue, driver.ledger.clock
 
@@ -172,18 +172,18 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
         targets = await _body(request, Targets)
         now_s = clock.now_s()
         event = jobs.SharesChanged(now_s, account, targets.weight, targets.limits, targets.min_runtime_s)
-        _steer(context, lambda: driver.steer(event))
+        _apply(context, lambda: driver.apply_setting(event))
         await context.store.commit(write_targets(queue.account(account)))
         return answer(next(one for one in queue.accounts(now_s) if one.account == account))
 
     @app.post("/v1/devices/{device}/cordon", status_code=204, summary="Start nothing new there (operators)")
     async def cordon(device: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
         drain = (await _body(request, Cordon)).drain
-        await _steer_and_keep(context, jobs.DeviceCordoned(clock.now_s(), device, True, drain))
+        await _apply_and_store(context, jobs.DeviceCordoned(clock.now_s(), device, True, drain))
 
     @app.post("/v1/devices/{device}/uncordon", status_code=204, summary="Serve again (operators)")
     async def uncordon(device: str, _user: Annotated[User, Depends(operator)]) -> None:
-        await _steer_and_keep(context, jobs.DeviceCordoned(clock.now_s(), device, False))
+        await _apply_and_store(context, jobs.DeviceCordoned(clock.now_s(), device, False))
 
     @app.put(
         "/v1/devices/{device}/description",
@@ -193,12 +193,12 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
     async def describe(device: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
         said = await _body(request, Description)
         event = jobs.DeviceDescribed(clock.now_s(), device, said.labels, said.taints, said.price, said.watts)
-        await _steer_and_keep(context, event)
+        await _apply_and_store(context, event)
 
     @app.put("/v1/queue/policy", status_code=204, summary="Decide by another policy from now on (admins)")
     async def set_policy(request: Request, _user: Annotated[User, Depends(admin)]) -> None:
         policy = (await _body(request, Policy)).policy
-        _steer(context, lambda: driver.steer(jobs.PolicyChanged(clock.now_s(), policy)))
+        _apply(context, lambda: driver.apply_setting(jobs.PolicyChanged(clock.now_s(), policy)))
 
 
 def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
@@ -219,11 +219,11 @@ def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
             wanted.ends_at,
             frozenset(wanted.accounts),
         )
-        await _steer_and_keep(context, event)
+        await _apply_and_store(context, event)
 
     @app.delete("/v1/reservations/{name}", status_code=204, summary="End a reservation (operators)")
     async def end_reservation(name: str, _user: Annotated[User, Depends(operator)]) -> None:
-        await _steer_and_keep(context, jobs.ReservationEnded(clock.now_s(), name))
+        await _apply_and_store(context, jobs.ReservationEnded(clock.now_s(), name))
 
 
 def _with_use(sentence: str, view: JobView) -> str:
@@ -235,13 +235,13 @@ def _with_use(sentence: str, view: JobView) -> str:
     return f"{sentence} {resources.told(view.foretold, view.watts)}"
 
 
-async def _steer_and_keep(context: PoolContext, event: Said) -> None:
+async def _apply_and_store(context: PoolContext, event: OperatorEvent) -> None:
     """It holds for this pool and those that follow it."""
-    _steer(context, lambda: context.driver.steer(event))
-    await context.store.commit(remember(event))
+    _apply(context, lambda: context.driver.apply_setting(event))
+    await context.store.commit(store_setting(event))
 
 
-def _steer(context: PoolContext, act: Callable[[], None]) -> None:
+def _apply(context: PoolContext, act: Callable[[], None]) -> None:
     try:
         act()
     except jobs.IllegalEvent as error:

@@ -40,7 +40,7 @@ class WebServer(uvicorn.Server):
         yield
 
 
-class Front:
+class StandbyApp:
     """The pool's ASGI application; what it serves once it leads is ``app``. ``leader``: names the pool that
     leads meanwhile, None when it is unknown."""
 

@@ -14,7 +14,7 @@ from djinn_lab.errors import DeviceMemoryError, Refused
 from djinn_lab.jobs.resources import ResourceHistory, Use
 from djinn_lab.jobs.start_forecasts import StartForecasts
 from djinn_lab.pool.blobs.store import BlobStore
-from djinn_lab.pool.bookkeeping.overruns import RunSurprises
+from djinn_lab.pool.bookkeeping.overruns import OverrunDetector
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
 from djinn_lab.pool.database.batch import Kind, Row
 from djinn_lab.pool.database.durability import Committed, Durability
@@ -52,7 +52,7 @@ class Bookkeeper:
         self.ledger = ledger
         self._blobs = blobs
         self.starts = StartForecasts()
-        self.surprises = RunSurprises()
+        self.overruns = OverrunDetector()
         self.published = PublishedData()
         self.resources = ResourceHistory()
         self.notebook_uses: dict[str, Use] = {}
@@ -102,7 +102,7 @@ class Bookkeeper:
         key = (record.session, record.cell, done.segment, len(done.node_end_s))
         self._history[key] = done.run_s
         record.measured_s = (record.measured_s or 0.0) + done.run_s
-        self.surprises.ended(record.predicted_s, done.run_s)
+        self.overruns.ended(record.predicted_s, done.run_s)
         while len(self._history) > HISTORY_MAX:
             self._history.popitem(last=False)
         timings = msgspec.msgpack.encode((done.node_start_s, done.node_end_s))
@@ -139,14 +139,14 @@ class Bookkeeper:
         now_s = self.ledger.clock.now_s()
         for row in forecast_rows(self.resources.news(), now_s):
             self._store.put(row)
-        for name, samples in ((START_WAITS, self.starts.news()), (RUN_RATIOS, self.surprises.news())):
+        for name, samples in ((START_WAITS, self.starts.news()), (RUN_RATIOS, self.overruns.news())):
             if samples is not None:
                 self._store.put(samples_row(name, samples, now_s))
 
     def unusual(self, running: Iterable[jobs.Job]) -> dict[str, str]:
         """By job, what is unusual about it."""
         now_s = self.ledger.clock.now_s()
-        told = ((job.job, self.surprises.sentence(job, now_s)) for job in running)
+        told = ((job.job, self.overruns.sentence(job, now_s)) for job in running)
         return {job: sentence for job, sentence in told if sentence}
 
     def announced(self, job: str, checkpoints: tuple[str, ...]) -> None:

@@ -21,13 +21,13 @@ from djinn_lab.pool.database.engine import upsert
 from djinn_lab.pool.database.tables import steering
 from djinn_lab.pool.execution.driver import Driver
 
-Kept = DeviceCordoned | DeviceDescribed | ReservationMade
-Said = Kept | ReservationEnded
+StoredSetting = DeviceCordoned | DeviceDescribed | ReservationMade
+OperatorEvent = StoredSetting | ReservationEnded
 
 log = logging.getLogger(__name__)
 
 
-def remember(event: Said) -> Work:
+def store_setting(event: OperatorEvent) -> Work:
     """Replaces what was said about the same device or reservation before; what is over is forgotten."""
     match event:
         case DeviceCordoned():
@@ -49,13 +49,13 @@ def remember(event: Said) -> Work:
     return write
 
 
-def read_steering(connection: sa.Connection) -> list[Kept]:
+def read_settings(connection: sa.Connection) -> list[StoredSetting]:
     """As it was said."""
     rows = connection.execute(sa.select(steering.c.event).order_by(steering.c.kind, steering.c.name))
-    return [msgspec.json.decode(row.event, type=Kept) for row in rows]
+    return [msgspec.json.decode(row.event, type=StoredSetting) for row in rows]
 
 
-def restore(driver: Driver, kept: list[Kept]) -> None:
+def restore_settings(driver: Driver, kept: list[StoredSetting]) -> None:
     """Say it again to a pool whose devices are up. What does not fit this pool is logged and left out."""
     for event in kept:
         now_s = driver.ledger.clock.now_s()
@@ -63,6 +63,6 @@ def restore(driver: Driver, kept: list[Kept]) -> None:
             continue
         again = replace(event, at_s=now_s)
         try:
-            driver.steer(replace(again, drain=False) if isinstance(again, DeviceCordoned) else again)
+            driver.apply_setting(replace(again, drain=False) if isinstance(again, DeviceCordoned) else again)
         except IllegalEvent as error:
             log.warning("left out of what was said to an earlier pool: %s", error)

@@ -21,7 +21,7 @@ RAN_S_MIN = 2.0
 """Below this a forecast says little."""
 
 
-class RunSurprises:
+class OverrunDetector:
     """``ratios``: of run times to forecasts in an earlier pool, oldest first."""
 
     def __init__(self, ratios: Iterable[float] = ()) -> None:

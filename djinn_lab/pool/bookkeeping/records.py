@@ -38,7 +38,7 @@ class RunningSegment:
     progress_due_s: float = 0.0
     key: bytes | None = None
     plan_cached: bool = False
-    stops: Stops | None = None
+    stops: SegmentPreemptions | None = None
     gang: GangPlan | None = None
     resends: bool = False
     reads: FirstUses | None = None
@@ -167,11 +167,12 @@ class JobRecord:
 
 
 @dataclass(slots=True)
-class Stops:
-    """Of one segment's stops so far. ``executed``, ``rng_state``, ``if_given_up``: at the last one, as in
-    :class:`~djinn_lab.protocol.worker.SegmentPreempted`. Seconds are summed over its runs; those of nodes
-    count from the first run's beginning, without the time between runs, which is ``aside_s``. ``since_s``:
-    when it stopped, None while it runs. ``lost``: what it had made is gone, and how."""
+class SegmentPreemptions:
+    """Sum up a segment's preemptions, so that it resumes and ends as one run. ``executed``, ``rng_state``,
+    ``if_given_up``: at the last one, as in :class:`~djinn_lab.protocol.worker.SegmentPreempted`. Seconds are
+    summed over its runs; those of nodes count from the first run's beginning, without the time between runs,
+    which is ``preempted_s``. ``since_s``: when it stopped, None while it runs. ``lost``: how what it had made
+    was lost."""
 
     executed: int = 0
     rng_state: bytes | None = None
@@ -181,7 +182,7 @@ class Stops:
     load_s: float = 0.0
     run_s: float = 0.0
     peak_bytes: int = 0
-    aside_s: float = 0.0
+    preempted_s: float = 0.0
     since_s: float | None = None
     lost: str = ""
 
@@ -197,17 +198,17 @@ class Stops:
         self.since_s = now_s
 
     def resume(self, now_s: float) -> Resume:
-        """It goes on."""
-        self.aside_s = self.aside_until(now_s)
+        """Begin the next run, and tell the worker where."""
+        self.preempted_s = self.preempted_until(now_s)
         self.since_s = None
         return Resume(self.executed, self.rng_state)
 
-    def aside_until(self, now_s: float) -> float:
-        """Seconds between its runs."""
-        return self.aside_s + (0.0 if self.since_s is None else now_s - self.since_s)
+    def preempted_until(self, now_s: float) -> float:
+        """Sum the seconds between its runs."""
+        return self.preempted_s + (0.0 if self.since_s is None else now_s - self.since_s)
 
     def whole(self, done: SegmentDone) -> SegmentDone:
-        """The answer of its last run, as if there had been no other."""
+        """Turn the answer of the last run into that of the whole segment."""
         return replace(
             done,
             node_start_s=[*self.node_start_s, *(self.run_s + seconds for seconds in done.node_start_s)],
@@ -218,5 +219,5 @@ class Stops:
         )
 
     def fullest(self, memory: WorkerMemory) -> WorkerMemory:
-        """With the peak of all runs."""
+        """Put the peak of all runs into a memory report."""
         return replace(memory, peak_bytes=max(self.peak_bytes, memory.peak_bytes))

@@ -41,7 +41,7 @@ class Kind(Enum):
     FORECAST = auto()
 
 
-LATER = frozenset((Kind.JOURNAL, Kind.AUDIT, Kind.PROGRAM, Kind.TIMINGS, Kind.FORECAST))
+DEFERRED = frozenset((Kind.JOURNAL, Kind.AUDIT, Kind.PROGRAM, Kind.TIMINGS, Kind.FORECAST))
 """No cell waits for these."""
 
 
@@ -50,9 +50,9 @@ class Row(NamedTuple):
     values: dict[str, object]
 
 
-class Awaited(NamedTuple):
+class AwaitedWork(NamedTuple):
     """Work whose result, or error, a caller gets once it is committed. ``everything``: with all that was
-    queued before, LATER kinds, too."""
+    queued before, DEFERRED kinds, too."""
 
     work: Callable[[sa.Connection], Any]
     future: Future[Any]
@@ -62,12 +62,12 @@ class Awaited(NamedTuple):
 class Batch:
     """What one transaction writes."""
 
-    def __init__(self, rows: Iterable[Row], works: Iterable[Awaited | Work], trim: bool) -> None:
+    def __init__(self, rows: Iterable[Row], works: Iterable[AwaitedWork | Work], trim: bool) -> None:
         self._rows: dict[Kind, list[dict[str, object]]] = {}
         for row in rows:
             self._rows.setdefault(row.kind, []).append(row.values)
-        self._works = [item for item in works if not isinstance(item, Awaited)]
-        awaited = (item for item in works if isinstance(item, Awaited))
+        self._works = [item for item in works if not isinstance(item, AwaitedWork)]
+        awaited = (item for item in works if isinstance(item, AwaitedWork))
         self._awaited = [item for item in awaited if item.future.set_running_or_notify_cancel()]
         self._trim = trim
 

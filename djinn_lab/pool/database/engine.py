@@ -26,11 +26,11 @@ SERVER_OPTIONS = (
 FORMS = "Use sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME."
 
 
-class LedByOther(sa.exc.InvalidRequestError):
+class LeadTaken(sa.exc.InvalidRequestError):
     """Another pool has the database."""
 
 
-class OtherSchema(sa.exc.InvalidRequestError):
+class SchemaMismatch(sa.exc.InvalidRequestError):
     """The tables are those of another version."""
 
 
@@ -67,9 +67,9 @@ def unusable(url: str, error: Exception) -> PoolError:
     if isinstance(error, ImportError):
         reason = "the driver of PostgreSQL is not installed"
         advice = "Run: pip install 'djinn-lab[postgresql]'"
-    elif isinstance(error, LedByOther):
+    elif isinstance(error, LeadTaken):
         advice = "Stop that pool, or start this one with --standby: it waits, and takes over."
-    elif isinstance(error, OtherSchema):
+    elif isinstance(error, SchemaMismatch):
         advice = "Use the version of djinn-lab that made it, or another database."
     elif _plain_name(url) == "sqlite":
         advice = "Move it away to start with an empty one."
@@ -125,7 +125,7 @@ def make_tables(connection: sa.Connection) -> None:
             connection.execute(sa.text("ALTER TABLE users ADD COLUMN account VARCHAR"))
             connection.execute(sa.update(schema_version).values(version=SCHEMA_VERSION))
         elif found != SCHEMA_VERSION:
-            raise OtherSchema(f"the database has schema {found}, this pool needs {SCHEMA_VERSION}")
+            raise SchemaMismatch(f"the database has schema {found}, this pool needs {SCHEMA_VERSION}")
 
 
 def upsert(connection: sa.Connection, table: sa.Table, *keys: str) -> sa.Insert:

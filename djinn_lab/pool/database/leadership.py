@@ -22,7 +22,7 @@ NAME_MAX = 63
 """PostgreSQL cuts longer names of connections."""
 
 
-class Candidate:
+class LeaderCandidate:
     """For the lead. ``name``: what others are told of the one who has it. Raises SQLAlchemyError, or
     ImportError without a driver."""
 

@@ -27,9 +27,9 @@ import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.journal import Handled
-from djinn_lab.pool.database.batch import LATER, Awaited, Batch, Kind, Row, Work, execute, statement
-from djinn_lab.pool.database.engine import LedByOther, make_tables, upsert
-from djinn_lab.pool.database.leadership import Candidate
+from djinn_lab.pool.database.batch import DEFERRED, AwaitedWork, Batch, Kind, Row, Work, execute, statement
+from djinn_lab.pool.database.engine import LeadTaken, make_tables, upsert
+from djinn_lab.pool.database.leadership import LeaderCandidate
 from djinn_lab.pool.database.sqlite_file import QuickWriter, checkpoint
 from djinn_lab.pool.database.tables import devices, users
 
@@ -45,7 +45,7 @@ TRY_EVERY_S = 0.25
 """To lead."""
 REFUSE_AFTER_S = 3.0
 """A pool that was just killed may lead for a moment more."""
-LATER_ROWS_MAX = 250
+DEFERRED_ROWS_MAX = 250
 """In one transaction, so that clients do not wait long for the next one."""
 
 Result = TypeVar("Result")
@@ -68,7 +68,7 @@ class Store:
         self._standby = standby
         self.leader: str | None = None
         self._closing = threading.Event()
-        self._queue: queue.SimpleQueue[Awaited | Work | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[AwaitedWork | Work | None] = queue.SimpleQueue()
         self.leads: Future[int] = Future()
         self.waits: Future[None] = Future()
         self.ended: Future[None] = Future()
@@ -97,7 +97,7 @@ class Store:
     def put(self, row: Row) -> None:
         """Queue a row; rows of one kind are written together."""
         self.queued += 1
-        (self._later if row.kind in LATER else self._prompt).append(row)
+        (self._later if row.kind in DEFERRED else self._prompt).append(row)
 
     def journal(self, handled: Handled) -> None:
         """Queue a line of the journal. The thread makes it, for it takes as long as many events do."""
@@ -110,7 +110,7 @@ class Store:
         return self._await(work, everything=True)
 
     def flush(self, everything: bool = False) -> Future[None]:
-        """Done when all rows so far are committed; those of LATER kinds only if ``everything``."""
+        """Done when all rows so far are committed; those of DEFERRED kinds only if ``everything``."""
         if not everything and self._flush_here():
             done: Future[None] = Future()
             done.set_result(None)
@@ -135,7 +135,7 @@ class Store:
 
     def _await(self, work: Callable[[sa.Connection], Result], everything: bool) -> Future[Result]:
         future: Future[Result] = Future()
-        self._queue.put(Awaited(work, future, everything))
+        self._queue.put(AwaitedWork(work, future, everything))
         self._hurry.set()
         if self.ended.done():
             self._refuse_queued()
@@ -185,14 +185,14 @@ class Store:
                 quick.close()
             self._end(ended_by)
 
-    def _wait_for_lead(self, stack: contextlib.ExitStack) -> Candidate:
+    def _wait_for_lead(self, stack: contextlib.ExitStack) -> LeaderCandidate:
         """One that leads, closed by ``stack``. Who stands by also outwaits a database that is away. Raises
         SQLAlchemyError, or ImportError without a driver."""
         reached = False
         while True:
             try:
                 with contextlib.ExitStack() as tried:
-                    candidate = Candidate(self._url, self._name)
+                    candidate = LeaderCandidate(self._url, self._name)
                     tried.callback(candidate.close)
                     reached = True
                     self._lead(candidate)
@@ -205,7 +205,7 @@ class Store:
                 log.warning("the database does not answer: %s", error.orig)
             self._pause()
 
-    def _lead(self, candidate: Candidate) -> None:
+    def _lead(self, candidate: LeaderCandidate) -> None:
         """Wait until it leads. Raises SQLAlchemyError."""
         deadline_s = time.monotonic() + REFUSE_AFTER_S
         while not candidate.take():
@@ -213,7 +213,7 @@ class Store:
             if not self.waits.done():
                 self.waits.set_result(None)
             if not self._standby and time.monotonic() > deadline_s:
-                raise LedByOther(f"{self.leader} uses it")
+                raise LeadTaken(f"{self.leader} uses it")
             self._pause()
         make_tables(candidate.connection)
 
@@ -221,18 +221,18 @@ class Store:
         if self._closing.wait(TRY_EVERY_S):
             raise sa.exc.InvalidRequestError("the database was closed before this pool led")
 
-    def _write_batch(self, candidate: Candidate) -> bool:
+    def _write_batch(self, candidate: LeaderCandidate) -> bool:
         """Write what gathers in GATHER_S, or until a client waits, in one transaction; False when told to
         stop. Raises SQLAlchemyError when the database is lost, after telling those who wait."""
         self._hurry.wait(GATHER_S)
         self._hurry.clear()
-        items: list[Awaited | Work | None] = []
+        items: list[AwaitedWork | Work | None] = []
         with contextlib.suppress(queue.Empty):
             while len(items) < BATCH_MAX:
                 items.append(self._queue.get_nowait())
         stopping = None in items
         works = [item for item in items if item is not None]
-        everything = stopping or any(isinstance(item, Awaited) and item.everything for item in works)
+        everything = stopping or any(isinstance(item, AwaitedWork) and item.everything for item in works)
         now_s = time.monotonic()
         trim = now_s >= self._trim_due_s
         if trim:
@@ -263,11 +263,11 @@ class Store:
             checkpoint(engine)
 
     def _take_later(self, now_s: float, everything: bool) -> list[Row]:
-        """Those of LATER kinds that are due."""
+        """Those of DEFERRED kinds that are due."""
         if not everything and now_s < self._later_due_s:
             return []
-        taken = _taken(self._later, None if everything else LATER_ROWS_MAX)
-        if len(taken) < LATER_ROWS_MAX:
+        taken = _taken(self._later, None if everything else DEFERRED_ROWS_MAX)
+        if len(taken) < DEFERRED_ROWS_MAX:
             self._later_due_s = now_s + GATHER_S
         return [one if isinstance(one, Row) else _journal_row(one) for one in taken]
 
@@ -283,7 +283,7 @@ class Store:
         with contextlib.suppress(queue.Empty):
             while True:
                 item = self._queue.get_nowait()
-                if isinstance(item, Awaited):
+                if isinstance(item, AwaitedWork):
                     item.future.set_exception(error)
 
 

@@ -17,9 +17,9 @@ from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.devices.launcher import Launcher
 from djinn_lab.pool.execution.clock import Timer
 from djinn_lab.pool.execution.ledger import Ledger
-from djinn_lab.pool.execution.residence import RELEASE_JOB, Residence, Transfer, reads_of
-from djinn_lab.pool.execution.segments import Runs
-from djinn_lab.pool.gangs.live import SEPARATOR
+from djinn_lab.pool.execution.segments import SegmentRuns
+from djinn_lab.pool.execution.state_transfers import RELEASE_JOB, StateTransfers, Transfer, reads_of
+from djinn_lab.pool.gangs.running import SEPARATOR
 from djinn_lab.pool.gangs.runs import GangRuns
 from djinn_lab.pool.sessions import answers
 from djinn_lab.pool.sessions.intake import Intake
@@ -48,7 +48,7 @@ from djinn_lab.protocol.worker import (
     TransferFailed,
 )
 
-Steering = (
+OperatorSetting = (
     jobs.DeviceCordoned
     | jobs.DeviceDescribed
     | jobs.SharesChanged
@@ -73,15 +73,15 @@ class Driver:
         self.blobs = blobs
         self.books = books
         self.registry = books.registry
-        self.runs = Runs(ledger, books, self.tell)
-        self.residence = Residence(ledger, launcher, self.registry, self.tell, self._reads)
+        self.runs = SegmentRuns(ledger, books, self.tell)
+        self.transfers = StateTransfers(ledger, launcher, self.registry, self.tell, self._reads)
         self.gangs = GangRuns(
             ledger,
             launcher,
             fleet,
             blobs,
             books,
-            self.residence,
+            self.transfers,
             self.tell,
             self.runs.progress,
             self._gang_over,
@@ -131,7 +131,7 @@ class Driver:
         """Preempt a job. Raises jobs.IllegalEvent when it does not run. ``message``: the requester."""
         self.tell(jobs.PreemptRequested(self.ledger.clock.now_s(), job, message))
 
-    def steer(self, event: Steering) -> None:
+    def apply_setting(self, event: OperatorSetting) -> None:
         """Apply an operator's or admin's setting to the queue. Raises jobs.IllegalEvent for an invalid
         one."""
         self.tell(event)
@@ -146,7 +146,7 @@ class Driver:
 
     def release(self, session: Session, values: list[int]) -> None:
         """Drop values of a session that its client released."""
-        self.residence.release(session.session, values)
+        self.transfers.release(session.session, values)
 
     def detach(self, session: Session) -> None:
         """The client vanished; its values stay."""
@@ -187,19 +187,19 @@ class Driver:
             case SegmentProgress():
                 self.runs.progress(message)
             case SegmentDone() | SegmentFailed() | SegmentCancelled() | SegmentPreempted():
-                self.residence.report(device, message.memory, message.job)
+                self.transfers.report(device, message.memory, message.job)
                 if message.job == RELEASE_JOB:
-                    self.residence.released(device)
+                    self.transfers.released(device)
                 else:
                     self.runs.over(device, message)
             case SessionClosed():
-                self.residence.report(device, message.memory)
+                self.transfers.report(device, message.memory)
             case FirstValuesRestored():
-                self.residence.first_restored(device, message)
+                self.transfers.first_restored(device, message)
             case TransferDone():
-                self.residence.transferred(device, message)
+                self.transfers.transferred(device, message)
             case TransferFailed():
-                self.residence.not_transferred(device, message)
+                self.transfers.not_transferred(device, message)
             case _:
                 if self.fleet.worker_said(device, message):
                     self._device_ready(device)
@@ -207,7 +207,7 @@ class Driver:
     def worker_died(self, device: str, how: str) -> None:
         now_s = self.ledger.clock.now_s()
         self.fleet.worker_died(device)
-        self.residence.died(device)
+        self.transfers.died(device)
         self.gangs.died(device)
         self.tell(jobs.DeviceLost(now_s, device, f"the process of {device} {how}"))
 
@@ -216,7 +216,7 @@ class Driver:
 
     def manifests(self) -> Iterator[bytes]:
         """Of all sessions that may be restored from what they name."""
-        return self.residence.manifests()
+        return self.transfers.manifests()
 
     # -- by the clock --------------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class Driver:
             case jobs.CancelSegment():
                 self.launcher.cancel(command.device, command.job)
             case jobs.PreemptSegment() if self.gangs.runs(command.job):
-                self.gangs.pause(command.job)
+                self.gangs.preempt(command.job)
             case jobs.PreemptSegment():
                 self.launcher.preempt(command.device, command.job, command.segment)
             case memory.GrantSegment():
@@ -276,15 +276,15 @@ class Driver:
             case memory.RejectSegment():
                 self.books.records[command.job].error = answers.never_fits(command)
             case engine.WorkLost():
-                self.books.records[command.job].error = answers.lost_aside(command)
+                self.books.records[command.job].error = answers.lost_while_preempted(command)
             case memory.ValuesLost() if SEPARATOR in command.session:
                 self.gangs.rooms.lost(command)
             case memory.ValuesLost():
                 self._lost(command)
             case memory.FreeSession():
-                self.residence.free(command)
+                self.transfers.free(command)
             case memory.DropParked():
-                self.residence.drop_parked(command)
+                self.transfers.drop_parked(command)
             case engine.WorkStalled():
                 log.warning(
                     "%s idles though job %s could run there: %s", command.device, command.job, command.reason
@@ -292,7 +292,7 @@ class Driver:
             case engine.Anomaly():
                 log.error("%s", command.message)
             case _ if isinstance(command, Transfer):
-                self.residence.transfer(command)
+                self.transfers.transfer(command)
             case _:
                 raise AssertionError(command)
 
@@ -306,7 +306,7 @@ class Driver:
 
     def _lost(self, lost: memory.ValuesLost) -> None:
         """With what a preempted segment of the session had made, where there is one."""
-        self.residence.lost(lost)
+        self.transfers.lost(lost)
         for record in self.books.records.values():
             stops = record.flight.stops if record.flight is not None else None
             if record.session == lost.session and stops is not None and stops.since_s is not None:
@@ -354,7 +354,7 @@ class Driver:
             self.launcher.preempt(known.held_on, job, known.segment)
 
     def _gang_over(self, device: str, answer: SegmentDone | SegmentCancelled) -> None:
-        self.residence.report(device, answer.memory, answer.job)
+        self.transfers.report(device, answer.memory, answer.job)
         self.runs.over(device, answer)
 
     def _end(self, command: jobs.EndSegment) -> None:
@@ -376,7 +376,7 @@ class Driver:
         record = self.books.records[job]
         stops = record.flight.stops if record.flight is not None else None
         if stops is not None and stops.since_s is not None and not stops.lost:
-            self.residence.release(record.session, stops.if_given_up)
+            self.transfers.release(record.session, stops.if_given_up)
 
     def _device_ready(self, device: str) -> None:
         now_s = self.ledger.clock.now_s()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from djinn_lab import engine, jobs
 from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
-from djinn_lab.pool.bookkeeping.records import RunningSegment, Stops
+from djinn_lab.pool.bookkeeping.records import RunningSegment, SegmentPreemptions
 from djinn_lab.pool.execution.ledger import Ledger
 from djinn_lab.pool.sessions import answers
 from djinn_lab.pool.sessions.registry import Session
@@ -27,7 +27,7 @@ EARLY_S = 0.05
 log = logging.getLogger(__name__)
 
 
-class Runs:
+class SegmentRuns:
     """``tell`` feeds the engine and does what it says."""
 
     def __init__(self, ledger: Ledger, books: Bookkeeper, tell: Callable[[engine.Event], None]) -> None:
@@ -117,7 +117,7 @@ class Runs:
     def _preempted(self, message: SegmentPreempted, flight: RunningSegment) -> None:
         now_s = self._ledger.clock.now_s()
         if flight.stops is None:
-            flight.stops = Stops()
+            flight.stops = SegmentPreemptions()
         flight.stops.add(message, now_s)
         remaining_bytes = flight.footprint.remaining_bytes(message.executed)
         self._tell(
@@ -131,7 +131,7 @@ class Runs:
             )
         )
 
-    def _stops(self, job: str) -> Stops | None:
+    def _stops(self, job: str) -> SegmentPreemptions | None:
         flight = self._books.records[job].flight
         return flight.stops if flight is not None else None
 

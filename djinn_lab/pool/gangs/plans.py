@@ -64,7 +64,7 @@ class GangPlan(msgspec.Struct, frozen=True):
     ops: int
 
 
-class Judgement(msgspec.Struct, frozen=True):
+class GangDecision(msgspec.Struct, frozen=True):
     """``plan`` None: the cell runs on one device. ``why``: it uses fewer than it asked for, in one sentence.
     ``predicted_s``: with all devices of the plan."""
 
@@ -83,7 +83,7 @@ class Judgement(msgspec.Struct, frozen=True):
         return 0 if self.plan is None else sum(group.peak_bytes for group in self.plan.groups)
 
 
-class KnownBranches:
+class BranchCache:
     """Where the branches of programs are, by :func:`~djinn_lab.srg.plan_key.plan_key` and by the rates of the
     devices, which become known while a pool runs; the least recently used go first. ``ops_max``: of all
     programs that are remembered. Called from several threads."""
@@ -123,14 +123,14 @@ def _places(found: Branches | None) -> int:
     return 0 if found is None else len(found.places)
 
 
-def judge(
+def decide_gang(
     program: Program,
     asked: int,
     pool: int,
     rates: DeviceMeasured | None,
-    known: KnownBranches,
+    known: BranchCache,
     key: bytes | None,
-) -> Judgement:
+) -> GangDecision:
     """``asked``: devices at most; ``pool``: as many there are. ``rates``: of the slowest of them, None
     while unknown.
 
@@ -140,11 +140,13 @@ def judge(
     devices, rates = min(asked, pool), rates or UNMEASURED
     if len(program.nodes) > OPS_MAX:
         found_in = f"branches are looked for in up to {OPS_MAX:,}"
-        return Judgement(None, f"It runs on one device: it has {len(program.nodes):,} ops, and {found_in}.")
+        return GangDecision(
+            None, f"It runs on one device: it has {len(program.nodes):,} ops, and {found_in}."
+        )
     seconds = op_seconds(program, rates)
     found = known.best(program, key, rates, seconds, devices)
     if found is None:
-        return Judgement(
+        return GangDecision(
             None, "It runs on one device: its graph has no branches that could run side by side."
         )
     alone_s = sum(seconds)
@@ -153,7 +155,7 @@ def judge(
     together_s = found.makespan_s(devices) + moving_s + PART_S * (2 + len(parts.groups))
     if together_s > SHARE_MAX * alone_s:
         count = min(devices, len(found.branch_s))
-        return Judgement(
+        return GangDecision(
             None,
             f"It runs on one device: it needs about {format_seconds(alone_s)} there, and about "
             f"{format_seconds(together_s)} on {count}, with {format_bytes(parts.moved_bytes)} to be moved.",
@@ -163,8 +165,8 @@ def judge(
         many = len(found.branch_s)
         why = f"its graph has {many} branches" if many < devices else f"this pool has {devices}"
         used = f"It uses {len(plan.groups)} of the {asked} devices that it asked for"
-        return Judgement(plan, f"{used}: {why}.", together_s)
-    return Judgement(plan, "", together_s)
+        return GangDecision(plan, f"{used}: {why}.", together_s)
+    return GangDecision(plan, "", together_s)
 
 
 def op_seconds(program: Program, rates: DeviceMeasured) -> list[float]:

@@ -1,8 +1,8 @@
-"""Runs gangs over workers: carries out what a :class:`~djinn_lab.pool.gangs.course.GangCourse` orders.
+"""Run gangs over workers, as :class:`~djinn_lab.pool.gangs.state_machine.GangStateMachine` orders.
 
 Every part is a segment of its own for the worker that runs it. Groups have sessions of their own there
-(:mod:`~djinn_lab.pool.gangs.rooms`). What goes from part to part are results in the pool's store; they
-are deleted when the gang is over. A gang that stands aside stays here until the queue starts it again."""
+(:mod:`~djinn_lab.pool.gangs.memory_requests`). Results in the pool's store go from part to part; they are
+deleted when the gang is over. A preempted gang stays here until the queue starts it again."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from collections.abc import Callable, Iterable
 from djinn_lab import engine, jobs
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
-from djinn_lab.pool.bookkeeping.records import Stops
+from djinn_lab.pool.bookkeeping.records import SegmentPreemptions
 from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.devices.launcher import Launcher
 from djinn_lab.pool.execution.ledger import Ledger
-from djinn_lab.pool.execution.residence import Residence
-from djinn_lab.pool.gangs.course import (
-    AskRoom,
-    EndCourse,
-    ForgetGroup,
-    GangCourse,
-    GiveBack,
-    HoldBack,
+from djinn_lab.pool.execution.state_transfers import StateTransfers
+from djinn_lab.pool.gangs.memory_requests import GroupMemoryRequests
+from djinn_lab.pool.gangs.plans import GangPlan
+from djinn_lab.pool.gangs.running import SEPARATOR, RunningGang, name_of, part_of, whole_answer
+from djinn_lab.pool.gangs.state_machine import (
+    CancelPart,
+    CloseGroup,
+    EndGang,
+    GangPreempted,
+    GangStateMachine,
     Order,
     PartName,
-    PausePart,
+    PreemptPart,
+    ReleaseDevice,
+    RequestMemory,
     RunPart,
-    StandAside,
-    StopPart,
+    WithdrawGroup,
 )
-from djinn_lab.pool.gangs.live import SEPARATOR, LiveGang, name_of, part_of, whole_answer
-from djinn_lab.pool.gangs.plans import GangPlan
-from djinn_lab.pool.gangs.rooms import GroupRooms
 from djinn_lab.protocol import worker
 from djinn_lab.srg.program import Program, encode_program
 
@@ -54,7 +54,7 @@ class GangRuns:
         fleet: Fleet,
         blobs: BlobStore,
         books: Bookkeeper,
-        residence: Residence,
+        transfers: StateTransfers,
         tell: Callable[[engine.Event], None],
         progress: Callable[[worker.SegmentProgress], None],
         over: Callable[[str, worker.SegmentDone | worker.SegmentCancelled], None],
@@ -65,67 +65,67 @@ class GangRuns:
         self._fleet = fleet
         self._blobs = blobs
         self._books = books
-        self._residence = residence
+        self._transfers = transfers
         self._tell = tell
         self._progress = progress
         self._over = over
         self._whole = whole
-        self._gangs: dict[str, LiveGang] = {}
-        self.rooms = GroupRooms(ledger, tell, self._gangs, self._obey)
+        self._gangs: dict[str, RunningGang] = {}
+        self.rooms = GroupMemoryRequests(ledger, tell, self._gangs, self._obey)
 
     # -- from the queue ------------------------------------------------------------------------------------
 
     def begin(self, start: jobs.StartSegment, plan: GangPlan) -> None:
-        """The queue gave it all these devices."""
+        """Start a gang on the devices that the queue assigned."""
         record = self._books.records[start.job]
         members = self._alike(start)
-        course = GangCourse(start.device, members, len(plan.groups), plan.prelude is not None)
+        machine = GangStateMachine(start.device, members, len(plan.groups), plan.prelude is not None)
         job = self._ledger.queue.job(start.job)
         assert job is not None
-        gang = self._gangs[start.job] = LiveGang(
-            start.job, start.segment, record, jobs.RANKS[job.priority], plan, course
+        gang = self._gangs[start.job] = RunningGang(
+            start.job, start.segment, record, jobs.RANKS[job.priority], plan, machine
         )
-        self._give_back_others(gang, start, members)
-        self._obey(gang, course.begin())
+        self._release_others(gang, start, members)
+        self._obey(gang, machine.begin())
 
     def resume(self, start: jobs.StartSegment) -> None:
-        """One that stands aside goes on, on these devices."""
+        """Resume a preempted gang on these devices."""
         gang, members = self._gangs[start.job], self._alike(start)
         flight = gang.record.flight
         assert flight is not None
         assert flight.stops is not None
         flight.stops.resume(self._now_s())
-        self._give_back_others(gang, start, members)
-        self._obey(gang, gang.course.resume(start.device, members))
+        self._release_others(gang, start, members)
+        self._obey(gang, gang.machine.resume(start.device, members))
 
     def _alike(self, start: jobs.StartSegment) -> list[str]:
-        """The devices that compute the same bits as the first."""
+        """List the devices that compute the same bits as the first."""
         return [start.device, *(one for one in start.members if self._fleet.alike(start.device, one))]
 
-    def _give_back_others(self, gang: LiveGang, start: jobs.StartSegment, members: list[str]) -> None:
+    def _release_others(self, gang: RunningGang, start: jobs.StartSegment, members: list[str]) -> None:
         for device in start.members:
             if device not in members:
-                self._give_back(gang, device)
+                self._release_device(gang, device)
 
     def runs(self, job: str) -> bool:
-        """Or stands aside."""
+        """Tell whether the job is a gang that runs or is preempted."""
         return job in self._gangs
 
-    def pause(self, job: str) -> None:
-        """It shall move aside."""
+    def preempt(self, job: str) -> None:
+        """Preempt a gang."""
         gang = self._gangs[job]
-        self._obey(gang, gang.course.pause())
+        self._obey(gang, gang.machine.preempt())
 
     def cancel(self, job: str) -> None:
         gang = self._gangs[job]
-        self._obey(gang, gang.course.cancel())
+        self._obey(gang, gang.machine.cancel())
 
     def abandon(self, job: str) -> None:
-        """It was answered without us."""
+        """Forget a gang whose job was answered otherwise."""
         gang = self._gangs.pop(job, None)
         if gang is None:
             return
-        for part, device in gang.course.running.items():
+        for part, device in gang.machine.running.items():
             self._launcher.cancel(device, name_of(job, part))
         for group in list(gang.opened):
             self.rooms.close(gang, group)
@@ -134,7 +134,7 @@ class GangRuns:
     # -- from workers --------------------------------------------------------------------------------------
 
     def takes(self, device: str, message: Answer | worker.SegmentProgress | worker.SegmentStarted) -> bool:
-        """Is it about a part? Then it is dealt with."""
+        """Handle a message about a part; False for any other."""
         job, separator, text = message.job.partition(SEPARATOR)
         if not separator:
             return False
@@ -145,7 +145,7 @@ class GangRuns:
             if gang is not None:
                 self._progressed(gang, part, message.ops_done)
             return True
-        self._residence.report(device, message.memory, message.job if isinstance(part, int) else None)
+        self._transfers.report(device, message.memory, message.job if isinstance(part, int) else None)
         if gang is None:
             if isinstance(message, worker.SegmentDone):
                 self._discard(message.exported)
@@ -153,67 +153,67 @@ class GangRuns:
         self._answered(gang, part, device, message)
         return True
 
-    def _answered(self, gang: LiveGang, part: PartName, device: str, message: Answer) -> None:
+    def _answered(self, gang: RunningGang, part: PartName, device: str, message: Answer) -> None:
         match message:
             case worker.SegmentDone():
                 stops = gang.stops.get(part)
                 gang.handed[part] = message.exported
                 gang.done[part] = done = message if stops is None else stops.whole(message)
                 gang.executed[part] = len(done.node_end_s)
-                self._obey(gang, gang.course.done(part))
+                self._obey(gang, gang.machine.done(part))
             case worker.SegmentPreempted():
-                gang.stops.setdefault(part, Stops()).add(message, self._now_s())
+                gang.stops.setdefault(part, SegmentPreemptions()).add(message, self._now_s())
                 gang.executed[part] = message.executed
-                self._obey(gang, gang.course.stopped(part))
+                self._obey(gang, gang.machine.stopped(part))
             case _:
                 why = message.error.message if isinstance(message, worker.SegmentFailed) else "it was stopped"
-                self._obey(gang, gang.course.failed(part, f"{device} could not run its part: {why}"))
+                self._obey(gang, gang.machine.failed(part, f"{device} could not run its part: {why}"))
 
-    def _progressed(self, gang: LiveGang, part: PartName, executed: int) -> None:
+    def _progressed(self, gang: RunningGang, part: PartName, executed: int) -> None:
         gang.executed[part] = executed
         total, job = gang.executed_ops, self._ledger.queue.job(gang.job)
         if job is not None and job.state is jobs.JobState.RUNNING and total > job.ops_done:
             self._progress(worker.SegmentProgress(gang.job, gang.segment, total, gang.plan.ops))
 
     def died(self, device: str) -> None:
-        """Session memory has heard of it, the queue not yet."""
+        """Handle a device's loss, after session memory and before the queue."""
         for gang in list(self._gangs.values()):
-            if gang.course.phase == "aside":
+            if gang.machine.phase == "preempted":
                 continue
-            if gang.course.home == device:
+            if gang.machine.home == device:
                 self.abandon(gang.job)
-            elif device in gang.course.members:
-                self._obey(gang, gang.course.died(device))
+            elif device in gang.machine.members:
+                self._obey(gang, gang.machine.died(device))
 
     # -- orders --------------------------------------------------------------------------------------------
 
-    def _obey(self, gang: LiveGang, orders: Iterable[Order]) -> None:
-        """One may lead to others at once, so each looks whether it still holds."""
+    def _obey(self, gang: RunningGang, orders: Iterable[Order]) -> None:
+        """Carry out orders. One may lead to others at once, so each is checked to be still valid."""
         for order in orders:
             match order:
-                case AskRoom() if gang.course.asked.get(order.group) == order.device:
+                case RequestMemory() if gang.machine.asked.get(order.group) == order.device:
                     self.rooms.ask(gang, order.group, order.device)
-                case RunPart() if gang.course.running.get(order.part) == order.device:
+                case RunPart() if gang.machine.running.get(order.part) == order.device:
                     self._run(gang, order.part, order.device)
-                case StopPart():
+                case CancelPart():
                     self._launcher.cancel(order.device, name_of(gang.job, order.part))
-                case PausePart():
+                case PreemptPart():
                     name = name_of(gang.job, order.part)
                     self._launcher.preempt(order.device, name, gang.segment)
-                case StandAside():
-                    self._stand_aside(gang)
-                case HoldBack():
-                    self.rooms.hold_back(gang, order.group)
-                case ForgetGroup():
+                case GangPreempted():
+                    self._mark_preempted(gang)
+                case WithdrawGroup():
+                    self.rooms.withdraw(gang, order.group)
+                case CloseGroup():
                     self.rooms.close(gang, order.group)
-                case GiveBack():
-                    self._give_back(gang, order.device)
-                case EndCourse():
+                case ReleaseDevice():
+                    self._release_device(gang, order.device)
+                case EndGang():
                     self._end(gang, order)
                 case _:
                     pass
 
-    def _run(self, gang: LiveGang, part: PartName, device: str) -> None:
+    def _run(self, gang: RunningGang, part: PartName, device: str) -> None:
         if part == "undo":
             self._undo(gang, device)
             return
@@ -236,30 +236,30 @@ class GangRuns:
             ),
         )
 
-    def _stand_aside(self, gang: LiveGang) -> None:
+    def _mark_preempted(self, gang: RunningGang) -> None:
         """The queue has all its devices again; what it made lies in its sessions."""
-        now_s, home = self._now_s(), gang.course.home
+        now_s, home = self._now_s(), gang.machine.home
         flight, job = gang.record.flight, self._ledger.queue.job(gang.job)
         assert flight is not None
         assert job is not None
-        flight.stops = flight.stops or Stops()
+        flight.stops = flight.stops or SegmentPreemptions()
         flight.stops.since_s, flight.stops.if_given_up = now_s, gang.at_home()
-        self._residence.report(home, self._residence.reported(home), gang.job)
+        self._transfers.report(home, self._transfers.reported(home), gang.job)
         event = engine.SegmentStopped(
             at_s=now_s,
             job=gang.job,
             segment=gang.segment,
             ops_done=max(job.ops_done, gang.executed_ops),
-            devices=gang.course.useful_devices,
+            devices=gang.machine.useful_devices,
             rooms=tuple(name_of(gang.job, group) for group in sorted(gang.opened)),
         )
         self._tell(event)
 
-    def _undo(self, gang: LiveGang, device: str) -> None:
+    def _undo(self, gang: RunningGang, device: str) -> None:
         """Put back what the groups or the epilogue may have written. A session that was closed meanwhile has
         nothing to be undone."""
         if self._books.registry.get(gang.record.session) is None:
-            self._obey(gang, gang.course.done("undo"))
+            self._obey(gang, gang.machine.done("undo"))
             return
         undo = set(gang.plan.undo)
         nothing = Program((), (), (), (), (), release=gang.at_home())
@@ -274,18 +274,18 @@ class GangRuns:
             ),
         )
 
-    def _give_back(self, gang: LiveGang, device: str) -> None:
+    def _release_device(self, gang: RunningGang, device: str) -> None:
         job = self._ledger.queue.job(gang.job)
         if job is not None and device in job.members:
             self._tell(jobs.MemberLeft(self._now_s(), gang.job, gang.segment, device))
 
-    def _end(self, gang: LiveGang, ending: EndCourse) -> None:
+    def _end(self, gang: RunningGang, ending: EndGang) -> None:
         del self._gangs[gang.job]
         session = gang.record.session
-        home = gang.course.home
+        home = gang.machine.home
         match ending.how:
             case "done":
-                self._residence.release(session, list(gang.plan.release))
+                self._transfers.release(session, list(gang.plan.release))
                 gang.record.gang = gang.told()
                 now_s = self._clock_s(gang)
                 self._over(
@@ -293,15 +293,15 @@ class GangRuns:
                 )
             case "whole":
                 log.warning("job %s runs on one device: %s", gang.job, ending.why)
-                self._residence.release(session, gang.at_home())
+                self._transfers.release(session, gang.at_home())
                 self._whole(gang.job, f"It ran on one device: {ending.why}.")
             case "cancelled":
-                self._residence.release(session, gang.at_home())
-                report = self._residence.reported(home)
+                self._transfers.release(session, gang.at_home())
+                report = self._transfers.reported(home)
                 self._over(home, worker.SegmentCancelled(gang.job, gang.segment, 0, report))
         self._delete(gang)
 
-    def _delete(self, gang: LiveGang) -> None:
+    def _delete(self, gang: RunningGang) -> None:
         for handed in gang.handed.values():
             self._discard(handed)
 
@@ -310,10 +310,12 @@ class GangRuns:
             if one.blob is not None:
                 self._blobs.discard(one.blob)
 
-    def _clock_s(self, gang: LiveGang) -> float:
-        """Now, without the time that it stood aside."""
+    def _clock_s(self, gang: RunningGang) -> float:
+        """Read the clock, without the time for which the gang was preempted."""
         flight, now_s = gang.record.flight, self._now_s()
-        return now_s if flight is None or flight.stops is None else now_s - flight.stops.aside_until(now_s)
+        return (
+            now_s if flight is None or flight.stops is None else now_s - flight.stops.preempted_until(now_s)
+        )
 
     def _now_s(self) -> float:
         return self._ledger.clock.now_s()

@@ -86,7 +86,7 @@ class LocalLauncher:
         self._command = tuple(worker_command)
         self._workers: dict[str, Worker] = {}
         self._events: WorkerEvents | None = None
-        self._leftovers = Leftovers([path for path in (host_directory, disk_directory) if path is not None])
+        self._orphans = OrphanedFiles([path for path in (host_directory, disk_directory) if path is not None])
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
@@ -133,8 +133,8 @@ class LocalLauncher:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for process in processes:
-            self._leftovers.died(process.pid)
-        self._leftovers.sweep(())
+            self._orphans.died(process.pid)
+        self._orphans.sweep(())
 
     # -- for the pool's process, outside its event loop ------------------------------------------------------
 
@@ -199,7 +199,7 @@ class LocalLauncher:
             if self._stopping:
                 return
             log.error("%s: the worker process %s", device, how)
-            self._leftovers.died(worker.process.pid)
+            self._orphans.died(worker.process.pid)
             self._tell_death(worker, how, events)
             self._sweep()
             if time.monotonic() - worker.spawned_at_s > HEALTHY_AFTER_S:
@@ -249,7 +249,7 @@ class LocalLauncher:
     def _sweep(self) -> None:
         """Remove what dead workers parked and no manifest names any more."""
         if self._events is not None:
-            self._leftovers.sweep(self._events.manifests())
+            self._orphans.sweep(self._events.manifests())
 
     def _kill(self, worker: Worker) -> None:
         if worker.process is not None:
@@ -313,7 +313,7 @@ class Frames(asyncio.Protocol):
         self.closed.set_result(None)
 
 
-class Leftovers:
+class OrphanedFiles:
     """``directories``: where workers park sessions. Their files' names hold the process's number."""
 
     def __init__(self, directories: Sequence[Path]) -> None:

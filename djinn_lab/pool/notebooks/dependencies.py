@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from djinn_lab.jobs.queue import JobQueue
 
 
-class AwaitedNotebooks:
+class NotebookPrerequisites:
     """``sessions``: those of kernels of batch notebooks say so."""
 
     def __init__(self, core: Notebooks, queue: JobQueue, sessions: SessionRegistry) -> None:
@@ -33,7 +33,7 @@ class AwaitedNotebooks:
         if len(found) != 1:
             many = f"{len(found)} batch notebooks begin with {start!r}; give more of it"
             raise IllegalEvent(many if found else f"there is no batch notebook {start!r}", "client")
-        return as_awaited(found[0], self._cells_before(found[0].job))
+        return as_prerequisite(found[0], self._cells_before(found[0].job))
 
     def _cells_before(self, job: str) -> tuple[str, ...]:
         """All cells that have to end before it can: those that it waits for, or its own while it runs, and
@@ -53,13 +53,13 @@ class AwaitedNotebooks:
         return tuple(name for name in seen if self._core.get(name) is None)
 
 
-def as_awaited(notebook: Notebook, waits_for: tuple[str, ...] = ()) -> Elsewhere:
+def as_prerequisite(notebook: Notebook, waits_for: tuple[str, ...] = ()) -> Elsewhere:
     return Elsewhere(
         notebook.job, notebook.name, notebook.state, notebook.over, notebook.checkpoints, waits_for
     )
 
 
-class Outside:
+class NotebookDependencies:
     """As the pool knows it now."""
 
     def __init__(self, books: Bookkeeper, store: Store) -> None:

@@ -52,7 +52,7 @@ character on: a line of a megabyte would take it hours, in which nothing else ru
 log = logging.getLogger(__name__)
 
 
-class OwnKernel(KernelSpecManager):
+class InstalledKernel(KernelSpecManager):
     """Knows the kernel of this very installation, whatever is installed for Jupyter."""
 
     def get_kernel_spec(self, kernel_name: str) -> Any:
@@ -76,7 +76,7 @@ class Runner:
         self._cleanup = contextlib.ExitStack()
         self._manager = AsyncKernelManager(
             kernel_name=KERNEL_NAME,
-            kernel_spec_manager=OwnKernel(),
+            kernel_spec_manager=InstalledKernel(),
             connection_file=str(directory / "connection.json"),
             transport="ipc",
             ip=str(_socket_folder(directory, self._cleanup) / "kernel"),

@@ -16,7 +16,7 @@ import msgspec
 
 from djinn_lab.jobs.batch import Notebook, Outcome
 from djinn_lab.pool.notebooks import messages as files
-from djinn_lab.pool.notebooks.left_behind import outcome_left
+from djinn_lab.pool.notebooks.attempt_files import read_outcome_file
 from djinn_lab.pool.notebooks.messages import SESSION_FILE, AttemptEnded, FromRunner, KernelStarted, Task
 from djinn_lab.protocol.notebooks import CELL_OPTIONS_VARIABLE, DEADLINE_VARIABLE
 
@@ -104,7 +104,7 @@ class NotebookRun:
         return ended
 
     def _lost(self, code: int) -> AttemptEnded:
-        left = outcome_left(self._directory, self._task.attempt)
+        left = read_outcome_file(self._directory, self._task.attempt)
         if left is not None:
             return left
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"

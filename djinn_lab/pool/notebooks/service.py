@@ -46,12 +46,18 @@ from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.execution.clock import Timer
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.notebooks import store as notebook_store
-from djinn_lab.pool.notebooks.decisions import Decisions, until_stored
-from djinn_lab.pool.notebooks.dependencies import AwaitedNotebooks, Outside, as_awaited
-from djinn_lab.pool.notebooks.left_behind import executed_left, outcome_left, remove, session_left, until_gone
+from djinn_lab.pool.notebooks.attempt_files import (
+    read_executed_file,
+    read_outcome_file,
+    read_session_file,
+    remove,
+    wait_for_exit,
+)
+from djinn_lab.pool.notebooks.command_commits import CommandCommitter, until_stored
+from djinn_lab.pool.notebooks.dependencies import NotebookDependencies, NotebookPrerequisites, as_prerequisite
 from djinn_lab.pool.notebooks.messages import AttemptEnded, CellBegins, FromRunner, Task
 from djinn_lab.pool.notebooks.runs import NotebookRun, kernel_environment
-from djinn_lab.pool.notebooks.store import Accepted
+from djinn_lab.pool.notebooks.store import AcceptedSubmission
 
 WATCH_EVERY_S = 0.25
 
@@ -79,19 +85,19 @@ class NotebookService:
         self.core = Notebooks(rules.slots)
         self.rules = rules
         self.started = asyncio.Event()
-        self.outside = Outside(driver.books, store)
-        driver.intake.notebooks = AwaitedNotebooks(self.core, driver.ledger.queue, driver.registry)
+        self.dependencies = NotebookDependencies(driver.books, store)
+        driver.intake.notebooks = NotebookPrerequisites(self.core, driver.ledger.queue, driver.registry)
         self._driver = driver
         self._authentication = authentication
         self._store = store
         self._url = ""
         self._directory = Path()
-        self._accepted: dict[str, Accepted] = {}
+        self._accepted: dict[str, AcceptedSubmission] = {}
         self._by_key: dict[tuple[str, str], str] = {}
         self._accepting: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._runs: dict[str, NotebookRun] = {}
         self._executed: dict[str, bytes] = {}
-        self._decided = Decisions(self._now_s, self._commit, self._carry_out, self._attempt_ended)
+        self._committer = CommandCommitter(self._now_s, self._commit, self._carry_out, self._attempt_ended)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer = Timer(self._now_s, self._due)
         self._changed = asyncio.Event()
@@ -101,7 +107,7 @@ class NotebookService:
     async def start(self, url: str, directory: Path) -> None:
         """Take up what an earlier server left. ``url``: of this pool, ``directory``: for runners' files."""
         self._url, self._directory = url, directory
-        self._spawn(self._take_up())
+        self._spawn(self._resume_stored())
 
     async def stop(self) -> None:
         """End the runners; what they ran is taken up by the next server as after a crash."""
@@ -114,7 +120,7 @@ class NotebookService:
             run.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _take_up(self) -> None:
+    async def _resume_stored(self) -> None:
         try:
             rows = await until_stored(lambda: self._store.read(notebook_store.read_all))
             await self._begin(rows)
@@ -122,48 +128,50 @@ class NotebookService:
             log.exception("batch notebooks are not served: the database cannot be used")
             return
         self.started.set()
-        self._spawn(self._decided.perform())
+        self._spawn(self._committer.perform())
         self._spawn(self._watch_cells())
 
-    async def _begin(self, rows: Sequence[tuple[Accepted, Notebook]]) -> None:
+    async def _begin(self, rows: Sequence[tuple[AcceptedSubmission, Notebook]]) -> None:
         notebooks = [notebook for _, notebook in rows]
         ended = []
         for notebook in notebooks:
             if notebook.state is NotebookState.RUNNING:
-                left = await self._left_behind(notebook)
+                left = await self._outcome_of_dead_server(notebook)
                 ended += [] if left is None else [left]
         for accepted, _ in rows:
             self._know(accepted)
         commands = self.core.handle(ServerStarted(self._now_s(), tuple(notebooks), tuple(ended)))
         await until_stored(lambda: self._commit(commands))
         await asyncio.to_thread(remove, self._directory)  # the database has what was in it
-        self._decided.put([one for one in commands if isinstance(one, StartNotebook)])
+        self._committer.put([one for one in commands if isinstance(one, StartNotebook)])
         for one in list(self.core):
             account = one.account or one.user
             for text in self._driver.books.published.met(account, one.waits_for):
                 self._handle(DataPublished(self._now_s(), account, parse(text).name))
         self._timer.set(self.core.wake_at_s())
 
-    async def _left_behind(self, notebook: Notebook) -> NotebookEnded | None:
+    async def _outcome_of_dead_server(self, notebook: Notebook) -> NotebookEnded | None:
         """How the attempt that ran under a dead server ended, if its runner got to its end."""
         directory = self._place(notebook.job, notebook.attempts)
-        await until_gone(directory)
-        executed = await asyncio.to_thread(executed_left, directory)
+        await wait_for_exit(directory)
+        executed = await asyncio.to_thread(read_executed_file, directory)
         if executed is not None:
             self._executed[notebook.job] = executed
-        left = await asyncio.to_thread(outcome_left, directory, notebook.attempts)
+        left = await asyncio.to_thread(read_outcome_file, directory, notebook.attempts)
         if left is None or left.outcome not in (Outcome.DONE, Outcome.FAILED):
             return None
         return self._event(notebook.job, left)
 
     # -- from the API --------------------------------------------------------------------------------------
 
-    def job_with_key(self, user: str, key: str) -> Accepted | None:
+    def job_with_key(self, user: str, key: str) -> AcceptedSubmission | None:
         """What the user submitted before with this key."""
         job = self._by_key.get((user, key))
         return None if job is None else self._accepted[job]
 
-    async def submit(self, asked: Submission, accepted: Accepted, source: bytes) -> Accepted:
+    async def submit(
+        self, asked: Submission, accepted: AcceptedSubmission, source: bytes
+    ) -> AcceptedSubmission:
         """The stored job: an earlier one, if there is one with the key. Raises IllegalEvent or
         SQLAlchemyError, with nothing accepted."""
         key = (accepted.user, accepted.key)
@@ -173,16 +181,16 @@ class NotebookService:
                 await self._accept(asked, accepted, source)
         return known or accepted
 
-    async def _accept(self, asked: Submission, accepted: Accepted, source: bytes) -> None:
+    async def _accept(self, asked: Submission, accepted: AcceptedSubmission, source: bytes) -> None:
         notebook = self.core.admit(asked)
         pool = self._driver.ledger.pool
         await self._store.commit(
             lambda connection: notebook_store.insert(connection, pool, accepted, notebook, source)
         )
         self._know(accepted)
-        met = self.outside.met(notebook.account, notebook.waits_for)
+        met = self.dependencies.met(notebook.account, notebook.waits_for)
         self._handle(NotebookAccepted(self._now_s(), notebook, met))
-        for cell, name in self.outside.announced(notebook.waits_for):
+        for cell, name in self.dependencies.announced(notebook.waits_for):
             self._handle(CheckpointAnnounced(self._now_s(), cell, name))
 
     def cancel(self, job: str, message: str) -> None:
@@ -220,7 +228,7 @@ class NotebookService:
         notebook = self.core.get(job)
         if notebook is not None and notebook.state is NotebookState.RUNNING:
             directory = self._place(job, notebook.attempts)
-            partial = await asyncio.to_thread(executed_left, directory)
+            partial = await asyncio.to_thread(read_executed_file, directory)
             if partial is not None:
                 return partial
         if job in self._executed:
@@ -233,7 +241,7 @@ class NotebookService:
         return self._driver.ledger.clock.now_s()
 
     def _handle(self, event: Event, stored: asyncio.Future[None] | None = None) -> None:
-        self._decided.put(self.core.handle(event), stored)
+        self._committer.put(self.core.handle(event), stored)
         self._timer.set(self.core.wake_at_s())
         self._changed.set()
 
@@ -242,7 +250,7 @@ class NotebookService:
 
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, SaveNotebook):
-            self._driver.notebook_changed(as_awaited(command.notebook))
+            self._driver.notebook_changed(as_prerequisite(command.notebook))
         elif isinstance(command, StartNotebook):
             self._start_run(command)
         elif isinstance(command, StopNotebook):
@@ -271,7 +279,7 @@ class NotebookService:
             accepted = self._accepted.pop(job)
             self._by_key.pop((accepted.user, accepted.key), None)
 
-    def _know(self, accepted: Accepted) -> None:
+    def _know(self, accepted: AcceptedSubmission) -> None:
         self._accepted[accepted.job] = accepted
         self._by_key[(accepted.user, accepted.key)] = accepted.job
 
@@ -314,7 +322,7 @@ class NotebookService:
                 self._close_session(user, directory)
         if self._runs.get(job) is not run:
             return  # the server stops: the next one goes on from what is in the directory
-        executed = await asyncio.to_thread(executed_left, directory)
+        executed = await asyncio.to_thread(read_executed_file, directory)
         if executed is not None:
             self._executed[job] = executed
         del self._runs[job]
@@ -332,7 +340,7 @@ class NotebookService:
 
     def _close_session(self, user: User, directory: Path) -> None:
         """A kernel that was killed left its session open."""
-        left = session_left(directory)
+        left = read_session_file(directory)
         session = None if left is None else self._driver.registry.get(left)
         if session is not None and session.user == user.name:
             self._driver.close(session)
@@ -353,7 +361,7 @@ class NotebookService:
             await asyncio.sleep(WATCH_EVERY_S)
             for job in self.core.awaited:
                 try:
-                    ended = await self.outside.ended(job, self._now_s())
+                    ended = await self.dependencies.ended(job, self._now_s())
                 except sa.exc.SQLAlchemyError:
                     log.exception("the state of cell %s cannot be read", job)
                     break

@@ -11,7 +11,7 @@ from djinn_lab.jobs.batch import Notebook
 from djinn_lab.pool.database.tables import notebooks
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class AcceptedSubmission(msgspec.Struct, frozen=True):
     """What was asked for, beside what the core decides by. ``key``: two submissions of a user with the same
     one are the same. ``folder``: where it runs, empty for a place of its own. ``digest``: of all that was
     asked for."""
@@ -23,7 +23,9 @@ class Accepted(msgspec.Struct, frozen=True):
     digest: str
 
 
-def insert(connection: sa.Connection, pool: str, accepted: Accepted, new: Notebook, source: bytes) -> None:
+def insert(
+    connection: sa.Connection, pool: str, accepted: AcceptedSubmission, new: Notebook, source: bytes
+) -> None:
     """Raises IntegrityError when the user has another with that key."""
     row = {**_columns(pool, new), "job": new.job, "user": new.user, "name": new.name, "source": source}
     row |= {"key": accepted.key, "folder": accepted.folder, "digest": accepted.digest}
@@ -42,11 +44,11 @@ def forget(connection: sa.Connection, jobs: Sequence[str]) -> None:
     connection.execute(sa.delete(notebooks).where(notebooks.c.job.in_(jobs)))
 
 
-def read_all(connection: sa.Connection) -> list[tuple[Accepted, Notebook]]:
-    columns = [notebooks.c[name] for name in (*Accepted.__struct_fields__, "notebook")]
+def read_all(connection: sa.Connection) -> list[tuple[AcceptedSubmission, Notebook]]:
+    columns = [notebooks.c[name] for name in (*AcceptedSubmission.__struct_fields__, "notebook")]
     return [
         (
-            Accepted(row.job, row.user, row.key, row.folder, row.digest),
+            AcceptedSubmission(row.job, row.user, row.key, row.folder, row.digest),
             msgspec.json.decode(row.notebook, type=Notebook),
         )
         for row in connection.execute(sa.select(*columns))

@@ -25,7 +25,7 @@ INLINE_BYTES_MAX = 64 * 2**10
 """Programs above this are inspected in a thread."""
 
 
-class Measured(NamedTuple):
+class ProgramMeasures(NamedTuple):
     """What programs with equal keys have in common. ``reads``: which of their sources the ops read that the
     session holds, by place."""
 
@@ -36,7 +36,7 @@ class Measured(NamedTuple):
     reads: FirstUses | None
 
 
-class Inspected(msgspec.Struct, frozen=True):
+class InspectedProgram(msgspec.Struct, frozen=True):
     """``blobs``: digests that must be present."""
 
     blobs: list[str]
@@ -55,7 +55,7 @@ class PlanCache:
 
     def __init__(self, entries_max: int = PLANS_MAX) -> None:
         self._entries_max = entries_max
-        self._measured: OrderedDict[bytes, Measured] = OrderedDict()
+        self._measured: OrderedDict[bytes, ProgramMeasures] = OrderedDict()
         self._lock = threading.Lock()
         self.hits = 0
         self.misses = 0
@@ -64,7 +64,7 @@ class PlanCache:
     def entries(self) -> int:
         return len(self._measured)
 
-    def find(self, key: bytes | None) -> Measured | None:
+    def find(self, key: bytes | None) -> ProgramMeasures | None:
         with self._lock:
             found = None if key is None else self._measured.get(key)
             if found is None:
@@ -75,7 +75,7 @@ class PlanCache:
             self._measured.move_to_end(key)
             return found
 
-    def keep(self, key: bytes | None, measured: Measured) -> None:
+    def keep(self, key: bytes | None, measured: ProgramMeasures) -> None:
         if key is None:
             return
         with self._lock:
@@ -84,7 +84,7 @@ class PlanCache:
                 self._measured.popitem(last=False)
 
 
-async def inspect_program(encoded: bytes, plans: PlanCache) -> Inspected:
+async def inspect_program(encoded: bytes, plans: PlanCache) -> InspectedProgram:
     """Raises Refused when a worker may not run it."""
     if len(encoded) > PROGRAM_BYTES_MAX:
         raise Refused(
@@ -97,7 +97,7 @@ async def inspect_program(encoded: bytes, plans: PlanCache) -> Inspected:
     return await asyncio.to_thread(_inspect, encoded, plans)
 
 
-def _inspect(encoded: bytes, plans: PlanCache) -> Inspected:
+def _inspect(encoded: bytes, plans: PlanCache) -> InspectedProgram:
     key = plan_key(encoded)
     measured = plans.find(key)
     cached = measured is not None
@@ -113,13 +113,13 @@ def _inspect(encoded: bytes, plans: PlanCache) -> Inspected:
         validate_content(program)
     assert measured is not None
     blobs = list(dict.fromkeys(source.blob for source in program.sources if source.blob is not None))
-    return Inspected(blobs, *measured, key, cached)
+    return InspectedProgram(blobs, *measured, key, cached)
 
 
-def _measure(program: Program) -> Measured:
+def _measure(program: Program) -> ProgramMeasures:
     footprint = predict_peak_bytes(program)
     peak_op = None if footprint.node is None else program.templates[program.nodes[footprint.node].template].op
-    return Measured(len(program.nodes), footprint, work_of(program), peak_op, _reads(program))
+    return ProgramMeasures(len(program.nodes), footprint, work_of(program), peak_op, _reads(program))
 
 
 def _reads(program: Program) -> FirstUses | None:

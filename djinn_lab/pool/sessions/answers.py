@@ -87,7 +87,7 @@ def worker_error(failure: RemoteFailure, lost_values: str | None) -> ErrorInfo:
     )
 
 
-def lost_aside(lost: WorkLost) -> ErrorInfo:
+def lost_while_preempted(lost: WorkLost) -> ErrorInfo:
     """Of a preempted cell."""
     return ErrorInfo("pool", "WorkerLost", lost.sentence, "Run the cells that made the values again.")
 
@@ -98,13 +98,13 @@ def stages(flight: RunningSegment, seconds: Mapping[str, float], now_s: float) -
     had to move aside."""
     if flight.started_s is None:
         return {"queued": now_s - flight.received_s}
-    aside_s = flight.stops.aside_until(now_s) if flight.stops is not None else 0.0
-    rest_s = max(0.0, now_s - flight.started_s - sum(seconds.values()) - aside_s)
+    preempted_s = flight.stops.preempted_until(now_s) if flight.stops is not None else 0.0
+    rest_s = max(0.0, now_s - flight.started_s - sum(seconds.values()) - preempted_s)
     rest = "dispatch" if seconds else "run"
     waited_s = flight.started_s - flight.received_s
     restoring_s = min(waited_s, flight.restoring_s)
     restoring = {"restoring": restoring_s} if restoring_s else {}
-    preempted = {"preempted": aside_s} if flight.stops is not None else {}
+    preempted = {"preempted": preempted_s} if flight.stops is not None else {}
     return {"queued": waited_s - restoring_s, **restoring, **preempted, **seconds, rest: rest_s}
 
 

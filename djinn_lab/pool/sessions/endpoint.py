@@ -18,8 +18,8 @@ from djinn_lab.jobs import IllegalEvent
 from djinn_lab.pool.authentication import Authentication, Role, User
 from djinn_lab.pool.blobs.store import BlobStore, checked_digest, checked_name
 from djinn_lab.pool.execution.driver import Driver
-from djinn_lab.pool.sessions.pacing import Turnstile
-from djinn_lab.pool.sessions.registry import Link, Session
+from djinn_lab.pool.sessions.pacing import SubmissionGate
+from djinn_lab.pool.sessions.registry import ClientLink, Session
 from djinn_lab.protocol.host import host_id
 from djinn_lab.protocol.version import VERSION
 
@@ -53,7 +53,7 @@ class SessionEndpoint:
         self._authentication = authentication
         self._blobs = blobs
         self._host = host_id()
-        self._submissions = Turnstile()
+        self._submissions = SubmissionGate()
 
     async def serve(self, websocket: WebSocket) -> None:
         """From upgrade to end of one connection."""
@@ -87,7 +87,7 @@ class SessionEndpoint:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(sender, CLOSE_GRACE_S)
 
-    async def _open(self, websocket: WebSocket, user: User) -> tuple[Session, Link]:
+    async def _open(self, websocket: WebSocket, user: User) -> tuple[Session, ClientLink]:
         """Read the Hello and answer it."""
         try:
             data = await asyncio.wait_for(_receive(websocket), HELLO_TIMEOUT_S)
@@ -95,7 +95,7 @@ class SessionEndpoint:
             raise RefusedByPool("message", f"No Hello came within {HELLO_TIMEOUT_S:.0f} s.") from None
         hello = _read_hello(data)
         same_host = hello.host == self._host
-        link = Link(hello.protocol_version, hello.news_only)
+        link = ClientLink(hello.protocol_version, hello.news_only)
         session = self._resume(hello, user, link) if hello.session else None
         resumed = session is not None
         if session is None:
@@ -117,7 +117,7 @@ class SessionEndpoint:
         )
         return session, link
 
-    def _resume(self, hello: protocol.Hello, user: User, link: Link) -> Session | None:
+    def _resume(self, hello: protocol.Hello, user: User, link: ClientLink) -> Session | None:
         """The session asked for, or None when it no longer exists. A second connection replaces the first."""
         session = self._driver.registry.get(hello.session or "")
         if session is None:
@@ -136,7 +136,7 @@ class SessionEndpoint:
         self._driver.tell(memory.SessionResumed(now_s, session.session))
         return session
 
-    async def _listen(self, websocket: WebSocket, session: Session, link: Link) -> None:
+    async def _listen(self, websocket: WebSocket, session: Session, link: ClientLink) -> None:
         """Handle messages until the connection ends or the session is taken over or closed."""
         while True:
             await link.room()  # what it sends meanwhile waits in the socket, too
@@ -166,14 +166,14 @@ class SessionEndpoint:
             except Refused as refusal:
                 raise RefusedByPool("message", refusal.message) from None
 
-    async def _handle(self, session: Session, link: Link, message: object) -> None:
+    async def _handle(self, session: Session, link: ClientLink, message: object) -> None:
         if not isinstance(message, protocol.SignalPhase):
             self._driver.signals.settle(session)
         match message:
             case protocol.SubmitSegment():
-                submit = await link.received.complete(message)
+                submit = await link.decoder.complete(message)
                 await _settle_uploads(session)
-                await self._submissions.pass_through()
+                await self._submissions.wait_for_turn()
                 await self._driver.submit(session, submit)
             case protocol.QueryBlobs():
                 await _settle_uploads(session)
@@ -189,7 +189,7 @@ class SessionEndpoint:
                 if message.expected_s is not None and not math.isfinite(message.expected_s):
                     raise Refused(f"expected_s is {message.expected_s}, which is no number of seconds.")
                 answers = link.protocol_version >= 3
-                self._driver.signals.put(session, message, link.send if answers else _say_nothing)
+                self._driver.signals.put(session, message, link.send if answers else _discard_answer)
             case protocol.ReleaseValues():
                 self._driver.release(session, message.values)
             case protocol.Hello():
@@ -248,7 +248,7 @@ class SessionEndpoint:
                 self._driver.cancel(cancel.job, f"by {session.user}")
 
 
-def _say_nothing(_answer: protocol.PhaseAnswered) -> None:
+def _discard_answer(_answer: protocol.PhaseAnswered) -> None:
     """To a client that expects no answer."""
 
 
@@ -300,7 +300,7 @@ async def _receive(websocket: WebSocket) -> bytes:
     return data
 
 
-async def _send_all(websocket: WebSocket, link: Link) -> None:
+async def _send_all(websocket: WebSocket, link: ClientLink) -> None:
     """Send what is put into the link until it is closed."""
     message: protocol.FromPool | None = None
     while True:

@@ -18,10 +18,10 @@ from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
 from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.execution.ledger import Ledger
-from djinn_lab.pool.execution.residence import RELEASE_JOB
-from djinn_lab.pool.gangs.plans import Judgement, KnownBranches, judge
+from djinn_lab.pool.execution.state_transfers import RELEASE_JOB
+from djinn_lab.pool.gangs.plans import BranchCache, GangDecision, decide_gang
 from djinn_lab.pool.sessions import answers
-from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX, Inspected, PlanCache, inspect_program
+from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX, InspectedProgram, PlanCache, inspect_program
 from djinn_lab.pool.sessions.registry import Session
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
 from djinn_lab.protocol.notebooks import ID_PREFIX
@@ -56,7 +56,7 @@ class Intake:
         self._perform = perform
         self.plans = PlanCache()
         self.notebooks: BatchNotebooks | None = None
-        self._branches = KnownBranches()
+        self._branches = BranchCache()
 
     async def submit(self, session: Session, submit: SubmitSegment) -> None:
         """Take in a segment, or answer why not."""
@@ -89,7 +89,7 @@ class Intake:
             session.send(answers.failed(submit, answers.refused(refusal)))
             return
         need_bytes = self._ledger.accounts.session_bytes(session.session) + inspected.footprint.peak_bytes
-        verdict = _turned_away(commands, submit.job)
+        verdict = _refusal_in(commands, submit.job)
         if verdict is not None:
             reason = answers.never_fits(verdict)
             record = self._answer_refused(session, submit, inspected.ops, reason, commands)
@@ -110,18 +110,22 @@ class Intake:
         )
         self._enqueue(session, submit, event.segment, flight, commands)
 
-    async def _judge(self, submit: SubmitSegment, inspected: Inspected, known: jobs.Job | None) -> Judgement:
+    async def _judge(
+        self, submit: SubmitSegment, inspected: InspectedProgram, known: jobs.Job | None
+    ) -> GangDecision:
         """Of a cell that asked for several devices."""
         terms = submit.terms if known is None else known.terms
         asked, pool = terms.gang if terms is not None else 1, len(self._fleet.statuses)
         if asked < 2:
-            return Judgement(None)
+            return GangDecision(None)
         if pool < 2:
-            return Judgement(None, "It runs on one device: this pool has no other.")
+            return GangDecision(None, "It runs on one device: this pool has no other.")
         rates = self._fleet.rates()
 
-        def judged() -> Judgement:
-            return judge(decode_program(submit.program), asked, pool, rates, self._branches, inspected.key)
+        def judged() -> GangDecision:
+            return decide_gang(
+                decode_program(submit.program), asked, pool, rates, self._branches, inspected.key
+            )
 
         return judged() if len(submit.program) <= INLINE_BYTES_MAX else await asyncio.to_thread(judged)
 
@@ -129,8 +133,8 @@ class Intake:
         self,
         session: Session,
         submit: SubmitSegment,
-        inspected: Inspected,
-        judgement: Judgement,
+        inspected: InspectedProgram,
+        judgement: GangDecision,
         known: jobs.Job | None,
     ) -> engine.SegmentArrived:
         terms, notebooks = self._terms(submit)
@@ -165,7 +169,7 @@ class Intake:
         )
 
     def _predicted_s(
-        self, session: Session, submit: SubmitSegment, inspected: Inspected, judgement: Judgement
+        self, session: Session, submit: SubmitSegment, inspected: InspectedProgram, judgement: GangDecision
     ) -> float | None:
         """What it took the last time, else what its graph says."""
         known_s = self._books.predicted_s(session, submit, inspected.ops)
@@ -260,7 +264,7 @@ class Intake:
         session.pins.clear()
 
 
-def _turned_away(commands: Sequence[engine.Command], job: str) -> memory.RejectSegment | None:
+def _refusal_in(commands: Sequence[engine.Command], job: str) -> memory.RejectSegment | None:
     """Why the segment was not let in. One that was, and is refused on the device that it was bound to, is
     answered by its EndSegment."""
     if any(isinstance(one, jobs.EndSegment) and one.job == job for one in commands):

@@ -89,13 +89,13 @@ class ReadPace:
         self._left_s -= min(seconds, READ_COST_S_MAX)
 
 
-class Turnstile:
+class SubmissionGate:
     """Lets one through in every round of the event loop, in the order in which they came: a thousand sessions
     that submit at once do not keep the loop from what else is to be done."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
-    async def pass_through(self) -> None:
+    async def wait_for_turn(self) -> None:
         async with self._lock:
             await asyncio.sleep(0)

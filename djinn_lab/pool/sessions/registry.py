@@ -40,7 +40,7 @@ class Outgoing(NamedTuple):
     after: Committed | None
 
 
-class Link:
+class ClientLink:
     """The way to one connected client. Anything may be put into it without waiting. ``news_only``: as the
     client asked (:class:`djinn_lab.protocol.messages.Hello`). ``received``: what it need not send again."""
 
@@ -51,13 +51,13 @@ class Link:
         self._news = asyncio.Event()
         self._has_room = asyncio.Event()
         self._has_room.set()
-        self.received = Received()
+        self.decoder = SubmissionDecoder()
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
         """``after``: what must be committed before it leaves; those behind it wait, too."""
         if isinstance(message, SegmentResult):
             if message.rng_state is not None:
-                self.received.saw_state(message.rng_state)
+                self.decoder.saw_state(message.rng_state)
             if self._news_only:
                 self._drop_updates(message.job)
         if isinstance(message, JobUpdate):
@@ -124,7 +124,7 @@ class Session:
     same_host: bool
     connected_at: float
     last_seen: float
-    link: Link | None
+    link: ClientLink | None
     jobs: int = 0
     pins: list[str] = field(default_factory=list)
     verifying: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class Session:
     pace: SessionPace = field(default_factory=SessionPace)
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
-        """Nothing happens when no client is connected. ``after``: as for :meth:`Link.send`."""
+        """Nothing happens when no client is connected. ``after``: as for :meth:`ClientLink.send`."""
         if self.link is not None:
             self.link.send(message, after)
 
@@ -151,7 +151,7 @@ class SessionRegistry:
     def get(self, session: str) -> Session | None:
         return self._sessions.get(session)
 
-    def add(self, user: User, name: str, same_host: bool, at_s: float, link: Link) -> Session:
+    def add(self, user: User, name: str, same_host: bool, at_s: float, link: ClientLink) -> Session:
         session = Session(
             uuid.uuid4().hex,
             user.name,
@@ -173,7 +173,7 @@ class SessionRegistry:
         return len(self._sessions)
 
 
-class Received:
+class SubmissionDecoder:
     """Of one connection. Every submit must pass through :meth:`complete`, in the order they came."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from djinn_lab.memory.snapshot import Counters, DeviceAccount, Happening, HeldSegment, WakeUps
+from djinn_lab.memory.snapshot import Counters, DeviceAccount, HeldSegment, MemoryChange, WakeUps
 
 _SESSION_ID = re.compile(r"\b[0-9a-f]{32}\b")
 LABEL_CHARS_MAX = 28
@@ -104,7 +104,7 @@ class MemoryView(msgspec.Struct, frozen=True):
     held: tuple[HeldSegment, ...] = ()
     wake_ups: WakeUps = WakeUps()
     counters: Counters = Counters()
-    happenings: tuple[Happening, ...] = ()
+    happenings: tuple[MemoryChange, ...] = ()
 
     def readable(self, text: str) -> str:
         """Put sessions' labels in place of their ids in a sentence of the pool."""

@@ -24,7 +24,7 @@ EXECUTED_BYTES_MAX = 256 * 2**20
 log = logging.getLogger(__name__)
 
 
-def outcome_left(directory: Path, attempt: int) -> AttemptEnded | None:
+def read_outcome_file(directory: Path, attempt: int) -> AttemptEnded | None:
     """How the attempt ended, if its runner left word."""
     try:
         left = msgspec.json.decode((directory / files.OUTCOME_FILE).read_bytes(), type=AttemptEnded)
@@ -36,7 +36,7 @@ def outcome_left(directory: Path, attempt: int) -> AttemptEnded | None:
     return left if left.attempt == attempt else None
 
 
-def executed_left(directory: Path) -> bytes | None:
+def read_executed_file(directory: Path) -> bytes | None:
     """The notebook as far as the runner got, unless it has more than EXECUTED_BYTES_MAX."""
     path = directory / files.EXECUTED_FILE
     try:
@@ -49,7 +49,7 @@ def executed_left(directory: Path) -> bytes | None:
     return None
 
 
-def session_left(directory: Path) -> str | None:
+def read_session_file(directory: Path) -> str | None:
     """The session that the kernel had opened last, if it left word."""
     try:
         note = msgspec.json.decode((directory / files.SESSION_FILE).read_bytes(), type=_SessionNote)
@@ -65,7 +65,7 @@ class _SessionNote(msgspec.Struct, frozen=True):
     session: str
 
 
-async def until_gone(directory: Path) -> None:
+async def wait_for_exit(directory: Path) -> None:
     """Wait for the runner of a dead server, which leaves by itself; one that does not is killed."""
     try:
         lock = (directory / files.LOCK_FILE).open("r+")

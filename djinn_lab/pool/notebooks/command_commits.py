@@ -26,14 +26,14 @@ Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 
-class Decision(NamedTuple):
+class CommandBatch(NamedTuple):
     """``stored``: done when ``commands`` are in the database, or when they could not be stored at first."""
 
     commands: Sequence[Command]
     stored: asyncio.Future[None] | None = None
 
 
-class Decisions:
+class CommandCommitter:
     """``commit`` raises SQLAlchemyError with nothing stored; ``carry_out`` does what is stored. ``ended``
     hears of attempts that end before they began."""
 
@@ -48,15 +48,15 @@ class Decisions:
         self._commit = commit
         self._carry_out = carry_out
         self._ended = ended
-        self._coming: asyncio.Queue[Decision | None] = asyncio.Queue()
-        self._waiting: deque[Decision] = deque()
+        self._coming: asyncio.Queue[CommandBatch | None] = asyncio.Queue()
+        self._waiting: deque[CommandBatch] = deque()
         self._again = Timer(now_s, lambda: self._coming.put_nowait(None))
         self._failing = False
 
     def put(self, commands: Sequence[Command], stored: asyncio.Future[None] | None = None) -> None:
         """Behind all that were put before."""
         if commands or stored is not None:
-            self._coming.put_nowait(Decision(commands, stored))
+            self._coming.put_nowait(CommandBatch(commands, stored))
 
     async def perform(self) -> None:
         """For ever."""
@@ -109,7 +109,7 @@ class Decisions:
         ]
         done = (*stops, *withdrawn)
         self._waiting = deque(
-            Decision([one for one in decision.commands if one not in done]) for decision in self._waiting
+            CommandBatch([one for one in decision.commands if one not in done]) for decision in self._waiting
         )
         for start in withdrawn:
             self._ended(start.job, AttemptEnded(start.attempt, Outcome.STOPPED))
@@ -150,7 +150,7 @@ async def until_stored(work: Callable[[], Awaitable[Result]]) -> Result:
         await asyncio.sleep(STORE_AGAIN_S)
 
 
-def _refuse(decision: Decision, error: sa.exc.SQLAlchemyError) -> None:
+def _refuse(decision: CommandBatch, error: sa.exc.SQLAlchemyError) -> None:
     """Tell who waits for it."""
     if decision.stored is not None and not decision.stored.done():
         decision.stored.set_exception(error)

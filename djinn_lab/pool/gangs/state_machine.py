@@ -1,4 +1,4 @@
-"""What a running gang does next: events in, orders out. No I/O, no clock.
+"""The state machine of a running gang: events in, orders out. No I/O, no clock.
 
 Theory of operation
 -------------------
@@ -7,19 +7,18 @@ Theory of operation
     prelude ──► groups ──► epilogue ──► answered
        │          │           │
        ├──────────┴───────────┴──► stopping ──► (undo) ──► cancelled, or run whole on one device
-       └──► pausing ──► aside ──► as before, on these or other devices
+       └──► preempting ──► preempted ──► as before, on these or other devices
 
 The prelude and the epilogue run on the home device, in the session; groups run on any member, each in a
-session of its own for which session memory is asked first. Any group can run on any member, and again on
-another: what it reads was written to files by the prelude. So a gang is elastic by itself. A member that
-session memory has no room on, or that dies, gives its group to the others; one that finds no more group to
-run is given back at once.
+session of its own that needs a memory grant first. Any group can run on any member, and again on another:
+what it reads was written to files by the prelude. So a gang is elastic. A member without memory for a group,
+or whose worker dies, leaves the group to the others. A member without a group to run is released at once.
 
-Asked to move aside, it stops every running part between two ops; what these made stays in their sessions. A
-part that ends before it sees the request has ended. Once nothing runs all devices are left at once. Started
-again, on any devices, it goes on from those ops: a group that was stopped, where it lies if that is a member
-now, else on one that has nothing else to do, where its session is brought first; groups that had not begun,
-anywhere.
+To preempt a gang, every running part stops between two ops, and what it made stays in its session. A part
+that ends before it sees the request has ended. Once nothing runs, all devices are released at once. Resumed,
+on any devices, the gang continues from those ops. A stopped group resumes on the device that holds its
+session if that is a member now, else on an idle member, where its session is restored first. Groups that had
+not begun run anywhere.
 
 Until the epilogue nothing of the session has been written. When a part fails (an op raises, memory runs out),
 all of it is undone and the cell runs whole on its home device: it then fails as it would have, or not at
@@ -36,12 +35,12 @@ import msgspec
 PartName = int | Literal["prelude", "epilogue", "undo"]
 """A group's number, or which of the parts in the session."""
 Stage = Literal["prelude", "groups", "epilogue"]
-Phase = Literal["new", "prelude", "groups", "epilogue", "pausing", "aside", "stopping", "undo", "over"]
+Phase = Literal["new", "prelude", "groups", "epilogue", "preempting", "preempted", "stopping", "undo", "over"]
 Ending = Literal["done", "whole", "cancelled"]
 
 
-class AskRoom(msgspec.Struct, frozen=True):
-    """Ask session memory for room for the group there."""
+class RequestMemory(msgspec.Struct, frozen=True):
+    """Request a memory grant for a group on a device."""
 
     group: int
     device: str
@@ -52,56 +51,66 @@ class RunPart(msgspec.Struct, frozen=True):
     device: str
 
 
-class StopPart(msgspec.Struct, frozen=True):
-    """Ask the worker to stop it; its answer is an event."""
+class CancelPart(msgspec.Struct, frozen=True):
+    """Cancel a part at its worker, whose answer is an event."""
 
     part: PartName
     device: str
 
 
-class PausePart(msgspec.Struct, frozen=True):
-    """Ask the worker to stop it between two ops and to keep what it made; its answer is an event."""
+class PreemptPart(msgspec.Struct, frozen=True):
+    """Preempt a part at its worker between two ops; the answer is an event. What it made is kept."""
 
     part: PartName
     device: str
 
 
-class StandAside(msgspec.Struct, frozen=True):
-    """Nothing of it runs, and nothing waits for room: its devices are free."""
+class GangPreempted(msgspec.Struct, frozen=True):
+    """Report that no part runs or waits for memory: the gang's devices are free."""
 
 
-class HoldBack(msgspec.Struct, frozen=True):
-    """The group does not want room any more, where it asked for it; what it has made stays."""
-
-    group: int
-
-
-class ForgetGroup(msgspec.Struct, frozen=True):
-    """The group needs nothing of the device any more: its session there is closed."""
+class WithdrawGroup(msgspec.Struct, frozen=True):
+    """Withdraw a group's memory request; what the group made stays."""
 
     group: int
 
 
-class GiveBack(msgspec.Struct, frozen=True):
-    """The gang has no more use for this device."""
+class CloseGroup(msgspec.Struct, frozen=True):
+    """Close a group's session on its device."""
+
+    group: int
+
+
+class ReleaseDevice(msgspec.Struct, frozen=True):
+    """Release a device that the gang does not need any more."""
 
     device: str
 
 
-class EndCourse(msgspec.Struct, frozen=True):
-    """``done``: the epilogue has the results. ``whole``: run the cell as if it were no gang. ``why``: of
-    that, for its user. ``cancelled``: nothing of it exists."""
+class EndGang(msgspec.Struct, frozen=True):
+    """End the gang. ``done``: the epilogue has the results. ``whole``: run the cell on one device; ``why``:
+    the reason, for its user. ``cancelled``: nothing of it exists."""
 
     how: Ending
     why: str = ""
 
 
-Order = AskRoom | RunPart | StopPart | PausePart | StandAside | HoldBack | ForgetGroup | GiveBack | EndCourse
+Order = (
+    RequestMemory
+    | RunPart
+    | CancelPart
+    | PreemptPart
+    | GangPreempted
+    | WithdrawGroup
+    | CloseGroup
+    | ReleaseDevice
+    | EndGang
+)
 
 
-class GangCourse:
-    """``home``: where the session is; ``members``: all devices, home among them. ``prelude``: is there
-    one?"""
+class GangStateMachine:
+    """Decide what a gang does next. ``home``: the device that holds the session; ``members``: all devices,
+    home included. ``prelude``: whether there is one."""
 
     def __init__(self, home: str, members: Sequence[str], groups: int, prelude: bool) -> None:
         self.home = home
@@ -114,23 +123,23 @@ class GangCourse:
         self._running: dict[PartName, str] = {}
         self._kept: dict[int, str] = {}
         self._stage: Stage = "prelude"
-        self._ending: EndCourse = EndCourse("done")
+        self._ending: EndGang = EndGang("done")
         self._written = False
         self._out: list[Order] = []
 
     @property
     def running(self) -> dict[PartName, str]:
-        """Parts that a worker has, by where."""
+        """Map the parts that run to their devices."""
         return dict(self._running)
 
     @property
     def asked(self) -> dict[int, str]:
-        """Groups that wait for session memory."""
+        """Map the groups that wait for a memory grant to their devices."""
         return dict(self._asked)
 
     @property
     def useful_devices(self) -> int:
-        """How many it can use at once from here."""
+        """Count the devices that the gang can still use at once."""
         return 1 if self._stage == "epilogue" else max(1, len(self._left))
 
     # -- events --------------------------------------------------------------------------------------------
@@ -144,53 +153,53 @@ class GangCourse:
             self._begin_groups()
         return self._orders()
 
-    def pause(self) -> list[Order]:
-        """It shall move aside. (Being stopped or undone, it is over soon.)"""
+    def preempt(self) -> list[Order]:
+        """Preempt the gang. (One that is being stopped or undone is over soon.)"""
         if self.phase in ("prelude", "groups", "epilogue"):
-            self.phase = "pausing"
+            self.phase = "preempting"
             for group in list(self._asked):
                 del self._asked[group]
-                self._put_back(group)
-            self._out += [PausePart(part, device) for part, device in self._running.items()]
-            self._when_aside()
+                self._requeue(group)
+            self._out += [PreemptPart(part, device) for part, device in self._running.items()]
+            self._when_preempted()
         return self._orders()
 
     def resume(self, home: str, members: Sequence[str]) -> list[Order]:
-        """It goes on with these devices."""
-        assert self.phase == "aside", self.phase
+        """Resume the gang on these devices."""
+        assert self.phase == "preempted", self.phase
         self.home, self.members = home, list(members)
         self.phase = self._stage
         if self._stage == "groups":
-            self._hand_out("")
+            self._assign_groups("")
             return self._orders()
         if self._stage == "epilogue":
-            self._leave_all_but_home()
+            self._release_all_but_home()
         self._run(self._stage, home)
         return self._orders()
 
     def granted(self, group: int) -> list[Order]:
-        """Session memory has room for the group."""
+        """Run a group that got its memory grant."""
         device = self._asked.pop(group, None)
         if device is not None:
             self._run(group, device)
         return self._orders()
 
     def withheld(self, group: int, why: str) -> list[Order]:
-        """Session memory has no room for it there, or none soon enough."""
+        """Try a group elsewhere: it got no memory grant on its device, or none soon enough."""
         device = self._asked.pop(group, None)
         if device is None:
             return []
-        self._put_back(group)
-        self._leave(device)
-        self._hand_out(why)
+        self._requeue(group)
+        self._release(device)
+        self._assign_groups(why)
         return self._orders()
 
     def stuck(self, group: int) -> list[Order]:
-        """What it has made cannot be brought to the device that asked for it: it begins again."""
+        """Begin a group again: what it made cannot be moved to its new device."""
         if self._asked.pop(group, None) is not None:
             self._kept.pop(group, None)
-            self._put_back(group)
-            self._hand_out("")
+            self._requeue(group)
+            self._assign_groups("")
         return self._orders()
 
     def done(self, part: PartName) -> list[Order]:
@@ -199,61 +208,61 @@ class GangCourse:
         if isinstance(part, int):
             self._left.discard(part)
             self._kept.pop(part, None)
-            self._out.append(ForgetGroup(part))
+            self._out.append(CloseGroup(part))
         match self.phase:
             case "prelude":
                 self._begin_groups()
             case "groups":
-                self._hand_out("")
+                self._assign_groups("")
             case "epilogue":
                 self._end()
-            case "pausing" if part == "epilogue":
+            case "preempting" if part == "epilogue":
                 self._end()
-            case "pausing":
+            case "preempting":
                 self._stage = "groups"
-                self._when_aside()
+                self._when_preempted()
             case "stopping":
-                self._when_still()
+                self._when_stopped()
             case "undo":
                 self._end()
         return self._orders()
 
     def stopped(self, part: PartName) -> list[Order]:
-        """Between two ops, with what it made by then."""
-        if self.phase != "pausing":
+        """Record that a part stopped between two ops, with what it made by then."""
+        if self.phase != "preempting":
             return self.failed(part, "it was stopped")
         device = self._running.pop(part, None)
         if device is not None and isinstance(part, int):
             self._kept[part] = device
             self._todo.appendleft(part)
-        self._when_aside()
+        self._when_preempted()
         return self._orders()
 
     def failed(self, part: PartName, why: str) -> list[Order]:
-        """It raised, or was stopped for good."""
+        """Undo the gang after a part raised, or was cancelled."""
         if self._running.pop(part, None) is None:
             return []
         if isinstance(part, int):
             self._kept.pop(part, None)
-            self._out.append(ForgetGroup(part))
+            self._out.append(CloseGroup(part))
         assert part != "undo", why
         if self.phase == "stopping":
-            self._when_still()
+            self._when_stopped()
         else:
-            self._stop(EndCourse("whole", why))
+            self._stop(EndGang("whole", why))
         return self._orders()
 
     def cancel(self) -> list[Order]:
-        """Nothing of it is wanted. (Being undone, it is over soon; one that stands aside is abandoned.)"""
+        """Cancel the gang. (One that is being undone is over soon; a preempted one is abandoned.)"""
         if self.phase in ("stopping", "undo"):
-            self._ending = EndCourse("cancelled")
-        elif self.phase not in ("aside", "over"):
-            self._stop(EndCourse("cancelled"))
+            self._ending = EndGang("cancelled")
+        elif self.phase not in ("preempted", "over"):
+            self._stop(EndGang("cancelled"))
         return self._orders()
 
     def died(self, device: str) -> list[Order]:
-        """A member that is not the home: its group runs on another."""
-        assert device != self.home or self.phase == "aside", "with its home the whole gang is lost"
+        """Move the groups of a member that died to other members. (The home's loss ends the gang.)"""
+        assert device != self.home or self.phase == "preempted", "with its home the whole gang is lost"
         if device in self.members:
             self.members.remove(device)
         gone = [part for part, where in (*self._running.items(), *self._asked.items()) if where == device]
@@ -262,13 +271,13 @@ class GangCourse:
             if self._asked.pop(part, None) is None:
                 del self._running[part]
                 self._kept.pop(part, None)
-            self._put_back(part)
+            self._requeue(part)
         if self.phase == "groups":
-            self._hand_out(f"{device} died")
-        elif self.phase == "pausing":
-            self._when_aside()
+            self._assign_groups(f"{device} died")
+        elif self.phase == "preempting":
+            self._when_preempted()
         elif self.phase == "stopping":
-            self._when_still()
+            self._when_stopped()
         return self._orders()
 
     # -- steps ---------------------------------------------------------------------------------------------
@@ -278,9 +287,9 @@ class GangCourse:
 
     def _begin_groups(self) -> None:
         self._enter("groups")
-        self._hand_out("")
+        self._assign_groups("")
 
-    def _hand_out(self, why: str) -> None:
+    def _assign_groups(self, why: str) -> None:
         """Request memory for groups on idle members. ``why``: the reason given when no member is left."""
         busy = {*self._running.values(), *self._asked.values()}
         idle = [device for device in self.members if device not in busy]
@@ -292,57 +301,57 @@ class GangCourse:
                 self._ask(device, sorted(others, key=lambda group: self._kept.get(group) in self.members))
         for device in idle:
             if device not in self._asked.values() and device != self.home:
-                self._leave(device)
+                self._release(device)
         if self._asked or self._running:
             return
         if self._todo:
-            self._stop(EndCourse("whole", why))
+            self._stop(EndGang("whole", why))
         else:
             self._enter("epilogue")
             self._written = True
             self._run("epilogue", self.home)
 
     def _ask(self, device: str, groups: Sequence[int]) -> None:
-        """Room there for the first of these."""
+        """Request memory on a device for the first of these groups."""
         if groups:
             self._todo.remove(groups[0])
             self._asked[groups[0]] = device
-            self._out.append(AskRoom(groups[0], device))
+            self._out.append(RequestMemory(groups[0], device))
 
-    def _put_back(self, group: int) -> None:
-        """It is to be run later, from where it was stopped or from its beginning."""
-        self._out.append(HoldBack(group) if group in self._kept else ForgetGroup(group))
+    def _requeue(self, group: int) -> None:
+        """Run a group later, from where it was stopped or from its beginning."""
+        self._out.append(WithdrawGroup(group) if group in self._kept else CloseGroup(group))
         self._todo.appendleft(group)
 
-    def _leave_all_but_home(self) -> None:
+    def _release_all_but_home(self) -> None:
         for device in list(self.members):
             if device != self.home:
-                self._leave(device)
+                self._release(device)
 
-    def _leave(self, device: str) -> None:
+    def _release(self, device: str) -> None:
         self.members.remove(device)
         if device != self.home:
-            self._out.append(GiveBack(device))
+            self._out.append(ReleaseDevice(device))
 
-    def _stop(self, ending: EndCourse) -> None:
+    def _stop(self, ending: EndGang) -> None:
         self.phase, self._ending = "stopping", ending
         still = [group for group in self._kept if group not in self._running]
-        self._out += [ForgetGroup(group) for group in dict.fromkeys((*self._asked, *still))]
+        self._out += [CloseGroup(group) for group in dict.fromkeys((*self._asked, *still))]
         self._asked.clear()
         self._kept.clear()
         for part, device in self._running.items():
-            self._out.append(StopPart(part, device))
-        self._when_still()
+            self._out.append(CancelPart(part, device))
+        self._when_stopped()
 
-    def _when_aside(self) -> None:
-        if not self._running and self.phase == "pausing":
-            self.phase, self.members = "aside", []
-            self._out.append(StandAside())
+    def _when_preempted(self) -> None:
+        if not self._running and self.phase == "preempting":
+            self.phase, self.members = "preempted", []
+            self._out.append(GangPreempted())
 
-    def _when_still(self) -> None:
+    def _when_stopped(self) -> None:
         if self._running:
             return
-        self._leave_all_but_home()
+        self._release_all_but_home()
         if self._written:
             self.phase = "undo"
             self._run("undo", self.home)

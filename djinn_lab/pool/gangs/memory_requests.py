@@ -1,5 +1,5 @@
-"""Rooms for groups of gangs: what a group that was stopped has made stays in its room, and is brought along
-where it goes on elsewhere."""
+"""Memory requests of gangs' groups. What a stopped group made stays in its session, and moves with it where
+the group resumes on another device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from djinn_lab import engine, memory
 from djinn_lab.pool.execution.ledger import Ledger
-from djinn_lab.pool.gangs.course import Order
-from djinn_lab.pool.gangs.live import SEPARATOR, LiveGang, name_of
+from djinn_lab.pool.gangs.running import SEPARATOR, RunningGang, name_of
+from djinn_lab.pool.gangs.state_machine import Order
 
 ROOM_WAIT_S = 3.0
-"""So long a group waits for room on a device; then the gang does without that one."""
+"""A group waits so long for memory on a device; then the gang runs without that device."""
 
 
 log = logging.getLogger(__name__)
@@ -28,16 +28,16 @@ class _Timer:
     why: str
 
 
-class GroupRooms:
-    """``tell`` feeds the engine. ``gangs``: the live ones, by job. ``obey`` carries out what a course
-    says."""
+class GroupMemoryRequests:
+    """Request and give back memory for groups. ``tell`` feeds the engine. ``gangs``: the running ones, by
+    job. ``obey`` carries out a gang's orders."""
 
     def __init__(
         self,
         ledger: Ledger,
         tell: Callable[[engine.Event], None],
-        gangs: Mapping[str, LiveGang],
-        obey: Callable[[LiveGang, Iterable[Order]], None],
+        gangs: Mapping[str, RunningGang],
+        obey: Callable[[RunningGang, Iterable[Order]], None],
     ) -> None:
         self._ledger = ledger
         self._tell = tell
@@ -48,7 +48,7 @@ class GroupRooms:
 
     # -- from gangs ----------------------------------------------------------------------------------------
 
-    def ask(self, gang: LiveGang, group: int, device: str) -> None:
+    def ask(self, gang: RunningGang, group: int, device: str) -> None:
         gang.opened.add(group)
         asked = engine.PartMemoryRequested(
             at_s=self._now_s(),
@@ -61,14 +61,14 @@ class GroupRooms:
         )
         self._tell(asked)
 
-    def hold_back(self, gang: LiveGang, group: int) -> None:
-        """It wants no room any more; what it has made stays."""
+    def withdraw(self, gang: RunningGang, group: int) -> None:
+        """Withdraw a group's request; what the group made stays."""
         name = name_of(gang.job, group)
         self._stop_waiting(name)
         self._tell(engine.PartMemoryWithdrawn(self._now_s(), name))
 
-    def close(self, gang: LiveGang, group: int) -> None:
-        """It needs nothing any more."""
+    def close(self, gang: RunningGang, group: int) -> None:
+        """Close a group's session."""
         name = name_of(gang.job, group)
         self._stop_waiting(name)
         gang.stops.pop(group, None)
@@ -93,10 +93,10 @@ class GroupRooms:
         gang, group = self._find(granted.room)
         if gang is not None and granted.room not in self._stuck:
             self._stop_waiting(granted.room)
-            self._obey(gang, gang.course.granted(group))
+            self._obey(gang, gang.machine.granted(group))
 
     def _held(self, held: engine.PartMemoryDeferred) -> None:
-        """Copies come to an end; who waits for others to leave may wait for long."""
+        """Limit the wait for memory: a copy ends soon, an eviction of other sessions may not."""
         gang, group = self._find(held.room)
         if gang is None:
             return
@@ -127,7 +127,7 @@ class GroupRooms:
 
     # -- parts ---------------------------------------------------------------------------------------------
 
-    def _find(self, name: str) -> tuple[LiveGang | None, int]:
+    def _find(self, name: str) -> tuple[RunningGang | None, int]:
         job, _, text = name.partition(SEPARATOR)
         return self._gangs.get(job), int(text)
 
@@ -138,13 +138,13 @@ class GroupRooms:
         self._stop_waiting(name)
         gang, group = self._find(name)
         if gang is not None:
-            self._obey(gang, gang.course.withheld(group, why))
+            self._obey(gang, gang.machine.withheld(group, why))
 
     def _begin_again(self, name: str) -> None:
         self._stuck.discard(name)
         gang, group = self._find(name)
         if gang is not None:
-            self._obey(gang, gang.course.stuck(group))
+            self._obey(gang, gang.machine.stuck(group))
 
     def _stop_waiting(self, name: str) -> None:
         timer = self._timers.pop(name, None)

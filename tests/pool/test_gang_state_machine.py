@@ -6,19 +6,19 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_lab.pool.gangs.course import (
-    AskRoom,
-    EndCourse,
-    ForgetGroup,
-    GangCourse,
-    GiveBack,
-    HoldBack,
+from djinn_lab.pool.gangs.state_machine import (
+    CancelPart,
+    CloseGroup,
+    EndGang,
+    GangPreempted,
+    GangStateMachine,
     Order,
     PartName,
-    PausePart,
+    PreemptPart,
+    ReleaseDevice,
+    RequestMemory,
     RunPart,
-    StandAside,
-    StopPart,
+    WithdrawGroup,
 )
 
 HOME, OTHER = "cpu:0", "cpu:1"
@@ -31,7 +31,7 @@ class World:
     devices."""
 
     def __init__(self, members: list[str], groups: int, prelude: bool) -> None:
-        self.course = GangCourse(members[0], members, groups, prelude)
+        self.machine = GangStateMachine(members[0], members, groups, prelude)
         self.home = members[0]
         self.held = set(members)
         self.kept: set[PartName] = set()
@@ -44,14 +44,14 @@ class World:
         self.sessions: dict[int, str] = {}
         self.finished: list[PartName] = []
         self.written = False
-        self.end: EndCourse | None = None
+        self.end: EndGang | None = None
 
     def hear(self, orders: list[Order]) -> None:
         for order in orders:
             assert self.end is None, f"{order} after the end"
-            assert not self.aside or isinstance(order, ForgetGroup), f"{order} while it stands aside"
+            assert not self.aside or isinstance(order, CloseGroup), f"{order} while it stands aside"
             match order:
-                case AskRoom(group, device):
+                case RequestMemory(group, device):
                     assert device in self.held
                     assert (group in self.sessions) == (group in self.kept)
                     assert device not in (*self.running.values(), *self.asked.values())
@@ -66,42 +66,42 @@ class World:
                         assert self.sessions[part] == device
                     self.written = self.written or part == "epilogue"
                     self.running[part] = device
-                case StopPart(part, device):
+                case CancelPart(part, device):
                     assert self.running[part] == device
                     self.stopping.add(part)
-                case PausePart(part, device):
+                case PreemptPart(part, device):
                     assert self.running[part] == device
                     self.pausing.add(part)
-                case HoldBack(group):
+                case WithdrawGroup(group):
                     assert group in self.kept
                     assert group in self.sessions
                     self.asked.pop(group, None)
-                case ForgetGroup(group):
+                case CloseGroup(group):
                     del self.sessions[group]
                     self.asked.pop(group, None)
-                    ends = self.course.phase in ("stopping", "undo", "over") or group == self.stuck
+                    ends = self.machine.phase in ("stopping", "undo", "over") or group == self.stuck
                     assert ends or group not in self.kept, "what it made is lost"
                     self.kept.discard(group)
-                case StandAside():
+                case GangPreempted():
                     assert not self.running
                     assert not self.asked
                     self.held, self.aside = set(), True
-                case GiveBack(device):
+                case ReleaseDevice(device):
                     assert device != self.home
                     assert device not in self.running.values()
                     self.held.remove(device)
-                case EndCourse():
+                case EndGang():
                     self.end = order
 
     def answer(self, part: PartName, failed: bool) -> None:
         self._off(part)
         self.kept.discard(part)
         if failed:
-            self.hear(self.course.failed(part, "it broke"))
+            self.hear(self.machine.failed(part, "it broke"))
             return
         self.finished.append(part)
         self.written = self.written and part != "undo"
-        self.hear(self.course.done(part))
+        self.hear(self.machine.done(part))
 
     def stop(self, part: PartName) -> None:
         """Between two ops, for good if it was asked for that."""
@@ -111,7 +111,7 @@ class World:
             self.kept.add(part)
         else:
             self.kept.discard(part)
-        self.hear(self.course.stopped(part))
+        self.hear(self.machine.stopped(part))
 
     def _off(self, part: PartName) -> None:
         del self.running[part]
@@ -120,17 +120,17 @@ class World:
 
     def go_on(self, members: list[str]) -> None:
         self.home, self.held, self.aside = members[0], set(members), False
-        self.hear(self.course.resume(self.home, members))
+        self.hear(self.machine.resume(self.home, members))
 
     def cannot_move(self, group: int) -> None:
         """Session memory cannot bring it to where room was asked."""
         self.stuck = group
-        self.hear(self.course.stuck(group))
+        self.hear(self.machine.stuck(group))
         self.stuck = None
 
     def memory_says(self, group: int, granted: bool) -> None:
         del self.asked[group]
-        course = self.course
+        course = self.machine
         self.hear(course.granted(group) if granted else course.withheld(group, "it is full"))
 
     def kill(self, device: str) -> None:
@@ -142,10 +142,10 @@ class World:
                     self.kept.discard(part)
                 self.stopping.discard(part)
                 self.pausing.discard(part)
-        self.hear(self.course.died(device))
+        self.hear(self.machine.died(device))
 
 
-def over(world: World) -> EndCourse:
+def over(world: World) -> EndGang:
     assert world.end is not None
     assert not world.running
     assert not world.asked
@@ -157,14 +157,14 @@ def over(world: World) -> EndCourse:
 @given(st.integers(1, 4), st.integers(1, 5), st.booleans(), st.data())
 def test_whatever_happens(members: int, groups: int, prelude: bool, data: st.DataObject) -> None:
     world = World(DEVICES[:members], groups, prelude)
-    world.hear(world.course.begin())
+    world.hear(world.machine.begin())
     troubles, pauses = data.draw(st.integers(0, 6)), data.draw(st.integers(0, 6))
     for _ in range(150):
         if world.end is not None:
             break
         if world.aside:
             count = data.draw(st.integers(1, 4))
-            assert 1 <= world.course.useful_devices <= groups
+            assert 1 <= world.machine.useful_devices <= groups
             world.go_on(data.draw(st.permutations(DEVICES))[:count])
             continue
         steps: list[tuple[str, PartName | str]] = [("answer", part) for part in world.running]
@@ -206,41 +206,41 @@ def step(world: World, what: str, which: PartName | str, trouble: bool) -> None:
             assert isinstance(which, int)
             world.cannot_move(which)
         case "pause":
-            world.hear(world.course.pause())
+            world.hear(world.machine.preempt())
         case "kill":
             world.kill(str(which))
         case _:
-            world.hear(world.course.cancel())
+            world.hear(world.machine.cancel())
 
 
 def test_a_gang_that_was_moved_aside_goes_on_on_one_device() -> None:
     """What was stopped goes on, one after the other, and what had ended has ended."""
     world = World([HOME, OTHER], 3, prelude=False)
-    world.hear(world.course.begin())
+    world.hear(world.machine.begin())
     world.memory_says(0, granted=True)
     world.memory_says(1, granted=True)
-    world.hear(world.course.pause())
+    world.hear(world.machine.preempt())
     assert world.pausing == {0, 1}
     world.stop(0)
     world.answer(1, failed=False)
     assert world.aside
-    assert world.course.useful_devices == 2
+    assert world.machine.useful_devices == 2
     world.go_on(["cpu:2"])
     for group in (0, 2):
         assert world.asked == {group: "cpu:2"}
         world.memory_says(group, granted=True)
         world.answer(group, failed=False)
     world.answer("epilogue", failed=False)
-    assert over(world) == EndCourse("done")
+    assert over(world) == EndGang("done")
     assert world.finished == [1, 0, 2, "epilogue"]
 
 
 def test_what_was_stopped_goes_on_where_it_lies() -> None:
     world = World([HOME, OTHER], 2, prelude=False)
-    world.hear(world.course.begin())
+    world.hear(world.machine.begin())
     world.memory_says(0, granted=True)
     world.memory_says(1, granted=True)
-    world.hear(world.course.pause())
+    world.hear(world.machine.preempt())
     world.stop(1)
     world.stop(0)
     world.go_on([OTHER, HOME])
@@ -249,15 +249,15 @@ def test_what_was_stopped_goes_on_where_it_lies() -> None:
 
 def test_a_gang_whose_members_have_no_room_runs_whole() -> None:
     world = World([HOME, OTHER], 2, prelude=False)
-    world.hear(world.course.begin())
+    world.hear(world.machine.begin())
     world.memory_says(0, granted=False)
     world.memory_says(1, granted=False)
-    assert over(world) == EndCourse("whole", "it is full")
+    assert over(world) == EndGang("whole", "it is full")
 
 
 def test_two_groups_fit_on_the_one_member_that_is_left() -> None:
     world = World([HOME, OTHER], 2, prelude=True)
-    world.hear(world.course.begin())
+    world.hear(world.machine.begin())
     world.answer("prelude", failed=False)
     world.memory_says(0, granted=True)
     world.memory_says(1, granted=True)
@@ -267,4 +267,4 @@ def test_two_groups_fit_on_the_one_member_that_is_left() -> None:
     world.memory_says(1, granted=True)
     world.answer(1, failed=False)
     world.answer("epilogue", failed=False)
-    assert over(world) == EndCourse("done")
+    assert over(world) == EndGang("done")

@@ -1,4 +1,4 @@
-"""A gang that runs or stands aside: what its parts have made so far, and how they are called."""
+"""A gang that runs or is preempted: what its parts made so far, their names, and their joint answer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from djinn_lab.pool.bookkeeping.records import JobRecord, Stops
-from djinn_lab.pool.gangs.course import GangCourse, PartName
+from djinn_lab.pool.bookkeeping.records import JobRecord, SegmentPreemptions
 from djinn_lab.pool.gangs.plans import GangPlan, PlannedPart
+from djinn_lab.pool.gangs.state_machine import GangStateMachine, PartName
 from djinn_lab.protocol import worker
 from djinn_lab.protocol.worker import SegmentDone
 
@@ -18,22 +18,22 @@ SEPARATOR = "/"
 
 
 @dataclass(slots=True)
-class LiveGang:
-    """``handed``: what each part exported. ``sent_s`` (when it first went to a worker, without the time that
-    the gang stood aside before), ``done``, ``executed``, ``stops``: by part. ``opened``: groups that have a
-    session. ``used``: devices that ran something."""
+class RunningGang:
+    """``handed``: what each part exported. ``sent_s`` (when it first went to a worker, without the time for
+    which the gang was preempted before), ``done``, ``executed``, ``stops``: by part. ``opened``: groups that
+    have a session. ``used``: devices that ran something."""
 
     job: str
     segment: int
     record: JobRecord
     rank: int
     plan: GangPlan
-    course: GangCourse
+    machine: GangStateMachine
     handed: dict[PartName, tuple[worker.Handed, ...]] = field(default_factory=dict)
     sent_s: dict[PartName, float] = field(default_factory=dict)
     done: dict[PartName, worker.SegmentDone] = field(default_factory=dict)
     executed: dict[PartName, int] = field(default_factory=dict)
-    stops: dict[PartName, Stops] = field(default_factory=dict)
+    stops: dict[PartName, SegmentPreemptions] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
     used: dict[str, None] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class LiveGang:
         return min(self.plan.ops, sum(self.executed.values()))
 
     def peak_bytes(self, group: int) -> int:
-        """That it takes besides what it holds."""
+        """Predict what a group needs besides what it holds."""
         stops, part = self.stops.get(group), self.part(group)
         return part.peak_bytes if stops is None else part.remaining_bytes(stops.executed)
 
@@ -74,7 +74,7 @@ class LiveGang:
         )
 
     def told(self) -> str:
-        """Where it ran, and why not on more."""
+        """Say on which devices the gang ran, and why not on more."""
         where = f"It ran on {len(self.used)} devices: {', '.join(sorted(self.used))}."
         if len(self.used) == 1:
             where = f"It ran on one device: {next(iter(self.used))}."

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredSession:
     """``by``: the process that stored it, and knows it without the manifest. ``released``: values of the
     manifest that the session has released; ``told``: how many of them the process that restores it knows."""
 
@@ -45,7 +45,7 @@ class Stored:
 
 
 @dataclass(slots=True)
-class Releases:
+class PendingReleases:
     """Values that were released at a device and may be in a manifest that it makes: until it has answered
     (in the order in which they were sent), and in the next manifest, which may have been on its way."""
 
@@ -66,7 +66,7 @@ class Releases:
 Transfer = memory.TransferCommand | memory.ExpediteTransfer
 
 
-class Residence:
+class StateTransfers:
     """``tell`` feeds the engine and does what it says. ``reads``: what a job's segment reads of its session,
     None where it is to start when all of that is there."""
 
@@ -83,9 +83,9 @@ class Residence:
         self._registry = registry
         self._tell = tell
         self._reads = reads
-        self._stored: dict[str, Stored] = {}
+        self._stored: dict[str, StoredSession] = {}
         self._reported: dict[str, worker.WorkerMemory] = {}
-        self._releases: defaultdict[str, Releases] = defaultdict(Releases)
+        self._releases: defaultdict[str, PendingReleases] = defaultdict(PendingReleases)
 
     # -- from the engine -----------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Residence:
     def transferred(self, device: str, done: worker.TransferDone) -> None:
         if done.manifest is not None:
             released = self._releases[device].in_manifest(done.session)
-            self._stored[done.session] = Stored(done.manifest, self._process(device), released)
+            self._stored[done.session] = StoredSession(done.manifest, self._process(device), released)
         if done.kind == "restore":
             self._restored(device, done.session)
         self._transfer_ended(
