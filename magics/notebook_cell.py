@@ -8,11 +8,10 @@ from types import TracebackType
 from typing import Any
 
 from djinn_lab.client.cell import Cell
-from djinn_lab.client.cuts import loops_of_cuts, warning_of
+from djinn_lab.client.cuts import forbid_cuts, loops_of_cuts, warning_of
 from djinn_lab.client.dry_run import DryRun
 from djinn_lab.client.explanation import explain_cell
 from djinn_lab.client.session import Session
-from djinn_lab.client.strict import forbid_cuts
 from djinn_lab.client.verification import Verification
 from djinn_lab.magics.options import CellOptions
 from djinn_lab.magics.progress import ProgressLine

@@ -1,34 +1,183 @@
-"""``djinn-lab doctor``: looks at everything that has to be right, and says how to mend what is not."""
+"""``djinn-lab doctor``: checks everything that has to be right, and says how to fix what is not."""
 
 from __future__ import annotations
 
+import platform
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from djinn_lab.cli import checks
-from djinn_lab.cli.checks import Check
+from djinn_lab.cli.dashboard import dashboard_folder
 from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import print_json
-from djinn_lab.native import EXTENSIONS
+from djinn_lab.cli.version import installed_version
+from djinn_lab.config import list_profiles, profiles_path
+from djinn_lab.errors import DjinnError, PoolNotFound
+from djinn_lab.native import EXTENSIONS, find
+from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME
+from djinn_lab.protocol.runtime_file import runtime_directory
+from djinn_lab.units import format_bytes
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+PYTHON_MIN = (3, 11)
+TORCH_MIN, TORCH_BELOW = (2, 9), (3,)
+SHARED_MEMORY_BYTES_MIN = 2**28
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class Check(msgspec.Struct, frozen=True):
+    """``fix``: a command or an action, empty when nothing is wrong."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    evidence: str
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        return msgspec.structs.asdict(self)
+
+
+def check_python() -> Check:
+    evidence = f"{platform.python_version()} at {sys.executable}"
+    if sys.version_info >= PYTHON_MIN:
+        return Check("Python", "ok", evidence)
+    return Check("Python", "fail", evidence, f"Install Python {'.'.join(map(str, PYTHON_MIN))} or newer.")
+
+
+def check_torch() -> Check:
+    """Its version by its metadata, as importing it takes seconds."""
+    found = installed_version("torch")
+    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit())
+    if TORCH_MIN <= numbers < TORCH_BELOW:
+        return Check("torch", "ok", found)
+    return Check("torch", "fail", found, 'pip install "torch>=2.9,<3"')
+
+
+def check_extension(name: str) -> Check:
+    """Find a C++ extension's file for this Python and torch. Without it the Python implementation is used."""
+    title, finding = f"{name} in C++", find(name)
+    if finding.file is not None:
+        return Check(title, "ok", str(finding.file))
+    return Check(title, "warn", f"{finding.problem}; the Python implementation is used", finding.cure)
+
+
+def check_profiles() -> Check:
+    return _attempt("profiles", lambda: f"{len(list_profiles())} readable, yours in {profiles_path()}")
+
+
+def check_runtime_directory() -> Check:
+    directory = runtime_directory()
+    mode = directory.stat().st_mode & 0o777
+    evidence = f"{directory} has mode {mode:04o}"
+    if mode & 0o077:
+        return Check(
+            "runtime directory", "fail", f"{evidence}: others can look into it", f"chmod 700 {directory}"
+        )
+    return Check("runtime directory", "ok", evidence)
+
+
+def check_shared_memory() -> Check:
+    if not SHARED_MEMORY.is_dir():
+        evidence = f"there is no {SHARED_MEMORY}; tensors go through files in the runtime directory, slower"
+        return Check("shared memory", "warn", evidence, "In a container: mount a tmpfs at /dev/shm.")
+    usage = shutil.disk_usage(SHARED_MEMORY)
+    evidence = f"{format_bytes(usage.free)} of {format_bytes(usage.total)} free in {SHARED_MEMORY}"
+    if usage.free >= SHARED_MEMORY_BYTES_MIN:
+        return Check("shared memory", "ok", evidence)
+    fix = "Tensors larger than that cannot be uploaded. In a container: start it with --shm-size=4g."
+    return Check("shared memory", "warn", evidence, fix)
+
+
+def check_pool() -> Check:
+    """Whether the pool that would be used answers, and speaks this version."""
+    from djinn_lab.client.rest import PoolClient
+    from djinn_lab.protocol.messages import PROTOCOL_VERSION
+
+    try:
+        client = PoolClient.find()
+        status = client.status()
+    except PoolNotFound as error:
+        fix = "A %%djinn cell starts one by itself; or: djinn-lab pool start"
+        return Check("pool", "warn", error.message, fix)
+    except DjinnError as error:
+        return Check("pool", "fail", error.message, error.advice)
+    evidence = f"{client.url}, version {status.version}, protocol {status.protocol_version}"
+    if status.protocol_version == PROTOCOL_VERSION:
+        return Check("pool", "ok", evidence)
+    fix = f"This installation speaks protocol {PROTOCOL_VERSION}: djinn-lab pool stop && djinn-lab pool start"
+    return Check("pool", "fail", evidence, fix)
+
+
+def check_devices() -> Check:
+    """The running pool's devices, and whether each has its worker."""
+    from djinn_lab.client.rest import PoolClient
+
+    try:
+        devices = PoolClient.find().status().devices
+    except DjinnError:
+        return Check("devices", "warn", "unknown, as no pool answers")
+    evidence = ", ".join(f"{device.device} {device.state}" for device in devices) or "none"
+    if devices and all(device.state != "lost" for device in devices):
+        return Check("devices", "ok", evidence)
+    return Check("devices", "fail", evidence, "djinn-lab pool stop && djinn-lab pool start")
+
+
+def check_jupyter() -> Check:
+    lab, kernel = installed_version("jupyterlab"), installed_version("ipykernel")
+    evidence = f"JupyterLab {lab}, ipykernel {kernel}"
+    if kernel == "not installed":
+        return Check("Jupyter", "fail", evidence, "pip install ipykernel")
+    if lab == "not installed":
+        return Check("Jupyter", "warn", evidence, 'pip install "djinn-lab[demo]", or use another front end')
+    return Check("Jupyter", "ok", evidence)
+
+
+def check_kernel() -> Check:
+    if find_spec("jupyter_client") is None:
+        return Check("kernel", "fail", "jupyter_client is not installed", "pip install ipykernel")
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    found = KernelSpecManager(ensure_native_kernel=False).find_kernel_specs().get(KERNEL_NAME)
+    if found is None:
+        evidence = "Python (Djinn) is not installed; %load_ext djinn_lab works in every Python kernel"
+        return Check("kernel", "warn", evidence, "djinn-lab kernel install")
+    return Check("kernel", "ok", f"Python (Djinn) in {found}")
+
+
+def check_dashboard() -> Check:
+    if find_spec("panel") is None:
+        return Check("dashboard", "fail", "panel is not installed", 'pip install "panel>=1.9.4,<2"')
+    return _attempt("dashboard", lambda: f"panel {installed_version('panel')}, pages in {dashboard_folder()}")
+
+
+def _attempt(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, "ok", look())
+    except DjinnError as error:
+        return Check(name, "fail", error.message, error.advice)
+
+
 EXAMINATIONS: tuple[Callable[[], Check], ...] = (
-    checks.check_python,
-    checks.check_torch,
-    *(partial(checks.check_extension, name) for name in EXTENSIONS),
-    checks.check_profiles,
-    checks.check_runtime_directory,
-    checks.check_shared_memory,
-    checks.check_pool,
-    checks.check_devices,
-    checks.check_jupyter,
-    checks.check_kernel,
-    checks.check_dashboard,
+    check_python,
+    check_torch,
+    *(partial(check_extension, name) for name in EXTENSIONS),
+    check_profiles,
+    check_runtime_directory,
+    check_shared_memory,
+    check_pool,
+    check_devices,
+    check_jupyter,
+    check_kernel,
+    check_dashboard,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -19,3 +20,16 @@ def checked_priority(text: str) -> str:
     if text.upper() not in RANKS:
         raise OptionError(f"There is no priority {text!r}.", f"Use one of {', '.join(RANKS)}.")
     return text.upper()
+
+
+def listing_group(help_text: str, show: Callable[[bool], None]) -> typer.Typer:
+    """``djinn-lab GROUP`` does what ``djinn-lab GROUP list`` does: ``show``, which takes ``--json``."""
+    group = typer.Typer(help=help_text, invoke_without_command=True)
+
+    def show_when_alone(context: typer.Context, as_json: AsJson = False) -> None:
+        if context.invoked_subcommand is None:
+            show(as_json)
+
+    group.callback(help=help_text)(show_when_alone)
+    group.command("list")(show)
+    return group

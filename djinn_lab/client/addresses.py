@@ -16,17 +16,17 @@ RETRY_S = 0.25
 START_ADVICE = "Start one with `djinn-lab pool start`, then run the cell again."
 
 
-class State(Enum):
+class PoolState(Enum):
     LEADS = "leads"
     STANDS_BY = "stands by"
     SILENT = "does not answer"
 
 
-def several(addresses: str) -> bool:
+def names_several_pools(addresses: str) -> bool:
     return "," in addresses
 
 
-def leading(addresses: str) -> str:
+def leader_url(addresses: str) -> str:
     """The URL of the pool that leads, of those separated by commas; a single one is not asked. Raises
     PoolNotFound when none does, nor takes over soon."""
     urls = [url.strip().rstrip("/") for url in addresses.split(",") if url.strip()]
@@ -35,21 +35,21 @@ def leading(addresses: str) -> str:
     deadline_s = time.monotonic() + TAKE_OVER_S
     while True:
         states = {url: _state(url) for url in urls}
-        found = next((url for url, state in states.items() if state is State.LEADS), None)
+        found = next((url for url, state in states.items() if state is PoolState.LEADS), None)
         if found is not None:
             return found
-        if State.STANDS_BY not in states.values() or time.monotonic() > deadline_s:
+        if PoolState.STANDS_BY not in states.values() or time.monotonic() > deadline_s:
             told = ", ".join(f"{url} {state.value}" for url, state in states.items())
             raise PoolNotFound(f"no pool leads: {told or 'no address was given'}.", START_ADVICE)
         time.sleep(RETRY_S)
 
 
-def _state(url: str) -> State:
+def _state(url: str) -> PoolState:
     try:
         answer = httpx.get(f"{url}/v1/alive", timeout=ANSWER_TIMEOUT_S, trust_env=False)
         leads = answer.json().get("leads", True) if answer.is_success else None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError):
-        return State.SILENT
+        return PoolState.SILENT
     if leads is None:
-        return State.SILENT
-    return State.LEADS if leads else State.STANDS_BY
+        return PoolState.SILENT
+    return PoolState.LEADS if leads else PoolState.STANDS_BY

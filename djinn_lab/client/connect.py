@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from djinn_lab.client.addresses import leading, several
+from djinn_lab.client.addresses import leader_url, names_several_pools
 from djinn_lab.client.session import Session
 from djinn_lab.config import Profile, default_profile, load_profile
 from djinn_lab.errors import PoolError, PoolNotFound
@@ -39,7 +39,7 @@ def connect(
     shown = name or getpass.getuser()
     url = pool or os.environ.get(POOL_VARIABLE)
     if url:
-        if several(url):
+        if names_several_pools(url):
             return FailoverSession(url, _token(token, url), settings, shown)
         return Session(url, _token(token, url), settings, shown)
     info = read_runtime() or start_pool(settings)
@@ -70,7 +70,7 @@ class FailoverSession(Session):
         super().__init__(addresses, token, profile, name)
 
     def address(self) -> tuple[str, str]:
-        return leading(self._addresses), self._token
+        return leader_url(self._addresses), self._token
 
 
 def _token(token: str | None, url: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from djinn_lab.capture.backend import Cut
+from djinn_lab.errors import StrictError
 from djinn_lab.srg.merging import STREAMED
 from djinn_lab.units import format_seconds
 
@@ -107,3 +109,14 @@ def warning_of(loops: Sequence[LoopOfCuts]) -> str:
     if len(loops) > LOOPS_SHOWN_MAX:
         shown.append(f"and {len(loops) - LOOPS_SHOWN_MAX} more lines: see %djinn report")
     return "\n  ".join(("Djinn Lab: a loop waits for the pool each time round.", *shown))
+
+
+def forbid_cuts(cut: Cut) -> None:
+    """Raises StrictError for an implicit fetch. What was recorded before it is kept."""
+    if is_explicit(cut.cause):
+        return
+    where = f"line {cut.line}" if cut.line else "something outside the cell's own lines"
+    raise StrictError(
+        f"{where} needs a value in mid-cell: {name_of(cut.cause)}. Under --strict that is an error.",
+        f"Instead: {cure_of(cut.cause)}. Or fetch on purpose with .cpu() or djinn_lab.fetch.",
+    )

@@ -18,11 +18,10 @@ from msgspec.structs import replace
 from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.capture.interrupts import deliver, delivered
 from djinn_lab.client.blobs import BlobTransfer
-from djinn_lab.client.connection import Connection
+from djinn_lab.client.connection import Connection, SubmissionEncoder
 from djinn_lab.client.cuts import CutRecord
 from djinn_lab.client.remote_errors import to_exception
 from djinn_lab.client.report import CellReport
-from djinn_lab.client.sent import Sent
 from djinn_lab.errors import CancelFailed, CellCancelled, PoolLost, VersionMismatch, WorkerLost
 from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.messages import (
@@ -121,7 +120,7 @@ class PoolExecutor:
         self._open = open_connection
         self._connection: Connection | None = None
         self._blobs: BlobTransfer | None = None
-        self._sent = Sent(deltas=False)
+        self._sent = SubmissionEncoder(deltas=False)
         self.priority = priority
         self.terms = NO_TERMS
         self.cell: CellJob | None = None
@@ -143,7 +142,7 @@ class PoolExecutor:
         if self._connection is None:
             self._connection, token = self._open()
             self._blobs = BlobTransfer(self._connection, token)
-            self._sent = Sent(self._connection.knows_deltas)
+            self._sent = SubmissionEncoder(self._connection.knows_deltas)
         return self._connection
 
     @property

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from djinn_lab.client.addresses import leading
+from djinn_lab.client.addresses import leader_url
 from djinn_lab.errors import (
     AuthenticationError,
     CancelFailed,
@@ -32,11 +32,12 @@ from djinn_lab.srg.program import Program, decode_program
 if TYPE_CHECKING:  # each method imports its own: a command starts without the queue's modules
     from djinn_lab.jobs.decision import Calendar
     from djinn_lab.jobs.fairness import AccountView
+    from djinn_lab.protocol.messages import PhaseAnswered
     from djinn_lab.protocol.rest.announcements import Announced, Published
     from djinn_lab.protocol.rest.jobs import JobDetail, JobUsage, JobView
     from djinn_lab.protocol.rest.notebooks import NotebookView
     from djinn_lab.protocol.rest.queue import QueueView, WhatIfAnswer, WhyAnswer
-    from djinn_lab.protocol.rest.sessions import MemoryView, PhaseAnswer, SessionView
+    from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
     from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
     from djinn_lab.protocol.rest.users import UserToken, UserView
 
@@ -81,7 +82,7 @@ class PoolClient:
                     f"{POOL_VARIABLE} is set and {TOKEN_VARIABLE} is not.",
                     f"Set {TOKEN_VARIABLE} to your token for {url}.",
                 )
-            return cls(leading(url), token)
+            return cls(leader_url(url), token)
         info = read_runtime()
         if info is None:
             raise PoolNotFound("No pool is running on this machine.", START_ADVICE)
@@ -107,12 +108,12 @@ class PoolClient:
 
         return self._read(MemoryView, "/v1/memory")
 
-    def signal_phase(self, session: str, phase: str, expected_s: float | None = None) -> PhaseAnswer:
+    def signal_phase(self, session: str, phase: str, expected_s: float | None = None) -> PhaseAnswered:
         """Signal as :meth:`djinn_lab.client.session.Session.signal_phase`, from any thread or process."""
-        from djinn_lab.protocol.rest.sessions import PhaseAnswer
+        from djinn_lab.protocol.messages import PhaseAnswered
 
         body = {"phase": phase, "expected_s": expected_s}
-        return self._send_body(PhaseAnswer, "POST", f"/v1/sessions/{_part(session)}/phase", body)
+        return self._send_body(PhaseAnswered, "POST", f"/v1/sessions/{_part(session)}/phase", body)
 
     def close_session(self, session: str) -> None:
         """Free everything that a session holds."""

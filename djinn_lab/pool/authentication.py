@@ -40,7 +40,7 @@ class User(msgspec.Struct, frozen=True):
 
     @property
     def account(self) -> str:
-        """The leaf of the share tree that pays for the user's cells."""
+        """Return the leaf of the share tree that pays for the user's cells."""
         return f"{self.above}/{self.name}" if self.above else self.name
 
 
@@ -54,7 +54,7 @@ def token_digest(token: str) -> str:
 
 
 def owner_name() -> str:
-    """The operating system's name of the pool's owner."""
+    """Return the operating system's name of the pool's owner."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -62,7 +62,7 @@ def owner_name() -> str:
 
 
 class Authentication:
-    """All users, by token digest. The owner is an admin and lives as long as the process."""
+    """Know all users by token digest. The owner is an admin and lives as long as the process."""
 
     def __init__(self, owner_token: str) -> None:
         self._users: dict[str, User] = {token_digest(owner_token): User(owner_name(), Role.ADMIN)}
@@ -70,7 +70,7 @@ class Authentication:
         self._minted: dict[str, User] = {}
 
     def user_of(self, authorization: str | None) -> User | None:
-        """The user of an ``Authorization`` header, None when it names none."""
+        """Find the user of an ``Authorization`` header, None for an unknown token."""
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             return None
@@ -85,15 +85,15 @@ class Authentication:
         return next((user for user in self._users.values() if user.name == name), None)
 
     def mint(self, user: User, notebook: str = "") -> str:
-        """A token for work that the pool itself does for this user, in a batch notebook. It is never stored,
-        and opens at most what the role ``user`` may."""
+        """Make a token for a user's batch notebook. It is never stored, and grants the role ``user`` at
+        most."""
         token = new_token()
         role = min(user.role, Role.USER)
         self._minted[token_digest(token)] = msgspec.structs.replace(user, role=role, notebook=notebook)
         return token
 
     def revoke(self, token: str) -> None:
-        """A minted token is worth nothing from now on."""
+        """Invalidate a minted token."""
         self._minted.pop(token_digest(token), None)
 
     def users(self) -> list[User]:
@@ -114,7 +114,7 @@ class Authentication:
         return user
 
     def remove(self, name: str) -> bool:
-        """Whether there was such a user. The owner stays."""
+        """Remove a user, and tell whether there was one. The owner stays."""
         if name == self.owner:
             return False
         digests = [digest for digest, user in self._users.items() if user.name == name]

@@ -21,7 +21,7 @@ FORETOLD_MAX = 200
 
 
 class Heartbeat:
-    """Does what is due by the clock, and measures how late the event loop runs."""
+    """Do what is due by the clock, and measure how late the event loop runs."""
 
     def __init__(self, driver: Driver, store: Store) -> None:
         self._driver = driver
@@ -30,7 +30,7 @@ class Heartbeat:
 
     @property
     def lag_s(self) -> float:
-        """The worst delay of the last ten seconds."""
+        """Return the worst delay of the last ten seconds."""
         return max(self._lags, default=0.0)
 
     async def run(self) -> None:

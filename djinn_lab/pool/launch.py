@@ -57,7 +57,7 @@ def start_pool(
     database: str | None = None,
     standby: bool = False,
 ) -> RuntimeInfo:
-    """The running pool, or a new one once it is ready, or stands by. It outlives the caller.
+    """Find the running pool, or start one and wait until it is ready, or stands by. It outlives the caller.
 
     ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Sizes are per device; see
     :func:`djinn_lab.pool.devices.plans.plan_devices`. ``memory_policy``: a name in
@@ -108,7 +108,7 @@ def start_pool(
 
 
 def running_pool() -> RuntimeInfo | None:
-    """The pool of the runtime file, if it listens. A file whose process is not a pool any more is removed."""
+    """Find the pool of the runtime file, if it listens. The file of a dead pool is removed."""
     info = read_runtime()
     if info is None or _listens(info.url):
         return info
@@ -117,7 +117,8 @@ def running_pool() -> RuntimeInfo | None:
 
 
 def stop_pool(wait_s: float = 10) -> bool:
-    """Whether there was one to stop. Raises PoolError when it does not end within ``wait_s``."""
+    """Stop the running pool, and tell whether there was one. Raises PoolError when it does not end within
+    ``wait_s``."""
     info = running_pool()
     if info is None:
         return False
@@ -184,7 +185,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], deadline_s: float, wait_
 
 
 def _listens(url: str) -> bool:
-    """Whether something that may be a pool has the port; one that is too busy to answer counts."""
+    """Tell whether something that may be a pool has the port; one that is too busy to answer counts."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=ALIVE_TIMEOUT_S)
     with contextlib.closing(connection):

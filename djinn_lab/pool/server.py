@@ -35,11 +35,11 @@ from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.database.engine import lost, unusable
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.local import LocalLauncher
-from djinn_lab.protocol.host import host_id
 from djinn_lab.protocol.messages import PROTOCOL_VERSION
 from djinn_lab.protocol.runtime_file import (
     RuntimeInfo,
     data_directory,
+    host_id,
     remove_runtime,
     runtime_directory,
     write_runtime,
@@ -154,7 +154,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
 
 @dataclass(slots=True)
 class Running:
-    """The parts of the process."""
+    """Hold the parts of the process."""
 
     options: PoolOptions
     launcher: LocalLauncher
@@ -266,7 +266,8 @@ async def _first(*waits: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> None
 
 
 def _listen(port: int) -> socket.socket:
-    """On loopback; who connects already now is answered soon. Raises PoolError when the port is taken."""
+    """Listen on loopback; early connections are answered once the pool serves. Raises PoolError when the port
+    is taken."""
     listener = socket.socket(
         socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
     )  # or asyncio sets no NODELAY

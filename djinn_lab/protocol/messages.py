@@ -16,8 +16,8 @@ from djinn_lab.srg.program import TensorMeta
 
 PROTOCOL_VERSION = 7
 """2 added :attr:`SubmitSegment.delta` and :attr:`SubmitSegment.code_number`, 3 :class:`PhaseAnswered`, 4
-:attr:`SubmitSegment.terms`, 5 more of them (:mod:`djinn_lab.protocol.understood` says which), 6 another form
-of :attr:`SubmitSegment.delta`, 7 :attr:`QueryBlobs.sketches` and uploads without a digest."""
+:attr:`SubmitSegment.terms`, 5 more of them (:mod:`djinn_lab.protocol.compatibility` says which), 6 another
+form of :attr:`SubmitSegment.delta`, 7 :attr:`QueryBlobs.sketches` and uploads without a digest."""
 POOL_VERSIONS = (1, 6, 7)
 """What a pool understands. A client of 2 to 5 sends deltas that no pool reads any more; it goes on with 1."""
 CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6, 7)
@@ -31,9 +31,9 @@ INLINE_BYTES_MAX = 64 * 2**10
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """``session``: an id to re-attach to, else None. ``host``: :func:`djinn_lab.protocol.host.host_id`.
-    ``news_only``: no :class:`JobUpdate` is wanted that would come right before another one, or a result, of
-    its job."""
+    """``session``: an id to re-attach to, else None. ``host``:
+    :func:`djinn_lab.protocol.runtime_file.host_id`. ``news_only``: no :class:`JobUpdate` is wanted that would
+    come right before another one, or a result, of its job."""
 
     protocol_version: int
     client_version: str

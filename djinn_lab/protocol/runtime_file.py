@@ -6,6 +6,7 @@ It holds a token, so it is written with mode 0600 in a directory of mode 0700, a
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -112,3 +113,11 @@ def _runtime_base() -> Path:
     if given and os.access(given, os.W_OK):
         return Path(given)
     return platformdirs.user_data_path(appauthor=False)
+
+
+def host_id() -> str:
+    """A digest of this boot of this machine (and its shared-memory mount), equal for processes that share
+    them."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    shared_memory = Path("/dev/shm").stat()
+    return hashlib.sha256(f"{boot}:{shared_memory.st_dev}".encode()).hexdigest()[:16]

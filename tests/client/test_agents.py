@@ -16,7 +16,7 @@ from real_pool import PoolUnderTest
 from djinn_lab.client import agents
 from djinn_lab.client.agents import DjinnCallbackHandler, ToolWaits, waiting, wrap_tools
 from djinn_lab.errors import PoolLost
-from djinn_lab.protocol.rest.sessions import PhaseAnswer
+from djinn_lab.protocol.messages import PhaseAnswered
 
 
 class StandIn:
@@ -28,12 +28,12 @@ class StandIn:
         self.pool = self
         self.welcome = types.SimpleNamespace(session="its id")
 
-    def signal_phase(self, session: str, phase: str, expected_s: float | None) -> PhaseAnswer:
+    def signal_phase(self, session: str, phase: str, expected_s: float | None) -> PhaseAnswered:
         assert session == "its id"
         if self.error is not None:
             raise self.error
         self.said.append((phase, expected_s))
-        return PhaseAnswer("accepted", f"-> {phase}")
+        return PhaseAnswered("accepted", f"-> {phase}")
 
     @property
     def phases(self) -> list[str]:

@@ -13,10 +13,10 @@ from programs import Script
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Hub, PoolReader, Snapshot
-from djinn_lab.dashboard.records import Status
 from djinn_lab.dashboard.route import Route
 from djinn_lab.dashboard.theme import current_look
 from djinn_lab.errors import PoolNotFound
+from djinn_lab.protocol.rest.status import PoolStatus
 from djinn_lab.srg.graph import SRG
 
 PAGE = Path(__file__).parents[2] / "docs/extending.md"
@@ -59,7 +59,7 @@ def test_each_kind_of_extension_has_an_example() -> None:
 @pytest.mark.parametrize("section", SECTIONS, ids=title_of)
 def test_an_example_runs(section: str, board: Board) -> None:
     """Each says by itself, in an ``assert``, what comes out of it."""
-    snapshot = Snapshot(status=Status("pool", uptime_s=61.0))
+    snapshot = Snapshot(status=PoolStatus("pool", uptime_s=61.0))
     names: dict[str, Any] = {"board": board, "snapshot": snapshot, "graph": a_graph()}
     code = code_of(section)
     assert "assert " in code

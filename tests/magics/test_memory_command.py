@@ -83,7 +83,7 @@ def test_it_says_what_the_devices_hold_and_who_else_holds_what() -> None:
     assert (
         "wake-ups: 12, 75% without a wait for a copy, p50 1.0 ms, p99 50.0 ms; with a copy p99 1.60" in text
     )
-    assert "nobody else" in said(sessions=(OWN,), wake_ups=WakeUps())
+    assert "no other session" in said(sessions=(OWN,), wake_ups=WakeUps())
     assert "wake-ups: none yet" in said(sessions=(OWN,), wake_ups=WakeUps())
 
 

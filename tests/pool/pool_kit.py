@@ -21,8 +21,7 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.jobs import Terms
 from djinn_lab.pool.launch import start_pool, stop_pool
 from djinn_lab.protocol import messages
-from djinn_lab.protocol.host import host_id
-from djinn_lab.protocol.runtime_file import RuntimeInfo, process_is_alive
+from djinn_lab.protocol.runtime_file import RuntimeInfo, host_id, process_is_alive
 from djinn_lab.srg.program import (
     NodeRecord,
     Program,

@@ -46,7 +46,7 @@ def until(pool: PoolUnderTest, job: str, *states: str) -> NotebookView:
         found = pool.rest.notebook(job)
         if found.state in states:
             return found
-        assert time.monotonic() < deadline_s, f"waited in vain for {states}: {found['reason']}"
+        assert time.monotonic() < deadline_s, f"waited in vain for {states}: {found.reason}"
         time.sleep(0.1)
 
 
@@ -187,7 +187,7 @@ def test_what_comes_after_others_waits_for_them_or_ends_with_them(
 def test_a_kernel_is_its_users_and_knows_nothing_more(pool: PoolUnderTest, jobs: dict[str, str]) -> None:
     assert until_over(pool, jobs["looks"]).state == "DONE"
     who, token, names, folder, mode = text_of(executed(pool, jobs["looks"]).cells[0]).splitlines()
-    assert who == f"{pool.rest.status()['user']} user"
+    assert who == f"{pool.rest.status().user} user"
     assert token != pool.info.token
     assert not {"DJINN_DATABASE", "DJINN_RUNTIME_DIR", "PGPASSWORD"} & set(names.strip("[]'").split("', '"))
     assert folder != os.getcwd()
@@ -234,7 +234,7 @@ def test_the_same_key_is_the_same_job_and_another_content_is_refused(
     first, new = pool.rest.submit_notebook(asked)
     again, new_again = pool.rest.submit_notebook({**asked, "notebook": document("1")})  # other ids of cells
     assert (new, new_again, again.job) == (True, False, first.job)
-    with pytest.raises(PoolError, match=f"belongs to {first['job']}"):
+    with pytest.raises(PoolError, match=f"belongs to {first.job}"):
         pool.rest.submit_notebook({**asked, "name": "another"})
     assert len([one for one in pool.rest.notebooks(limit=1000) if one.name == "once"]) == 1
 

@@ -40,7 +40,7 @@ def until_state(info: RuntimeInfo, device: str, state: str) -> DeviceView:
     while True:
         (found,) = [one for one in rest(info).status().devices if one.device == device]
         if found.state == state:
-            return dict(found)
+            return found
         assert time.monotonic() < deadline, found
 
 
@@ -68,7 +68,8 @@ def test_a_worker_that_dies_in_mid_cell(pool: RuntimeInfo) -> None:
 
 def test_a_worker_killed_while_idle_comes_back(pool: RuntimeInfo) -> None:
     first = until_state(pool, "cpu:1", "idle")
-    os.kill(first.pid or 0, signal.SIGKILL)
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGKILL)
     wait_for(lambda: restarts(pool, "cpu:1") > first.restarts)
     with Client(pool) as client:
         assert client.run(act(""), target="cpu:1").outcome == "done"
@@ -83,7 +84,9 @@ def test_queued_cells_move_to_another_device(pool: RuntimeInfo) -> None:
         ann.until(running, "RUNNING")
         queued = bob.submit(act(""), target="cpu:0")
         bob.until(queued, "QUEUED")
-        os.kill(until_state(pool, "cpu:0", "busy").pid or 0, signal.SIGTERM)
+        worker = until_state(pool, "cpu:0", "busy").pid
+        assert worker is not None
+        os.kill(worker, signal.SIGTERM)
         failed = ann.result(running)
         assert failed.error is not None
         assert "SIGTERM" in failed.error.message

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from pool_kit import Client, act, http, rest, running_pool
 
-from djinn_lab.pool.sessions.pacing import READ_BURST_S, READ_COST_S_MAX, READ_SHARE, ReadPace
+from djinn_lab.pool.api.read_limits import READ_BURST_S, READ_COST_S_MAX, READ_SHARE, ReadPace
 
 SESSIONS, CELLS = 100, 10
 

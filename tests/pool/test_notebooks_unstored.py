@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from test_notebook_service import FailingStore, asked, served
 
 from djinn_lab.jobs.batch import CheckpointAnnounced, Notebook
-from djinn_lab.pool.notebooks import decisions
+from djinn_lab.pool.notebooks import command_commits
 from djinn_lab.pool.notebooks import store as notebook_store
 from djinn_lab.pool.notebooks.service import NotebookService
 
@@ -25,8 +25,8 @@ FOREVER = 10**9
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(decisions, "STORE_AGAIN_S", 0.1)
-    caplog.set_level(logging.WARNING, decisions.__name__)
+    monkeypatch.setattr(command_commits, "STORE_AGAIN_S", 0.1)
+    caplog.set_level(logging.WARNING, command_commits.__name__)
 
 
 async def stored(store: FailingStore, job: str) -> Notebook:
@@ -39,7 +39,7 @@ async def until_state(store: FailingStore, job: str, state: str) -> None:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if record.name == decisions.__name__]
+    return [record.message for record in caplog.records if record.name == command_commits.__name__]
 
 
 @pytest.mark.processes

@@ -256,7 +256,7 @@ def test_a_start_is_foretold_only_with_how_far_such_forecasts_are_off(tmp_path: 
         assert all(update.estimate_error_s is not None for update in foretold)
         found = client.queue().estimate_error
         assert found.count >= 5
-        assert found.median_s <= found["p90_s"]
+        assert found.median_s <= found.p90_s
 
 
 def test_what_was_used_is_in_the_ledger_and_survives_the_pool(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pool_kit import STAND_IN, Client, act, http, new_user, rest, running_pool, 
 from real_pool import wait_for
 from throwaway_postgresql import Postgresql
 
-from djinn_lab.client.addresses import leading
+from djinn_lab.client.addresses import leader_url
 from djinn_lab.client.connect import connect
 from djinn_lab.errors import PoolError, PoolLost, PoolNotFound, ValueLost
 from djinn_lab.protocol.runtime_file import RuntimeInfo
@@ -153,5 +153,5 @@ def test_a_notebook_goes_on_with_the_pool_that_took_over(tmp_path: Path, postgre
 
 def test_no_address_that_leads() -> None:
     with pytest.raises(PoolNotFound, match=r"no pool leads: http://127\.0\.0\.1:9 does not answer, "):
-        leading("http://127.0.0.1:9,nonsense")
-    assert leading(" http://127.0.0.1:9/ ") == "http://127.0.0.1:9"
+        leader_url("http://127.0.0.1:9,nonsense")
+    assert leader_url(" http://127.0.0.1:9/ ") == "http://127.0.0.1:9"

@@ -16,6 +16,7 @@ from djinn_lab.client import rest as rest_module
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.pool.database import tables
 from djinn_lab.pool.database.usage_history import read_used
+from djinn_lab.protocol.rest.jobs import JobUsage
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 
@@ -73,6 +74,6 @@ def test_a_client_reads_page_by_page(shared_pool: RuntimeInfo, monkeypatch: pyte
         wait_for(lambda: [row.job for row in asks.usage(limit=5)] == jobs)
         assert [row.job for row in asks.usage(limit=3)] == jobs[2:]
         with pytest.raises(OptionError, match="limit"):
-            asks._list("/v1/usage", {"limit": 2001})
+            asks._read(list[JobUsage], "/v1/usage", {"limit": 2001})
         with pytest.raises(PoolError, match="no job"):
-            asks._list("/v1/usage", {"before": "zzz"})
+            asks._read(list[JobUsage], "/v1/usage", {"before": "zzz"})

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from djinn_lab.jobs import NO_TERMS, Terms
+from djinn_lab.protocol.compatibility import unsupported_options
 from djinn_lab.protocol.messages import CLIENT_VERSIONS, PROTOCOL_VERSION
-from djinn_lab.protocol.understood import not_understood
 
 ASKED = {
     "gang": Terms(gang=2),
@@ -26,7 +26,7 @@ ASKED = {
 @pytest.mark.parametrize("field", Terms.__struct_fields__)
 def test_every_term_is_understood_since_some_version_and_from_then_on(field: str) -> None:
     assert field in ASKED, "a new term: say which protocol has it, and try it here"
-    understood = [not not_understood(ASKED[field], version) for version in CLIENT_VERSIONS]
+    understood = [not unsupported_options(ASKED[field], version) for version in CLIENT_VERSIONS]
     assert understood == sorted(understood)
     assert understood[0] is False, "protocol 1 had no terms"
     assert understood[-1] is True
@@ -49,8 +49,8 @@ def test_every_term_is_understood_since_some_version_and_from_then_on(field: str
     ],
 )
 def test_options_are_named(terms: Terms, version: int, unknown: tuple[str, ...]) -> None:
-    assert not_understood(terms, version) == unknown
-    assert not_understood(terms, PROTOCOL_VERSION) == ()
+    assert unsupported_options(terms, version) == unknown
+    assert unsupported_options(terms, PROTOCOL_VERSION) == ()
 
 
 def test_a_term_that_is_none_is_no_term() -> None:

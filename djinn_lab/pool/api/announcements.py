@@ -115,7 +115,7 @@ async def _read(request: Request) -> Announcement:
 
 
 def _own_jobs(context: PoolContext, user: User, job: str | None) -> tuple[str, ...]:
-    """The batch notebook and the cell in which something was said, of those that run. Raises
+    """Find the running batch notebook and cell that an announcement comes from. Raises
     HTTPException."""
     found: tuple[str, ...] = (user.notebook,) if user.notebook else ()
     known = None if job is None else context.driver.ledger.queue.job(job)

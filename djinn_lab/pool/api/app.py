@@ -18,7 +18,7 @@ from djinn_lab.pool.api.announcements import add_announcement_routes
 from djinn_lab.pool.api.jobs import add_job_routes
 from djinn_lab.pool.api.notebooks import add_notebook_routes
 from djinn_lab.pool.api.queue import add_queue_routes
-from djinn_lab.pool.api.read_limits import PacedReads
+from djinn_lab.pool.api.read_limits import ReadLimiter
 from djinn_lab.pool.api.responses import admin, answer, documented, reader, runner
 from djinn_lab.pool.api.status import memory_view, pool_status, session_view
 from djinn_lab.pool.authentication import Role, User, new_token, token_digest
@@ -29,7 +29,7 @@ from djinn_lab.pool.database.durability import CommittedAnswers
 from djinn_lab.pool.database.store import delete_user, write_user
 from djinn_lab.pool.sessions.endpoint import SessionEndpoint
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
-from djinn_lab.protocol.rest.sessions import MemoryView, PhaseAnswer, SessionView
+from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
 from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
 from djinn_lab.protocol.rest.users import UserToken, UserView
 from djinn_lab.protocol.version import VERSION
@@ -47,20 +47,13 @@ class NewUser(msgspec.Struct, frozen=True):
     account: str | None = None
 
 
-class PhaseSignal(msgspec.Struct, frozen=True):
-    """``phase``: ``COMPUTE``, ``IO_WAIT`` or ``SOON``; ``expected_s``: until it wants to compute again."""
-
-    phase: str
-    expected_s: float | None = None
-
-
 def create_app(context: PoolContext) -> FastAPI:
-    """The pool's ASGI application."""
+    """Make the pool's ASGI application."""
     app = FastAPI(title="Djinn Lab pool", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
     pool = context.driver.ledger.pool
     app.add_middleware(Audited, authentication=context.authentication, store=context.store, pool=pool)
     app.add_middleware(CommittedAnswers, durability=context.driver.books.durability)
-    app.add_middleware(PacedReads, authentication=context.authentication)
+    app.add_middleware(ReadLimiter, authentication=context.authentication)
     app.state.context = context
     endpoint = SessionEndpoint(context.driver, context.authentication, context.blobs)
 
@@ -140,7 +133,7 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
         return answer(memory_view(driver))
 
     @app.post(
-        "/v1/sessions/{session}/phase", responses=documented(PhaseAnswer), summary="Say what a session does"
+        "/v1/sessions/{session}/phase", responses=documented(PhaseAnswered), summary="Say what a session does"
     )
     async def signal_phase(
         session: str, request: Request, user: Annotated[User, Depends(runner)]
@@ -151,10 +144,10 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
         if known.user != user.name and user.role < Role.OPERATOR:
             raise HTTPException(403, f"Session {session} belongs to another user.")
         try:
-            signal = msgspec.json.decode(await request.body(), type=PhaseSignal)
+            message = msgspec.json.decode(await request.body(), type=SignalPhase)
         except msgspec.DecodeError as error:
             raise HTTPException(422, str(error)) from None
-        message, now_s = SignalPhase(signal.phase, signal.expected_s), driver.ledger.clock.now_s()
+        now_s = driver.ledger.clock.now_s()
         wait_s = known.pace.signals.wait_s(now_s)
         if wait_s > 0:
             raise HTTPException(
@@ -171,7 +164,7 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
 
         driver.signals.put(known, message, tell)
         said = await answered
-        return answer(PhaseAnswer(said.answer, said.message))
+        return answer(said)
 
     @app.delete("/v1/sessions/{session}", status_code=204, summary="Free all that a session holds")
     async def delete_session(session: str, user: Annotated[User, Depends(runner)]) -> None:

@@ -103,7 +103,7 @@ def _add_program_routes(app: FastAPI, context: PoolContext) -> None:
 async def list_jobs(
     context: PoolContext, state: JobState | None, user: str | None, limit: int
 ) -> list[JobView]:
-    """Those in memory are the newest, and fresher than their rows."""
+    """List jobs, newest first. Records in memory are the newest, and fresher than their rows."""
     records = context.driver.books.records
     wanted = state.value if state else None
     matching = (r for r in reversed(records.values()) if user in (None, r.user) and wanted in (None, r.state))
@@ -118,7 +118,7 @@ async def list_jobs(
 
 
 def _with_last_cuts(view: JobView) -> JobView:
-    """A list of jobs would be mostly cuts."""
+    """Keep the last cuts only: a list of jobs would be mostly cuts."""
     if len(view.cuts) <= CUTS_LISTED_MAX:
         return view
     return msgspec.structs.replace(view, cuts=view.cuts[-CUTS_LISTED_MAX:])
@@ -142,7 +142,7 @@ async def find_job(context: PoolContext, job: str) -> tuple[JobView, str]:
 
 
 async def _stoppable(context: PoolContext, job: str, user: User) -> JobView:
-    """A job that is the user's to stop. Raises HTTPException."""
+    """Find a job that the user may stop. Raises HTTPException."""
     view, _ = await find_job(context, job)
     if view.user != user.name and user.role < Role.OPERATOR:
         raise HTTPException(403, f"Job {job} belongs to another user.")
@@ -171,13 +171,13 @@ async def _computed(compute: Callable[[], bytes]) -> Response:
 
 
 def program_of(stored: StoredProgram) -> Program:
-    """All parts as one program."""
+    """Merge all parts into one program."""
     return merge_programs([decode_program(part.program) for part in stored.parts])
 
 
 def _joined_timings(stored: StoredProgram) -> tuple[list[float], list[float]] | None:
-    """Per node, seconds on the device since the first part began; pauses between parts are left out. None
-    until all have run."""
+    """Join the parts' timings: per node, seconds on the device since the first part began, without pauses
+    between parts. None until all parts have run."""
     starts: list[float] = []
     ends: list[float] = []
     for part in stored.parts:
@@ -190,13 +190,13 @@ def _joined_timings(stored: StoredProgram) -> tuple[list[float], list[float]] | 
 
 
 def graph_json(stored: StoredProgram) -> bytes:
-    """The SRG with the number of its last segment, as JSON."""
+    """Encode the SRG, with the number of its last segment, as JSON."""
     document = to_json(SRG.from_program(program_of(stored)))
     return msgspec.json.encode({**document, "segment": stored.segment})
 
 
 def schedule_json(stored: StoredProgram, device: str | None, infos: Sequence[DeviceInfo]) -> bytes:
-    """The schedule on the device that ran it (else the first), with measured times where it ran, as JSON."""
+    """Encode the schedule on the device that ran it (else the first), with measured times, as JSON."""
     srg = SRG.from_program(program_of(stored))
     info = next((info for info in infos if info.device == device), infos[0])
     schedule = Scheduler(devices=[device_profile(info)]).create_schedule(srg)

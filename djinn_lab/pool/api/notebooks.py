@@ -142,7 +142,7 @@ def _check_may_submit(context: PoolContext, user: User) -> None:
 
 
 async def _read(request: Request) -> NewNotebook:
-    """The body, if it is not too large. Raises HTTPException."""
+    """Read a submission, if it is not too large. Raises HTTPException."""
     too_large = HTTPException(
         413,
         f"A notebook may have at most {format_bytes(NOTEBOOK_BYTES_MAX)}. Clear its outputs, or load its "
@@ -202,12 +202,13 @@ async def _asked(
 
 
 def _largest_device_bytes(context: PoolContext) -> int | None:
-    """None while no device has said what it has."""
+    """Find the largest device's memory; None while no worker is ready."""
     return max((info.memory_bytes for info in context.driver.fleet.infos()), default=0) or None
 
 
 async def _with_dependencies(context: PoolContext, asked: Submission, after: Sequence[str]) -> Submission:
-    """What it comes after, with whole ids, and what is known of that. Raises HTTPException."""
+    """Resolve the submission's dependencies to whole ids, with what is known of them. Raises
+    HTTPException."""
     conditions, cells, ended = [], [], []
     for text in after:
         try:
@@ -244,7 +245,7 @@ def _check_priority(context: PoolContext, user: User, priority: str) -> None:
 
 
 def _check_target(context: PoolContext, asked: Submission) -> None:
-    """What suits no device is refused now, as its cells would be. Raises HTTPException."""
+    """Refuse a target that suits no device, as its cells would be. Raises HTTPException."""
     if asked.target is None and not asked.tolerates:
         return  # its cells may say more, or have nothing to compute
     try:
@@ -269,7 +270,7 @@ async def _accept(
 
 
 async def _served(context: PoolContext) -> None:
-    """A server that has just started first looks what the one before it left. Raises HTTPException."""
+    """Wait until the pool has resumed the notebooks of the server before it. Raises HTTPException."""
     try:
         await asyncio.wait_for(context.notebooks.started.wait(), RESUME_WAIT_S)
     except TimeoutError:
@@ -279,7 +280,7 @@ async def _served(context: PoolContext) -> None:
 
 
 async def _find(context: PoolContext, job: str) -> Notebook:
-    """By its id, or by a unique start of it. Raises HTTPException 404 or 409."""
+    """Find a notebook by its id, or by a unique start of it. Raises HTTPException 404 or 409."""
     await _served(context)
     core = context.notebooks.core
     exact = core.get(job)

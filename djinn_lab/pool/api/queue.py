@@ -44,7 +44,7 @@ class Cordon(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """In place of what was said about the device before. ``price``: of a device-hour. ``watts``: that it
+    """Replace a device's description. ``price``: of a device-hour. ``watts``: that it
     draws when busy, None for unknown."""
 
     labels: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Its name, or all of it."""
+    """Name a queue policy, or give all its fields."""
 
     policy: str | QueuePolicy
 
@@ -227,7 +227,7 @@ def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
 
 
 def _with_use(sentence: str, view: JobView) -> str:
-    """And what it is likely to take, or once it has ended, the energy that it took."""
+    """Add what a job is predicted to take, or the energy that it took once it has ended."""
     if view.state in jobs.FINISHED:
         return sentence if view.used_j is None else f"{sentence} {resources.used_energy(view.used_j)}"
     if view.foretold is None:
@@ -236,7 +236,7 @@ def _with_use(sentence: str, view: JobView) -> str:
 
 
 async def _apply_and_store(context: PoolContext, event: OperatorEvent) -> None:
-    """It holds for this pool and those that follow it."""
+    """Apply an operator's setting, and store it for the pools that follow this one."""
     _apply(context, lambda: context.driver.apply_setting(event))
     await context.store.commit(store_setting(event))
 

@@ -84,7 +84,7 @@ def report(
 
 
 def lasting(entries: Iterable[Calendar], now_s: float) -> list[Calendar]:
-    """Those that are not over."""
+    """List the reservations that are not over, by name."""
     return sorted((one for one in entries if one.ends_s > now_s), key=lambda one: one.name)
 
 
@@ -171,7 +171,7 @@ def _waiting(
 
 
 def _told(job: Job, found: Explanation, skill: StartSkill) -> str:
-    """What session memory says of it first."""
+    """Say why a job waits: first what session memory says."""
     held = f"{job.memory_reason[:1].upper()}{job.memory_reason[1:]}. " if job.memory_reason else ""
     return short(held) + told(found, skill)
 

@@ -10,16 +10,40 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from djinn_lab.pool.authentication import Authentication
-from djinn_lab.pool.sessions.pacing import ReadPace
 from djinn_lab.units import format_seconds
 
 WAIT_S_MAX = 10.0
 """Who would have to wait for longer is told to come back."""
 UNPACED = ("/v1/alive", "/v1/blobs/", "/v1/results/")
 """Cheap, or parts of a cell."""
+READ_SHARE = 0.2
+"""Of the time, that the answers to one user's reads may take."""
+READ_BURST_S = 0.5
+"""So long they may take at once, after a pause."""
+READ_COST_S_MAX = 0.1
+"""No page takes longer than that of the pool's own time."""
 
 
-class PacedReads:
+class ReadPace:
+    """Limit one user's reads: after a long one the next waits, so that a program that asks in a loop leaves
+    the pool most of its time for cells."""
+
+    def __init__(self) -> None:
+        self._left_s = READ_BURST_S
+        self._at_s: float | None = None
+
+    def wait_s(self, now_s: float) -> float:
+        """Return the seconds until the next read may begin."""
+        earned_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s) * READ_SHARE
+        self._left_s, self._at_s = min(READ_BURST_S, self._left_s + earned_s), now_s
+        return max(0.0, -self._left_s / READ_SHARE)
+
+    def took(self, seconds: float) -> None:
+        """Charge a read that was answered, at most READ_COST_S_MAX."""
+        self._left_s -= min(seconds, READ_COST_S_MAX)
+
+
+class ReadLimiter:
     """ASGI middleware: a user whose reads took long waits before the next one is looked at."""
 
     def __init__(self, app: ASGIApp, authentication: Authentication) -> None:

@@ -15,7 +15,7 @@ def answer(value: object, status_code: int = 200) -> Response:
 
 
 def documented(kind: Any, status_code: int = 200) -> dict[int | str, dict[str, Any]]:
-    """A route's ``responses`` with the JSON schema of ``kind``."""
+    """Make a route's ``responses`` with the JSON schema of ``kind``."""
     schema = msgspec.json.schema(kind)
     definitions = schema.pop("$defs", {})
     return {status_code: {"content": {"application/json": {"schema": _inlined(schema, definitions)}}}}

@@ -98,7 +98,7 @@ def _device_state(status: DeviceStatus, running: str | None) -> str:
 
 
 def memory_view(driver: Driver) -> MemoryView:
-    """What the accounts say now."""
+    """Show session memory as the accounts have it now."""
     snapshot = driver.ledger.accounts.snapshot()
     known = {session.session: (session.name, session.jobs) for session in driver.registry}
     return name_sessions(snapshot, known, driver.ledger.clock.now_s())

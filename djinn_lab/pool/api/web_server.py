@@ -41,7 +41,7 @@ class WebServer(uvicorn.Server):
 
 
 class StandbyApp:
-    """The pool's ASGI application; what it serves once it leads is ``app``. ``leader``: names the pool that
+    """Answer 503 until this pool leads, then serve ``app``. ``leader``: names the pool that
     leads meanwhile, None when it is unknown."""
 
     def __init__(self, leader: Callable[[], str | None]) -> None:

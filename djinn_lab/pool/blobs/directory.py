@@ -36,7 +36,7 @@ def own_directory(base: Path, pool: str) -> Path:
 
 
 def remove_dead_directories(base: Path) -> None:
-    """Those whose pool's process no longer lives."""
+    """Remove the directories of pools whose process is dead."""
     for directory in base.glob(f"{DIRECTORY_PREFIX}*"):
         try:
             owner = int((directory / OWNER_FILE).read_text())

@@ -56,7 +56,7 @@ class Blob:
 
 
 class BlobStore:
-    """All blobs of one pool, least recently used first. ``bytes_max`` bounds the uploaded ones."""
+    """Keep all blobs of one pool, least recently used first. ``bytes_max`` bounds the uploaded ones."""
 
     def __init__(self, directory: Path, bytes_max: int) -> None:
         self.directory = directory
@@ -82,7 +82,7 @@ class BlobStore:
         return blob is not None and user in blob.users
 
     def has_like(self, user: str, sketch: str) -> bool:
-        """Whether the user uploaded anything with this sketch."""
+        """Tell whether the user uploaded anything with this sketch."""
         return any(user in blob.users for blob in self._alike.get(sketch, ()))
 
     async def identify(self, sketch: str) -> None:
@@ -108,11 +108,11 @@ class BlobStore:
                 blob.pins -= 1
 
     def stored_name(self, name: str) -> str:
-        """What workers know a present blob by; equal for all names of equal bytes."""
+        """Return the name by which workers know a present blob; equal for all names of equal bytes."""
         return self._named[name].file
 
     def open_session(self, session: str) -> Path:
-        """The session's own directory."""
+        """Make the session's own directory."""
         path = self.directory / session
         path.mkdir(mode=0o700, exist_ok=True)
         return path
@@ -180,7 +180,7 @@ class BlobStore:
         (self.results / checked_result_name(result)).unlink(missing_ok=True)
 
     def take_result(self, session: str, name: str) -> BinaryIO | None:
-        """A result of this session, open and already deleted, for the caller to close; None when there is
+        """Open a result of this session and delete it; the caller closes the file. None when there is
         none."""
         path = self.directory / session / checked_result_name(name)
         try:

@@ -67,7 +67,7 @@ class Bookkeeper:
         self._history: OrderedDict[tuple[str, str, int, int], float] = OrderedDict()
 
     def record_of(self, session: Session, submit: SubmitSegment) -> JobRecord:
-        """The record of an accepted or refused segment's job, with this segment's cut added."""
+        """Find or make the record of a segment's job, and add the segment's cut to it."""
         record = self.records.get(submit.job)
         if record is None:
             now_s = self.ledger.clock.now_s()
@@ -89,11 +89,11 @@ class Bookkeeper:
             del self._past[next(iter(self._past))]
 
     def is_past(self, job: str) -> bool:
-        """It ended, in this pool or in one before, and must not run again."""
+        """Tell whether a job ended, in this pool or in one before, and must not run again."""
         return job in self._past
 
     def predicted_s(self, session: Session, submit: SubmitSegment, ops: int) -> float | None:
-        """What the same segment of the same cell, with as many ops, took the last time."""
+        """Return what the same segment of the same cell, with as many ops, took the last time."""
         return self._history.get((session.session, submit.cell, submit.segment, ops))
 
     def note_run(self, done: SegmentDone) -> None:
@@ -109,7 +109,7 @@ class Bookkeeper:
         self._store.put(timings_row(done.job, done.segment, timings))
 
     def foretell(self, record: JobRecord, flight: RunningSegment) -> None:
-        """What a new cell is likely to take. One without code that begins with a read is like every other
+        """Predict what a new cell takes. One without code that begins with a read is like every other
         one of which no more is known: it has no earlier runs, and is none."""
         if record.code or record.ops_total:
             code = sha256(_below_magic(record.code).encode(errors="replace"))
@@ -117,7 +117,7 @@ class Bookkeeper:
         record.foretold = self.resources.foretell(record.program, record.predicted_s, flight.need_bytes)
 
     def took(self, record: JobRecord, use: Use) -> None:
-        """A segment of it, which was answered."""
+        """Add what an answered segment used."""
         record.use = record.use.and_then(use)
         session = self.registry.get(record.session)
         if session is not None and session.notebook:
@@ -125,8 +125,8 @@ class Bookkeeper:
             self.notebook_uses[session.notebook] = before.and_then(use)
 
     def _compare(self, record: JobRecord) -> None:
-        """A cell that computed something and ended well, once its last segment was answered, with what was
-        foretold."""
+        """Compare a cell that computed and succeeded with its forecast, once its last segment was
+        answered."""
         job = self.ledger.queue.job(record.job)
         ended_well = job is not None and job.state is jobs.JobState.DONE and record.ops_done > 0
         if ended_well and record.flight is None and record.program is not None and record.foretold:
@@ -144,25 +144,25 @@ class Bookkeeper:
                 self._store.put(samples_row(name, samples, now_s))
 
     def unusual(self, running: Iterable[jobs.Job]) -> dict[str, str]:
-        """By job, what is unusual about it."""
+        """Say what is unusual about running jobs, by job."""
         now_s = self.ledger.clock.now_s()
         told = ((job.job, self.overruns.sentence(job, now_s)) for job in running)
         return {job: sentence for job, sentence in told if sentence}
 
     def announced(self, job: str, checkpoints: tuple[str, ...]) -> None:
-        """All that the job has announced."""
+        """Record all checkpoints that a job has announced."""
         self.records[job].checkpoints = checkpoints
         self._changed.add(job)
 
     def charge(self, charge: jobs.ChargeAccount) -> None:
-        """A line of the usage ledger."""
+        """Write a line of the usage ledger."""
         self._store.put(usage_row(charge))
         watts = self.ledger.queue.watts(charge.device)
         self.records[charge.job].add_energy(watts, charge.ended_at_s - charge.started_at_s)
         self._changed.add(charge.job)
 
     def keep_program(self, submit: SubmitSegment) -> None:
-        """For the graph and schedule pages; those above PROGRAM_BYTES_MAX are not kept."""
+        """Keep a program for the graph and schedule pages, up to PROGRAM_BYTES_MAX."""
         if len(submit.program) <= PROGRAM_BYTES_MAX:
             self._store.put(program_row(submit.job, submit.segment, submit.program))
 
@@ -298,8 +298,8 @@ def _use(
     report: WorkerMemory | None,
     error: ErrorInfo | None,
 ) -> Use:
-    """Of one segment: on its device, without what other sessions held there; where memory was short, what it
-    would have needed at least."""
+    """Measure what one segment used on its device, without what other sessions held there. Where memory was
+    short, its peak is what it would have needed at least."""
     own_bytes = 0
     if report is not None:
         others = sum(report.session_bytes.values()) - report.session_bytes.get(record.session, 0)

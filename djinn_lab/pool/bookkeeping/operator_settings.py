@@ -50,7 +50,7 @@ def store_setting(event: OperatorEvent) -> Work:
 
 
 def read_settings(connection: sa.Connection) -> list[StoredSetting]:
-    """As it was said."""
+    """Read all stored settings."""
     rows = connection.execute(sa.select(steering.c.event).order_by(steering.c.kind, steering.c.name))
     return [msgspec.json.decode(row.event, type=StoredSetting) for row in rows]
 

@@ -37,7 +37,7 @@ class OverrunDetector:
             self._compared = True
 
     def news(self) -> tuple[float, ...] | None:
-        """All ratios that are remembered, oldest first; None if no run was compared since the last call."""
+        """Return all remembered ratios, oldest first; None if no run was compared since the last call."""
         compared, self._compared = self._compared, False
         return tuple(self._ratios) if compared else None
 
@@ -53,7 +53,7 @@ class OverrunDetector:
         return self._usual
 
     def sentence(self, job: Job, now_s: float) -> str:
-        """What is unusual about a running cell, ``""`` when nothing is."""
+        """Say what is unusual about a running cell, ``""`` when nothing is."""
         if job.state is not JobState.RUNNING or not job.predicted_s or job.running_since_s is None:
             return ""
         ran_s = now_s - job.running_since_s

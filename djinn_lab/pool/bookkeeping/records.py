@@ -23,10 +23,11 @@ CUTS_STORED_MAX = 32
 
 @dataclass(slots=True)
 class RunningSegment:
-    """The segment in flight. ``blobs``: pinned digests; times in seconds of the pool's clock. ``key``: what
-    equal programs have in common, and whether one was here before (``plan_cached``). ``restoring_s``: waited
-    for session memory before it first started. ``stops``: None until it was preempted. ``gang``: how it would
-    run on several devices. ``resends``: as in :class:`~djinn_lab.protocol.messages.SubmitSegment`."""
+    """Hold the segment in flight. ``blobs``: pinned digests; times in seconds of the pool's clock. ``key``:
+    what equal programs have in common, and whether one was here before (``plan_cached``). ``restoring_s``:
+    waited for session memory before it first started. ``stops``: None until it was preempted. ``gang``: how
+    it would run on several devices. ``resends``: as in
+    :class:`~djinn_lab.protocol.messages.SubmitSegment`."""
 
     segment: int
     program: bytes
@@ -104,7 +105,7 @@ class JobRecord:
             self.finished_at = job.ended_at_s
 
     def add_energy(self, watts: float | None, seconds: float) -> None:
-        """Of a device that it held."""
+        """Add the energy of a device that the job held."""
         known = watts is not None and self.used_j is not None
         self.used_j = (self.used_j or 0.0) + (watts or 0.0) * seconds if known else None
 
@@ -152,7 +153,7 @@ class JobRecord:
         )
 
     def row(self, pool: str) -> dict[str, object]:
-        """For the database; all cuts once the job has ended."""
+        """Make the job's row for the database, with all cuts once it has ended."""
         view = self.view(CUTS_STORED_MAX if self.finished_at is None else None)
         return {
             "job": self.job,

@@ -1,4 +1,4 @@
-"""Who changed what: every request that may change something, by whom it came and what was answered.
+"""The audit: every request that may change something, its user, and what was answered.
 
 It is in the database before the answer leaves, as all that an answer tells of.
 """
@@ -77,7 +77,7 @@ class Audited:
 
 
 def read_audit(connection: sa.Connection, limit: int) -> list[AuditRow]:
-    """Newest first."""
+    """Read the newest rows first."""
     rows = connection.execute(sa.select(audit).order_by(audit.c.id.desc()).limit(limit))
     return [AuditRow(row.at, row.pool, row.user, row.action, row.status, row.body) for row in rows]
 

@@ -60,7 +60,7 @@ class AwaitedWork(NamedTuple):
 
 
 class Batch:
-    """What one transaction writes."""
+    """Collect what one transaction writes."""
 
     def __init__(self, rows: Iterable[Row], works: Iterable[AwaitedWork | Work], trim: bool) -> None:
         self._rows: dict[Kind, list[dict[str, object]]] = {}
@@ -72,7 +72,7 @@ class Batch:
         self._trim = trim
 
     def write(self, connection: sa.Connection) -> None:
-        """All or nothing; when that fails, all but what is wrong. Then tell those who wait."""
+        """Write all; when that fails, all but the rows at fault. Then resolve the awaited futures."""
         try:
             results = self.write_plainly(connection)
         except sa.exc.SQLAlchemyError as whole:
@@ -91,12 +91,12 @@ class Batch:
                 item.future.set_result(result)
 
     def write_plainly(self, connection: sa.Connection) -> list[Any]:
-        """All or nothing: return the results of awaited work, of which no caller knows yet. Raises
+        """Write all or nothing, and return the results of awaited work, of which no caller knows yet. Raises
         SQLAlchemyError."""
         return self._attempt(connection, _plainly)
 
     def _attempt(self, connection: sa.Connection, attempt: Attempt) -> list[Any]:
-        """What the awaited ones returned, once committed."""
+        """Write everything in one transaction, and return the results of awaited work once committed."""
         with connection.begin():
             for kind in Kind:
                 if rows := self._rows.get(kind):
@@ -111,7 +111,7 @@ class Batch:
     def _write_rows(
         self, connection: sa.Connection, kind: Kind, rows: list[dict[str, object]], attempt: Attempt
     ) -> None:
-        """All at once; when that fails, one by one, so that a bad row loses no other row. Raises
+        """Write rows at once; when that fails, one by one, so that a bad row loses no other row. Raises
         SQLAlchemyError where the database is to blame (a full disk), for the rows must not be missing."""
         insert = statement(connection.dialect.name, kind)
         whole = attempt(connection, lambda connection: connection.execute(insert, rows))
@@ -125,12 +125,12 @@ class Batch:
 
 
 def _plainly(connection: sa.Connection, work: Callable[[sa.Connection], Any]) -> Any:
-    """Its error ends the transaction."""
+    """Do work; its error ends the transaction."""
     return work(connection)
 
 
 def _apart(connection: sa.Connection, work: Callable[[sa.Connection], Any]) -> Any:
-    """Its error is its own, and returned."""
+    """Do work in a savepoint, and return its error."""
     try:
         with connection.begin_nested():
             return work(connection)
@@ -147,7 +147,7 @@ def _complain(result: Any) -> None:
 
 @lru_cache
 def statement(dialect: str, kind: Kind) -> sa.Executable:
-    """What writes rows of a kind into the database of that name in SQLAlchemy."""
+    """Make the statement that writes rows of a kind. ``dialect``: SQLAlchemy's name of the database."""
     match kind:
         case Kind.JOURNAL:
             return sa.insert(journal)

@@ -28,7 +28,8 @@ Committed = asyncio.Future[None]
 
 
 class Durability:
-    """For the event loop's thread alone. ``collect`` queues the rows of what has changed."""
+    """Commit what clients are about to be told. For the event loop's thread alone. ``collect`` queues the
+    rows of what has changed."""
 
     def __init__(self, store: Store, collect: Callable[[], None]) -> None:
         self._store = store

@@ -39,7 +39,8 @@ def sqlite_url(path: Path) -> str:
 
 
 def checked_url(given: str) -> str:
-    """As SQLAlchemy wants it. Raises OptionError for what is no database that a pool can use."""
+    """Turn a database's URL into SQLAlchemy's form. Raises OptionError for a database that a pool cannot
+    use."""
     try:
         url = sa.make_url(given)
     except (sa.exc.ArgumentError, ValueError):  # never repeated: there may be a password in it
@@ -57,7 +58,7 @@ def checked_url(given: str) -> str:
 
 
 def shown(url: str) -> str:
-    """For people: without password and options."""
+    """Show a URL to people, without password and options."""
     return sa.make_url(url).set(query={}, drivername=_plain_name(url)).render_as_string(hide_password=True)
 
 
@@ -83,7 +84,7 @@ def unusable(url: str, error: Exception) -> PoolError:
 
 
 def lost(url: str, error: Exception) -> PoolError:
-    """The pool had it, and cannot write any more."""
+    """Say that the pool lost its database."""
     return PoolError(
         f"The pool lost its database {shown(url)}, and stops: {_reason(url, error)}",
         "What clients were told is in it. Start the pool again when the database answers.",
@@ -115,7 +116,7 @@ def make_engine(url: str, name: str = "djinn-lab") -> sa.Engine:
 
 
 def make_tables(connection: sa.Connection) -> None:
-    """Those that are missing. Raises SQLAlchemyError, also for a schema of another version."""
+    """Make the missing tables. Raises SQLAlchemyError, also for a schema of another version."""
     with connection.begin():
         metadata.create_all(connection)
         found = connection.scalar(sa.select(schema_version.c.version))
@@ -129,14 +130,14 @@ def make_tables(connection: sa.Connection) -> None:
 
 
 def upsert(connection: sa.Connection, table: sa.Table, *keys: str) -> sa.Insert:
-    """An insert for this connection's database whose row takes the place of the one with the same ``keys``,
-    which are unique. A generated number stays."""
+    """Make an insert for this connection's database that replaces the row with the same unique ``keys``. A
+    generated number stays."""
     return upsert_by(connection.dialect.name, table, *keys)
 
 
 @lru_cache
 def upsert_by(dialect: str, table: sa.Table, *keys: str) -> sa.Insert:
-    """The same for the database of that name in SQLAlchemy."""
+    """Make the same insert for the database that SQLAlchemy calls ``dialect``."""
     generated = table.autoincrement_column
     replaced = [
         column.name for column in table.columns if column is not generated and column.name not in keys

@@ -31,7 +31,7 @@ _decode_off = msgspec.msgpack.Decoder(tuple[tuple[float, float], ...]).decode
 
 
 def forecast_rows(learnt: Learnt, at_s: float) -> Iterator[Row]:
-    """Each in place of what was known of the same."""
+    """Make rows that replace what was known of the same programs and forecasts."""
     for program, uses in learnt.uses.items():
         short = [replace(use, where=use.where[:WHERE_CHARACTERS_MAX]) for use in uses]
         yield _row(PROGRAM, program, at_s, short)
@@ -40,7 +40,7 @@ def forecast_rows(learnt: Learnt, at_s: float) -> Iterator[Row]:
 
 
 def read_forecasts(connection: sa.Connection) -> Learnt:
-    """All that is known of seconds and bytes."""
+    """Read what is known of seconds and bytes."""
     column, found = forecasts.c, Learnt()
     query = sa.select(column.kind, column.name, column.learnt).where(column.kind.in_((PROGRAM, OFF)))
     query = query.order_by(column.at_s, column.name)
@@ -53,12 +53,12 @@ def read_forecasts(connection: sa.Connection) -> Learnt:
 
 
 def samples_row(name: str, samples: tuple[float, ...], at_s: float) -> Row:
-    """In place of those of the same name; oldest first."""
+    """Make a row of samples, oldest first, that replaces those of the same name."""
     return _row(SAMPLES, name, at_s, samples)
 
 
 def read_samples(connection: sa.Connection) -> dict[str, tuple[float, ...]]:
-    """By name, oldest first."""
+    """Read all samples by name, oldest first."""
     column = forecasts.c
     found = connection.execute(sa.select(column.name, column.learnt).where(column.kind == SAMPLES))
     return {row.name: _decode_samples(row.learnt) for row in found}

@@ -18,14 +18,14 @@ _decode_view = msgspec.json.Decoder(JobView).decode
 
 
 class StoredPart(msgspec.Struct, frozen=True):
-    """A segment. ``timings``: per node start and end in seconds, when it ran."""
+    """Hold a stored segment. ``timings``: per node start and end in seconds, when it ran."""
 
     program: bytes
     timings: tuple[list[float], list[float]] | None
 
 
 class StoredProgram(msgspec.Struct, frozen=True):
-    """What was recorded between two cuts, in the parts it was sent in; ``segment`` is the last one's
+    """Hold what was recorded between two cuts, in the parts it was sent in. ``segment``: the last part's
     number."""
 
     segment: int
@@ -33,7 +33,7 @@ class StoredProgram(msgspec.Struct, frozen=True):
 
 
 def read_jobs(connection: sa.Connection, state: str | None, user: str | None, limit: int) -> list[JobView]:
-    """Newest first."""
+    """Read jobs, newest first."""
     query = sa.select(tables.jobs.c.view).order_by(tables.jobs.c.submitted_at.desc())
     if state is not None:
         query = query.where(tables.jobs.c.state == state)
@@ -54,7 +54,7 @@ def read_job(connection: sa.Connection, start: str) -> list[tuple[JobView, str]]
 
 
 def read_names(connection: sa.Connection, limit: int) -> list[str]:
-    """Of the newest jobs, oldest first."""
+    """Read the newest jobs' ids, oldest first."""
     table = tables.jobs
     newest = sa.select(table.c.job).order_by(table.c.submitted_at.desc()).limit(limit)
     return list(connection.scalars(newest))[::-1]
@@ -63,8 +63,8 @@ def read_names(connection: sa.Connection, limit: int) -> list[str]:
 def read_program(
     connection: sa.Connection, job: str, segment: int | None, ends: Sequence[int]
 ) -> StoredProgram | None:
-    """What was recorded between two cuts, one of which is at or behind ``segment`` (None: the most that was).
-    ``ends``: the segments that end with a cut."""
+    """Read what was recorded between two cuts, one of which is at or behind ``segment`` (None: the most that
+    was). ``ends``: the segments that end with a cut."""
     table = tables.programs
     query = sa.select(table.c.segment, table.c.nbytes).where(table.c.job == job).order_by(table.c.segment)
     sizes: dict[int, int] = {}
@@ -91,7 +91,7 @@ def _timings(stored: bytes | None) -> tuple[list[float], list[float]] | None:
 
 
 def read_events(connection: sa.Connection, pool: str, after: int | None, limit: int) -> list[JournalLine]:
-    """Of this pool's run: those after ``after``, or the last ones; oldest first."""
+    """Read this pool's events after ``after``, or the last ones; oldest first."""
     table = tables.journal
     query = sa.select(table.c.seq, table.c.at_s, table.c.event, table.c.detail).where(table.c.pool == pool)
     if after is not None:
@@ -112,7 +112,7 @@ def newest_pool(connection: sa.Connection) -> str | None:
 
 
 def read_journal(connection: sa.Connection, pool: str) -> Iterator[Record]:
-    """All events of this pool's run that are kept, oldest first."""
+    """Read all kept events of a pool's run, oldest first."""
     table = tables.journal
     query = sa.select(table).where(table.c.pool == pool).order_by(table.c.seq)
     for row in connection.execution_options(yield_per=1000).execute(query):
@@ -120,13 +120,13 @@ def read_journal(connection: sa.Connection, pool: str) -> Iterator[Record]:
 
 
 def read_users(connection: sa.Connection) -> list[tuple[str, str, str, str | None]]:
-    """Name, role, token digest and the account above."""
+    """Read name, role, token digest and the account above of all users."""
     rows = connection.execute(sa.select(tables.users))
     return [(row.name, row.role, row.token_digest, row.account) for row in rows]
 
 
 def read_measurements(connection: sa.Connection) -> dict[tuple[str, int], DeviceMeasured]:
-    """By device name and thread count."""
+    """Read device measurements by device name and thread count."""
     return {
         (row.name, row.threads): DeviceMeasured(row.flops_per_s, row.memory_bytes_per_s, row.op_overhead_s)
         for row in connection.execute(sa.select(tables.devices))

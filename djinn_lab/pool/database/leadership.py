@@ -1,4 +1,4 @@
-"""Who may write: one pool for each database.
+"""Leadership: one pool may write to a database.
 
 On PostgreSQL the lead is an advisory lock of the very connection that writes. A pool that loses the
 connection loses both at once, so it cannot write without the lead, whatever it believes. On SQLite it is a
@@ -23,7 +23,7 @@ NAME_MAX = 63
 
 
 class LeaderCandidate:
-    """For the lead. ``name``: what others are told of the one who has it. Raises SQLAlchemyError, or
+    """Try to become the leader. ``name``: how standby pools name this one. Raises SQLAlchemyError, or
     ImportError without a driver."""
 
     def __init__(self, url: str, name: str) -> None:
@@ -43,13 +43,13 @@ class LeaderCandidate:
 
     @property
     def connection(self) -> sa.Connection:
-        """The one that may write while this leads."""
+        """Return the connection that may write while this pool leads."""
         if self._connection is None:
             self._connection = self.engine.connect()
         return self._connection
 
     def take(self) -> bool:
-        """Whether this leads now. Raises SQLAlchemyError."""
+        """Try to take the lead, and tell whether this pool leads. Raises SQLAlchemyError."""
         if self._file is not None:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,7 +63,7 @@ class LeaderCandidate:
             return bool(self.connection.scalar(sa.select(sa.func.pg_try_advisory_lock(LOCK))))
 
     def leader(self) -> str:
-        """Who leads. Raises SQLAlchemyError."""
+        """Name the pool that leads. Raises SQLAlchemyError."""
         if self._file is not None:
             self._file.seek(0)
             found: str | None = self._file.read()
@@ -73,7 +73,7 @@ class LeaderCandidate:
         return found or "another pool"
 
     def last_seq(self) -> int:
-        """Of the journal. Raises SQLAlchemyError."""
+        """Read the journal's last number. Raises SQLAlchemyError."""
         with self.connection.begin():
             return self.connection.scalar(sa.select(sa.func.max(journal.c.seq))) or 0
 

@@ -17,7 +17,7 @@ OF_USER_MAX = 10_000
 
 
 class PublishedData:
-    """All of it, by name."""
+    """Keep published data by name."""
 
     def __init__(self) -> None:
         self._named: dict[str, dict[str, Published]] = {}
@@ -26,19 +26,19 @@ class PublishedData:
         return sum(map(len, self._named.values()))
 
     def of(self, user: str, name: str) -> Published | None:
-        """What this very user published."""
+        """Find data that this user published."""
         return self._named.get(name, {}).get(user)
 
     def count(self, user: str) -> int:
-        """How many names this user has published."""
+        """Count the names that this user has published."""
         return sum(user in by_user for by_user in self._named.values())
 
     def is_there(self, account: str, name: str) -> bool:
-        """For those of this account."""
+        """Tell whether data of this name is published for this account."""
         return any(same_circle(account, one.account) for one in self._named.get(name, {}).values())
 
     def visible(self, account: str) -> list[Published]:
-        """To those of this account, newest first."""
+        """List the data that this account may use, newest first."""
         found = [one for by_user in self._named.values() for one in by_user.values()]
         return sorted((one for one in found if same_circle(account, one.account)), key=lambda one: -one.at)
 
@@ -52,7 +52,7 @@ class PublishedData:
             del self._named[one.name]
 
     def met(self, account: str, after: Iterable[str]) -> tuple[str, ...]:
-        """Of these conditions, those whose data is there."""
+        """List the conditions whose data is published."""
         wanted = ((text, parse(text)) for text in after)
         return tuple(t for t, one in wanted if one.need is Need.DATA and self.is_there(account, one.name))
 

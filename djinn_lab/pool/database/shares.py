@@ -17,7 +17,7 @@ def usage_row(charge: ChargeAccount) -> Row:
 
 
 def write_targets(known: AccountState) -> Work:
-    """An account's weight and limits replace those that are stored."""
+    """Write an account's weight and limits in place of those that are stored."""
     row = {
         "account": known.account,
         "weight": known.weight,

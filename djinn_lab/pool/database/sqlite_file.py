@@ -13,9 +13,9 @@ BUSY_S = 30.0
 
 
 def sqlite_engine(url: str) -> sa.Engine:
-    """With transactions that begin where we say so: Python's driver begins none for a savepoint, whose
-    release then commits. A commit waits for no disk, which nothing but a loss of power can tell from one that
-    does; :func:`checkpoint` does."""
+    """Make an engine whose transactions begin where we say so: Python's driver begins none for a savepoint,
+    whose release then commits. A commit waits for no disk, which nothing but a loss of power can tell from
+    one that does; :func:`checkpoint` does."""
     engine = sa.create_engine(url, connect_args={"timeout": BUSY_S, "check_same_thread": False})
 
     @sa.event.listens_for(engine, "connect")
@@ -59,7 +59,7 @@ class QuickWriter:
         self._compiled: dict[sa.Executable, tuple[str, list[str]]] = {}
 
     def write(self, rows: Iterable[tuple[sa.Executable, Mapping[str, Any]]]) -> None:
-        """All or none of them. Raises sqlite3.Error, also when another writer has the file."""
+        """Write all rows or none. Raises sqlite3.Error, also when another writer has the file."""
         self._driver.execute("BEGIN IMMEDIATE")
         try:
             for statement, values in rows:

@@ -118,7 +118,7 @@ class Store:
         return self._await(_nothing, everything)
 
     async def read(self, read: Callable[[sa.Connection], Result]) -> Result:
-        """What is read is committed. Raises SQLAlchemyError."""
+        """Read what is committed. Raises SQLAlchemyError."""
         return await asyncio.wrap_future(self.submit(read))
 
     async def commit(self, work: Work) -> None:
@@ -186,8 +186,8 @@ class Store:
             self._end(ended_by)
 
     def _wait_for_lead(self, stack: contextlib.ExitStack) -> LeaderCandidate:
-        """One that leads, closed by ``stack``. Who stands by also outwaits a database that is away. Raises
-        SQLAlchemyError, or ImportError without a driver."""
+        """Wait for the lead; ``stack`` closes the candidate. A standby pool also waits for a database that is
+        away. Raises SQLAlchemyError, or ImportError without a driver."""
         reached = False
         while True:
             try:
@@ -263,7 +263,7 @@ class Store:
             checkpoint(engine)
 
     def _take_later(self, now_s: float, everything: bool) -> list[Row]:
-        """Those of DEFERRED kinds that are due."""
+        """Take the rows of DEFERRED kinds that are due."""
         if not everything and now_s < self._later_due_s:
             return []
         taken = _taken(self._later, None if everything else DEFERRED_ROWS_MAX)
@@ -292,7 +292,7 @@ def _journal_row(handled: Handled) -> Row:
 
 
 def _taken(rows: deque[Queued], count: int | None = None) -> list[Queued]:
-    """At most ``count``, off the left; others may append meanwhile."""
+    """Take at most ``count`` rows off the left; other threads may append meanwhile."""
     return [rows.popleft() for _ in range(len(rows) if count is None else min(len(rows), count))]
 
 

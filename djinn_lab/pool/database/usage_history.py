@@ -22,8 +22,8 @@ class _StoredView(msgspec.Struct, frozen=True):
 def read_used(
     connection: sa.Connection, since: float, limit: int, before: str | None = None
 ) -> list[JobUsage]:
-    """A page of the jobs that ended: the newest ``limit`` of those submitted after ``since`` and ahead of the
-    job ``before`` (None: of all), oldest first. Costs what the page costs, however many there are."""
+    """Read a page of the jobs that ended: the newest ``limit`` of those submitted after ``since`` and ahead
+    of the job ``before`` (None: of all), oldest first. Costs what the page costs, however many there are."""
     job, used = tables.jobs.c, tables.usage.c
     ran = sa.exists().where(used.job == job.job)
     page = sa.select(job.job).where(job.state.in_(_FINISHED), job.submitted_at > since, ran)

@@ -58,7 +58,7 @@ class Fleet:
         return self._statuses[device]
 
     def worker_said(self, device: str, message: FromWorker) -> bool:
-        """Whether the device just became ready."""
+        """Take a worker's message, and tell whether the device just became ready."""
         status = self._statuses[device]
         if isinstance(message, WorkerReady):
             status.ready = status.seen = message
@@ -80,7 +80,7 @@ class Fleet:
         self.news.set()
 
     def due_for_measuring(self, busy: set[str], now_s: float) -> str | None:
-        """A device that has been idle for a while and was never measured; at most one at a time, since
+        """Find a device that has been idle for a while and was never measured; at most one at a time, since
         devices of one machine share its memory bus."""
         for device, status in self._statuses.items():
             if status.ready is None or device in busy:
@@ -96,7 +96,7 @@ class Fleet:
         return None
 
     def seconds(self, work: Work) -> float | None:
-        """What it would take on the slowest measured device; None while none is measured."""
+        """Predict seconds on the slowest measured device; None while none is measured."""
         measured = [status.measured for status in self._statuses.values() if status.measured is not None]
         return max(
             (work.seconds(one.flops_per_s, one.memory_bytes_per_s, one.op_overhead_s) for one in measured),
@@ -104,7 +104,7 @@ class Fleet:
         )
 
     def rates(self) -> DeviceMeasured | None:
-        """Of the slowest measured device in each respect; None while none is measured."""
+        """Return the rates of the slowest measured device in each respect; None while none is measured."""
         measured = [status.measured for status in self._statuses.values() if status.measured is not None]
         if not measured:
             return None
@@ -115,13 +115,14 @@ class Fleet:
         )
 
     def alike(self, one: str, other: str) -> bool:
-        """Do both compute the same bits? The same kind and model of device, as many threads, one torch."""
+        """Tell whether two devices compute the same bits. The same kind and model of device, as many threads,
+        one torch."""
         known = [self._statuses[name].ready for name in (one, other)]
         facts = [(ready.kind, ready.name, ready.threads, ready.torch_version) for ready in known if ready]
         return len(facts) == 2 and facts[0] == facts[1]
 
     def infos(self) -> list[DeviceInfo]:
-        """As the protocol tells clients."""
+        """Describe the devices as the protocol does."""
         return [_info(status) for status in self._statuses.values()]
 
 

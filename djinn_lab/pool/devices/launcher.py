@@ -1,4 +1,4 @@
-"""The one door between the pool and the workers of its devices.
+"""The interface between the pool and the workers of its devices.
 
 What crosses it: names of devices, sessions, jobs, transfers and blobs, in the messages of
 :mod:`djinn_lab.protocol.worker`. What stays behind it: processes, sockets, files and where they lie. How the
@@ -30,7 +30,7 @@ class WorkerHealth(NamedTuple):
 
 
 class WorkerEvents(Protocol):
-    """What a launcher tells the pool, on the thread of the event loop."""
+    """Receive a launcher's events, on the thread of the event loop."""
 
     def worker_said(self, device: str, message: FromWorker) -> None:
         """Handle a worker's message. The first of every worker is a

@@ -1,5 +1,4 @@
-"""Which devices does this machine offer, and how much of each may the pool use? Answered without
-importing torch."""
+"""The devices of this machine, and how much of each the pool may use. Does not import torch."""
 
 from __future__ import annotations
 
@@ -29,8 +28,9 @@ CUDA_SHARE_FOR_HOST = 0.8
 
 
 class DevicePlan(msgspec.Struct, frozen=True):
-    """One worker to start. ``memory_bytes`` is the limit it enforces. ``host_bytes``, ``disk_bytes``: of its
-    sessions' parked state, 0 for none. ``link_bytes_per_s``: of a CPU device, 0 for as fast as memory."""
+    """Describe a worker to start. ``memory_bytes`` is the limit it enforces. ``host_bytes``, ``disk_bytes``:
+    of its sessions' parked state, 0 for none. ``link_bytes_per_s``: of a CPU device, 0 for as fast as
+    memory."""
 
     device: str
     kind: str

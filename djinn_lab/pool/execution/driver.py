@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 
 class Driver:
-    """One per pool."""
+    """Drive the engine of one pool."""
 
     def __init__(
         self, ledger: Ledger, launcher: Launcher, fleet: Fleet, blobs: BlobStore, books: Bookkeeper
@@ -99,7 +99,7 @@ class Driver:
         await self.intake.submit(session, submit)
 
     def finish(self, session: Session, finish: FinishJob) -> None:
-        """The cell is over. A job that never came here, or is finished, needs nothing."""
+        """End a cell's job. One that never came here, or is finished, needs nothing."""
         job = self.ledger.queue.job(finish.job)
         if job is None or job.finished or job.session != session.session:
             return
@@ -112,18 +112,18 @@ class Driver:
         self.tell(jobs.CancelRequested(self.ledger.clock.now_s(), job, message))
 
     def announce(self, job: str, name: str) -> None:
-        """The job has come to a checkpoint. Raises jobs.IllegalEvent for one that is finished."""
+        """Record a job's checkpoint. Raises jobs.IllegalEvent for one that is finished."""
         self.tell(jobs.CheckpointAnnounced(self.ledger.clock.now_s(), job, name))
         known = self.ledger.queue.job(job)
         assert known is not None
         self.books.announced(job, known.checkpoints)
 
     def publish(self, account: str, name: str) -> None:
-        """Data is there, and in the database."""
+        """Tell the queue of published data that the database has."""
         self.tell(jobs.DataPublished(self.ledger.clock.now_s(), account, name))
 
     def notebook_changed(self, notebook: jobs.Elsewhere) -> None:
-        """And it is in the database. Cells may come after it."""
+        """Tell the queue of a notebook's state that the database has: cells may depend on it."""
         if self.ledger.queue.awaits(notebook.job):
             self.tell(jobs.ElsewhereChanged(self.ledger.clock.now_s(), notebook))
 
@@ -149,7 +149,7 @@ class Driver:
         self.transfers.release(session.session, values)
 
     def detach(self, session: Session) -> None:
-        """The client vanished; its values stay."""
+        """Detach a session whose client vanished; its values stay."""
         self.signals.settle(session)
         now_s = self.ledger.clock.now_s()
         session.link = None
@@ -215,7 +215,7 @@ class Driver:
         self.fleet.worker_failed(device, how)
 
     def manifests(self) -> Iterator[bytes]:
-        """Of all sessions that may be restored from what they name."""
+        """List the manifests from which sessions may still be restored."""
         return self.transfers.manifests()
 
     # -- by the clock --------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class Driver:
         self._run(command.job, command.device)
 
     def _run(self, job: str, device: str, anew: bool = False) -> None:
-        """The whole segment, on one device; ``anew``: whatever a gang has done of it."""
+        """Run the whole segment on one device. ``anew``: from its beginning, whatever a gang did of it."""
         record = self.books.records[job]
         flight, now_s = record.flight, self.ledger.clock.now_s()
         assert flight is not None
@@ -344,7 +344,7 @@ class Driver:
         self.launcher.run(device, run)
 
     def _run_whole(self, job: str, why: str) -> None:
-        """A gang could not go on as one."""
+        """Run a cell on one device after its gang failed."""
         known = self.ledger.queue.job(job)
         assert known is not None
         assert known.held_on is not None
@@ -358,7 +358,7 @@ class Driver:
         self.runs.over(device, answer)
 
     def _end(self, command: jobs.EndSegment) -> None:
-        """The pool answers for the worker."""
+        """Answer a segment in place of its worker."""
         self.gangs.abandon(command.job)
         match command.outcome:
             case "lost":
@@ -372,7 +372,7 @@ class Driver:
         self.books.answer(command.job, outcome, command.ops_done, {}, error=error)
 
     def _give_up(self, job: str) -> None:
-        """A preempted segment will not go on: what it made is of no use."""
+        """Drop what a preempted segment made that will not resume."""
         record = self.books.records[job]
         stops = record.flight.stops if record.flight is not None else None
         if stops is not None and stops.since_s is not None and not stops.lost:

@@ -58,7 +58,7 @@ class Ledger:
         return commands
 
     def decision_times(self) -> DecisionTimes | None:
-        """What handling the latest events took, the decisions that followed included."""
+        """Return how long the latest events took to handle, decisions included."""
         ordered = sorted(self._handled_s)
         if not ordered:
             return None

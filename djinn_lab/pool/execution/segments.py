@@ -1,4 +1,4 @@
-"""What workers say about the segments that they run: progress, and the one answer to each."""
+"""Workers' messages about the segments that they run: progress, and the one answer to each."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SegmentRuns:
     def over(
         self, device: str, message: SegmentDone | SegmentFailed | SegmentCancelled | SegmentPreempted
     ) -> None:
-        """The one answer to a segment that a worker was given."""
+        """Handle the one answer to a segment that a worker was given."""
         record = self._books.records.get(message.job)
         if record is None or record.flight is None or record.flight.segment != message.segment:
             log.error(

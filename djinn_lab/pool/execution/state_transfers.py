@@ -1,4 +1,4 @@
-"""Carries out what session memory decides: transfers at the workers, and what a lost session is told.
+"""Carry out session memory's decisions: transfers at the workers, and the loss of sessions' values.
 
 Holds no policy. What a stored session looks like (its manifest) is kept here, so that another worker can
 restore it after the one that stored it died.
@@ -125,7 +125,7 @@ class StateTransfers:
     # -- from workers --------------------------------------------------------------------------------------
 
     def report(self, device: str, report: worker.WorkerMemory, job: str | None = None) -> None:
-        """A worker's count, at the end of ``job``'s segment if given."""
+        """Tell the engine a worker's memory, at the end of ``job``'s segment if given."""
         known = self._reported.get(device)
         before = known or _NOTHING
         self._reported[device] = report
@@ -153,7 +153,7 @@ class StateTransfers:
             log.error("%s: the worker's memory report makes no sense: %s", device, error)
 
     def reported(self, device: str) -> worker.WorkerMemory:
-        """What the device's worker counted last."""
+        """Return what the device's worker reported last."""
         return self._reported.get(device, _NOTHING)
 
     def first_restored(self, device: str, first: worker.FirstValuesRestored) -> None:
@@ -211,17 +211,17 @@ class StateTransfers:
         )
 
     def released(self, device: str) -> None:
-        """A worker has dropped what it was told to."""
+        """Record that a worker dropped released values."""
         self._releases[device].answer()
 
     def died(self, device: str) -> None:
-        """The device's worker is gone; what it parked can still be restored."""
+        """Tell the engine that a device's worker died; what it parked can still be restored."""
         self._releases.pop(device, None)
         self._reported.pop(device, None)
         self._tell(engine.WorkerDied(self._now_s(), device))
 
     def manifests(self) -> Iterator[bytes]:
-        """Of all sessions that may be restored from what they name."""
+        """List the manifests from which sessions may be restored."""
         return (stored.manifest for stored in self._stored.values())
 
     # -- from sessions -------------------------------------------------------------------------------------
@@ -285,8 +285,8 @@ class StateTransfers:
 
 
 def _changed(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
-    """What differs, with 0 for what is gone: reports of hundreds of sessions are journaled several times a
-    second."""
+    """Return what differs, with 0 for what is gone: reports of hundreds of sessions are journaled several
+    times a second."""
     if before == now:
         return {}
     changed = {name: nbytes for name, nbytes in now.items() if before.get(name) != nbytes}
@@ -294,7 +294,8 @@ def _changed(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int
 
 
 def reads_of(job: str, record: JobRecord | None) -> Reads | None:
-    """None for one that starts when all is there: a gang's, and one that would take long to look at."""
+    """List the values that a segment reads, so that it may start before all of its session is restored. None
+    for a gang's segment, and for a program that takes long to inspect."""
     flight = record.flight if record is not None else None
     if flight is None or flight.gang is not None:
         return None
@@ -312,7 +313,7 @@ def _uses(flight: RunningSegment) -> FirstUses | None:
 
 
 def _named(flight: RunningSegment) -> FirstUses | None:
-    """By the numbers that this program's values have."""
+    """Translate first uses to the numbers of this program's values."""
     if flight.reads is None:
         return None
     sources = decode_contents(flight.program).sources

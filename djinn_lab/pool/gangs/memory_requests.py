@@ -117,8 +117,8 @@ class GroupMemoryRequests:
         asyncio.get_running_loop().call_soon(self._begin_again, refused.room)
 
     def lost(self, command: memory.ValuesLost) -> None:
-        """What a group had made is gone: it begins again when it is its turn. (Of one that runs, the gang
-        hears that its device died.)"""
+        """Begin a group again whose state was lost. (For a running group, the gang is told that its device
+        died.)"""
         gang, group = self._find(command.session)
         if gang is not None:
             if gang.stops.pop(group, None) is not None:

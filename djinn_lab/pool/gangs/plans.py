@@ -1,4 +1,4 @@
-"""Is a cell worth several devices, and what would each of them do?"""
+"""Decide whether a cell is worth several devices, and plan what each of them runs."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class PlannedPart(msgspec.Struct, frozen=True):
 
     @property
     def peak_bytes(self) -> int:
-        """With what it imports."""
+        """Predict the part's peak, with what it imports."""
         return self.footprint.peak_bytes + self.imported_bytes
 
     def remaining_bytes(self, executed: int) -> int:
-        """Once it was stopped before that op, besides what it holds."""
+        """Predict what the part needs besides what it holds, once stopped before that op."""
         return self.footprint.remaining_bytes(executed)
 
 
 class GangPlan(msgspec.Struct, frozen=True):
-    """The fields are those of :class:`djinn_lab.srg.parting.Parts`. ``ops``: of the whole."""
+    """Plan a gang, with the fields of :class:`djinn_lab.srg.parting.Parts`. ``ops``: of the whole."""
 
     prelude: PlannedPart | None
     groups: tuple[PlannedPart, ...]
@@ -74,19 +74,19 @@ class GangDecision(msgspec.Struct, frozen=True):
 
     @property
     def devices(self) -> int:
-        """That the cell can use at once."""
+        """Count the devices that the cell can use at once."""
         return 1 if self.plan is None else len(self.plan.groups)
 
     @property
     def parts_bytes(self) -> int:
-        """That its groups hold at most, beside the session."""
+        """Sum what its groups hold at most, beside the session."""
         return 0 if self.plan is None else sum(group.peak_bytes for group in self.plan.groups)
 
 
 class BranchCache:
-    """Where the branches of programs are, by :func:`~djinn_lab.srg.plan_key.plan_key` and by the rates of the
-    devices, which become known while a pool runs; the least recently used go first. ``ops_max``: of all
-    programs that are remembered. Called from several threads."""
+    """Cache where the branches of programs are, by :func:`~djinn_lab.srg.plan_key.plan_key` and by the rates
+    of the devices, which become known while a pool runs; the least recently used go first. ``ops_max``: of
+    all programs that are remembered. Called from several threads."""
 
     def __init__(self, entries_max: int = 1000, ops_max: int = 4_000_000) -> None:
         self._entries_max = entries_max
@@ -170,7 +170,7 @@ def decide_gang(
 
 
 def op_seconds(program: Program, rates: DeviceMeasured) -> list[float]:
-    """The roofline of every op, and what an op costs at least."""
+    """Predict the seconds of every op by the roofline, with the fixed cost of an op."""
     book = CostBook(trace_wiring(program))
     found = []
     for index, record in enumerate(program.nodes):

@@ -46,7 +46,7 @@ class RunningGang:
 
     @property
     def executed_ops(self) -> int:
-        """Of the cell's; what several parts make for themselves counts in each, up to the whole."""
+        """Count the cell's executed ops. Ops that several parts repeat count in each, up to the whole."""
         return min(self.plan.ops, sum(self.executed.values()))
 
     def peak_bytes(self, group: int) -> int:
@@ -60,8 +60,8 @@ class RunningGang:
         return [*self.plan.made, *(value for values in stopped for value in values)]
 
     def imports(self, name: PartName) -> tuple[worker.Handed, ...]:
-        """Of other parts: a group takes what the prelude made, the epilogue what the groups made. A part that
-        goes on has them."""
+        """List what a part imports: a group from the prelude, the epilogue from the groups. A resumed part
+        has it."""
         if name in self.stops:
             return ()
         wanted = set(self.part(name).imports)

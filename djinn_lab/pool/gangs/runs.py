@@ -237,7 +237,7 @@ class GangRuns:
         )
 
     def _mark_preempted(self, gang: RunningGang) -> None:
-        """The queue has all its devices again; what it made lies in its sessions."""
+        """Give all its devices back to the queue; what the gang made stays in its sessions."""
         now_s, home = self._now_s(), gang.machine.home
         flight, job = gang.record.flight, self._ledger.queue.job(gang.job)
         assert flight is not None

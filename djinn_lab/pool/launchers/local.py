@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    """One device's process, over all its lives. ``restarts`` counts the lives before this one."""
+    """Track one device's process over all its restarts. ``restarts`` counts the lives before this one."""
 
     def __init__(self, plan: DevicePlan) -> None:
         self.plan = plan
@@ -190,7 +190,7 @@ class LocalLauncher:
         worker.ready = False
 
     async def _live(self, worker: Worker, events: WorkerEvents) -> None:
-        """All the lives of one device's process."""
+        """Keep one device's process alive: listen, and restart it when it dies."""
         device = worker.plan.device
         while not self._stopping:
             await self._listen(worker, events)
@@ -321,7 +321,7 @@ class OrphanedFiles:
         self._files: set[Path] = set()
 
     def died(self, pid: int) -> None:
-        """This worker's files have no owner any more."""
+        """Note the files of a dead worker."""
         for directory in self._directories:
             self._files.update(directory.glob(f"*-{pid}.*"), directory.glob(f"*-{pid}-*"))
 

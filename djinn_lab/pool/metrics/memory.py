@@ -89,7 +89,8 @@ def _devices(devices: tuple[DeviceAccount, ...]) -> Iterator[Metric]:
 
 
 def _bytes_by_tier(account: DeviceAccount) -> dict[str, dict[str, int]]:
-    """The kinds of a tier add up to its size (but for what is reserved, which is part of ``free``)."""
+    """Split each tier's bytes by kind. They add up to its size, but for reserved bytes, which are part of
+    ``free``."""
     used = account.busy_bytes + account.idle_bytes + account.loading_bytes + account.shared_bytes
     return {
         "device": {

@@ -58,13 +58,13 @@ class Metrics:
         )
 
     def note_notebooks(self, notebooks: Notebooks) -> None:
-        """For the next page."""
+        """Count the notebooks for the next page."""
         counts = Counter(one.state for one in notebooks)
         for state in NotebookState:
             self._notebooks.labels(state.value).set(counts[state])
 
     def render(self, driver: Driver) -> tuple[bytes, str]:
-        """The page and its content type."""
+        """Render the page, and return it with its content type."""
         counts = dict.fromkeys((state.value for state in JobState), 0)
         for record in driver.books.records.values():
             counts[record.state] += 1

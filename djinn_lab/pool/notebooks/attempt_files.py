@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def read_outcome_file(directory: Path, attempt: int) -> AttemptEnded | None:
-    """How the attempt ended, if its runner left word."""
+    """Read how the attempt ended, if its runner wrote that."""
     try:
         left = msgspec.json.decode((directory / files.OUTCOME_FILE).read_bytes(), type=AttemptEnded)
     except FileNotFoundError:
@@ -37,7 +37,7 @@ def read_outcome_file(directory: Path, attempt: int) -> AttemptEnded | None:
 
 
 def read_executed_file(directory: Path) -> bytes | None:
-    """The notebook as far as the runner got, unless it has more than EXECUTED_BYTES_MAX."""
+    """Read the notebook as far as the runner got, unless it has more than EXECUTED_BYTES_MAX."""
     path = directory / files.EXECUTED_FILE
     try:
         nbytes = path.stat().st_size
@@ -50,7 +50,7 @@ def read_executed_file(directory: Path) -> bytes | None:
 
 
 def read_session_file(directory: Path) -> str | None:
-    """The session that the kernel had opened last, if it left word."""
+    """Read the id of the session that the kernel had opened last, if it wrote that."""
     try:
         note = msgspec.json.decode((directory / files.SESSION_FILE).read_bytes(), type=_SessionNote)
     except FileNotFoundError:

@@ -13,7 +13,7 @@ PROVISIONER_NAME = "djinn-provisioner"
 
 
 def kernel_folder() -> Path:
-    """The kernel's files in this installation. Raises UserError when they are missing."""
+    """Find the kernel's files in this installation. Raises UserError when they are missing."""
     import djinn_lab
 
     for place in djinn_lab.__path__:
@@ -26,7 +26,7 @@ def kernel_folder() -> Path:
 
 
 def kernel_spec(template: dict[str, Any], provisioner: bool = False) -> dict[str, Any]:
-    """The shipped spec with this Python in place of ``python``."""
+    """Make a kernel spec of the shipped one, with this Python in place of ``python``."""
     words = [sys.executable if word == "python" else word for word in template["argv"]]
     spec = {**template, "argv": words}
     if provisioner:

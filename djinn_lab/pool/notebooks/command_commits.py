@@ -1,4 +1,4 @@
-"""What was decided about notebooks: stored one decision after the other, each before it is carried out.
+"""Commands about notebooks: each is committed before it is carried out, in order.
 
 While the database is at fault (a full disk, say) decisions wait in their order and are tried again after a
 pause, and whenever another one comes. Only what is to stop stops at once, for that cannot wait.
@@ -54,12 +54,12 @@ class CommandCommitter:
         self._failing = False
 
     def put(self, commands: Sequence[Command], stored: asyncio.Future[None] | None = None) -> None:
-        """Behind all that were put before."""
+        """Queue commands behind all that were put before."""
         if commands or stored is not None:
             self._coming.put_nowait(CommandBatch(commands, stored))
 
     async def perform(self) -> None:
-        """For ever."""
+        """Commit and carry out commands for ever."""
         while True:
             decision = await self._coming.get()
             if decision is not None:
@@ -90,7 +90,7 @@ class CommandCommitter:
             log.warning("what was decided about notebooks could be stored in the end")
 
     def _hold(self, error: sa.exc.SQLAlchemyError) -> None:
-        """Nothing of those that wait is stored: try again later."""
+        """Try again later: none of the waiting commands is stored."""
         if not self._failing:
             self._failing = True
             pause = format_seconds(STORE_AGAIN_S)
@@ -123,7 +123,7 @@ class CommandCommitter:
         ]
 
     def _do_without_storing(self, commands: Sequence[Command], error: sa.exc.SQLAlchemyError) -> None:
-        """What is to start does not; what is to stop stops anyway."""
+        """Give up storing commands: starts are dropped, stops are carried out anyway."""
         for command in commands:
             if isinstance(command, StopNotebook):
                 self._carry_out(command)
@@ -133,8 +133,8 @@ class CommandCommitter:
 
 
 async def until_stored(work: Callable[[], Awaitable[Result]]) -> Result:
-    """What ``work`` returns, once the database is not at fault any more; the log says once that it is.
-    Raises any other SQLAlchemyError."""
+    """Repeat ``work`` until the database is not at fault, and return its result. The log says once that it
+    waits. Raises any other SQLAlchemyError."""
     failing = False
     while True:
         try:
@@ -151,7 +151,7 @@ async def until_stored(work: Callable[[], Awaitable[Result]]) -> Result:
 
 
 def _refuse(decision: CommandBatch, error: sa.exc.SQLAlchemyError) -> None:
-    """Tell who waits for it."""
+    """Give the error to the waiting caller."""
     if decision.stored is not None and not decision.stored.done():
         decision.stored.set_exception(error)
 

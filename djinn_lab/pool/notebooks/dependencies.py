@@ -27,7 +27,7 @@ class NotebookPrerequisites:
         self._sessions = sessions
 
     def named(self, start: str) -> Elsewhere:
-        """The one whose id begins so. Raises IllegalEvent where none or several do."""
+        """Find the notebook whose id begins so. Raises IllegalEvent where none or several do."""
         exact = self._core.get(start)
         found = [exact] if exact is not None else [one for one in self._core if one.job.startswith(start)]
         if len(found) != 1:
@@ -36,8 +36,8 @@ class NotebookPrerequisites:
         return as_prerequisite(found[0], self._cells_before(found[0].job))
 
     def _cells_before(self, job: str) -> tuple[str, ...]:
-        """All cells that have to end before it can: those that it waits for, or its own while it runs, and
-        the same of the notebooks that it waits for."""
+        """List all cells that have to end before a notebook can: its dependencies, or its own cells while it
+        runs, and the same of the notebooks that it depends on."""
         seen: dict[str, None] = {}
         frontier = [job]
         while frontier:
@@ -60,26 +60,26 @@ def as_prerequisite(notebook: Notebook, waits_for: tuple[str, ...] = ()) -> Else
 
 
 class NotebookDependencies:
-    """As the pool knows it now."""
+    """Look up the cells and published data that batch notebooks depend on."""
 
     def __init__(self, books: Bookkeeper, store: Store) -> None:
         self._books = books
         self._store = store
 
     def met(self, account: str, after: Iterable[str]) -> tuple[str, ...]:
-        """Of these conditions, those that published data and cells that are remembered have met."""
+        """List the conditions that published data and remembered cells have met."""
         texts = tuple(after)
         announced = self.announced(texts)
         by_cells = (text for text in texts if any(parse(text).met_by_checkpoint(*one) for one in announced))
         return (*self._books.published.met(account, texts), *by_cells)
 
     def announced(self, after: Sequence[str]) -> list[tuple[str, str]]:
-        """Checkpoints of the cells among these that are remembered: whose, and what they are called."""
+        """List the checkpoints of remembered cells among these: the cell and the name of each."""
         records = [self._books.records.get(cell) for cell in sorted(jobs_in(tuple(after)))]
         return [(one.job, name) for one in records if one is not None for name in one.checkpoints]
 
     async def ended(self, job: str, at_s: float) -> CellEnded | None:
-        """How a cell's job ended, None while it goes on. Raises SQLAlchemyError."""
+        """Find how a cell's job ended, None while it is unfinished. Raises SQLAlchemyError."""
         record = self._books.records.get(job)
         if record is not None:
             state, checkpoints = record.state, record.checkpoints

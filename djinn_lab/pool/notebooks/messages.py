@@ -42,7 +42,7 @@ class KernelStarted(RunnerMessage, frozen=True, tag=True):
 
 
 class CellBegins(RunnerMessage, frozen=True, tag=True):
-    """Number ``cell`` (from 1) of ``cells`` code cells."""
+    """Report that code cell number ``cell`` (from 1) of ``cells`` begins."""
 
     cell: int
     cells: int

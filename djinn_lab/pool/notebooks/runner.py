@@ -62,7 +62,7 @@ class InstalledKernel(KernelSpecManager):
 
 
 class Runner:
-    """One attempt. ``pool``: takes the lines for it."""
+    """Run one attempt. ``pool``: the stream for messages to the pool."""
 
     def __init__(self, directory: Path, pool: BinaryIO) -> None:
         self._directory = directory
@@ -85,7 +85,7 @@ class Runner:
         self._kernel: int | None = None
 
     async def run(self) -> None:
-        """Until the notebook is through, a cell fails, or it is told to stop."""
+        """Run until the notebook is through, a cell fails, or the pool says stop."""
         self._watch_pool()
         stopped = asyncio.ensure_future(self._stopping.wait())
         writing = asyncio.ensure_future(self._write_now_and_then())
@@ -216,29 +216,29 @@ class Runner:
         threading.Thread(target=watch, name="watch pool", daemon=True).start()
 
     def _kill_kernel(self) -> None:
-        """With all that it started."""
+        """Kill the kernel, with all processes that it started."""
         if self._kernel is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._kernel, signal.SIGKILL)
 
 
 def _socket_folder(directory: Path, cleanup: contextlib.ExitStack) -> Path:
-    """For the kernel's sockets: files, since a free port may be another kernel's before this one has it.
-    Beside the notebook, where that path is short enough for a socket's."""
+    """Choose a folder for the kernel's sockets. They are files, since a free port may be another kernel's
+    before this one has it. Beside the notebook, where that path is short enough for a socket's."""
     if len(os.fsencode(directory)) <= SOCKET_FOLDER_BYTES_MAX:
         return directory
     return Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="djinn-kernel-")))
 
 
 def clear_outputs(notebook: Any) -> None:
-    """What a cell shows afterwards is of this run."""
+    """Clear all outputs, so that what a cell shows afterwards is of this run."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
 
 
 def _code_cells(notebook: Any) -> dict[int, int]:
-    """Number (from 1) of each cell that is run, by its place in the notebook."""
+    """Number the cells that are run, from 1, by their place in the notebook."""
     places = [
         place
         for place, cell in enumerate(notebook.cells)
@@ -250,7 +250,7 @@ def _code_cells(notebook: Any) -> dict[int, int]:
 
 
 def _first_line(text: str) -> str:
-    """What follows in a long message are details and advice."""
+    """Shorten a message to its first line; details and advice follow it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f": {lines[0]}" if lines else ""
 
@@ -266,7 +266,7 @@ _libc = ctypes.CDLL(None)
 
 
 def _die_with_parent() -> None:
-    """In the kernel's process: it is killed when this one is gone, however that happens."""
+    """Have the kernel's process killed when this one is gone. Called in the kernel's process."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

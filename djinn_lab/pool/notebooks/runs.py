@@ -43,7 +43,7 @@ class NotebookRun:
         self._stop = False
 
     async def run(self, source: bytes, environment: Mapping[str, str]) -> AttemptEnded:
-        """From start to end of the process."""
+        """Run the process from start to end."""
         try:
             await asyncio.to_thread(self._prepare, source)
             if self._stop:
@@ -67,7 +67,7 @@ class NotebookRun:
         return ended or self._lost(await self._process.wait())
 
     def stop(self) -> None:
-        """Its end is what :meth:`run` returns, a moment later."""
+        """Stop the runner; :meth:`run` returns a moment later."""
         self._stop = True
         process = self._process
         if process is None or process.stdin is None:
@@ -81,7 +81,7 @@ class NotebookRun:
         (self._directory / files.TASK_FILE).write_bytes(msgspec.json.encode(self._task))
 
     async def _listen(self, process: asyncio.subprocess.Process) -> AttemptEnded | None:
-        """What it says last, None when it ended without a word."""
+        """Handle the runner's messages. Returns the last one, None when it ended without it."""
         assert process.stdout is not None
         ended = None
         while line := await process.stdout.readline():
@@ -121,8 +121,8 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 def kernel_environment(notebook: Notebook, url: str, token: str, directory: Path) -> dict[str, str]:
-    """The pool's own, without what opens it; every cell has the notebook's terms. ``directory``: of the
-    attempt."""
+    """Make the kernel's environment: the pool's own, without its secrets, and with the notebook's terms for
+    every cell. ``directory``: of the attempt."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -138,7 +138,7 @@ def kernel_environment(notebook: Notebook, url: str, token: str, directory: Path
 
 
 def _cell_options(notebook: Notebook) -> Iterator[str]:
-    """As ``%djinn_config`` takes them."""
+    """List options as ``%djinn_config`` takes them."""
     yield from (f"--priority={notebook.priority}", "--progress-after=-1")
     if notebook.target is not None:
         yield f"--target={notebook.target}"

@@ -77,7 +77,7 @@ NOTEBOOK_RULES = NotebookRules()
 
 
 class NotebookService:
-    """Of one pool. Everything here runs on the event loop's thread."""
+    """Serve one pool's batch notebooks. Everything here runs on the event loop's thread."""
 
     def __init__(
         self, driver: Driver, authentication: Authentication, store: Store, rules: NotebookRules
@@ -151,7 +151,7 @@ class NotebookService:
         self._timer.set(self.core.wake_at_s())
 
     async def _outcome_of_dead_server(self, notebook: Notebook) -> NotebookEnded | None:
-        """How the attempt that ran under a dead server ended, if its runner got to its end."""
+        """Find how an attempt that ran under a dead server ended, if its runner got to its end."""
         directory = self._place(notebook.job, notebook.attempts)
         await wait_for_exit(directory)
         executed = await asyncio.to_thread(read_executed_file, directory)
@@ -165,14 +165,14 @@ class NotebookService:
     # -- from the API --------------------------------------------------------------------------------------
 
     def job_with_key(self, user: str, key: str) -> AcceptedSubmission | None:
-        """What the user submitted before with this key."""
+        """Find what the user submitted before with this key."""
         job = self._by_key.get((user, key))
         return None if job is None else self._accepted[job]
 
     async def submit(
         self, asked: Submission, accepted: AcceptedSubmission, source: bytes
     ) -> AcceptedSubmission:
-        """The stored job: an earlier one, if there is one with the key. Raises IllegalEvent or
+        """Store a submission. Returns it, or an earlier one with the same key. Raises IllegalEvent or
         SQLAlchemyError, with nothing accepted."""
         key = (accepted.user, accepted.key)
         async with self._accepting.setdefault(key, asyncio.Lock()):
@@ -199,24 +199,25 @@ class NotebookService:
         self._handle(CancelAsked(self._now_s(), job, message))
 
     async def announce(self, event: CheckpointAnnounced) -> None:
-        """Of a notebook that runs. Raises IllegalEvent, or SQLAlchemyError when it is not stored."""
+        """Record a running notebook's checkpoint. Raises IllegalEvent, or SQLAlchemyError when it is not
+        stored."""
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._handle(event, stored)
         await stored
 
     def hear(self, event: CheckpointAnnounced | DataPublished) -> None:
-        """Something that notebooks may wait for, and that is stored elsewhere."""
+        """Take a checkpoint or published data that is stored already, for notebooks that depend on it."""
         if self.started.is_set():
             self._handle(event)
 
     def cancel_all_of(self, user: str, message: str) -> None:
-        """Those that wait or run."""
+        """Cancel all unfinished notebooks of a user."""
         for job in [one.job for one in self.core if one.user == user]:
             with contextlib.suppress(IllegalEvent):  # it is over, perhaps together with one before it
                 self.cancel(job, message)
 
     async def until_over(self, job: str, timeout_s: float) -> None:
-        """Or until the time is up."""
+        """Wait until a notebook is over, or the time is up."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while (notebook := self.core.get(job)) is not None and not notebook.over:
@@ -224,7 +225,7 @@ class NotebookService:
                     await self._changed.wait()
 
     async def executed(self, job: str) -> bytes | None:
-        """As far as it is, or as the latest attempt left it."""
+        """Return the executed notebook as far as it is, or as the latest attempt left it."""
         notebook = self.core.get(job)
         if notebook is not None and notebook.state is NotebookState.RUNNING:
             directory = self._place(job, notebook.attempts)
@@ -304,7 +305,7 @@ class NotebookService:
             self._runs[command.job].stop()
 
     async def _run(self, run: NotebookRun, job: str, attempt: int, directory: Path) -> None:
-        """One attempt, from its token to its end."""
+        """Run one attempt, from its token to its end."""
         notebook = self.core.get(job)
         assert notebook is not None
         user = self._authentication.named(notebook.user)
@@ -339,14 +340,14 @@ class NotebookService:
             return None
 
     def _close_session(self, user: User, directory: Path) -> None:
-        """A kernel that was killed left its session open."""
+        """Close the session that a killed kernel left open."""
         left = read_session_file(directory)
         session = None if left is None else self._driver.registry.get(left)
         if session is not None and session.user == user.name:
             self._driver.close(session)
 
     def _event(self, job: str, ended: AttemptEnded) -> NotebookEnded:
-        """With what it took on devices, as far as this server saw it."""
+        """Make the event of an attempt's end, with what it used on devices as far as this server saw it."""
         use = self._driver.books.notebook_uses.pop(job, None)
         told = (ended.message, ended.cell, ended.cells)
         return NotebookEnded(self._now_s(), job, ended.attempt, ended.outcome, *told, use)

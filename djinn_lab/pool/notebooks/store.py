@@ -12,9 +12,9 @@ from djinn_lab.pool.database.tables import notebooks
 
 
 class AcceptedSubmission(msgspec.Struct, frozen=True):
-    """What was asked for, beside what the core decides by. ``key``: two submissions of a user with the same
-    one are the same. ``folder``: where it runs, empty for a place of its own. ``digest``: of all that was
-    asked for."""
+    """Hold what a submission has beside what the core decides by. ``key``: two submissions of a user with the
+    same one are the same. ``folder``: where it runs, empty for a place of its own. ``digest``: of all that
+    was asked for."""
 
     job: str
     user: str

@@ -49,7 +49,7 @@ ADDED_LATER = ("after_count", "after_timeout_s", "parameters", "anyway", "target
 def notebook_views(
     notebooks: Notebooks, chosen: Sequence[Notebook], now_s: float, user: User
 ) -> list[NotebookView]:
-    """Of ``chosen`` ones among all, as ``user`` may see them."""
+    """Show chosen notebooks as ``user`` may see them."""
     telling = Telling(notebooks, now_s, _clock_time)
     return [_view(one, telling, user.name == one.user or user.role >= Role.ADMIN) for one in chosen]
 
@@ -103,7 +103,7 @@ def problem_of(document: bytes) -> str | None:
 
 
 def parameterised(document: bytes, given: dict[str, Any]) -> bytes:
-    """The document that is run. Raises ValueError for parameters that it does not take."""
+    """Make the document that is run. Raises ValueError for parameters that it does not take."""
     if not given:
         return document
     found = msgspec.json.decode(document)
@@ -114,7 +114,7 @@ def parameterised(document: bytes, given: dict[str, Any]) -> bytes:
 
 
 def content_of(document: bytes, given: dict[str, Any]) -> str:
-    """Equal for the same code with the same parameters, whatever it is called."""
+    """Digest code and parameters: equal for the same content, whatever its name."""
     code = [
         "".join(cell.source)
         for cell in msgspec.json.decode(document, type=_Document).cells
@@ -124,8 +124,8 @@ def content_of(document: bytes, given: dict[str, Any]) -> str:
 
 
 def digest_of(new: NewNotebook) -> str:
-    """Of all that decides what will run: not of outputs that a notebook has, nor of ids of cells, which are
-    made anew when an old notebook is read."""
+    """Digest all that decides what will run, without a notebook's outputs, and without ids of cells, which
+    are made anew when an old notebook is read."""
     document = msgspec.json.decode(new.notebook)
     for cell in document["cells"]:
         for name in ("id", "outputs", "execution_count"):
@@ -163,7 +163,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def _clock_time(at_s: float) -> str:
-    """With seconds, since a backoff may be short; with the day when it is not this one."""
+    """Show a time with seconds, since a backoff may be short, and with the day when it is not today."""
     moment = time.localtime(at_s)
     today = moment[:3] == time.localtime()[:3]
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", moment)

@@ -1,4 +1,4 @@
-"""Looks into a submitted program before anything trusts it: decode, validate, measure."""
+"""Inspect a submitted program before anything trusts it: decode, validate, measure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ INLINE_BYTES_MAX = 64 * 2**10
 
 
 class ProgramMeasures(NamedTuple):
-    """What programs with equal keys have in common. ``reads``: which of their sources the ops read that the
-    session holds, by place."""
+    """Hold what programs with equal keys have in common. ``reads``: which of their sources the ops read that
+    the session holds, by place."""
 
     ops: int
     footprint: Footprint
@@ -50,7 +50,7 @@ class InspectedProgram(msgspec.Struct, frozen=True):
 
 
 class PlanCache:
-    """What was found out about programs, by :func:`~djinn_lab.srg.plan_key.plan_key`; the least recently
+    """Cache what is known of programs, by :func:`~djinn_lab.srg.plan_key.plan_key`; the least recently
     used go first. Shared by all sessions: it holds no data and no names."""
 
     def __init__(self, entries_max: int = PLANS_MAX) -> None:

@@ -1,4 +1,4 @@
-"""Words and shapes of what a client gets back for a submitted segment."""
+"""Answers that a client gets for a submitted segment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from djinn_lab.protocol.worker import RemoteFailure, SegmentDone
 
 
 def failed(submit: SubmitSegment, error: ErrorInfo, outcome: str = "failed") -> SegmentResult:
-    """Nothing of the segment ran."""
+    """Answer a segment of which nothing ran."""
     return SegmentResult(submit.job, submit.segment, outcome, 0, None, {}, 0.0, error=error)
 
 
@@ -30,7 +30,7 @@ def never_fits(verdict: RejectSegment) -> ErrorInfo:
 
 
 def already_finished(submit: SubmitSegment, job: Job) -> SegmentResult:
-    """A segment of a job that is over, for instance because it was cancelled from elsewhere."""
+    """Answer a segment of a job that is over, for instance because another client cancelled it."""
     if job.state is JobState.CANCELLED:
         return failed(submit, cancelled(job.message), "cancelled")
     advice = "Run the cell again."
@@ -38,7 +38,7 @@ def already_finished(submit: SubmitSegment, job: Job) -> SegmentResult:
 
 
 def past(submit: SubmitSegment) -> SegmentResult:
-    """Of a job that an earlier pool ended; nothing runs twice."""
+    """Answer a segment of a job that an earlier pool ended; nothing runs twice."""
     message = "A job of this name ran before; nothing runs twice under one name."
     return failed(submit, ErrorInfo("refused", "Refused", message, "Run the cell again."))
 
@@ -88,12 +88,12 @@ def worker_error(failure: RemoteFailure, lost_values: str | None) -> ErrorInfo:
 
 
 def lost_while_preempted(lost: WorkLost) -> ErrorInfo:
-    """Of a preempted cell."""
+    """Make the error of a preempted cell whose values were lost."""
     return ErrorInfo("pool", "WorkerLost", lost.sentence, "Run the cells that made the values again.")
 
 
 def stages(flight: RunningSegment, seconds: Mapping[str, float], now_s: float) -> dict[str, float]:
-    """Seconds by stage; they add up to the time in the pool. What the worker does not account for is
+    """Split a segment's time in the pool into stages, in seconds. What the worker does not account for is
     ``dispatch``, or ``run`` when it accounted for nothing. ``preempted``: between the runs of a segment that
     had to move aside."""
     if flight.started_s is None:
@@ -109,7 +109,7 @@ def stages(flight: RunningSegment, seconds: Mapping[str, float], now_s: float) -
 
 
 def fetched(done: SegmentDone | None, outcome: str, session: str, blobs: BlobStore) -> list[Fetched]:
-    """Results move to the session; those of a cancelled segment are deleted."""
+    """Hand results over to the session; those of a cancelled segment are deleted."""
     if done is None:
         return []
     if outcome != "done":

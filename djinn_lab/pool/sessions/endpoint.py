@@ -1,4 +1,4 @@
-"""The WebSocket of one session: who may open it, what it may say, what happens when it ends."""
+"""The WebSocket of one session: authentication, messages, end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from djinn_lab.pool.blobs.store import BlobStore, checked_digest, checked_name
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.sessions.pacing import SubmissionGate
 from djinn_lab.pool.sessions.registry import ClientLink, Session
-from djinn_lab.protocol.host import host_id
+from djinn_lab.protocol.runtime_file import host_id
 from djinn_lab.protocol.version import VERSION
 
 HELLO_BYTES_MAX = 64 * 2**10
@@ -31,7 +31,7 @@ CLOSE_REFUSED = 4400
 
 
 class RefusedByPool(Exception):
-    """The connection ends with a Refused message. ``kind``: as in the protocol."""
+    """End the connection with a Refused message. ``kind``: as in the protocol."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class RefusedByPool(Exception):
 
 
 class Greeting(msgspec.Struct):
-    """What every version of the protocol has in its first message."""
+    """Hold what every version of the protocol has in its first message."""
 
     type: str
     protocol_version: int
@@ -56,7 +56,7 @@ class SessionEndpoint:
         self._submissions = SubmissionGate()
 
     async def serve(self, websocket: WebSocket) -> None:
-        """From upgrade to end of one connection."""
+        """Serve one connection, from upgrade to end."""
         user = self._authentication.user_of(websocket.headers.get("authorization"))
         if user is None or user.role < Role.USER:
             status, detail = (
@@ -118,7 +118,8 @@ class SessionEndpoint:
         return session, link
 
     def _resume(self, hello: protocol.Hello, user: User, link: ClientLink) -> Session | None:
-        """The session asked for, or None when it no longer exists. A second connection replaces the first."""
+        """Find the session that the client asks for, None when it no longer exists. A second connection
+        replaces the first."""
         session = self._driver.registry.get(hello.session or "")
         if session is None:
             return None
@@ -196,7 +197,7 @@ class SessionEndpoint:
                 raise Refused("A second Hello came on an open session.")
 
     def _query(self, session: Session, digests: list[str]) -> list[str]:
-        """The absent ones; the others stay until the next submit is in."""
+        """List the absent blobs; the others are pinned until the next submit is in."""
         missing = []
         for digest in dict.fromkeys(digests):
             if self._blobs.has(session.user, checked_digest(digest)):
@@ -207,7 +208,8 @@ class SessionEndpoint:
         return missing
 
     def _query_sketches(self, session: Session, sketches: list[str]) -> list[str]:
-        """The absent ones. Blobs with the others will be asked for by digest, so they get one now."""
+        """List the absent sketches. Blobs with the others will be asked for by digest, so they get one
+        now."""
         missing = []
         for sketch in dict.fromkeys(sketches):
             if not self._blobs.has_like(session.user, sketch):
@@ -219,7 +221,7 @@ class SessionEndpoint:
         return missing
 
     def _adopt(self, session: Session, stored: protocol.BlobStored) -> None:
-        """Take in a file that the client wrote, beside whatever else it sends."""
+        """Verify a file that the client wrote, beside other messages."""
         name = checked_name(stored.digest)
         if not session.same_host:
             raise Refused(
@@ -241,7 +243,7 @@ class SessionEndpoint:
         session.verifying[name] = asyncio.get_running_loop().create_task(verify(), name=f"verify {name}")
 
     def _cancel(self, session: Session, cancel: protocol.CancelJob) -> None:
-        """A job that is over already needs nothing."""
+        """Cancel a job of this session; one that is over needs nothing."""
         job = self._driver.ledger.queue.job(cancel.job)
         if job is not None and job.session == session.session:
             with contextlib.suppress(IllegalEvent):
@@ -249,7 +251,7 @@ class SessionEndpoint:
 
 
 def _discard_answer(_answer: protocol.PhaseAnswered) -> None:
-    """To a client that expects no answer."""
+    """Drop the answer to a client of a protocol without answers to signals."""
 
 
 def _spoken() -> str:
@@ -257,7 +259,7 @@ def _spoken() -> str:
 
 
 def _read_hello(data: bytes) -> protocol.Hello:
-    """The version is compared before anything else is looked at."""
+    """Decode the first message. The version is compared before anything else is read."""
     if len(data) > HELLO_BYTES_MAX:
         raise RefusedByPool(
             "message", f"The first message has {len(data)} bytes; a Hello has at most {HELLO_BYTES_MAX}."

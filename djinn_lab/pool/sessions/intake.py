@@ -1,4 +1,4 @@
-"""Segments on their way in: looked into, then given to the engine, or refused with the reason."""
+"""Submitted segments: inspected, then given to the engine, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _BAD_NAME = "{!r} is no name of a job: 1 to 64 letters, digits, _ or -, and not 
 
 
 class BatchNotebooks(Protocol):
-    """Those that cells may come after."""
+    """Find batch notebooks that cells depend on."""
 
     def named(self, start: str) -> jobs.Elsewhere:
-        """The one whose id begins so. Raises jobs.IllegalEvent where none or several do."""
+        """Find the notebook whose id begins so. Raises jobs.IllegalEvent where none or several do."""
 
 
 class Intake:
@@ -113,7 +113,7 @@ class Intake:
     async def _judge(
         self, submit: SubmitSegment, inspected: InspectedProgram, known: jobs.Job | None
     ) -> GangDecision:
-        """Of a cell that asked for several devices."""
+        """Decide on the gang of a cell that asked for several devices."""
         terms = submit.terms if known is None else known.terms
         asked, pool = terms.gang if terms is not None else 1, len(self._fleet.statuses)
         if asked < 2:
@@ -171,7 +171,7 @@ class Intake:
     def _predicted_s(
         self, session: Session, submit: SubmitSegment, inspected: InspectedProgram, judgement: GangDecision
     ) -> float | None:
-        """What it took the last time, else what its graph says."""
+        """Predict a segment's seconds by its last run, else by its graph."""
         known_s = self._books.predicted_s(session, submit, inspected.ops)
         if known_s is not None or self._fleet.rates() is None:
             return known_s

@@ -1,4 +1,4 @@
-"""Sessions: who is connected, who is detached, and what each has in flight."""
+"""Sessions, connected and detached, and what each has in flight."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Outgoing(NamedTuple):
 
 
 class ClientLink:
-    """The way to one connected client. Anything may be put into it without waiting. ``news_only``: as the
+    """Queue messages for one connected client, without waiting. ``news_only``: as the
     client asked (:class:`djinn_lab.protocol.messages.Hello`). ``received``: what it need not send again."""
 
     def __init__(self, protocol_version: int = PROTOCOL_VERSION, news_only: bool = False) -> None:
@@ -75,7 +75,7 @@ class ClientLink:
         await self._has_room.wait()
 
     def stopped(self) -> None:
-        """Nothing leaves any more."""
+        """Note that no message leaves any more."""
         self._has_room.set()
 
     def close(self) -> None:
@@ -84,7 +84,8 @@ class ClientLink:
         self._news.set()
 
     async def next(self) -> FromPool | None:
-        """What leaves next, once it may; None: the end. Raises SQLAlchemyError when it may never."""
+        """Wait for the next message that may leave; None: the end. Raises SQLAlchemyError when it may never
+        leave."""
         while True:
             if not self._outgoing:
                 self._news.clear()
@@ -134,13 +135,13 @@ class Session:
     pace: SessionPace = field(default_factory=SessionPace)
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
-        """Nothing happens when no client is connected. ``after``: as for :meth:`ClientLink.send`."""
+        """Send a message to the client, if one is connected. ``after``: as for :meth:`ClientLink.send`."""
         if self.link is not None:
             self.link.send(message, after)
 
 
 class SessionRegistry:
-    """All sessions of the pool by id."""
+    """Keep all sessions of the pool by id."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
@@ -174,18 +175,20 @@ class SessionRegistry:
 
 
 class SubmissionDecoder:
-    """Of one connection. Every submit must pass through :meth:`complete`, in the order they came."""
+    """Decode one connection's submissions. Every submit must pass through :meth:`complete`, in the order they
+    came."""
 
     def __init__(self) -> None:
         self._programs = ProgramReceiver()
         self._codes: dict[int, str] = {}
 
     def saw_state(self, state: bytes) -> None:
-        """This random state goes to the client."""
+        """Note a random state that goes to the client."""
         self._programs.saw_state(state)
 
     async def complete(self, submit: SubmitSegment) -> SubmitSegment:
-        """The submit with its whole program and code. Raises Refused when it refers to what never came."""
+        """Complete a submit with its whole program and code. Raises Refused when it refers to what never
+        came."""
         code = self._code(submit)
         if not submit.delta:
             return msgspec.structs.replace(submit, code=code)

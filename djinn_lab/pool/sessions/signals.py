@@ -27,7 +27,7 @@ class _Waiting:
 
 
 class Signals:
-    """Of all sessions. ``hear`` feeds the engine, and returns what it answers."""
+    """Throttle the signals of all sessions. ``hear`` feeds the engine, and returns its answer."""
 
     def __init__(
         self, now_s: Callable[[], float], hear: Callable[[Session, SignalPhase], memory.AnswerPhase]
@@ -51,14 +51,14 @@ class Signals:
         self._waiting[session.session] = _Waiting(signal, tell, timer)
 
     def settle(self, session: Session) -> None:
-        """Before anything else of the session: what it signalled last comes first."""
+        """Handle a session's last signal now, before its next message."""
         waiting = self._waiting.pop(session.session, None)
         if waiting is not None:
             waiting.timer.cancel()
             self._handle(session, waiting.signal, waiting.tell)
 
     def close(self, session: Session) -> None:
-        """The session ends, and what it signalled last does not count."""
+        """Forget a session's last signal, as the session ends."""
         waiting = self._waiting.pop(session.session, None)
         if waiting is not None:
             waiting.timer.cancel()

@@ -29,14 +29,6 @@ class SessionView(msgspec.Struct, frozen=True):
     last_seen: float | None = None
 
 
-class PhaseAnswer(msgspec.Struct, frozen=True):
-    """Say what became of a signal. ``answer``: ``accepted``, ``clipped``, ``deferred``, ``superseded`` or
-    ``rejected``; ``message``: why."""
-
-    answer: str
-    message: str
-
-
 class MemorySession(msgspec.Struct, frozen=True):
     """Show a session's state in memory, with the fields of
     :class:`djinn_lab.memory.snapshot.SessionAccount` in plain words. ``name``: as its user called it.

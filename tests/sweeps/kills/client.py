@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 from pool_kit import Client, act
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from djinn_lab.client.addresses import leading
+from djinn_lab.client.addresses import leader_url
 from djinn_lab.errors import PoolNotFound
 from djinn_lab.protocol.messages import CancelJob, JobUpdate, SegmentResult
 
@@ -33,7 +33,7 @@ def main(addresses: str, token: str, seed: str, log: str, stop: str) -> None:
     with Path(log).open("a", buffering=1) as told:
         while not Path(stop).exists():
             try:
-                with Client(Target(leading(addresses), token)) as client:  # type: ignore[arg-type]
+                with Client(Target(leader_url(addresses), token)) as client:  # type: ignore[arg-type]
                     while not Path(stop).exists():
                         run_some(client, chance, told)
             except (ConnectionClosed, InvalidHandshake, OSError, EOFError, PoolNotFound, AssertionError):

@@ -36,7 +36,7 @@ CONDITIONS = Option("--after with a condition", 5)
 """Before, one could only come after jobs by their ids."""
 
 
-def not_understood(terms: Terms, version: int) -> tuple[str, ...]:
+def unsupported_options(terms: Terms, version: int) -> tuple[str, ...]:
     """The options in ``terms`` that a pool of protocol ``version`` does not know."""
     return tuple(dict.fromkeys(option.name for option in _asked(terms) if option.since > version))
 
