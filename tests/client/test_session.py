@@ -375,7 +375,7 @@ def test_a_cell_sent_in_parts_is_one_graph_on_the_pool(session: Session) -> None
     assert session.pool.program(job.job).fetch
     schedule = session.pool.schedule(job.job)
     assert len(schedule["node_end_s"]) == 2502
-    assert len(session.pool.graph(job["job"], segment=job.segments - 1)["nodes"]) == 1
+    assert len(session.pool.graph(job.job, segment=job.segments - 1)["nodes"]) == 1
     assert y.tolist() == [5000.0, 5000.0]
 
 
