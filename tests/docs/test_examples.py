@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from programs import Script
 
+from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board
-from djinn_lab.dashboard.hub import Hub, PoolReader, Snapshot
+from djinn_lab.dashboard.hub import Hub, Snapshot
 from djinn_lab.dashboard.route import Route
 from djinn_lab.dashboard.theme import current_look
 from djinn_lab.errors import PoolNotFound
@@ -31,7 +32,7 @@ def code_of(section: str) -> str:
     return "\n".join(re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE))
 
 
-def no_pool() -> PoolReader:
+def no_pool() -> PoolClient:
     raise PoolNotFound("No pool is running on this machine.")
 
 
