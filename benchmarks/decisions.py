@@ -148,18 +148,18 @@ def full_scan(queue: Queue) -> Plan:
         for one in cluster.waiting.values()
     )
     starts: list[Start] = []
-    mark = cluster.room.checkpoint()
+    mark = cluster.capacity.checkpoint()
     for *_, job in line:
         request = cluster.waiting[job]
-        placed = cluster.room.place(request.demand, home=request.home)
+        placed = cluster.capacity.place(request.demand, home=request.home)
         if placed is not None:
-            cluster.room.take(request.demand, placed.where)
+            cluster.capacity.take(request.demand, placed.where)
             seconds = estimate_s(request, policy)
             charge = charge_for(request.demand, placed.members, seconds)
             starts.append(Start(job, placed.where, now_s + seconds, charge, now_s + seconds))
-            if not cluster.room.devices_free:
+            if not cluster.capacity.devices_free:
                 break
-    cluster.room.rollback(mark)
+    cluster.capacity.rollback(mark)
     return Plan(now_s, tuple(starts))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 
 from djinn_lab.dashboard.panes import notice
-from djinn_lab.jobs.resources import told, used_energy
+from djinn_lab.jobs.resources import forecast_sentence, used_energy
 from djinn_lab.protocol.rest.jobs import JobEvent, JobView
 from djinn_lab.units import format_bytes, format_seconds
 
@@ -17,10 +17,10 @@ CUTS_MAX = 5
 CODE_CHARS_MAX = 4000
 
 
-def job_details_html(job: JobView, code: str = "", events: Sequence[JobEvent] = (), quality: str = "") -> str:
+def job_details_html(job: JobView, code: str = "", events: Sequence[JobEvent] = (), qos: str = "") -> str:
     """Render what is known of a cell. ``code``, ``events``: of
-    :class:`~djinn_lab.protocol.rest.jobs.JobDetail`. ``quality``: its class of service, where it has one."""
-    by_class = f", class {quality.lower().replace('_', ' ')}" if quality else ""
+    :class:`~djinn_lab.protocol.rest.jobs.JobDetail`. ``qos``: its class of service, where it has one."""
+    by_class = f", class {qos.lower().replace('_', ' ')}" if qos else ""
     priority = escape(f"{job.priority.lower()} priority{by_class}")
     rows = [
         ("Cell", f"{escape(job.cell or '–')} of {escape(job.user)}, {priority}"),
@@ -55,8 +55,8 @@ def _stages(job: JobView) -> str:
 
 
 def _predicted(job: JobView) -> str:
-    if job.foretold is not None and not job.finished:
-        return escape(told(job.foretold, job.watts))
+    if job.predicted is not None and not job.finished:
+        return escape(forecast_sentence(job.predicted, job.watts))
     if job.predicted_s is None:
         return "–"
     measured = f", measured {format_seconds(job.measured_s)}" if job.measured_s is not None else ""

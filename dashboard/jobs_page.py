@@ -168,7 +168,7 @@ class JobsPage:
             more, why = answers
             title = f"Why is {job.short_id} {job.state.lower()}?"
             show_html(self.why, f"<h2>{escape(title)}</h2><p>{escape(why.sentence)}</p>")
-            show_html(self.details, job_details_html(job, more.code, quality=_quality(why)))
+            show_html(self.details, job_details_html(job, more.code, qos=_qos(why)))
             rows = trace_rows(more.events)
             self.trace.visible = bool(rows)
             text = "Every event that the queue handled for this cell." if rows else ""
@@ -181,9 +181,9 @@ class JobsPage:
         self._board.background.run("job", read, done, failed)
 
 
-def _quality(why: WhyAnswer) -> str:
+def _qos(why: WhyAnswer) -> str:
     """Name the class of service of a cell that waits or runs, where an account is guaranteed devices."""
-    return "" if why.quality is None else why.quality.quality
+    return "" if why.qos is None else why.qos.qos_class
 
 
 def _changed(before: JobView, now: JobView) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from djinn_lab.dashboard.theme import STATE_COLOURS
 from djinn_lab.jobs import RANKS
-from djinn_lab.jobs.decision import Calendar
+from djinn_lab.jobs.decision import CalendarReservation
 from djinn_lab.jobs.fairness import AccountView
 from djinn_lab.protocol.rest.queue import QueueView, RunningJob, StallView, WaitingJob, is_leaf
 from djinn_lab.units import format_seconds
@@ -179,7 +179,7 @@ def reservation_rows(queue: QueueView) -> list[dict[str, Any]]:
     return [_reservation_row(entry, queue.now) for entry in entries if entry.ends_s > queue.now]
 
 
-def _reservation_row(entry: Calendar, now: float) -> dict[str, Any]:
+def _reservation_row(entry: CalendarReservation, now: float) -> dict[str, Any]:
     waits_s, left_s = max(0.0, entry.begins_s - now), entry.ends_s - now
     return {
         "id": entry.name,
@@ -193,7 +193,7 @@ def _reservation_row(entry: Calendar, now: float) -> dict[str, Any]:
 
 def _priority_text(cell: WaitingJob | RunningJob) -> str:
     """With its class, where there are classes: ``normal, best effort``."""
-    return ", ".join(filter(None, (cell.priority, cell.quality))).lower().replace("_", " ")
+    return ", ".join(filter(None, (cell.priority, cell.qos))).lower().replace("_", " ")
 
 
 def queue_sentence(queue: QueueView) -> str:
@@ -206,7 +206,9 @@ def queue_sentence(queue: QueueView) -> str:
         told += f" A decision takes {format_seconds(queue.decisions.p50_s)} (99 % below {p99})."
     error = queue.estimate_error
     if error is not None:
-        told += f" Starts were foretold to within {format_seconds(error.median_s)} (median of {error.count})."
+        told += (
+            f" Starts were predicted to within {format_seconds(error.median_s)} (median of {error.count})."
+        )
     return told
 
 

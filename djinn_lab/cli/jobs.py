@@ -8,7 +8,7 @@ import typer
 
 from djinn_lab.cli.options import AsJson, JobId
 from djinn_lab.cli.output import print_found, print_line
-from djinn_lab.jobs.resources import Foretold, foretold_energy
+from djinn_lab.jobs.resources import ResourceForecast, predicted_energy
 from djinn_lab.units import SHORT_ID_CHARS, format_bytes, format_joules, format_seconds
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def show_jobs(
     from djinn_lab.client.rest import PoolClient
 
     found = PoolClient.find().jobs(state=None if state is None else state.upper(), user=user, limit=limit)
-    headings = ("job", "user", "cell", "state", "device", "ops", "waited", "ran", "foretold", "reason")
+    headings = ("job", "user", "cell", "state", "device", "ops", "waited", "ran", "predicted", "reason")
     none = "No jobs. A job appears when a %%djinn cell runs."
     print_found(found, as_json, "Jobs", headings, _row, none)
 
@@ -50,7 +50,7 @@ def _row(job: JobView) -> tuple[str, ...]:
         f"{job.ops_done}/{job.ops_total}",
         "" if started is None else format_seconds(max(0.0, started - job.submitted_at)),
         "" if started is None or finished is None else _ran(max(0.0, finished - started), job.used_j),
-        _foretold(job.foretold, job.watts),
+        _foretold(job.predicted, job.watts),
         f"{error.type_name}: {error.message}" if error else job.reason,
     )
 
@@ -60,11 +60,11 @@ def _ran(seconds: float, joules: float | None) -> str:
     return format_seconds(seconds) + ("" if joules is None else f", ~{format_joules(joules)}")
 
 
-def _foretold(found: Foretold | None, watts: float | None) -> str:
-    """Seconds on devices, energy where that can be foretold, and bytes."""
+def _foretold(found: ResourceForecast | None, watts: float | None) -> str:
+    """Seconds on devices, energy where that can be predicted, and bytes."""
     if found is None:
         return ""
     seconds = None if found.device_s is None else format_seconds(found.device_s)
-    energy = foretold_energy(found.device_s, watts)
+    energy = predicted_energy(found.device_s, watts)
     told = (seconds, None if energy is None else f"~{energy}", format_bytes(found.peak_bytes))
     return ", ".join(filter(None, told))

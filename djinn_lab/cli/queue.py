@@ -242,7 +242,7 @@ def _running_row(job: RunningJob, now: float) -> tuple[str, ...]:
 
 def _priority(job: WaitingJob | RunningJob) -> str:
     """Show the priority, with the class of service where an account is guaranteed devices."""
-    return f"{job.priority} {job.quality}" if job.quality else job.priority
+    return f"{job.priority} {job.qos}" if job.qos else job.priority
 
 
 def _account_row(account: AccountView) -> tuple[str, ...]:

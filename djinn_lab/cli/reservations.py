@@ -14,7 +14,7 @@ from djinn_lab.errors import OptionError
 from djinn_lab.units import listed
 
 if TYPE_CHECKING:
-    from djinn_lab.jobs.decision import Calendar
+    from djinn_lab.jobs.decision import CalendarReservation
 
 HEADINGS = ("name", "devices", "for", "from", "until")
 
@@ -74,7 +74,7 @@ def end_reservation(name: Name) -> None:
     print_line(f"Reservation {name} is over; its devices serve all accounts.")
 
 
-def reservation_row(one: Calendar) -> tuple[str, ...]:
+def reservation_row(one: CalendarReservation) -> tuple[str, ...]:
     return (
         one.name,
         listed(sorted(one.nodes)),

@@ -14,7 +14,7 @@ from djinn_lab.client.cell import Cell
 from djinn_lab.client.cuts import cure_of, name_of
 from djinn_lab.client.session import Session
 from djinn_lab.errors import DeviceMemoryError
-from djinn_lab.jobs.resources import how_far_off
+from djinn_lab.jobs.resources import error_sentence
 from djinn_lab.protocol.rest.status import PoolStatus
 from djinn_lab.scheduler import ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
@@ -92,7 +92,7 @@ class DryRun:
             f"{format_bytes(self._rehearsal.staged_bytes)} of large tensors to upload "
             "(what the pool has already is not sent again)."
         )
-        yield how_far_off(status.forecast_error)
+        yield error_sentence(status.forecast_error)
         yield from _phase_lines(graph, schedule)
 
 

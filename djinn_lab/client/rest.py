@@ -30,7 +30,7 @@ from djinn_lab.protocol.runtime_file import read_runtime
 from djinn_lab.srg.program import Program, decode_program
 
 if TYPE_CHECKING:  # each method imports its own: a command starts without the queue's modules
-    from djinn_lab.jobs.decision import Calendar
+    from djinn_lab.jobs.decision import CalendarReservation
     from djinn_lab.jobs.fairness import AccountView
     from djinn_lab.protocol.messages import PhaseAnswered
     from djinn_lab.protocol.rest.announcements import Announced, Published
@@ -323,11 +323,11 @@ class PoolClient:
         }
         self._check(self._send("PUT", f"/v1/reservations/{_part(name)}", body=body))
 
-    def reservations(self) -> list[Calendar]:
+    def reservations(self) -> list[CalendarReservation]:
         """List reservations: which devices, for which accounts, when."""
-        from djinn_lab.jobs.decision import Calendar
+        from djinn_lab.jobs.decision import CalendarReservation
 
-        return self._read(list[Calendar], "/v1/reservations")
+        return self._read(list[CalendarReservation], "/v1/reservations")
 
     def end_reservation(self, name: str) -> None:
         """End a reservation before its time."""

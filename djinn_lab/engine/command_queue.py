@@ -47,10 +47,10 @@ def of_queue(
     """Order the queue's commands for session memory: ended segments first, then queue orders, then
     placements. A victim's placement comes after its preemptor's (``rank``: of a placement's priority)."""
     ordered: list[jobs.Command] = [one for one in commands if isinstance(one, jobs.EndSegment)]
-    ordered += [one for one in commands if isinstance(one, jobs.LineOrdered)]
+    ordered += [one for one in commands if isinstance(one, jobs.DeviceQueueOrdered)]
     places = iter(sorted((one for one in commands if isinstance(one, jobs.PlaceSegment)), key=rank))
     for command in commands:
-        if not isinstance(command, jobs.EndSegment | jobs.LineOrdered):
+        if not isinstance(command, jobs.EndSegment | jobs.DeviceQueueOrdered):
             ordered.append(next(places) if isinstance(command, jobs.PlaceSegment) else command)
     return ordered
 

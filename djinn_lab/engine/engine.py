@@ -212,7 +212,7 @@ class Engine:
             if bound and first:
                 self._placed.add(segment.job)
             if bound and not first:
-                segment = replace(segment, memory="line")
+                segment = replace(segment, memory="deferred")
             self._to_queue(translation.with_verdict(segment, answer))
         self._of_memory.run()
 
@@ -258,7 +258,7 @@ class Engine:
         a crowded device to a less crowded one. At most one session moves to each device at a time, the
         longest wait first; none moves to and fro."""
         taken, others = set[str](), self.accounts.other_devices()
-        for job, devices in self.queue.held(LOOKED_AT):
+        for job, devices in self.queue.waiting_for_memory(LOOKED_AT):
             asked = self._asked.get(job.job)
             if asked is None or self._now_s - self._sent_s.get(job.session, -math.inf) < SENT_EVERY_S:
                 continue
@@ -272,7 +272,7 @@ class Engine:
             if device is not None:
                 taken.add(device)
                 self.idle, self._sent_s[job.session] = False, self._now_s
-                self._to_queue(jobs.RoomElsewhere(self._now_s, job.job, device))
+                self._to_queue(jobs.MoveProposed(self._now_s, job.job, device))
                 others = self.accounts.other_devices()
 
     def _add_device(self, event: DeviceAdded) -> None:
@@ -331,7 +331,7 @@ class Engine:
             case jobs.PlaceSegment():
                 self._place(command)
                 return
-            case jobs.LineOrdered():
+            case jobs.DeviceQueueOrdered():
                 if self.accounts.has_device(command.device):
                     self._to_memory(memory.QueueOrdered(self._now_s, command.device, command.jobs))
                 return
@@ -354,7 +354,9 @@ class Engine:
         if self.queue.first_of(job.session) == job.job:
             self._ask_for(job)
         else:
-            self._to_queue(jobs.MemoryHeld(self._now_s, job.job, "", in_line=True, device=job.held_on))
+            self._to_queue(
+                jobs.MemoryHeld(self._now_s, job.job, "", deferred=True, device=job.assigned_device)
+            )
 
     def _ask_for_first(self, session: str) -> None:
         """Ask session memory for the session's first pending cell. A session's cells run one after the
@@ -369,11 +371,11 @@ class Engine:
         asked = self._asked.get(job.job)
         if asked is None or self._refuses_lost(job.job):
             return
-        assert job.held_on is not None
-        if not self.accounts.has_device(job.held_on):
+        assert job.assigned_device is not None
+        if not self.accounts.has_device(job.assigned_device):
             return  # it has just died; the queue hears of it next, and asks again for another one
         self._to_memory(memory.SegmentWithdrawn(self._now_s, job.job))
-        self._bind(job.session, job.held_on)  # no other one: a mate's move may have been refused
+        self._bind(job.session, job.assigned_device)  # no other one: a mate's move may have been refused
         self._placed.add(job.job)
         self._to_memory(replace(asked, at_s=self._now_s))
 
@@ -444,7 +446,7 @@ class Engine:
                         job=job,
                         reason=command.reason,
                         wait_s=command.estimate_s,
-                        in_line=command.queued,
+                        deferred=command.queued,
                         room=command.preemptible,
                         stuck=command.stuck,
                         closing=command.admission,

@@ -133,7 +133,7 @@ OfQueue = (
     | jobs.JobFinished
     | jobs.CheckpointAnnounced
     | jobs.DataPublished
-    | jobs.ElsewhereChanged
+    | jobs.ExternalDependencyChanged
     | jobs.CancelRequested
     | jobs.PreemptRequested
     | jobs.DeviceCordoned

@@ -1,4 +1,4 @@
-"""What comes out of the queue: commands."""
+"""Commands of the queue."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 from djinn_lab.jobs.states import JobState
 
-LINE_TOLD_MAX = 16
+ORDERED_JOBS_MAX = 16
 
 
 class PlaceSegment(msgspec.Struct, frozen=True, tag=True):
-    """The session is bound to ``device``: ask session memory to let the segment run there."""
+    """Ask session memory to grant the segment memory on ``device``, which its session is bound to now."""
 
     job: str
     segment: int
@@ -19,7 +19,7 @@ class PlaceSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartSegment(msgspec.Struct, frozen=True, tag=True):
-    """Hand the segment to the device's worker. ``members``: of a gang, the other devices that it holds."""
+    """Hand the segment to the device's worker. ``members``: the other devices that a gang holds."""
 
     job: str
     segment: int
@@ -35,7 +35,7 @@ class CancelSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class PreemptSegment(msgspec.Struct, frozen=True, tag=True):
-    """Ask the worker to stop the segment between two ops and to keep what it made; its answer is an event
+    """Ask the worker to stop the segment between two ops and to keep its results; its answer is an event
     again."""
 
     job: str
@@ -43,16 +43,17 @@ class PreemptSegment(msgspec.Struct, frozen=True, tag=True):
     device: str
 
 
-class LineOrdered(msgspec.Struct, frozen=True, tag=True):
-    """``jobs``: those that will run next on the device, the first first, at most LINE_TOLD_MAX of them."""
+class DeviceQueueOrdered(msgspec.Struct, frozen=True, tag=True):
+    """Tell session memory which jobs will run next on the device, the first one first, at most
+    ORDERED_JOBS_MAX."""
 
     device: str
     jobs: tuple[str, ...]
 
 
 class ChargeAccount(msgspec.Struct, frozen=True, tag=True):
-    """A stretch of run time of a segment is over, and its account has used so much, exactly. To be stored:
-    all of them together are the usage ledger."""
+    """Store one row of the usage ledger: a stretch of run time of a segment is over, and its account has
+    used exactly this much."""
 
     job: str
     segment: int
@@ -66,8 +67,8 @@ class ChargeAccount(msgspec.Struct, frozen=True, tag=True):
 
 
 class EndSegment(msgspec.Struct, frozen=True, tag=True):
-    """Answer the submit without a worker's result. ``outcome``: ``cancelled``, ``lost`` with the
-    device, or ``refused`` by session memory."""
+    """Answer the submit without a worker's result. ``outcome``: ``cancelled``, ``lost`` with the device,
+    or ``refused`` by session memory."""
 
     job: str
     segment: int
@@ -78,8 +79,8 @@ class EndSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class Notify(msgspec.Struct, frozen=True, tag=True):
-    """Tell the job's client. ``position`` counts from 1 in the device's line; ``estimate_s``: while
-    it is RESTORING, until session memory has room and its state, if that is known."""
+    """Notify the job's client. ``position`` counts from 1 in the device's queue. ``estimate_s``: while the
+    job is RESTORING, seconds until session memory grants it, if that is known."""
 
     job: str
     state: JobState
@@ -94,7 +95,7 @@ Command = (
     | StartSegment
     | CancelSegment
     | PreemptSegment
-    | LineOrdered
+    | DeviceQueueOrdered
     | ChargeAccount
     | EndSegment
     | Notify

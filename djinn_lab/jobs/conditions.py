@@ -1,4 +1,4 @@
-"""What a job can come after, as people write it, and how far a job is with all that it comes after.
+"""The conditions that a job can depend on, as people write them, and the state of a job's dependencies.
 
 ::
 
@@ -6,11 +6,11 @@
     JOB:any              it ended, however                  (afterany)
     JOB:checkpoint       it announced a checkpoint; it may still run
     JOB:checkpoint=NAME  it announced that one
-    data:NAME            its owner, or somebody of the same project, published data of that name
+    data:NAME            its owner, or a user of the same project, published data of that name
 
-A condition is open, or met, or missed: it can never be met any more. A job may need all of them, or as many
-as it says; it goes on as soon as so many are met, and ends as soon as that many cannot be met any more.
-"""
+A condition is open, or met, or missed: it can never be met any more. A job may need all of them, or as
+many as it says. It continues as soon as so many are met, and ends as soon as that many cannot be met any
+more."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ NAMES_TOLD_MAX = 3
 
 
 class Need(StrEnum):
-    """Of the job that is named."""
+    """What the condition needs of its job."""
 
     SUCCESS = "success"
     END = "end"
     CHECKPOINT = "checkpoint"
     DATA = "data"
-    """Whichever job publishes it."""
+    """Published data, by any job."""
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -58,13 +58,13 @@ class Condition(msgspec.Struct, frozen=True):
                 return f"{DATA}:{self.name}"
 
     def met_by_checkpoint(self, job: str, name: str) -> bool:
-        """``job`` announced the checkpoint ``name``."""
+        """Whether the checkpoint ``name`` of ``job`` meets the condition."""
         return self.need is Need.CHECKPOINT and self.job == job and self.name in ("", name)
 
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Condition:
-    """Raises ValueError for what is no condition."""
+    """Return the condition. Raises ValueError for a text that is none."""
     job, colon, rest = text.partition(":")
     kind, equals, name = rest.partition("=")
     if job == DATA and colon:
@@ -76,16 +76,17 @@ def parse(text: str) -> Condition:
     elif kind == "checkpoint":
         condition = Condition(Need.CHECKPOINT, job, name)
     else:
-        raise ValueError(f"{text!r}, which is nothing to come after; write {FORMS}")
+        raise ValueError(f"{text!r}, which is no dependency; write {FORMS}")
     named = equals or condition.need is Need.DATA
     problem = name_problem(condition.name) if named and condition.need is not Need.SUCCESS else None
     if problem is not None or (condition.need is not Need.DATA and not job.strip()):
-        raise ValueError(f"{text!r}, which is nothing to come after: {problem or f'write {FORMS}'}")
+        raise ValueError(f"{text!r}, which is no dependency: {problem or f'write {FORMS}'}")
     return condition
 
 
 def parsed(texts: Iterable[str], any_end: bool = False) -> tuple[Condition, ...]:
-    """Each once. ``any_end``: a job alone means that it ended, however. Raises ValueError."""
+    """Return the conditions, each once. ``any_end``: a job alone means that it ended, however. Raises
+    ValueError."""
     found = dict.fromkeys(map(parse, texts))
     if any_end:
         found = dict.fromkeys(replace(c, need=Need.END) if c.need is Need.SUCCESS else c for c in found)
@@ -93,14 +94,14 @@ def parsed(texts: Iterable[str], any_end: bool = False) -> tuple[Condition, ...]
 
 
 def separated(given: Iterable[str]) -> tuple[str, ...]:
-    """``["a,b", "c"]`` as people give options: ``("a", "b", "c")``. Raises ValueError."""
+    """Split options as people give them: ``["a,b", "c"]`` to ``("a", "b", "c")``. Raises ValueError."""
     texts = tuple(text.strip() for one in given for text in one.split(","))
     parsed(texts)
     return texts
 
 
 def name_problem(name: str) -> str | None:
-    """Why a checkpoint or data cannot be called so, None when it can."""
+    """Return why a checkpoint or data cannot have this name, None when it can."""
     if not name.strip() or name != name.strip():
         return "a name is not empty, and does not begin or end with a space"
     if len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or "," in name:
@@ -110,19 +111,19 @@ def name_problem(name: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def jobs_in(texts: tuple[str, ...]) -> frozenset[str]:
-    """The jobs that these conditions name."""
+    """Return the jobs that these conditions name."""
     return frozenset(condition.job for condition in map(parse, texts) if condition.job)
 
 
-def same_circle(account: str, other: str) -> bool:
-    """Do two accounts share what they publish? One user does, and those of one project (the account
-    above both)."""
+def same_project(account: str, other: str) -> bool:
+    """Whether two accounts share published data: one user does, and so do users of one project (the
+    account above both)."""
     above, other_above = account.rpartition("/")[0], other.rpartition("/")[0]
     return account == other or (above == other_above and above != "")
 
 
-class Waited(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of conditions. ``enough``: so many of all must be met, None: all. ``met``: as they were
+class DependencyResults(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Results of conditions. ``enough``: so many of all must be met, None: all. ``met``: as they were
     written; ``missed``: why they cannot be met any more, without a full stop."""
 
     enough: int | None = None
@@ -130,59 +131,64 @@ class Waited(msgspec.Struct, frozen=True, omit_defaults=True):
     missed: tuple[str, ...] = ()
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class DependencyState(msgspec.Struct, frozen=True):
     """``open``: conditions that may still be met."""
 
     open: tuple[str, ...] = ()
-    waited: Waited = Waited()
+    results: DependencyResults = DependencyResults()
 
     @property
-    def lacking(self) -> int:
-        """So many more must be met."""
-        waited = self.waited
-        of_all = len(self.open) + len(waited.met) + len(waited.missed)
-        return (of_all if waited.enough is None else min(waited.enough, of_all)) - len(waited.met)
+    def missing_count(self) -> int:
+        """How many more conditions must be met."""
+        results = self.results
+        of_all = len(self.open) + len(results.met) + len(results.missed)
+        return (of_all if results.enough is None else min(results.enough, of_all)) - len(results.met)
 
     @property
-    def hopeless(self) -> str | None:
-        """Why it will never go on, None while it may."""
-        lacking, missed = self.lacking, self.waited.missed
-        if lacking <= len(self.open):
+    def unsatisfiable(self) -> str | None:
+        """Why the dependencies can never be met, None while they may."""
+        missing_count, missed = self.missing_count, self.results.missed
+        if missing_count <= len(self.open):
             return None
-        if self.waited.enough is None or not (self.open or self.waited.met):
+        if self.results.enough is None or not (self.open or self.results.met):
             return "; ".join(missed)
-        came = len(self.waited.met)
+        came = len(self.results.met)
         why = "; ".join(missed)
-        return f"only {len(self.open) + came} of the {lacking + came} that it needs can be met: {why}"
+        return f"only {len(self.open) + came} of the {missing_count + came} that it needs can be met: {why}"
 
-    def meet(self, text: str) -> Waiting:
-        """Nothing is waited for once enough are met."""
+    def meet(self, text: str) -> DependencyState:
+        """Mark the condition as met. Nothing is open any more once enough are met."""
         if text not in self.open:
             return self
-        met = (*self.waited.met, text)
-        after = Waiting(tuple(one for one in self.open if one != text), replace(self.waited, met=met))
-        return after if after.lacking > 0 else replace(after, open=())
+        met = (*self.results.met, text)
+        after = DependencyState(
+            tuple(one for one in self.open if one != text), replace(self.results, met=met)
+        )
+        return after if after.missing_count > 0 else replace(after, open=())
 
-    def miss(self, text: str, why: str) -> Waiting:
+    def miss(self, text: str, why: str) -> DependencyState:
         if text not in self.open:
             return self
-        missed = (*self.waited.missed, why)
-        return Waiting(tuple(one for one in self.open if one != text), replace(self.waited, missed=missed))
+        missed = (*self.results.missed, why)
+        return DependencyState(
+            tuple(one for one in self.open if one != text), replace(self.results, missed=missed)
+        )
 
-    def checkpoint(self, job: str, name: str) -> Waiting:
-        """``job`` announced the checkpoint ``name``."""
+    def checkpoint(self, job: str, name: str) -> DependencyState:
+        """Meet the conditions on this checkpoint, which ``job`` announced."""
         waiting = self
         for text in self.open:
             if parse(text).met_by_checkpoint(job, name):
                 waiting = waiting.meet(text)
         return waiting
 
-    def published(self, name: str) -> Waiting:
-        """By somebody who may."""
+    def published(self, name: str) -> DependencyState:
+        """Meet the condition on this data. The caller has checked that its account may."""
         return self.meet(str(Condition(Need.DATA, name=name)))
 
-    def job_ended(self, job: str, called: str, state: str, announced: Collection[str]) -> Waiting:
-        """``called``: the job, in reasons. ``announced``: its checkpoints."""
+    def job_ended(self, job: str, called: str, state: str, announced: Collection[str]) -> DependencyState:
+        """Meet or miss the conditions on the ended job. ``called``: its name in reasons. ``announced``:
+        its checkpoints."""
         waiting = self
         for text in self.open:
             condition = parse(text)
@@ -199,14 +205,14 @@ class Waiting(msgspec.Struct, frozen=True):
         return waiting
 
 
-def told(
-    waiting: Waiting,
+def describe(
+    waiting: DependencyState,
     called: Callable[[str], str],
     announced: Callable[[str], Sequence[str]],
     limit_s: float | None,
 ) -> str:
-    """What it waits for, as a sentence or two. ``called``: how a job is named, ``announced``: its
-    checkpoints so far, ``limit_s``: of this waiting."""
+    """Say what a job waits for, in a sentence or two. ``called``: how a job is named, ``announced``: its
+    checkpoints so far, ``limit_s``: of this wait."""
     conditions = [parse(text) for text in waiting.open]
     well = [called(one.job) for one in conditions if one.need is Need.SUCCESS]
     ended = [called(one.job) for one in conditions if one.need is Need.END]
@@ -217,21 +223,21 @@ def told(
             which = f"checkpoint {one.name!r}" if one.name else "a checkpoint"
             parts.append(f"{which} of {called(one.job)}, which has announced {_so_far(announced(one.job))}")
         elif one.need is Need.DATA:
-            parts.append(f"data {one.name!r}, which nobody has published yet")
+            parts.append(f"data {one.name!r}, which is not published yet")
     sentence = f"Waits for {'; for '.join(parts)}."
-    waited = waiting.waited
-    if waited.enough is not None:
-        of_all = len(conditions) + len(waited.met) + len(waited.missed)
-        sentence += f" It needs {min(waited.enough, of_all)} of {of_all}, and {len(waited.met)} came."
-    if waited.missed:
-        sentence += f" Not any more: {'; '.join(waited.missed)}."
+    results = waiting.results
+    if results.enough is not None:
+        of_all = len(conditions) + len(results.met) + len(results.missed)
+        sentence += f" It needs {min(results.enough, of_all)} of {of_all}, and {len(results.met)} came."
+    if results.missed:
+        sentence += f" Not any more: {'; '.join(results.missed)}."
     if limit_s is not None:
         sentence += f" It waits {format_seconds(limit_s)} at most."
     return sentence
 
 
-def gave_up(waiting: Waiting, limit_s: float, called: Callable[[str], str]) -> str:
-    """The reason of one that waited for so long."""
+def timeout_reason(waiting: DependencyState, limit_s: float, called: Callable[[str], str]) -> str:
+    """Return the reason for a job that waited to its own limit."""
     those = []
     for one in (parse(text) for text in waiting.open):
         which = f"checkpoint {one.name!r}" if one.name else "a checkpoint"

@@ -1,58 +1,62 @@
-"""Why is my job where it is? One true sentence with numbers."""
+"""Explain where a job is, and for which job a victim is preempted, in true sentences with numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import msgspec
 
-from djinn_lab.jobs.job import Closed, Job
+from djinn_lab.jobs.decision import CalendarReservation, Cause
+from djinn_lab.jobs.eligibility import reserved_for
+from djinn_lab.jobs.fairness import ShareTree
+from djinn_lab.jobs.job import Job, UnavailableDevices
 from djinn_lab.jobs.states import JobState
 from djinn_lab.units import listed
 
-PLACES_MAX = 128
-"""Where more are in line, only the first are given places at every event, and looked at for which turns are
-near: what an event costs does not depend on how many wait."""
+POSITIONS_MAX = 128
+"""With more pending jobs, only the first get positions and memory orders at every event, so that the cost
+of an event does not depend on how many wait."""
 
 
-class Place(msgspec.Struct, frozen=True):
-    """A place in a device's line.
-
-    ``position`` counts from 1; ``previous`` is the job right ahead; ``running`` is what holds the device.
-    """
+class QueuePosition(msgspec.Struct, frozen=True):
+    """A position in a device's queue. ``position`` counts from 1; ``previous``: the job right ahead;
+    ``running``: the job that holds the device."""
 
     position: int
     running: Job | None
     previous: Job | None
 
 
-def places_in(
+def queue_positions(
     line: Sequence[Job], running: Job | None, of: Container[str] | None = None
-) -> Iterator[tuple[Job, Place]]:
-    """The place of every job in one device's line; ``of``: only those of these jobs."""
+) -> Iterator[tuple[Job, QueuePosition]]:
+    """Yield the position of every job in one device's queue; ``of``: only those of these jobs."""
     previous = None
     for position, job in enumerate(line, 1):
         if of is None or job.job in of:
-            yield job, Place(position, running, previous)
+            yield job, QueuePosition(position, running, previous)
         previous = job
 
 
-def explain(job: Job, place: Place | None, closed: Closed, kept_back: str = "") -> str:
-    """``place``: of a job in line, None where too many are. ``closed``: the devices that a SUBMITTED job has
-    not, which waits for nothing else. ``kept_back``: what keeps one in line from starting there, whoever is
-    before it."""
+def explain(
+    job: Job, queue_position: QueuePosition | None, unavailable: UnavailableDevices, eligibility: str = ""
+) -> str:
+    """Say why the job is where it is. ``queue_position``: of a pending job, None where too many are.
+    ``unavailable``: the devices that a SUBMITTED job cannot get. ``eligibility``: why a pending job is
+    ineligible on its device."""
     match job.state:
         case JobState.SUBMITTED:
-            return _explain_submitted(job, closed)
+            return _explain_submitted(job, unavailable)
         case JobState.RESTORING:
-            return job.memory_reason or f"Waits for memory on {job.held_on}."
+            return job.memory_reason or f"Waits for memory on {job.assigned_device}."
         case JobState.QUEUED:
-            return _explain_queued(job, place, closed, kept_back)
+            return _explain_queued(job, queue_position, unavailable, eligibility)
         case JobState.PREEMPTED:
             why = f": {job.message}" if job.message else ""
-            return f"Moved aside after {_ops(job)}{why}. {_explain_queued(job, place, closed, kept_back)}"
+            queued = _explain_queued(job, queue_position, unavailable, eligibility)
+            return f"Preempted after {_ops(job)}{why}. {queued}"
         case JobState.RUNNING if job.preempting:
-            return f"Moving aside on {listed(job.holds)} after {_ops(job)}: {job.message}."
+            return f"Being preempted on {listed(job.holds)} after {_ops(job)}: {job.message}."
         case JobState.RUNNING if job.cancelling:
             return f"Stopping on {listed(job.holds)} after {_ops(job)}: {job.message}."
         case JobState.RUNNING:
@@ -69,34 +73,40 @@ def explain(job: Job, place: Place | None, closed: Closed, kept_back: str = "") 
 
 
 def ordinal(number: int) -> str:
-    """``1`` -> ``"1st"``, ``12`` -> ``"12th"``."""
+    """Return ``"1st"`` for 1, ``"12th"`` for 12."""
     suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{suffix}"
 
 
-def _explain_submitted(job: Job, closed: Closed) -> str:
-    if job.wish in (*closed.cordoned, *closed.lost):
-        why = "cordoned" if job.wish in closed.cordoned else "being started again"
-        return f"Waits for {job.wish}, which is {why}."
-    if job.wish is not None:
-        return f"Waits for {job.wish}: what suits it is cordoned, being started again or kept for others."
-    parts = [(closed.cordoned, "cordoned"), (closed.lost, "being started again")]
+def _explain_submitted(job: Job, unavailable: UnavailableDevices) -> str:
+    if job.target in (*unavailable.cordoned, *unavailable.lost):
+        why = "cordoned" if job.target in unavailable.cordoned else "being started again"
+        return f"Waits for {job.target}, which is {why}."
+    if job.target is not None:
+        why = "cordoned, being started again or tainted"
+        return f"Waits for {job.target}: every device that suits it is {why}."
+    parts = [(unavailable.cordoned, "cordoned"), (unavailable.lost, "being started again")]
     shut = [f"{listed(names)} {'is' if len(names) == 1 else 'are'} {why}" for names, why in parts if names]
     return f"Waits for a device; {listed(shut)}." if shut else "Waits for the first device to be ready."
 
 
-def _explain_queued(job: Job, place: Place | None, closed: Closed, kept_back: str) -> str:
-    shut = " (cordoned)" if job.held_on in closed.cordoned else ""
-    why = f"; {kept_back}" if kept_back else ""
+def _explain_queued(
+    job: Job, queue_position: QueuePosition | None, unavailable: UnavailableDevices, eligibility: str
+) -> str:
+    shut = " (cordoned)" if job.assigned_device in unavailable.cordoned else ""
+    why = f"; {eligibility}" if eligibility else ""
     needs = f", for {job.gang_min} devices at once" if job.gang_min > 1 else ""
-    if place is None:
-        return f"In line for {job.held_on}{shut}{needs}, where more than {PLACES_MAX} cells wait in all{why}."
-    running, previous, between = place.running, place.previous, place.position - 2
+    if queue_position is None:
+        more = f"where more than {POSITIONS_MAX} cells wait in all"
+        return f"Pending in the queue of {job.assigned_device}{shut}{needs}, {more}{why}."
+    running, previous, between = queue_position.running, queue_position.previous, queue_position.position - 2
     parts = [] if running is None else [f"{_whose(running)} (running, {_ops(running)})"]
     parts += [f"{between} more"] if between > 0 else []
     parts += [] if previous is None else [f"{_whose(previous)} ({previous.priority})"]
     behind = f", behind {listed(parts)}" if parts else ""
-    return f"{ordinal(place.position)} in line for {job.held_on}{shut}{needs}{behind}{why}."
+    return (
+        f"{ordinal(queue_position.position)} in the queue of {job.assigned_device}{shut}{needs}{behind}{why}."
+    )
 
 
 def _whose(job: Job) -> str:
@@ -105,3 +115,32 @@ def _whose(job: Job) -> str:
 
 def _ops(job: Job) -> str:
     return f"{job.ops_done} of {job.ops_total} ops"
+
+
+def preemption_message(
+    by: Job, victim: Job, cause: Cause, shares: ShareTree, calendar: Mapping[str, CalendarReservation]
+) -> str:
+    """Return ``for bob's job 1fdb02aa (NORMAL)``, with the guarantee or reservation where the policy is
+    not the cause."""
+    right = None
+    if cause == "guarantee":
+        right = _guarantee(by, victim, shares)
+    elif cause == "reservation":
+        right = _reservation(by, victim, calendar)
+    preemptor = f"for {by.user}'s job {by.job[:8]} ({by.priority})"
+    return preemptor if right is None else f"{preemptor}: {right}"
+
+
+def _guarantee(by: Job, victim: Job, shares: ShareTree) -> str | None:
+    met = shares.guarantee_met(by.account, victim.account)
+    if met is None:
+        return None
+    return f"{met[0]} is within its {met[1]:g} guaranteed device{'' if met[1] == 1 else 's'}"
+
+
+def _reservation(by: Job, victim: Job, calendar: Mapping[str, CalendarReservation]) -> str | None:
+    for _, entry in sorted(calendar.items()):
+        there = sorted(entry.nodes.intersection(victim.holds))
+        if there and entry.admits(by.account) and not entry.admits(victim.account):
+            return reserved_for(entry, tuple(there))
+    return None

@@ -1,4 +1,4 @@
-"""What is true of a queue at every moment."""
+"""Invariants of the queue."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 
 from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.jobs.job import Job
-from djinn_lab.jobs.states import CONTENDING, FINISHED, IN_LINE, JobState
-from djinn_lab.jobs.tables import Tables
+from djinn_lab.jobs.states import CONTENDING, FINISHED, PENDING_STATES, JobState
+from djinn_lab.jobs.tables import QueueTables
 from djinn_lab.jobs.targets import suits
 
 
-def check_queue(tables: Tables) -> None:
+def check_queue(tables: QueueTables) -> None:
     running = [(name, job) for name, device in tables.devices.items() for job in device.running]
     alive = {name: device.alive for name, device in tables.devices.items()}
     open_devices = {name for name, device in tables.devices.items() if device.alive and not device.cordoned}
@@ -27,23 +27,25 @@ def check_queue(tables: Tables) -> None:
     for job in jobs.values():
         check_job(job)
         assert not job.finished, f"{job.job} is {job.state} among the unfinished"
-        if job.held_on is not None and not job.cancelling:
-            assert bound[job.session] == job.held_on, f"{job.job} is on {job.held_on}, its session is not"
+        if job.assigned_device is not None and not job.cancelling:
+            assert bound[job.session] == job.assigned_device, (
+                f"{job.job} is on {job.assigned_device}, its session is not"
+            )
         if job.state is JobState.RUNNING:
             assert job.holds, f"{job.job} is RUNNING on no device"
             assert len(set(job.holds)) == len(job.holds), f"{job.job} holds a device twice: {job.holds}"
             held = {device for device, name in running if name == job.job}
             assert held == set(job.holds), f"{job.job} runs on {sorted(held)} and holds {job.holds}"
-        if job.state in IN_LINE:
-            idle = job.held_on in open_devices and tables.devices[job.held_on].idle_slots > 0
+        if job.state in PENDING_STATES:
+            idle = job.assigned_device in open_devices and tables.devices[job.assigned_device].idle_slots > 0
             next_of_session = tables.first_of_session(job.session) == job
             free = idle and next_of_session and job.memory in ("free", "granted") and job.gang_min == 1
-            assert not free, f"{job.job} is queued for an idle {job.held_on}"
+            assert not free, f"{job.job} is queued for an idle {job.assigned_device}"
         if job.state is JobState.SUBMITTED:
             up = [
                 device
                 for device in sorted(open_devices)
-                if suits(job.wish, job.terms.tolerates, tables.devices[device])
+                if suits(job.target, job.terms.tolerates, tables.devices[device])
             ]
             assert not up or job.waits_for, f"{job.job} has no device although {up} could take it"
     for job in finished.values():
@@ -51,12 +53,12 @@ def check_queue(tables: Tables) -> None:
         check_job(job)
 
 
-def check_indexes(tables: Tables) -> None:
+def check_indexes(tables: QueueTables) -> None:
     by_state = {name for names in tables.of_state.values() for name in names}
     assert by_state == set(tables.jobs), "jobs by state are not the unfinished jobs"
     dependent = {job.job for job in tables.jobs.values() if job.waits_for}
     assert tables.dependent.keys() == dependent, "dependent jobs are not those that wait for others"
-    contending = [job.held_on for job in tables.jobs.values() if job.state in CONTENDING]
+    contending = [job.assigned_device for job in tables.jobs.values() if job.state in CONTENDING]
     counted = Counter(device for device in (*tables.bound.values(), *contending) if device is not None)
     assert tables.load == counted, "the load of devices is not what their sessions and jobs are"
     for state, names in tables.of_state.items():
@@ -67,24 +69,30 @@ def check_indexes(tables: Tables) -> None:
         arrivals = [tables.jobs[name].arrival for name in ordered]
         assert arrivals == sorted(arrivals), "a session's jobs are out of order"
     for job in tables.jobs.values():
-        there = tables.jobs.keys() | tables.elsewhere.keys()
+        there = tables.jobs.keys() | tables.external.keys()
         ended = [name for name in jobs_in(job.waits_for) if name not in there]
         assert not ended, f"{job.job} waits for {ended}, which has ended"
-        assert (job.waiting.lacking > 0) == bool(job.waits_for), f"{job.job} waits for nothing, or too long"
+        assert (job.waiting.missing_count > 0) == bool(job.waits_for), (
+            f"{job.job} waits for nothing, or too long"
+        )
 
 
 def check_job(job: Job) -> None:
     on_device = job.state in (JobState.RESTORING, JobState.QUEUED, JobState.PREEMPTED, JobState.RUNNING)
     assert not job.members or job.state is JobState.RUNNING, f"{job.job} is {job.state}, with {job.members}"
     assert len(job.members) < max(1, job.gang), f"{job.job} holds {job.members} for a gang of {job.gang}"
-    assert not job.preempting or job.state is JobState.RUNNING, f"{job.job} moves aside and is {job.state}"
+    assert not job.preempting or job.state is JobState.RUNNING, (
+        f"{job.job} is being preempted and is {job.state}"
+    )
     if job.state is JobState.RESTORING:
         assert job.memory in ("ask", "held"), f"{job.job} waits for memory, which is {job.memory}"
     if job.state is JobState.RUNNING:
         assert job.memory in ("free", "granted"), f"{job.job} runs with memory {job.memory}"
     if job.state is JobState.QUEUED:
-        assert job.memory in ("free", "line", "granted"), f"{job.job} is in line with memory {job.memory}"
-    assert (job.held_on is not None) == on_device, f"{job.job} is {job.state} and held on {job.held_on}"
+        assert job.memory in ("free", "deferred", "granted"), f"{job.job} is pending with memory {job.memory}"
+    assert (job.assigned_device is not None) == on_device, (
+        f"{job.job} is {job.state} and held on {job.assigned_device}"
+    )
     assert 0 <= job.ops_done <= job.ops_total, f"{job.job} did {job.ops_done} of {job.ops_total} ops"
     assert (job.ended_at_s is not None) == job.finished
     assert not (job.cancelling and job.state not in (JobState.RUNNING, *FINISHED))

@@ -1,10 +1,10 @@
-"""A job as a frozen value, a device's line, and a snapshot of both."""
+"""A job as a frozen value, a view of a device with its queue, and a snapshot of both."""
 
 from __future__ import annotations
 
 import msgspec
 
-from djinn_lab.jobs.conditions import Waited, Waiting
+from djinn_lab.jobs.conditions import DependencyResults, DependencyState
 from djinn_lab.jobs.messages import MemoryNeed
 from djinn_lab.jobs.states import FINISHED, JobState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
@@ -14,8 +14,8 @@ class Job(msgspec.Struct, frozen=True):
     """``number``: arrival of the job; ``arrival``: arrival of its current segment. Both count from 0.
     ``account``: the leaf of the share tree that pays.
 
-    ``segment`` is the current segment, or the last one while WAITING. ``held_on``: the device it runs on,
-    queues for or waits for memory of. Times are those of the events, in seconds."""
+    ``segment`` is the current segment, or the last one while WAITING. ``assigned_device``: the device that
+    the job runs on, is queued for, or waits for memory of. Times are those of the events, in seconds."""
 
     job: str
     session: str
@@ -31,8 +31,8 @@ class Job(msgspec.Struct, frozen=True):
     submitted_at_s: float
     segment_at_s: float
     ops_done: int = 0
-    wish: str | None = None
-    held_on: str | None = None
+    target: str | None = None
+    assigned_device: str | None = None
     predicted_s: float | None = None
     started_at_s: float | None = None
     ended_at_s: float | None = None
@@ -42,40 +42,40 @@ class Job(msgspec.Struct, frozen=True):
     memory_reason: str = ""
     memory_wait_s: float | None = None
     memory_room: bool = False
-    """Held until others leave, not for a copy."""
+    """Waiting until other sessions leave the device's memory, not for a copy."""
     memory_stuck: bool = False
-    """Held, and nothing is under way that brings it room."""
+    """Waiting for memory, and nothing is under way that frees any."""
     memory_closing: bool = False
-    """Held until sessions close."""
+    """Waiting for memory until sessions close."""
     terms: Terms = NO_TERMS
     deadline_at_s: float | None = None
     waits_for: tuple[str, ...] = ()
-    """What it comes after, and that is not there yet: see :mod:`djinn_lab.jobs.conditions`."""
-    waited: Waited = Waited()
-    """What became of the rest of that."""
+    """Open conditions of its dependencies: see :mod:`djinn_lab.jobs.conditions`."""
+    dependency_results: DependencyResults = DependencyResults()
+    """Results of the conditions that are no longer open."""
     checkpoints: tuple[str, ...] = ()
-    """That it has announced, in this order."""
+    """Announced checkpoints, in this order."""
     turn: int = 0
-    """Where arrival puts it in line; moving aside on request puts it behind all that wait."""
+    """Queue order by arrival; a preemption on request puts the job behind all pending ones."""
     preempting: bool = False
-    """Asked to move aside, and still running."""
+    """Asked to stop for a preemption, and still running."""
     yields: bool = False
-    """Somebody asked for that, so it lets all others go first."""
+    """The preemption was requested by a person, so all other jobs go first."""
     preemptions: int = 0
     preempted_at_s: float | None = None
     move_s: float | None = None
-    """What bringing its session's state to another device would take, None when it cannot be brought."""
+    """Seconds to move the session's state to another device, None when it cannot be moved."""
     parts_s: float = 0.0
-    """Likewise for what the parts of a gang hold beside it."""
+    """Seconds to move what the parts of a gang hold beside the session."""
     settled: bool = False
-    """It was moved, or could not be: it stays where it is until it has run there."""
+    """Was moved, or could not be: the job stays on its device until it has run there."""
     running_since_s: float | None = None
     devices: int = 1
-    """That its segment can use at once."""
+    """Devices that the segment can use at once."""
     devices_why: str = ""
-    """Why these are fewer than its terms ask for."""
+    """Why these are fewer than the terms ask for."""
     members: tuple[str, ...] = ()
-    """Of a running gang, the devices that it holds beside ``held_on``."""
+    """Devices that a running gang holds beside ``assigned_device``."""
     ran_s: float = 0.0
     """Run time before ``running_since_s``, over all segments."""
 
@@ -84,24 +84,24 @@ class Job(msgspec.Struct, frozen=True):
         return self.state in FINISHED
 
     @property
-    def waiting(self) -> Waiting:
-        """For what it comes after."""
-        return Waiting(self.waits_for, self.waited)
+    def waiting(self) -> DependencyState:
+        """State of its dependencies."""
+        return DependencyState(self.waits_for, self.dependency_results)
 
     @property
     def holds(self) -> tuple[str, ...]:
-        """The devices that it runs on, the one that its session is bound to first."""
-        running = self.state is JobState.RUNNING and self.held_on is not None
-        return (self.held_on, *self.members) if running and self.held_on is not None else ()
+        """Devices that the job runs on, the one that its session is bound to first."""
+        running = self.state is JobState.RUNNING and self.assigned_device is not None
+        return (self.assigned_device, *self.members) if running and self.assigned_device is not None else ()
 
     @property
     def gang(self) -> int:
-        """Devices that its segment wants at once."""
+        """Devices that the segment wants at once."""
         return min(self.terms.gang, self.devices)
 
     @property
     def gang_min(self) -> int:
-        """It starts with as few."""
+        """Fewest devices that the segment starts with."""
         return min(self.terms.gang_min, self.devices)
 
     @property
@@ -113,14 +113,15 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class DeviceView(msgspec.Struct, frozen=True):
-    """``running``: the first of the jobs that it runs. ``line``: jobs queued for it, first to run first.
-    ``sessions``: those bound to it. ``own_labels``: of all ``labels``, those that nobody gave it."""
+    """``running``: the first of the jobs that the device runs. ``queue``: its pending jobs, the next one
+    first. ``sessions``: those bound to the device. ``own_labels``: the part of ``labels`` that operators
+    did not give."""
 
     device: str
     alive: bool
     cordoned: bool
     running: str | None
-    line: tuple[str, ...]
+    queue: tuple[str, ...]
     sessions: tuple[str, ...]
     labels: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
@@ -129,7 +130,7 @@ class DeviceView(msgspec.Struct, frozen=True):
     watts: float | None = None
 
 
-class Closed(msgspec.Struct, frozen=True):
+class UnavailableDevices(msgspec.Struct, frozen=True):
     """Devices that start nothing: those whose worker is down, and those that are cordoned."""
 
     lost: tuple[str, ...]
@@ -137,7 +138,7 @@ class Closed(msgspec.Struct, frozen=True):
 
 
 class QueueSnapshot(msgspec.Struct, frozen=True):
-    """Everything at one moment. ``jobs`` are the unfinished ones, by arrival."""
+    """Everything at one moment. ``jobs``: the unfinished ones, by arrival."""
 
     devices: tuple[DeviceView, ...]
     jobs: tuple[Job, ...]

@@ -1,4 +1,4 @@
-"""What goes into the queue: events, each with its own time in seconds."""
+"""Events of the queue, each with its own time in seconds."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from typing import Literal
 
 import msgspec
 
-from djinn_lab.jobs.awaited import CheckpointAnnounced, DataPublished, Elsewhere, ElsewhereChanged
 from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.fairness import Limits, ShareState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
-MemoryNeed = Literal["free", "ask", "held", "line", "granted"]
-"""``free``: runs without asking session memory. ``ask``: once it is bound,
-:class:`~djinn_lab.jobs.commands.PlaceSegment` asks. ``held``: was asked, and waits. ``line``: its state is
-there, and room comes with its turn. ``granted``: may run on the device that its session is bound to."""
+MemoryNeed = Literal["free", "ask", "held", "deferred", "granted"]
+"""``free``: runs without asking session memory. ``ask``: :class:`~djinn_lab.jobs.commands.PlaceSegment`
+asks once the job is bound. ``held``: was asked, and waits. ``deferred``: the session's state is there, and
+the memory grant comes with its turn. ``granted``: may run on the device that its session is bound to."""
 
 
 class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
-    """A worker became ready, for the first time or again. ``memory_bytes`` and ``link_bytes_per_s``: what it
-    offers, for shares of it; 0: not shared by. ``numa_node``: where the device is, None where nobody
-    knows. ``slots``: jobs that it runs at once."""
+    """A worker became ready, for the first time or again. ``memory_bytes`` and ``link_bytes_per_s``: what
+    the device offers, for shares of it; 0: not shared by. ``numa_node``: where the device is, None when
+    unknown. ``slots``: jobs that the device runs at once."""
 
     at_s: float
     device: str
@@ -40,16 +39,28 @@ class DeviceLost(msgspec.Struct, frozen=True, tag=True):
     undone: tuple[str, ...] = ()
 
 
+class ExternalDependency(msgspec.Struct, frozen=True):
+    """A batch notebook that a cell may depend on; the queue does not run it. ``waits_for``: cells that
+    have to end before the notebook can."""
+
+    job: str
+    name: str
+    state: str
+    over: bool = False
+    checkpoints: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
+
+
 class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
-    """``wish``: where the user wants it to run, as :mod:`djinn_lab.jobs.targets` has it. ``predicted_s``:
-    expected run time, None when unknown. With ``memory`` held: why, for how long about, and as in
-    :class:`MemoryHeld`. ``account``: the
-    leaf of the share tree that pays, the user's name if empty. ``terms`` count with the first segment.
-    ``devices``: that this segment can use at once, at most as many as its terms ask for; fewer:
-    ``devices_why``. ``move_s``: what bringing the session's state to another device would take, None when it
-    cannot be brought; ``parts_s``: likewise of what the parts of a gang will hold beside it. ``met``: of what
-    it comes after, data that was published before; ``elsewhere``: batch notebooks. ``notebook``: the batch
-    notebook that the session belongs to, empty for none."""
+    """``target``: where the user wants the segment to run, as :mod:`djinn_lab.jobs.targets` has it.
+    ``predicted_s``: expected run time, None when unknown. ``memory_reason``, ``memory_wait_s`` and the
+    other fields of held memory: as in :class:`MemoryHeld`. ``account``: the leaf of the share tree that
+    pays, the user's name if empty. ``terms`` count with the first segment. ``devices``: that this segment
+    can use at once, at most as many as its terms ask for; ``devices_why``: why they are fewer. ``move_s``:
+    seconds to move the session's state to another device, None when it cannot be moved. ``parts_s``:
+    seconds to move what the parts of a gang will hold beside it. ``met``: data conditions of its
+    dependencies that were published before. ``external``: batch notebooks that it depends on.
+    ``notebook``: the batch notebook that the session belongs to, empty for none."""
 
     at_s: float
     job: str
@@ -59,7 +70,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     priority: str
     ops_total: int
     final: bool
-    wish: str | None = None
+    target: str | None = None
     predicted_s: float | None = None
     memory: MemoryNeed = "free"
     memory_reason: str = ""
@@ -74,12 +85,12 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     devices_why: str = ""
     met: tuple[str, ...] = ()
     parts_s: float = 0.0
-    elsewhere: tuple[Elsewhere, ...] = ()
+    external: tuple[ExternalDependency, ...] = ()
     notebook: str = ""
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
-    """A segment that was not let in; ``message`` says why. The job may go on unless it was ``final``."""
+    """A segment was rejected; ``message`` says why. The job may continue unless the segment was ``final``."""
 
     at_s: float
     job: str
@@ -93,17 +104,17 @@ class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
 
 
 class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
-    """The job's segment waits for its session's state, or for room, on its device; sent again when the reason
-    changes. ``in_line``: only until its turn is near. ``room``: for others to leave, not for a copy.
-    ``stuck``: nothing is under way that brings it any, so that no place is kept for it meanwhile;
-    ``closing``: until sessions close.
-    ``device``: as in :class:`MemoryGranted`."""
+    """The job's segment waits for its session's state, or for a memory grant, on its device; sent again
+    when the reason changes. ``deferred``: only until its turn is near. ``room``: waiting for other
+    sessions to leave, not for a copy. ``stuck``: nothing is under way that frees memory, so no capacity is
+    reserved for the job meanwhile. ``closing``: until sessions close. ``device``: as in
+    :class:`MemoryGranted`."""
 
     at_s: float
     job: str
     reason: str
     wait_s: float | None = None
-    in_line: bool = False
+    deferred: bool = False
     room: bool = False
     stuck: bool = False
     closing: bool = False
@@ -111,9 +122,9 @@ class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
 
 
 class MemoryGranted(msgspec.Struct, frozen=True, tag=True):
-    """The session's state is on its device, with room for the job's segment. ``device``: for which memory was
-    asked; what it says of one that the session has left since, or of a job that is over, counts for nothing.
-    None: the present one."""
+    """The session's state is on its device, with memory for the job's segment. ``device``: for which
+    memory was asked, None: the present one. A grant for a device that the session has left since, or for
+    an ended job, is ignored."""
 
     at_s: float
     job: str
@@ -121,8 +132,8 @@ class MemoryGranted(msgspec.Struct, frozen=True, tag=True):
 
 
 class MemoryRefused(msgspec.Struct, frozen=True, tag=True):
-    """The job's segment that waited for memory will never get it. The job may go on unless that was the
-    last."""
+    """The job's segment that waited for memory will never get it. The job may continue unless that segment
+    was the last."""
 
     at_s: float
     job: str
@@ -137,10 +148,10 @@ class SegmentProgressed(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
-    """The worker's answer. ``outcome``: ``done``, ``failed`` or ``cancelled``. ``memory_byte_s`` and
-    ``transfer_bytes``: what it held over its run time, and what was copied for it to and from the device,
-    for its account. ``goes_on``: its client sends the failed segment again, or finishes the job, so that it
-    does not end here even if the segment was the final one."""
+    """A worker's answer. ``outcome``: ``done``, ``failed`` or ``cancelled``. ``memory_byte_s`` and
+    ``transfer_bytes``: what the segment held over its run time, and what was copied for it to and from the
+    device, for its account. ``goes_on``: the client sends the failed segment again, or finishes the job,
+    so that the job does not end here even if the segment was the final one."""
 
     at_s: float
     job: str
@@ -154,7 +165,7 @@ class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 class MemberLeft(msgspec.Struct, frozen=True, tag=True):
-    """A running gang has no more use for this one of its devices, which is not the one that its session is
+    """A running gang has no more use for this member device, which is not the one that its session is
     bound to."""
 
     at_s: float
@@ -164,7 +175,7 @@ class MemberLeft(msgspec.Struct, frozen=True, tag=True):
 
 
 class JobFinished(msgspec.Struct, frozen=True, tag=True):
-    """The client says that the cell is over. ``outcome``: ``done``, ``failed`` or ``cancelled``."""
+    """The client reports the end of the cell. ``outcome``: ``done``, ``failed`` or ``cancelled``."""
 
     at_s: float
     job: str
@@ -172,8 +183,31 @@ class JobFinished(msgspec.Struct, frozen=True, tag=True):
     message: str = ""
 
 
+class CheckpointAnnounced(msgspec.Struct, frozen=True, tag=True):
+    """The job, which continues, has reached the checkpoint ``name``."""
+
+    at_s: float
+    job: str
+    name: str
+
+
+class DataPublished(msgspec.Struct, frozen=True, tag=True):
+    """``account``: the leaf of the share tree of the user that published data called ``name``."""
+
+    at_s: float
+    account: str
+    name: str
+
+
+class ExternalDependencyChanged(msgspec.Struct, frozen=True, tag=True):
+    """The state or the checkpoints changed of a batch notebook that cells may depend on."""
+
+    at_s: float
+    external: ExternalDependency
+
+
 class CancelRequested(msgspec.Struct, frozen=True, tag=True):
-    """``message`` says by whom or why."""
+    """``message`` says by which user or why."""
 
     at_s: float
     job: str
@@ -181,7 +215,8 @@ class CancelRequested(msgspec.Struct, frozen=True, tag=True):
 
 
 class PreemptRequested(msgspec.Struct, frozen=True, tag=True):
-    """Somebody asks that the running job moves aside, behind all that wait now. ``message`` says who."""
+    """A user asks to preempt the running job, behind all that are pending now. ``message`` says which
+    user."""
 
     at_s: float
     job: str
@@ -189,10 +224,11 @@ class PreemptRequested(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentPreempted(msgspec.Struct, frozen=True, tag=True):
-    """The worker stopped the segment after ``ops_done`` ops, and what these made stays with the session.
-    ``move_s``: what bringing all of it to another device would take, None when it cannot be brought.
-    ``devices``: that it can use at once when it goes on, several if it was stopped as a gang; ``parts_s``: as
-    in :class:`SegmentSubmitted`. ``undone``: what it did since it last started counts for nothing."""
+    """The worker stopped the segment after ``ops_done`` ops; their results stay with the session.
+    ``move_s``: seconds to move all of the session to another device, None when it cannot be moved.
+    ``devices``: that the job can use at once when it resumes, several if it was stopped as a gang.
+    ``parts_s``: as in :class:`SegmentSubmitted`. ``undone``: the work since the last start does not count.
+    """
 
     at_s: float
     job: str
@@ -205,8 +241,8 @@ class SegmentPreempted(msgspec.Struct, frozen=True, tag=True):
 
 
 class MoveRefused(msgspec.Struct, frozen=True, tag=True):
-    """Session memory cannot bring the job's session to the device that the queue chose; it stays on
-    ``device``."""
+    """Session memory cannot move the job's session to the device that the queue chose; the session stays
+    on ``device``."""
 
     at_s: float
     job: str
@@ -214,9 +250,9 @@ class MoveRefused(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-class RoomElsewhere(msgspec.Struct, frozen=True, tag=True):
-    """Session memory has room for the job's session on ``device`` and none is coming where it is, or fewer
-    compete for room there."""
+class MoveProposed(msgspec.Struct, frozen=True, tag=True):
+    """Session memory proposes to move the job's session to ``device``: memory is free there and none is
+    coming where the session is, or fewer jobs compete for it there."""
 
     at_s: float
     job: str
@@ -224,8 +260,8 @@ class RoomElsewhere(msgspec.Struct, frozen=True, tag=True):
 
 
 class DeviceCordoned(msgspec.Struct, frozen=True, tag=True):
-    """``cordoned``: nothing new starts on the device, and ``drain``: what runs there moves aside, to run
-    elsewhere. Not ``cordoned``: it serves again."""
+    """``cordoned``: nothing new starts on the device; with ``drain``, its running jobs are preempted, to
+    resume on other devices. Not ``cordoned``: the device serves again."""
 
     at_s: float
     device: str
@@ -234,9 +270,9 @@ class DeviceCordoned(msgspec.Struct, frozen=True, tag=True):
 
 
 class DeviceDescribed(msgspec.Struct, frozen=True, tag=True):
-    """What operators say about a device, in place of what they said before. ``labels``: ``key=value``, for
+    """An operator's description of a device, in place of the former one. ``labels``: ``key=value``, for
     cells that ask for them; ``taints``: only cells that tolerate all of them start there; ``price``: of a
-    device-hour, in any currency; ``watts``: what it draws when busy, None for unknown."""
+    device-hour, in any currency; ``watts``: what the device draws when busy, None for unknown."""
 
     at_s: float
     device: str
@@ -247,8 +283,8 @@ class DeviceDescribed(msgspec.Struct, frozen=True, tag=True):
 
 
 class QueueOpened(msgspec.Struct, frozen=True, tag=True):
-    """The first event of a queue's life: by which policy it decides (its name in
-    :data:`djinn_lab.jobs.decision.POLICIES`, or itself), and what its accounts have used and may use."""
+    """The first event of a queue's life: the policy by which it decides (its name in
+    :data:`djinn_lab.jobs.decision.POLICIES`, or itself), and the usage and limits of its accounts."""
 
     at_s: float
     policy: str | QueuePolicy
@@ -263,7 +299,7 @@ class PolicyChanged(msgspec.Struct, frozen=True, tag=True):
 
 
 class SharesChanged(msgspec.Struct, frozen=True, tag=True):
-    """New targets for an account of any level (``""``: the whole pool). What is None stays."""
+    """New targets for an account of any level (``""``: the whole pool). A field that is None stays."""
 
     at_s: float
     account: str
@@ -273,9 +309,9 @@ class SharesChanged(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReservationMade(msgspec.Struct, frozen=True, tag=True):
-    """From ``begins_s`` to ``ends_s`` these devices are for these accounts, and those below them, only;
-    nothing of others starts there that is not expected to be done by then. One of the same name is
-    replaced."""
+    """From ``begins_s`` to ``ends_s`` these devices are for these accounts, and those below them, only. A
+    job of other accounts starts there only if it is expected to end by then. A reservation of the same
+    name is replaced."""
 
     at_s: float
     name: str
@@ -286,7 +322,7 @@ class ReservationMade(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReservationEnded(msgspec.Struct, frozen=True, tag=True):
-    """The devices are for everybody again."""
+    """The devices are for all accounts again."""
 
     at_s: float
     name: str
@@ -299,14 +335,14 @@ class ClockTicked(msgspec.Struct, frozen=True, tag=True):
 
 
 class SessionDetached(msgspec.Struct, frozen=True, tag=True):
-    """The client vanished: its jobs are cancelled, its place stays."""
+    """The client vanished: the session's jobs are cancelled, and the session stays bound."""
 
     at_s: float
     session: str
 
 
 class SessionClosed(msgspec.Struct, frozen=True, tag=True):
-    """The user is done: its jobs are cancelled and its device forgotten."""
+    """The user closed the session: its jobs are cancelled and its device is forgotten."""
 
     at_s: float
     session: str
@@ -326,12 +362,12 @@ Event = (
     | JobFinished
     | CheckpointAnnounced
     | DataPublished
-    | ElsewhereChanged
+    | ExternalDependencyChanged
     | CancelRequested
     | PreemptRequested
     | SegmentPreempted
     | MoveRefused
-    | RoomElsewhere
+    | MoveProposed
     | DeviceCordoned
     | DeviceDescribed
     | QueueOpened

@@ -9,36 +9,38 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from djinn_lab.jobs import arrivals, dependencies, lifecycle, targets
-from djinn_lab.jobs.awaited import CheckpointAnnounced, DataPublished, ElsewhereChanged
+from djinn_lab.jobs import admission, dependencies, lifecycle, targets
 from djinn_lab.jobs.commands import Command
-from djinn_lab.jobs.contest import Contest
-from djinn_lab.jobs.decision import POLICIES, Calendar, Snapshot
-from djinn_lab.jobs.explain import PLACES_MAX, Place
+from djinn_lab.jobs.decision import POLICIES, CalendarReservation, DecisionSnapshot
+from djinn_lab.jobs.device_queues import DeviceQueues
+from djinn_lab.jobs.dispatcher import Dispatcher
+from djinn_lab.jobs.explain import POSITIONS_MAX, QueuePosition
 from djinn_lab.jobs.fairness import AccountState, AccountView, ShareTree
 from djinn_lab.jobs.invariants import check_queue
 from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
-from djinn_lab.jobs.lines import Lines
 from djinn_lab.jobs.messages import (
     CancelRequested,
+    CheckpointAnnounced,
     ClockTicked,
+    DataPublished,
     DeviceAdded,
     DeviceCordoned,
     DeviceDescribed,
     DeviceLost,
     Event,
+    ExternalDependencyChanged,
     JobFinished,
     MemberLeft,
     MemoryGranted,
     MemoryHeld,
     MemoryRefused,
+    MoveProposed,
     MoveRefused,
     PolicyChanged,
     PreemptRequested,
     QueueOpened,
     ReservationEnded,
     ReservationMade,
-    RoomElsewhere,
     SegmentFinished,
     SegmentPreempted,
     SegmentProgressed,
@@ -48,19 +50,19 @@ from djinn_lab.jobs.messages import (
     SessionDetached,
     SharesChanged,
 )
-from djinn_lab.jobs.states import IN_LINE, IllegalEvent, JobState
-from djinn_lab.jobs.tables import FINISHED_JOBS_MAX, Device, Tables
-from djinn_lab.jobs.telling import Teller
+from djinn_lab.jobs.notifications import Notifications
+from djinn_lab.jobs.states import PENDING_STATES, IllegalEvent, JobState
+from djinn_lab.jobs.tables import FINISHED_JOBS_MAX, QueueDevice, QueueTables
 
 
 class JobQueue:
     """All jobs of a pool. One instance is driven by one thread."""
 
     def __init__(self) -> None:
-        self._tables = Tables()
-        self._contest = Contest(self._tables)
-        self._lines = Lines(self._tables, self._contest)
-        self._teller = Teller(self._tables, self._lines)
+        self._tables = QueueTables()
+        self._dispatcher = Dispatcher(self._tables)
+        self._device_queues = DeviceQueues(self._tables, self._dispatcher)
+        self._notifications = Notifications(self._tables, self._device_queues)
 
     def handle(self, event: Event) -> list[Command]:
         """Apply one event. Raises IllegalEvent, with nothing changed, when it cannot happen now."""
@@ -68,39 +70,39 @@ class JobQueue:
         tables.begin_event(event.at_s)
         self._apply(event)
         self._end_dependents(event.at_s)
-        self._contest.settle(event.at_s)
-        self._teller.remember(event)
-        self._lines.changed()
-        commands = [*tables.out, *self._teller.line_news(), *self._teller.notices()]
-        self._teller.forget(tables.forget())
+        self._dispatcher.settle(event.at_s)
+        self._notifications.remember(event)
+        self._device_queues.changed()
+        commands = [*tables.out, *self._notifications.queue_orders(), *self._notifications.notices()]
+        self._notifications.forget(tables.forget())
         return commands
 
     def check(self, event: SegmentSubmitted) -> None:
-        """Raises IllegalEvent for a submit that :meth:`handle` would not take; changes nothing."""
-        arrivals.check(self._tables, event)
+        """Raise IllegalEvent for a submit that :meth:`handle` would reject; change nothing."""
+        admission.check(self._tables, event)
         if event.segment == 0:
-            self._contest.check_limits(event)
+            self._dispatcher.check_limits(event)
 
     def check_target(self, target: str | None, tolerates: tuple[str, ...]) -> None:
-        """Raises IllegalEvent, as for a cell, where no device may run what asks for this."""
-        arrivals.devices_for(self._tables, target, tolerates)
+        """Raise IllegalEvent, as for a cell, where no device may run this target."""
+        admission.devices_for(self._tables, target, tolerates)
 
     def due_s(self) -> float | None:
-        """When a :class:`ClockTicked` would do something, None for never."""
+        """Return when a :class:`ClockTicked` would do something, None for never."""
         jobs, of_state = self._tables.jobs, self._tables.of_state
         dues = [lifecycle.timeout_due_s(jobs[name]) for name in of_state[JobState.RUNNING]]
-        dues += (self._contest.wake_at_s, dependencies.due_s(self._tables))
+        dues += (self._dispatcher.wake_at_s, dependencies.due_s(self._tables))
         return min((due for due in dues if due is not None), default=None)
 
     # -- looking -------------------------------------------------------------------------------------------
 
     def job(self, job: str) -> Job | None:
-        """An unfinished or recently finished job."""
+        """Return an unfinished or recently finished job."""
         return self._tables.find(job)
 
     def named(self, start: str) -> str:
-        """The id of the remembered job that begins with ``start``. Raises IllegalEvent where none or
-        several do."""
+        """Return the id of the remembered job that begins with ``start``. Raises IllegalEvent where none
+        or several do."""
         found = [start] if self._tables.find(start) else []
         found = found or [name for name in self._tables.jobs if name.startswith(start)]
         found = found or [name for name in self._tables.finished if name.startswith(start)]
@@ -111,68 +113,69 @@ class JobQueue:
         return found[0]
 
     def explain(self, job: str) -> str:
-        """Why the job is where it is, in one sentence. Raises KeyError for a job that is not remembered."""
+        """Say why the job is where it is, in one sentence. Raises KeyError for a job that is not
+        remembered."""
         known = self._tables.jobs.get(job) or self._tables.finished[job]
-        return self._teller.explain(known, self._teller.place(known))
+        return self._notifications.explain(known, self._notifications.queue_position(known))
 
-    def held(self, jobs_max: int) -> list[tuple[Job, tuple[str, ...]]]:
-        """The first jobs for which session memory brings no room until others end or close, then the first of
-        those that wait for theirs, with the other devices that would suit them; gangs and those that have to
-        stay are left out."""
-        held = [
+    def waiting_for_memory(self, jobs_max: int) -> list[tuple[Job, tuple[str, ...]]]:
+        """Return the first jobs that wait for memory, with the other devices that would suit them. Jobs
+        for which no memory comes until others end or close go first; gangs and jobs that have to stay are
+        left out."""
+        waiting = [
             job
             for job in self._tables.in_state(JobState.RESTORING)
             if job.memory == "held" and job.gang == 1 and job.move_s is not None
         ]
-        held.sort(key=lambda job: not job.memory_stuck)
-        first = (job for job in held if self.first_of(job.session) == job.job)
-        return [(job, self._contest.elsewhere(job)) for job in islice(first, jobs_max)]
+        waiting.sort(key=lambda job: not job.memory_stuck)
+        first = (job for job in waiting if self.first_of(job.session) == job.job)
+        return [(job, self._dispatcher.other_devices(job)) for job in islice(first, jobs_max)]
 
     def watts(self, device: str) -> float | None:
-        """What operators say that it draws when busy, None where they say nothing."""
+        """Return what the device draws when busy, as operators say, None when unknown."""
         return self._tables.devices[device].watts
 
     def busy_devices(self) -> set[str]:
-        """Those that run something."""
+        """Return the devices that run something."""
         return {name for name, device in self._tables.devices.items() if device.running}
 
     def running_jobs(self) -> tuple[Job, ...]:
-        """In the order in which they came."""
+        """Return the running jobs, in the order of arrival."""
         return tuple(sorted(self._tables.in_state(JobState.RUNNING), key=lambda job: job.number))
 
-    def place(self, job: str) -> Place | None:
-        """Where in its device's line a job stands, None for one that stands in none."""
+    def queue_position(self, job: str) -> QueuePosition | None:
+        """Return the job's position in its device's queue, None for one that is not pending."""
         known = self._tables.jobs.get(job)
-        return None if known is None else self._teller.place(known)
+        return None if known is None else self._notifications.queue_position(known)
 
-    def waiting(self) -> Iterator[tuple[Job, Place | None, str]]:
-        """Every job that waits for anything but its client, with its place and reason."""
-        waiting = self._tables.in_state(JobState.SUBMITTED, JobState.RESTORING, *IN_LINE)
-        yield from self._teller.explain_all(waiting)
+    def waiting(self) -> Iterator[tuple[Job, QueuePosition | None, str]]:
+        """Yield every job that waits for anything but its client, with its position and reason."""
+        waiting = self._tables.in_state(JobState.SUBMITTED, JobState.RESTORING, *PENDING_STATES)
+        yield from self._notifications.explain_all(waiting)
 
-    def waiting_first(self) -> Iterator[tuple[Job, Place | None, str]]:
-        """Like :meth:`waiting`, and of a long line only the first, so that it may be asked often."""
-        others = islice(self._tables.in_state(JobState.SUBMITTED, JobState.RESTORING), PLACES_MAX)
-        yield from self._teller.explain_first(others)
+    def waiting_first(self) -> Iterator[tuple[Job, QueuePosition | None, str]]:
+        """Yield as :meth:`waiting`, and of a long queue only the first, so that it may be called often."""
+        others = islice(self._tables.in_state(JobState.SUBMITTED, JobState.RESTORING), POSITIONS_MAX)
+        yield from self._notifications.explain_first(others)
 
     def waits_without_contending(self, limit: int) -> tuple[int, list[tuple[Job, str]]]:
-        """How many wait for anything but their client and do not contend for a device; the first of them,
-        with what they wait for."""
-        tables, contending = self._tables, self._contest.cluster.waiting
-        states = (JobState.SUBMITTED, JobState.RESTORING, *IN_LINE)
+        """Return how many jobs wait for anything but their client and do not contend for a device, and the
+        first of them, with what they wait for."""
+        tables, contending = self._tables, self._dispatcher.cluster.waiting
+        states = (JobState.SUBMITTED, JobState.RESTORING, *PENDING_STATES)
         count = sum(len(tables.of_state[state]) for state in states) - len(contending)
         others = (job for job in tables.in_state(*states) if job.job not in contending)
-        told = self._teller.explain_some(list(islice(others, limit)))
-        return count, [(job, reason) for job, _, reason in told]
+        explained = self._notifications.explain_some(list(islice(others, limit)))
+        return count, [(job, reason) for job, _, reason in explained]
 
-    def decision(self, at_s: float) -> Snapshot:
-        """All that a decision reads, frozen: to explain, forecast and replay from."""
-        contest = self._contest
-        return Snapshot.taken(contest.cluster, contest.shares, contest.policy, at_s)
+    def decision(self, at_s: float) -> DecisionSnapshot:
+        """Return all that a decision reads, frozen: to explain, forecast and replay from."""
+        dispatcher = self._dispatcher
+        return DecisionSnapshot.taken(dispatcher.cluster, dispatcher.shares, dispatcher.policy, at_s)
 
     def would_start(self, at_s: float) -> list[tuple[str, str]]:
-        """Jobs with their devices: those that would start now if session memory kept none of them waiting,
-        but for those that wait for sessions to close, which only their users can do."""
+        """Return jobs with their devices: those that would start now if session memory kept none of them
+        waiting. Jobs that wait for sessions to close are left out, as only their users can close them."""
         snapshot, jobs = self.decision(at_s), self._tables.jobs
         ready = tuple(
             replace(request, startable=True)
@@ -185,75 +188,79 @@ class JobQueue:
     @property
     def contending(self) -> int:
         """How many jobs wait for a device."""
-        return len(self._contest.cluster.waiting)
+        return len(self._dispatcher.cluster.waiting)
 
     @property
     def running(self) -> bool:
-        """Does anything run?"""
+        """Whether anything runs."""
         return bool(self._tables.of_state[JobState.RUNNING])
 
     def contending_accounts(self) -> Iterator[str]:
-        """The account of every job that waits for a device."""
-        return (request.account for request in self._contest.cluster.waiting.values())
+        """Yield the account of every job that waits for a device."""
+        return (request.account for request in self._dispatcher.cluster.waiting.values())
 
     @property
     def preemptions(self) -> int:
-        """How many segments moved aside so far."""
+        """How many segments were preempted so far."""
         return self._tables.preemptions
 
     @property
     def decided_s(self) -> float | None:
-        """When something was last started or asked to move aside."""
-        return self._contest.cluster.decided_s
+        """When a job was last started or preempted."""
+        return self._dispatcher.cluster.decided_s
 
     def accounts(self, at_s: float) -> tuple[AccountView, ...]:
-        """What every account has used and may use."""
-        return self._contest.shares.view(at_s)
+        """Return the usage and limits of every account."""
+        return self._dispatcher.shares.view(at_s)
 
     def account(self, account: str) -> AccountState:
-        """Of one that nothing is known about but its name: as it began."""
-        known = {known.account: known for known in self._contest.shares.state().accounts}
+        """Return the account's state; one with nothing but a name is as it began."""
+        known = {known.account: known for known in self._dispatcher.shares.state().accounts}
         return known.get(account) or AccountState(account)
 
-    def awaits(self, job: str) -> bool:
-        """Does a job come after this one, which is no job of the queue?"""
-        return job in self._tables.elsewhere
+    def has_dependents(self, job: str) -> bool:
+        """Whether a job depends on this batch notebook."""
+        return job in self._tables.external
 
     def device_of(self, session: str) -> str | None:
-        """The device that the session is bound to."""
+        """Return the device that the session is bound to."""
         return self._tables.bound.get(session)
 
     def jobs_of(self, session: str) -> tuple[str, ...]:
-        """The session's unfinished jobs, in the order in which their segments came."""
+        """Return the session's unfinished jobs, in the order in which their segments came."""
         return tuple(self._tables.of_session.get(session, ()))
 
     def first_of(self, session: str) -> str | None:
-        """The session's job that nothing of it stands before: its jobs run one after the other. One that
-        waits for its client stands in no other's way."""
+        """Return the session's first job: its jobs run one after the other. A job that waits for its
+        client blocks no other."""
         first = self._tables.first_of_session(session)
         return None if first is None else first.job
 
     def has_unfinished(self, session: str) -> bool:
-        """Does a job of the session run or wait?"""
+        """Whether a job of the session runs or waits."""
         return session in self._tables.of_session
 
     def story(self, job: str) -> tuple[Event, ...]:
-        """Every event that touched a remembered job, oldest first."""
-        return self._teller.story(job)
+        """Return every event that touched a remembered job, oldest first."""
+        return self._notifications.story(job)
 
     def devices(self) -> tuple[DeviceView, ...]:
-        """What is known about them; without their lines, which take long to put in order."""
+        """Return views of the devices, without their queues, which take long to put in order."""
         return self._device_views({})
 
-    def line_lengths(self) -> Counter[str]:
-        """How many are in line, by device."""
-        return Counter(job.held_on for job in self._tables.in_state(*IN_LINE) if job.held_on is not None)
+    def queue_lengths(self) -> Counter[str]:
+        """Return how many jobs are pending, by device."""
+        return Counter(
+            job.assigned_device
+            for job in self._tables.in_state(*PENDING_STATES)
+            if job.assigned_device is not None
+        )
 
     def snapshot(self) -> QueueSnapshot:
         jobs = tuple(sorted(self._tables.jobs.values(), key=lambda job: job.number))
-        return QueueSnapshot(self._device_views(self._lines.all()), jobs)
+        return QueueSnapshot(self._device_views(self._device_queues.all()), jobs)
 
-    def _device_views(self, lines: Mapping[str, Sequence[Job]]) -> tuple[DeviceView, ...]:
+    def _device_views(self, device_queues: Mapping[str, Sequence[Job]]) -> tuple[DeviceView, ...]:
         tables = self._tables
         sessions: defaultdict[str, list[str]] = defaultdict(list)
         for session, bound in tables.bound.items():
@@ -264,7 +271,7 @@ class JobQueue:
                 alive=device.alive,
                 cordoned=device.cordoned,
                 running=device.running[0] if device.running else None,
-                line=tuple(job.job for job in lines.get(name, ())),
+                queue=tuple(job.job for job in device_queues.get(name, ())),
                 sessions=tuple(sorted(sessions[name])),
                 labels=tuple(sorted(device.labels)),
                 own_labels=tuple(sorted(device.own_labels)),
@@ -302,9 +309,9 @@ class JobQueue:
                 self._end_reservation(event)
             case SegmentSubmitted():
                 self.check(event)
-                arrivals.submit(tables, event)
+                admission.submit(tables, event)
             case SegmentRefused():
-                arrivals.refuse(tables, event)
+                admission.refuse(tables, event)
             case MemoryHeld():
                 lifecycle.hold(tables, event)
             case MemoryGranted():
@@ -313,8 +320,8 @@ class JobQueue:
                 lifecycle.refuse_memory(tables, event)
             case MoveRefused():
                 lifecycle.refuse_move(tables, event)
-            case RoomElsewhere():
-                self._contest.move_to(tables.active(event.job, "pool"), event.device, event.at_s)
+            case MoveProposed():
+                self._dispatcher.move_to(tables.active(event.job, "pool"), event.device, event.at_s)
             case SegmentProgressed():
                 lifecycle.progress(tables, event)
             case SegmentFinished():
@@ -338,7 +345,7 @@ class JobQueue:
                 dependencies.announce(tables, event)
             case DataPublished():
                 dependencies.publish(tables, event)
-            case ElsewhereChanged():
+            case ExternalDependencyChanged():
                 dependencies.follow(tables, event)
             case ClockTicked():
                 lifecycle.stop_overdue(tables, event.at_s)
@@ -352,12 +359,14 @@ class JobQueue:
         if isinstance(event, QueueOpened):
             if self._tables.jobs or self._tables.devices:
                 raise IllegalEvent("the queue has begun already", "pool")
-            self._contest.shares = ShareTree(event.shares)
-        self._contest.policy = policy
+            self._dispatcher.shares = ShareTree(event.shares)
+        self._dispatcher.policy = policy
 
     def _change_shares(self, event: SharesChanged) -> None:
         try:
-            self._contest.shares.set_targets(event.account, event.weight, event.limits, event.min_runtime_s)
+            self._dispatcher.shares.set_targets(
+                event.account, event.weight, event.limits, event.min_runtime_s
+            )
         except ValueError as error:
             raise IllegalEvent(str(error), "client") from None
 
@@ -368,21 +377,21 @@ class JobQueue:
             raise IllegalEvent(what, "client")
         if not max(event.begins_s, event.at_s) < event.ends_s:
             raise IllegalEvent(f"reservation {event.name!r} would end before it begins", "client")
-        entry = Calendar(event.name, event.devices, event.begins_s, event.ends_s, event.accounts)
-        self._contest.cluster.set_calendar(entry)
+        entry = CalendarReservation(event.name, event.devices, event.begins_s, event.ends_s, event.accounts)
+        self._dispatcher.cluster.set_calendar(entry)
 
     def _end_reservation(self, event: ReservationEnded) -> None:
-        if event.name not in self._contest.cluster.calendar:
+        if event.name not in self._dispatcher.cluster.calendar:
             raise IllegalEvent(f"there is no reservation {event.name!r}", "client")
-        self._contest.cluster.remove_calendar(event.name)
+        self._dispatcher.cluster.remove_calendar(event.name)
 
     @property
-    def reservations(self) -> tuple[Calendar, ...]:
-        """What devices are kept for whom, and when."""
-        return tuple(self._contest.cluster.calendar.values())
+    def reservations(self) -> tuple[CalendarReservation, ...]:
+        """Devices reserved for accounts, and when."""
+        return tuple(self._dispatcher.cluster.calendar.values())
 
     def _end_dependents(self, at_s: float) -> None:
-        """Ends of jobs free others, or end them, and so on."""
+        """Let jobs that depend on ended ones continue, or end them, and so on."""
         looked_at: set[str] = set()
         while ended := [n for n in self._tables.touched if n in self._tables.finished and n not in looked_at]:
             for name in ended:
@@ -390,7 +399,7 @@ class JobQueue:
                 dependencies.job_ended(self._tables, self._tables.finished[name], at_s)
 
     def _add_device(self, event: DeviceAdded) -> None:
-        known = self._tables.devices.setdefault(event.device, Device(event.device, alive=False))
+        known = self._tables.devices.setdefault(event.device, QueueDevice(event.device, alive=False))
         if known.alive:
             raise IllegalEvent(f"{event.device} is already up", "pool")
         known.alive, known.slots = True, event.slots
@@ -423,7 +432,7 @@ class JobQueue:
             raise IllegalEvent(f"device {event.device} would have {error}", "client") from None
         known.given_labels, known.taints = frozenset(event.labels), frozenset(event.taints)
         known.price, known.watts = event.price, event.watts
-        lifecycle.loosen(self._tables, event.device)
+        lifecycle.unsettle_ineligible(self._tables, event.device)
 
     def _cordon(self, event: DeviceCordoned) -> None:
         known = self._tables.devices.get(event.device)
@@ -435,4 +444,4 @@ class JobQueue:
         if event.cordoned and event.drain:
             for name in known.running:
                 running = self._tables.jobs[name]
-                lifecycle.ask_to_move_aside(self._tables, running, f"{event.device} is drained")
+                lifecycle.begin_preemption(self._tables, running, f"{event.device} is drained")

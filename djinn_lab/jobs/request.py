@@ -1,5 +1,5 @@
-"""What the decisions are about: nodes, requests for them, and who holds what. Frozen values; times are
-seconds of the clock that drives the core, live or simulated."""
+"""The values that decisions are about: nodes, requests for them, and holdings. Frozen; times are seconds
+of the clock that drives the core, live or simulated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Where = tuple[tuple[str, int], ...]
 
 
 def members_in(where: Where) -> int:
-    """How many members are there in all."""
+    """Return how many members there are in all."""
     if len(where) == 1:
         return where[0][1]
     return sum(members for _, members in where)
@@ -41,10 +41,11 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What a request wants to hold, all of it at once. ``members``: gang size, each ``device_milli``
-    thousandths of one device and the rest of the fields on the same node; ``members_min``: it starts with as
-    few. ``selector``: labels that a node must have; ``prefers``: that it should have. ``nodes``: only these,
-    None for any. ``anchor``: one of the members must be here, since what cannot be moved lies there."""
+    """What a request wants to hold, all at once. ``members``: gang size, each ``device_milli`` thousandths
+    of one device and the rest of the fields on the same node; ``members_min``: the fewest to start with.
+    ``selector``: labels that a node must have; ``prefers``: that it should have. ``nodes``: only these,
+    None for any. ``anchor``: one of the members must be here, since state that cannot be moved lies there.
+    """
 
     members: int = 1
     members_min: int = 1
@@ -61,12 +62,13 @@ class Demand(msgspec.Struct, frozen=True):
 
 class Request(msgspec.Struct, frozen=True):
     """``account``: the leaf of the share tree that pays, such as ``"vision/train/ann"``. ``rank``: of its
-    priority, 0 first. ``number``: of its arrival, unique. ``estimate_s``: predicted run time still to come,
-    None when unknown; it orders and sizes holes, and never kills. ``attained_s``: device-seconds that it
-    has had. ``home``: where its state lies; elsewhere costs ``move_s``. ``preempted``: how often it had to
-    move aside, last at ``preempted_at_s``. ``startable`` False: it keeps its place, but something is still
-    brought for it, so that others may pass. ``stuck``: nothing is being brought, so that no place is kept
-    for it. ``park_s``: what moving aside is expected to cost once it runs."""
+    priority, 0 first. ``number``: of its arrival, unique. ``estimate_s``: predicted run time still to
+    come, None when unknown; it orders and sizes holes, and never kills. ``attained_s``: device-seconds
+    that it has had. ``home``: the node with its state; another one costs ``move_s``. ``preempted``: how
+    often it was preempted, last at ``preempted_at_s``. ``startable`` False: its state or memory is not on
+    its device yet; it keeps its queue position, and other jobs may start before it. ``stuck``: nothing is
+    being restored or freed for it, so that no capacity is reserved for it. ``park_s``: the expected cost
+    of preempting it once it runs."""
 
     job: str
     account: str
@@ -88,9 +90,9 @@ class Request(msgspec.Struct, frozen=True):
 
 class Holding(msgspec.Struct, frozen=True):
     """A request that runs since ``started_s``. ``ends_s``: when it is expected to end, None when unknown.
-    ``park_s``: what moving aside and coming back would cost it now. ``exempt_until_s``: its minimum run time;
-    until then nobody preempts it. ``charged_until_s``: so far its account has been charged
-    for it, None when it is not charged ahead."""
+    ``park_s``: the cost of preempting and resuming it now. ``exempt_until_s``: its minimum run time; it is
+    not preempted before. ``charged_until_s``: so far its account has been charged for it, None when it is
+    not charged ahead."""
 
     request: Request
     where: Where

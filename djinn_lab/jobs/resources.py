@@ -1,9 +1,8 @@
-"""What a cell or a notebook is likely to take: seconds on devices, and bytes at its fullest.
+"""Predict what a cell or a notebook is likely to use: seconds on devices, and peak bytes.
 
-Foretold from what the same took before, where it ran before: the median of its seconds, and the most of its
-bytes, since memory that is short once is short. Else from its graph. Every forecast is compared with what
-came, and is told with how far such forecasts were off so far.
-"""
+Where the same ran before, the prediction is the median of its seconds, and the most of its bytes, since
+memory that is short once is short. Else it comes from the graph. Every forecast is compared with what
+came, and is given with the error of such forecasts so far."""
 
 from __future__ import annotations
 
@@ -17,39 +16,38 @@ import msgspec
 from djinn_lab.units import format_bytes, format_joules, format_seconds
 
 RUNS_MAX = 5
-"""Of one program; older ones say less."""
+"""Runs of one program that are remembered; older ones say less."""
 PROGRAMS_MAX = 10_000
 COMPARED_MAX = 500
 COMPARED_MIN = 5
-"""With fewer, nothing is said about how far forecasts are off."""
+"""With fewer comparisons, no error is given."""
 
 
-class Use(msgspec.Struct, frozen=True):
-    """``device_s``: on devices, in all; ``peak_bytes``: on one device, at its fullest, by itself; ``where``:
+class ResourceUse(msgspec.Struct, frozen=True):
+    """``device_s``: on devices, in all; ``peak_bytes``: on one device, the session by itself; ``where``:
     in which cell that was."""
 
     device_s: float = 0.0
     peak_bytes: int = 0
     where: str = ""
 
-    def and_then(self, other: Use) -> Use:
-        """One after the other."""
+    def and_then(self, other: ResourceUse) -> ResourceUse:
+        """Return the use of one after the other."""
         fuller = max(self, other, key=lambda use: use.peak_bytes)
-        return Use(self.device_s + other.device_s, fuller.peak_bytes, fuller.where)
+        return ResourceUse(self.device_s + other.device_s, fuller.peak_bytes, fuller.where)
 
 
 class ForecastError(msgspec.Struct, frozen=True):
-    """Of the latest ``count`` forecasts that were compared: half were off by less than this part of what
-    came."""
+    """Median error of the latest ``count`` forecasts that were compared, as a part of what came."""
 
     count: int
     device_part: float
     peak_part: float
 
 
-class Foretold(msgspec.Struct, frozen=True):
-    """``runs``: that it is foretold from, 0: its graph. ``device_s`` None: unknown. ``error``: of such
-    forecasts when it was made, None while too few were compared."""
+class ResourceForecast(msgspec.Struct, frozen=True):
+    """``runs``: how many runs it is predicted from, 0: from the graph. ``device_s`` None: unknown.
+    ``error``: of such forecasts when it was made, None while too few were compared."""
 
     device_s: float | None
     peak_bytes: int
@@ -58,30 +56,30 @@ class Foretold(msgspec.Struct, frozen=True):
     error: ForecastError | None = None
 
 
-Off = tuple[tuple[float, float], ...]
-"""By which part of what came forecasts were off, in seconds and in bytes, oldest first."""
+Errors = tuple[tuple[float, float], ...]
+"""Errors of forecasts as parts of what came, in seconds and in bytes, oldest first."""
 
 
 class Comparisons:
     """Forecasts of one kind beside what came."""
 
-    def __init__(self, off: Off = ()) -> None:
-        self._parts = deque(off, maxlen=COMPARED_MAX)
+    def __init__(self, errors: Errors = ()) -> None:
+        self._parts = deque(errors, maxlen=COMPARED_MAX)
         self._device_parts = sorted(device for device, _ in self._parts)
         self._peak_parts = sorted(peak for _, peak in self._parts)
         self._error: ForecastError | None = None
         self._added = True
 
-    def add(self, foretold: Foretold, use: Use) -> bool:
-        """Whether they could be compared."""
-        comparable = foretold.device_s is not None and use.device_s > 0 and use.peak_bytes > 0
-        if foretold.device_s is not None and comparable:
-            device = abs(foretold.device_s - use.device_s) / use.device_s
-            self._add(device, abs(foretold.peak_bytes - use.peak_bytes) / use.peak_bytes)
+    def add(self, predicted: ResourceForecast, use: ResourceUse) -> bool:
+        """Add a comparison; return whether the two could be compared."""
+        comparable = predicted.device_s is not None and use.device_s > 0 and use.peak_bytes > 0
+        if predicted.device_s is not None and comparable:
+            device = abs(predicted.device_s - use.device_s) / use.device_s
+            self._add(device, abs(predicted.peak_bytes - use.peak_bytes) / use.peak_bytes)
         return comparable
 
     def _add(self, device: float, peak: float) -> None:
-        """Both stay sorted, for a median is asked for with every cell."""
+        """Add to both sorted lists: a median is asked for with every cell."""
         if len(self._parts) == COMPARED_MAX:
             oldest_device, oldest_peak = self._parts[0]
             del self._device_parts[bisect_left(self._device_parts, oldest_device)]
@@ -92,7 +90,7 @@ class Comparisons:
         insort(self._peak_parts, peak)
 
     @property
-    def off(self) -> Off:
+    def errors(self) -> Errors:
         return tuple(self._parts)
 
     @property
@@ -106,48 +104,49 @@ class Comparisons:
 
 
 def _middle(ordered: Sequence[float]) -> float:
-    """The median of what is in order already."""
+    """Return the median of sorted values."""
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def from_runs(uses: Sequence[Use], error: ForecastError | None) -> Foretold:
-    """``uses``: of the same before, at least one."""
+def from_runs(uses: Sequence[ResourceUse], error: ForecastError | None) -> ResourceForecast:
+    """Return the forecast from earlier runs, at least one."""
     fullest = max(uses, key=lambda use: use.peak_bytes)
     seconds = median(use.device_s for use in uses)
-    return Foretold(seconds, fullest.peak_bytes, len(uses), fullest.where, error)
+    return ResourceForecast(seconds, fullest.peak_bytes, len(uses), fullest.where, error)
 
 
-class Learnt(msgspec.Struct, frozen=True):
-    """What forecasts are made from. ``uses``: by program, which ran last comes last. ``off``: by kind of
+class ResourceRecords(msgspec.Struct, frozen=True):
+    """What forecasts are made from. ``uses``: by program, the latest run last. ``errors``: by kind of
     forecast, from ``runs`` or from ``graphs``."""
 
-    uses: dict[str, tuple[Use, ...]] = msgspec.field(default_factory=dict)
-    off: dict[str, Off] = msgspec.field(default_factory=dict)
+    uses: dict[str, tuple[ResourceUse, ...]] = msgspec.field(default_factory=dict)
+    errors: dict[str, Errors] = msgspec.field(default_factory=dict)
 
 
 class ResourceHistory:
-    """What programs took; ``program``: what equal ones have in common. ``learnt``: before."""
+    """Remembers the use of programs. ``program``: a key that equal programs share. ``learnt``: from an
+    earlier pool."""
 
-    def __init__(self, learnt: Learnt | None = None) -> None:
-        before = learnt or Learnt()
+    def __init__(self, learnt: ResourceRecords | None = None) -> None:
+        before = learnt or ResourceRecords()
         self._uses = OrderedDict((name, deque(uses, RUNS_MAX)) for name, uses in before.uses.items())
-        self._compared = {kind: Comparisons(before.off.get(kind, ())) for kind in ("runs", "graphs")}
+        self._compared = {kind: Comparisons(before.errors.get(kind, ())) for kind in ("runs", "graphs")}
         self._new_uses: dict[str, None] = {}
         self._newly_compared: set[str] = set()
 
-    def foretell(self, program: str | None, device_s: float | None, peak_bytes: int) -> Foretold:
-        """``program``: None for one that cannot be told from others. ``device_s`` and ``peak_bytes``: as its
-        graph says."""
+    def forecast(self, program: str | None, device_s: float | None, peak_bytes: int) -> ResourceForecast:
+        """Predict a program's use. ``program``: None for one without a key. ``device_s`` and
+        ``peak_bytes``: as its graph says."""
         known = None if program is None else self._uses.get(program)
         if known:
             return from_runs(known, self._compared["runs"].error)
-        return Foretold(device_s, peak_bytes, error=self.graph_error)
+        return ResourceForecast(device_s, peak_bytes, error=self.graph_error)
 
-    def ended(self, program: str, foretold: Foretold, use: Use) -> None:
-        """Well, so that it took what it takes."""
-        kind = "runs" if foretold.runs else "graphs"
-        if self._compared[kind].add(foretold, use):
+    def ended(self, program: str, predicted: ResourceForecast, use: ResourceUse) -> None:
+        """Record the use of a run that ended well."""
+        kind = "runs" if predicted.runs else "graphs"
+        if self._compared[kind].add(predicted, use):
             self._newly_compared.add(kind)
         self._uses.setdefault(program, deque(maxlen=RUNS_MAX)).append(use)
         self._uses.move_to_end(program)
@@ -156,48 +155,49 @@ class ResourceHistory:
             forgotten, _ = self._uses.popitem(last=False)
             self._new_uses.pop(forgotten, None)
 
-    def news(self) -> Learnt:
-        """What is known of all of which something was learnt since the last call."""
+    def news(self) -> ResourceRecords:
+        """Return all records that changed since the last call."""
         uses = {program: tuple(self._uses[program]) for program in self._new_uses}
-        off = {kind: self._compared[kind].off for kind in self._newly_compared}
+        errors = {kind: self._compared[kind].errors for kind in self._newly_compared}
         self._new_uses.clear()
         self._newly_compared.clear()
-        return Learnt(uses, off)
+        return ResourceRecords(uses, errors)
 
     @property
     def graph_error(self) -> ForecastError | None:
-        """Of forecasts from graphs alone."""
+        """Error of forecasts from graphs alone."""
         return self._compared["graphs"].error
 
 
-def told(foretold: Foretold, watts: float | None = None) -> str:
-    """A sentence. ``watts``: of its device, as operators say; None: then it says nothing of energy."""
-    runs = f"{foretold.runs} earlier run{'s' if foretold.runs > 1 else ''}"
-    source = runs if foretold.runs else "its graph so far"
-    seconds = "" if foretold.device_s is None else f"{format_seconds(foretold.device_s)} on devices"
-    if energy := foretold_energy(foretold.device_s, watts):
+def forecast_sentence(predicted: ResourceForecast, watts: float | None = None) -> str:
+    """Return a sentence on the forecast. ``watts``: of its device, as operators say; None: no word on
+    energy."""
+    runs = f"{predicted.runs} earlier run{'s' if predicted.runs > 1 else ''}"
+    source = runs if predicted.runs else "its graph so far"
+    seconds = "" if predicted.device_s is None else f"{format_seconds(predicted.device_s)} on devices"
+    if energy := predicted_energy(predicted.device_s, watts):
         seconds += f" (about {energy}, at the {watts:g} W that operators say its device draws)"
     seconds += " and " if seconds else ""
-    where = f" (in {foretold.where})" if foretold.where else ""
-    takes = f"{seconds}at most {format_bytes(foretold.peak_bytes)} at once{where}"
-    return f"Foretold from {source}: {takes}. {how_far_off(foretold.error)}"
+    where = f" (in {predicted.where})" if predicted.where else ""
+    takes = f"{seconds}at most {format_bytes(predicted.peak_bytes)} at once{where}"
+    return f"Predicted from {source}: {takes}. {error_sentence(predicted.error)}"
 
 
-def foretold_energy(device_s: float | None, watts: float | None) -> str | None:
-    """None where either is unknown."""
+def predicted_energy(device_s: float | None, watts: float | None) -> str | None:
+    """Return the energy, None where either is unknown."""
     return None if device_s is None or watts is None else format_joules(device_s * watts)
 
 
 def used_energy(joules: float) -> str:
-    """A sentence."""
+    """Return a sentence on used energy."""
     return (
         f"It used about {format_joules(joules)} (not measured: the seconds that it held devices, times what "
         "operators say that these draw)."
     )
 
 
-def how_far_off(error: ForecastError | None) -> str:
-    """In parentheses."""
+def error_sentence(error: ForecastError | None) -> str:
+    """Return the error of forecasts, in parentheses."""
     if error is None:
         return "(Too few such forecasts could be compared with what came to say how far they are off.)"
     return (
@@ -206,12 +206,13 @@ def how_far_off(error: ForecastError | None) -> str:
     )
 
 
-def too_large(foretold: Foretold, earlier: str, memory_bytes: int) -> str | None:
-    """Why what ran before, as ``earlier``, will fail where no device has more than ``memory_bytes``."""
-    if not foretold.runs or foretold.peak_bytes <= memory_bytes:
+def too_large(predicted: ResourceForecast, earlier: str, memory_bytes: int) -> str | None:
+    """Return why a program that ran before, as ``earlier``, will fail where no device has more than
+    ``memory_bytes``."""
+    if not predicted.runs or predicted.peak_bytes <= memory_bytes:
         return None
-    where = foretold.where or "a cell of it"
+    where = predicted.where or "a cell of it"
     return (
-        f"when it ran before ({earlier}) {where} needed {format_bytes(foretold.peak_bytes)}, and no device "
+        f"when it ran before ({earlier}) {where} needed {format_bytes(predicted.peak_bytes)}, and no device "
         f"of this pool has more than {format_bytes(memory_bytes)}"
     )

@@ -1,10 +1,10 @@
-"""How far forecasts of starts are off, and what of them may be told.
+"""The error of start forecasts, and which of them may be given.
 
-A forecast runs the decision forward with those that wait now. Cells that come later and pass make it too
-early, by about the same factor for waits of one priority and length, as a priority queue's waits grow with
-the load of what passes (Cobham, Operations Research 2(1), 1954). So every forecast is compared with what
-came, later ones are corrected by the median factor, and where even these would have been off by much they
-are not told."""
+A forecast runs the decision forward with the jobs that wait now. Cells that come later and are backfilled
+make it too early, by about the same factor for waits of one priority and length, as a priority queue's
+waits grow with the load that overtakes (Cobham, Operations Research 2(1), 1954). So every forecast is
+compared with what came, later ones are corrected by the median factor, and where even these would have
+been off by much they are not given."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ import msgspec
 
 SAMPLES_MAX = 500
 SAMPLES_MIN = 5
-"""With fewer that are alike, nothing is told."""
+"""With fewer similar waits, no forecast is given."""
 ALIKE_FACTOR = 4.0
-"""Waits that differ by less are alike."""
+"""Waits that differ by less are similar."""
 SHORT_S = 0.25
 """Shorter waits count as this, so that their ratio says something."""
 OFF_PART, OFF_S = 0.5, 1.0
 """A forecast was good that was off by less than this part of the wait, or than so many seconds."""
 GOOD_SHARE = 0.8
-"""So many of those that are alike must have been good."""
+"""So many of the similar forecasts must have been good."""
 LATER_FACTOR = 1.25
-"""From this factor on what comes later is what makes forecasts wrong."""
+"""From this factor on, later jobs are what makes forecasts wrong."""
 
 
-class EstimateError(msgspec.Struct, frozen=True):
-    """Of the latest ``count`` estimates that came to be checked: half of them were off by less than
-    ``median_s``, nine of ten by less than ``p90_s``."""
+class StartForecastError(msgspec.Struct, frozen=True):
+    """Of the latest ``count`` forecasts that were checked: half were off by less than ``median_s``, nine
+    of ten by less than ``p90_s``."""
 
     count: int
     median_s: float
@@ -55,16 +55,16 @@ class StartSample(NamedTuple):
 
 
 class StartForecast(msgspec.Struct, frozen=True):
-    """``wait_s``: corrected. ``reliable``: such ones were good. ``passed``: they were too early, since cells
-    that came later started before."""
+    """``wait_s``: corrected. ``reliable``: similar ones were good. ``overtaken``: they were too early,
+    since cells that came later started before."""
 
     wait_s: float
     reliable: bool
-    passed: bool
+    overtaken: bool
 
 
 class _Judgement(NamedTuple):
-    """``factor``: by which waits that are alike were longer than forecast; ``reliable``: most were good."""
+    """``factor``: by which similar waits were longer than forecast; ``reliable``: most were good."""
 
     factor: float
     reliable: bool
@@ -72,22 +72,23 @@ class _Judgement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StartSkill:
-    """What is known of forecasts at one moment, for any thread. Waits of one priority and length are judged
-    once, since the pool asks for every job that waits."""
+    """What is known of forecasts at one moment, for any thread. Waits of one priority and length are
+    judged once, since the pool asks for every job that waits."""
 
     samples: tuple[StartSample, ...] = ()
     _judged: dict[tuple[int, int], _Judgement | None] = field(default_factory=dict, compare=False, repr=False)
 
     @property
-    def error(self) -> EstimateError | None:
-        """None until enough could be checked."""
+    def error(self) -> StartForecastError | None:
+        """None until enough forecasts were checked."""
         if len(self.samples) < SAMPLES_MIN:
             return None
         ordered = sorted(abs(one.actual_s - one.expected_s) for one in self.samples)
-        return EstimateError(len(ordered), median(ordered), ordered[int(0.9 * (len(ordered) - 1))])
+        return StartForecastError(len(ordered), median(ordered), ordered[int(0.9 * (len(ordered) - 1))])
 
     def forecast(self, rank: int, wait_s: float) -> StartForecast | None:
-        """``wait_s``: as the decision run forward says. None while too few were checked."""
+        """Return the corrected forecast. ``wait_s``: as the decision run forward says. None while too few
+        were checked."""
         key = rank, round(math.log2(max(wait_s, SHORT_S)))
         if key not in self._judged:
             self._judged[key] = self._judge(rank, 2.0 ** key[1])
@@ -105,7 +106,8 @@ class StartSkill:
         return _Judgement(factor, good >= GOOD_SHARE * len(alike))
 
     def _alike(self, rank: int, wait_s: float) -> Sequence[StartSample] | None:
-        """Of waits as long, those of the same priority where they are enough; else of all waits."""
+        """Return waits as long, of the same priority where they are enough; else of all priorities; else
+        all waits."""
         as_long = [
             one
             for one in self.samples
@@ -121,8 +123,8 @@ def _good(sample: StartSample, factor: float) -> bool:
 
 
 class StartForecasts:
-    """The first forecast of a wait is the one that is checked; the latest is told. ``flat``: samples of an
-    earlier pool as :meth:`news` gave them."""
+    """The first forecast of a wait is the one that is checked; the latest is given. ``flat``: samples of
+    an earlier pool as :meth:`news` gave them."""
 
     def __init__(self, flat: Iterable[float] = ()) -> None:
         values = tuple(flat)
@@ -134,7 +136,7 @@ class StartForecasts:
         self._skill: StartSkill | None = None
 
     def estimated(self, starts: Mapping[str, tuple[int, float]], now_s: float) -> None:
-        """All that are expected to start, anew: rank and time."""
+        """Record the expected starts of all jobs anew: rank and time."""
         self._latest = dict(starts)
         for job, (rank, at_s) in starts.items():
             self._first.setdefault(job, (rank, now_s, at_s))
@@ -148,12 +150,12 @@ class StartForecasts:
             self._checked, self._skill = True, None
 
     def left(self, job: str) -> None:
-        """It ended without starting."""
+        """Forget a job that ended without starting."""
         self._first.pop(job, None)
         self._latest.pop(job, None)
 
     def news(self) -> tuple[float, ...] | None:
-        """All samples, flat, oldest first; None if none was added since the last call."""
+        """Return all samples, flat, oldest first; None if none was added since the last call."""
         checked, self._checked = self._checked, False
         return tuple(chain.from_iterable(self._samples)) if checked else None
 
@@ -164,7 +166,7 @@ class StartForecasts:
         return self._skill
 
     def wait_s(self, job: str, now_s: float) -> float | None:
-        """Until its expected start, where that may be told."""
+        """Return the time until the expected start, where that may be given."""
         latest = self._latest.get(job)
         if latest is None:
             return None

@@ -3,28 +3,31 @@
 Theory of operation
 -------------------
 A *job* is one cell. Its client sends it as 1..n *segments*; each is answered before the next is sent. Only a
-segment holds a device: between segments the job is WAITING and the device serves others.
+segment holds a device: between segments the job is WAITING and the device serves other jobs.
 
-A *session* is bound to a device at its first segment, because its values live there: the device with the
-fewest bound sessions and queued jobs, ties by name. Losing the device unbinds it (the values are gone too).
-A decision may bind it to another, and its state moves.
+A *session* is bound to a device at its first segment, because its values live there. The device is the one
+with the fewest bound sessions and queued jobs; ties go by name. Losing the device unbinds the session, and
+its values are lost. A decision may bind the session to another device, and its state moves there.
 
-A device runs one segment at a time. Which one is next, where, and who moves aside for it, is decided by
-:func:`djinn_lab.jobs.decision.decide` among one job of each session (:mod:`djinn_lab.jobs.contest`): within a
-session segments run in the order they came, whatever their priorities, since later ones read what earlier
-ones made. A job keeps its place with its next segment, so that a cell with many cuts does not start over.
+A device runs one segment at a time. :func:`djinn_lab.jobs.decision.decide` chooses which one is next,
+where, and which victims are preempted for it, among one job of each session
+(:mod:`djinn_lab.jobs.dispatcher`). Within a session segments run in the order of arrival, whatever their
+priorities, since later ones read what earlier ones made. A job keeps its queue position with its next
+segment, so that a cell with many cuts does not start over.
 
-A running segment can be asked to *move aside*. It stops between two ops, keeps what it computed among its
-session's values, and is PREEMPTED: in line again, behind whom it made room for. Where and when it starts
-again it goes on from that op. If it ends before it saw the request, nothing happened.
+A running segment can be *preempted*. It stops between two ops, keeps its results among its session's
+values, and is PREEMPTED: pending again, behind its preemptor. Where and when it starts again, it resumes
+from that op. If it ends before it saw the request, nothing happened.
 
 A segment may have to wait for session memory (:mod:`djinn_lab.memory`): its session's state lies on the
-host, or the device has no room. It is RESTORING then, outside the line, and others pass it.
+host, or the device's memory is full. Such a job is RESTORING, not pending, and other jobs may start before
+it.
 
-Nothing here knows a clock: every event carries its own time. An event that the table does not allow raises
+Nothing here reads a clock: every event carries its own time. An event that the table does not allow raises
 :class:`IllegalEvent` and changes nothing.
 
 ::
+
 
                                            RESTORING ◄─────────────┐
                                          hold ▲ │ grant             │ hold
@@ -33,8 +36,7 @@ Nothing here knows a clock: every event carries its own time. An event that the 
                                  ▲  ◄──────────┘                │  ◄───────────┘
                         submit   │    unbind                    │ more   start
                                  └────────── WAITING ◄──────────┘
-      every state but the last three ── finish, fail, cancel ──► DONE, FAILED, CANCELLED
-"""
+      every state but the last three ── finish, fail, cancel ──► DONE, FAILED, CANCELLED"""
 
 from __future__ import annotations
 
@@ -44,16 +46,16 @@ from enum import StrEnum
 
 class JobState(StrEnum):
     SUBMITTED = "SUBMITTED"
-    """Accepted; no device can take it yet."""
+    """Accepted; no device can take the job yet."""
     RESTORING = "RESTORING"
-    """Its session's state is brought to the device, or it waits for room there."""
+    """The session's state is being restored to the device, or the job waits for a memory grant there."""
     QUEUED = "QUEUED"
-    """In a device's line."""
+    """Pending in a device's queue."""
     RUNNING = "RUNNING"
     PREEMPTED = "PREEMPTED"
-    """Stopped between two ops; in a device's line, or about to ask for memory again."""
+    """Stopped between two ops; pending in a device's queue, or about to ask for memory again."""
     WAITING = "WAITING"
-    """For the client's next segment."""
+    """Waiting for the client's next segment."""
     DONE = "DONE"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
@@ -69,8 +71,8 @@ class Priority(StrEnum):
     SCAVENGER = "SCAVENGER"
 
 
-class Move(StrEnum):
-    """A step of a job; one event may cause several."""
+class JobTransition(StrEnum):
+    """A transition of a job; one event may cause several."""
 
     SUBMIT = "submit"
     BIND = "bind"
@@ -86,55 +88,55 @@ class Move(StrEnum):
     CANCEL = "cancel"
 
 
-TRANSITIONS: Mapping[tuple[JobState | None, Move], JobState] = {
-    (None, Move.SUBMIT): JobState.SUBMITTED,
-    (None, Move.FAIL): JobState.FAILED,
-    (None, Move.MORE): JobState.WAITING,
-    (JobState.SUBMITTED, Move.BIND): JobState.QUEUED,
-    (JobState.SUBMITTED, Move.FAIL): JobState.FAILED,
-    (JobState.SUBMITTED, Move.CANCEL): JobState.CANCELLED,
-    (JobState.QUEUED, Move.HOLD): JobState.RESTORING,
-    (JobState.RESTORING, Move.GRANT): JobState.QUEUED,
-    (JobState.RESTORING, Move.UNBIND): JobState.SUBMITTED,
-    (JobState.RESTORING, Move.MORE): JobState.WAITING,
-    (JobState.RESTORING, Move.FAIL): JobState.FAILED,
-    (JobState.RESTORING, Move.CANCEL): JobState.CANCELLED,
-    (JobState.QUEUED, Move.START): JobState.RUNNING,
-    (JobState.QUEUED, Move.UNBIND): JobState.SUBMITTED,
-    (JobState.QUEUED, Move.FAIL): JobState.FAILED,
-    (JobState.QUEUED, Move.CANCEL): JobState.CANCELLED,
-    (JobState.RUNNING, Move.MORE): JobState.WAITING,
-    (JobState.RUNNING, Move.ASK_STOP): JobState.RUNNING,
-    (JobState.RUNNING, Move.PREEMPT): JobState.PREEMPTED,
-    (JobState.PREEMPTED, Move.HOLD): JobState.RESTORING,
-    (JobState.PREEMPTED, Move.START): JobState.RUNNING,
-    (JobState.PREEMPTED, Move.UNBIND): JobState.SUBMITTED,
-    (JobState.PREEMPTED, Move.MORE): JobState.WAITING,
-    (JobState.PREEMPTED, Move.FAIL): JobState.FAILED,
-    (JobState.PREEMPTED, Move.CANCEL): JobState.CANCELLED,
-    (JobState.RUNNING, Move.FINISH): JobState.DONE,
-    (JobState.RUNNING, Move.FAIL): JobState.FAILED,
-    (JobState.RUNNING, Move.CANCEL): JobState.CANCELLED,
-    (JobState.WAITING, Move.SUBMIT): JobState.SUBMITTED,
-    (JobState.WAITING, Move.MORE): JobState.WAITING,
-    (JobState.WAITING, Move.FINISH): JobState.DONE,
-    (JobState.WAITING, Move.FAIL): JobState.FAILED,
-    (JobState.WAITING, Move.CANCEL): JobState.CANCELLED,
+TRANSITIONS: Mapping[tuple[JobState | None, JobTransition], JobState] = {
+    (None, JobTransition.SUBMIT): JobState.SUBMITTED,
+    (None, JobTransition.FAIL): JobState.FAILED,
+    (None, JobTransition.MORE): JobState.WAITING,
+    (JobState.SUBMITTED, JobTransition.BIND): JobState.QUEUED,
+    (JobState.SUBMITTED, JobTransition.FAIL): JobState.FAILED,
+    (JobState.SUBMITTED, JobTransition.CANCEL): JobState.CANCELLED,
+    (JobState.QUEUED, JobTransition.HOLD): JobState.RESTORING,
+    (JobState.RESTORING, JobTransition.GRANT): JobState.QUEUED,
+    (JobState.RESTORING, JobTransition.UNBIND): JobState.SUBMITTED,
+    (JobState.RESTORING, JobTransition.MORE): JobState.WAITING,
+    (JobState.RESTORING, JobTransition.FAIL): JobState.FAILED,
+    (JobState.RESTORING, JobTransition.CANCEL): JobState.CANCELLED,
+    (JobState.QUEUED, JobTransition.START): JobState.RUNNING,
+    (JobState.QUEUED, JobTransition.UNBIND): JobState.SUBMITTED,
+    (JobState.QUEUED, JobTransition.FAIL): JobState.FAILED,
+    (JobState.QUEUED, JobTransition.CANCEL): JobState.CANCELLED,
+    (JobState.RUNNING, JobTransition.MORE): JobState.WAITING,
+    (JobState.RUNNING, JobTransition.ASK_STOP): JobState.RUNNING,
+    (JobState.RUNNING, JobTransition.PREEMPT): JobState.PREEMPTED,
+    (JobState.PREEMPTED, JobTransition.HOLD): JobState.RESTORING,
+    (JobState.PREEMPTED, JobTransition.START): JobState.RUNNING,
+    (JobState.PREEMPTED, JobTransition.UNBIND): JobState.SUBMITTED,
+    (JobState.PREEMPTED, JobTransition.MORE): JobState.WAITING,
+    (JobState.PREEMPTED, JobTransition.FAIL): JobState.FAILED,
+    (JobState.PREEMPTED, JobTransition.CANCEL): JobState.CANCELLED,
+    (JobState.RUNNING, JobTransition.FINISH): JobState.DONE,
+    (JobState.RUNNING, JobTransition.FAIL): JobState.FAILED,
+    (JobState.RUNNING, JobTransition.CANCEL): JobState.CANCELLED,
+    (JobState.WAITING, JobTransition.SUBMIT): JobState.SUBMITTED,
+    (JobState.WAITING, JobTransition.MORE): JobState.WAITING,
+    (JobState.WAITING, JobTransition.FINISH): JobState.DONE,
+    (JobState.WAITING, JobTransition.FAIL): JobState.FAILED,
+    (JobState.WAITING, JobTransition.CANCEL): JobState.CANCELLED,
 }
-"""State and move to next state; a missing pair is illegal."""
+"""Next state by state and transition; a missing pair is illegal."""
 
-IN_LINE = (JobState.QUEUED, JobState.PREEMPTED)
-"""States in which a job stands in a device's line. In order: the order of a set differs from process to
-process, and with it what a replay would decide."""
-CONTENDING = (*IN_LINE, JobState.RESTORING)
-"""States in which a job is on a device and wants to run there."""
+PENDING_STATES = (JobState.QUEUED, JobState.PREEMPTED)
+"""States in which a job has a position in a device's queue. A tuple, since the order of a set differs from
+process to process, and a replay would decide differently."""
+CONTENDING = (*PENDING_STATES, JobState.RESTORING)
+"""States in which a job is assigned to a device and wants to run there."""
 FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 RANKS: Mapping[str, int] = {priority: rank for rank, priority in enumerate(Priority)}
 
 
 class IllegalEvent(Exception):
-    """An event that cannot happen in this state. ``fault``: ``"client"`` when a client's message can
-    cause it, ``"pool"`` when only a bug of the pool or a worker can."""
+    """Reports an event that cannot happen in this state. ``fault``: ``"client"`` when a client's message
+    can cause it, ``"pool"`` when only a bug of the pool or of a worker can."""
 
     def __init__(self, message: str, fault: str) -> None:
         super().__init__(message)

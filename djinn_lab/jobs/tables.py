@@ -1,4 +1,4 @@
-"""What the queue knows, and the few steps that all events are made of."""
+"""The state of the queue, and the few steps that all events are made of."""
 
 from __future__ import annotations
 
@@ -9,25 +9,36 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from djinn_lab.jobs.awaited import Elsewhere
 from djinn_lab.jobs.commands import Command, EndSegment
-from djinn_lab.jobs.job import Closed, Job
+from djinn_lab.jobs.job import Job, UnavailableDevices
+from djinn_lab.jobs.messages import ExternalDependency
 from djinn_lab.jobs.placement.nearness import NUMA, numa_of
-from djinn_lab.jobs.states import CONTENDING, IN_LINE, TRANSITIONS, IllegalEvent, JobState, Move
+from djinn_lab.jobs.states import (
+    CONTENDING,
+    PENDING_STATES,
+    TRANSITIONS,
+    IllegalEvent,
+    JobState,
+    JobTransition,
+)
 
 FINISHED_JOBS_MAX = 200
 """How many finished jobs are remembered, with their stories."""
 LABELLED_MAX = 1024
-"""Devices whose labels are remembered: every decision looks at all of them several times."""
-OUTCOME_MOVES = {"done": Move.FINISH, "failed": Move.FAIL, "cancelled": Move.CANCEL}
+"""Devices whose labels are cached: every decision reads all of them several times."""
+OUTCOME_TRANSITIONS = {
+    "done": JobTransition.FINISH,
+    "failed": JobTransition.FAIL,
+    "cancelled": JobTransition.CANCEL,
+}
 
 
 @dataclass(slots=True)
-class Device:
-    """``alive``: its worker is up. ``cordoned``: nothing new starts. ``running``: the jobs that it runs, at
-    most ``slots`` of them, the first first. ``numa_node``: where it is, None where nobody knows. ``taints``:
-    only for those that tolerate all of them. ``price``: of a device-hour, in any currency; ``watts``: what it
-    draws when busy, as operators say, None where nobody said."""
+class QueueDevice:
+    """``alive``: its worker is up. ``cordoned``: nothing new starts. ``running``: the jobs that the device
+    runs, at most ``slots`` of them, the first started first. ``numa_node``: where the device is, None when
+    unknown. ``taints``: only jobs that tolerate all of them run there. ``price``: of a device-hour, in any
+    currency. ``watts``: what the device draws when busy, as operators say, None when unknown."""
 
     device: str
     alive: bool = True
@@ -47,17 +58,17 @@ class Device:
         return self.slots - len(self.running)
 
     def hour_price(self, energy_price_per_kwh: float) -> float:
-        """Of a device-hour, its energy included where that is known."""
+        """Return the price of a device-hour, its energy included where that is known."""
         return self.price + (self.watts or 0.0) / 1000 * energy_price_per_kwh
 
     @property
     def labels(self) -> frozenset[str]:
-        """What operators gave it, and its own."""
+        """Labels given by operators, and the device's own."""
         return _all_labels(self.device, self.numa_node, self.given_labels)
 
     @property
     def own_labels(self) -> frozenset[str]:
-        """Its kind, and its NUMA node, unless operators say that it is on another."""
+        """The device's kind, and its NUMA node, unless operators gave it another NUMA label."""
         return _own_labels(self.device, self.numa_node, self.given_labels)
 
 
@@ -75,15 +86,16 @@ def _all_labels(device: str, numa_node: int | None, given: frozenset[str]) -> fr
 
 
 @dataclass(slots=True)
-class Tables:
-    """``bound``: session to device. ``load``: by device, its sessions and the jobs that contend from it; no
-    entry for 0. ``unplaced``: of the SUBMITTED, those that may get a device now. ``dependent``: those that
-    wait for what they come after. ``jobs``: the unfinished. ``of_session``: those by session, in the order
-    in which their segments arrived. ``elsewhere``: what jobs wait for and is none of the queue's. Of the
-    event in hand: ``out``: its commands; ``touched``: jobs that it changed; ``memory_news``: of whom memory
-    said something; ``used``: memory byte-seconds and transferred bytes of what just ended."""
+class QueueTables:
+    """``bound``: session to device. ``load``: by device, its sessions and the jobs that contend from it;
+    no entry for 0. ``unplaced``: the SUBMITTED jobs that may get a device now. ``dependent``: jobs that
+    wait for dependencies. ``jobs``: the unfinished. ``of_session``: unfinished jobs by session, in the
+    order in which their segments arrived. ``external``: dependencies of jobs that are not the queue's own
+    jobs. Of the event in hand: ``out``: its commands; ``touched``: jobs that it changed; ``memory_news``:
+    jobs that session memory answered for; ``used``: memory byte-seconds and transferred bytes of what just
+    ended."""
 
-    devices: dict[str, Device] = field(default_factory=dict)
+    devices: dict[str, QueueDevice] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)
     load: dict[str, int] = field(default_factory=dict)
     unplaced: dict[str, None] = field(default_factory=dict)
@@ -92,7 +104,7 @@ class Tables:
     finished: dict[str, Job] = field(default_factory=dict)
     of_session: dict[str, list[str]] = field(default_factory=dict)
     of_state: dict[JobState, dict[str, None]] = field(default_factory=lambda: {s: {} for s in JobState})
-    elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
+    external: dict[str, ExternalDependency] = field(default_factory=dict)
     now_s: float = 0.0
     jobs_seen: int = 0
     segments_seen: int = 0
@@ -105,11 +117,11 @@ class Tables:
     # -- looking -------------------------------------------------------------------------------------------
 
     def find(self, job: str) -> Job | None:
-        """An unfinished or recently finished job."""
+        """Return an unfinished or recently finished job, None when neither is known."""
         return self.jobs.get(job) or self.finished.get(job)
 
     def active(self, job: str, fault: str) -> Job:
-        """Raises IllegalEvent for a job that is unknown or finished."""
+        """Return an unfinished job. Raises IllegalEvent when the job is unknown or finished."""
         if job not in self.jobs:
             finished = self.finished.get(job)
             what = f"is already {finished.state}" if finished else "is unknown"
@@ -128,8 +140,7 @@ class Tables:
         self.memory_news, self.used = set(), {}
 
     def first_of_session(self, session: str) -> Job | None:
-        """The one that nothing of its session stands before; what waits for its client stands in nobody's
-        way."""
+        """Return the session's first job; jobs that wait for their client are passed over."""
         mates = (self.jobs[name] for name in self.of_session.get(session, ()))
         return next((job for job in mates if job.state is not JobState.WAITING), None)
 
@@ -139,18 +150,20 @@ class Tables:
                 yield self.jobs[name]
 
     def of_device(self, device: str) -> list[Job]:
-        """In its line, or waiting for memory there."""
-        return [job for job in self.in_state(*IN_LINE, JobState.RESTORING) if job.held_on == device]
+        """Return the jobs that are pending on the device, or wait for memory there."""
+        return [
+            job for job in self.in_state(*PENDING_STATES, JobState.RESTORING) if job.assigned_device == device
+        ]
 
-    def closed_devices(self) -> Closed:
+    def unavailable_devices(self) -> UnavailableDevices:
         lost = sorted(name for name, device in self.devices.items() if not device.alive)
         cordoned = sorted(name for name, device in self.devices.items() if device.alive and device.cordoned)
-        return Closed(tuple(lost), tuple(cordoned))
+        return UnavailableDevices(tuple(lost), tuple(cordoned))
 
     # -- changing ------------------------------------------------------------------------------------------
 
     def bind(self, session: str, device: str) -> None:
-        """The session has its values there; jobs of it that have no device may get this one."""
+        """Bind the session to the device that has its values. Its unplaced jobs may get this device."""
         self.unbind(session)
         self.bound[session] = device
         self._count(device, 1)
@@ -163,19 +176,19 @@ class Tables:
         if device is not None:
             self._count(device, -1)
 
-    def place_again(self) -> None:
-        """Devices changed: every job without one may get one now."""
+    def retry_unplaced(self) -> None:
+        """Look at every job without a device again, since devices changed."""
         self.unplaced |= self.of_state[JobState.SUBMITTED]
 
     def put(self, job: Job) -> None:
-        """The job's new value; a finished one leaves the unfinished."""
+        """Store the job's new value; a finished job leaves the unfinished ones."""
         old = self.jobs.get(job.job)
         if old is not None:
             del self.of_state[old.state][job.job]
-            if old.state in CONTENDING and old.held_on is not None:
-                self._count(old.held_on, -1)
-        if job.state in CONTENDING and job.held_on is not None:
-            self._count(job.held_on, 1)
+            if old.state in CONTENDING and old.assigned_device is not None:
+                self._count(old.assigned_device, -1)
+        if job.state in CONTENDING and job.assigned_device is not None:
+            self._count(job.assigned_device, 1)
         if job.state is JobState.SUBMITTED:
             self.unplaced[job.job] = None
         self.dependent.pop(job.job, None)
@@ -198,17 +211,17 @@ class Tables:
         self.finished[job.job] = job
 
     def forget(self) -> list[str]:
-        """The finished ones that are too many to be remembered; not before all was done and said that
-        follows from their ends."""
+        """Drop the finished jobs beyond the number that is remembered, and return their names. Call it
+        only after all consequences of their ends were handled."""
         forgotten = list(islice(self.finished, max(0, len(self.finished) - FINISHED_JOBS_MAX)))
         for name in forgotten:
             del self.finished[name]
         return forgotten
 
     def update(self, job: Job) -> None:
-        """A change that nobody is told of, within a state."""
+        """Change a job within its state, without a notification."""
         old = self.jobs[job.job]
-        assert (old.state, old.held_on) == (job.state, job.held_on)
+        assert (old.state, old.assigned_device) == (job.state, job.assigned_device)
         self.jobs[job.job] = job
 
     def _count(self, device: str, by: int) -> None:
@@ -219,26 +232,28 @@ class Tables:
             del self.load[device]
 
     def settle(self, job: Job, outcome: str, at_s: float, message: str) -> None:
-        """The segment of ``job`` was answered: wait for more, or end."""
+        """Apply the answer of the job's segment: wait for more, or end."""
         if outcome == "cancelled" or job.final:
-            self.end(job, OUTCOME_MOVES[outcome], at_s, message)
+            self.end(job, OUTCOME_TRANSITIONS[outcome], at_s, message)
         else:
-            self.put(replace(moved(job, Move.MORE), held_on=None, message=message))
+            self.put(replace(moved(job, JobTransition.MORE), assigned_device=None, message=message))
 
-    def end(self, job: Job, move: Move, at_s: float, message: str) -> None:
-        self.put(replace(moved(job, move), held_on=None, ended_at_s=at_s, message=message))
+    def end(self, job: Job, move: JobTransition, at_s: float, message: str) -> None:
+        self.put(replace(moved(job, move), assigned_device=None, ended_at_s=at_s, message=message))
 
     def answer_cancelled(self, job: Job, message: str) -> None:
-        """Its segment gets no answer from a worker any more."""
-        self.out.append(EndSegment(job.job, job.segment, "cancelled", job.ops_done, job.held_on, message))
+        """Answer the segment as cancelled, since no worker will."""
+        self.out.append(
+            EndSegment(job.job, job.segment, "cancelled", job.ops_done, job.assigned_device, message)
+        )
 
 
-def moved(job: Job, move: Move) -> Job:
-    """``job`` after one step of the table. Raises IllegalEvent for one that is not in it."""
+def moved(job: Job, move: JobTransition) -> Job:
+    """Return ``job`` after one transition. Raises IllegalEvent for one that is not in the table."""
     return replace(job, state=next_state(job, move))
 
 
-def next_state(job: Job | None, move: Move) -> JobState:
+def next_state(job: Job | None, move: JobTransition) -> JobState:
     state = None if job is None else job.state
     if (state, move) not in TRANSITIONS:
         raise IllegalEvent(f"a job that is {state or 'new'} cannot {move}", "pool")

@@ -1,5 +1,5 @@
-"""Where a cell may run: on devices that it names, or that operators have given the labels that it wants, and
-on none that is kept for others."""
+"""Where a cell may run: on named devices, or on devices with the labels that it wants, and on none with a
+taint that it does not tolerate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.:/-]*")
 
 
 class Described(Protocol):
-    """A device as :class:`djinn_lab.jobs.tables.Device` has it."""
+    """A device as :class:`djinn_lab.jobs.tables.QueueDevice` has it."""
 
     device: str
 
@@ -40,7 +40,8 @@ class Target(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def parsed(text: str | None) -> Target:
-    """``"cpu:0,cpu:1"``, ``"gpu=h200,team=vision"``, or both. Raises ValueError for what is neither."""
+    """Return the target: ``"cpu:0,cpu:1"``, ``"gpu=h200,team=vision"``, or both. Raises ValueError for a
+    text that is neither."""
     if text is None:
         return Target()
     parts = [part.strip() for part in text.split(",")]
@@ -55,26 +56,26 @@ def parsed(text: str | None) -> Target:
 
 
 def check_label(label: str) -> None:
-    """Raises ValueError for what is no label."""
+    """Raise ValueError for a text that is no label."""
     key, _, value = label.partition("=")
     if not (_NAME.fullmatch(key) and _NAME.fullmatch(value)) or len(label) > MARK_CHARS_MAX:
         raise ValueError(f"{label!r}, which is no label; write key=value, such as gpu=h200")
 
 
 def check_taint(taint: str) -> None:
-    """Raises ValueError for what is no taint."""
+    """Raise ValueError for a text that is no taint."""
     if not _NAME.fullmatch(taint) or len(taint) > MARK_CHARS_MAX:
         raise ValueError(f"{taint!r}, which is no taint; write a name, such as vision")
 
 
 def suits(target: str | None, tolerates: Iterable[str], device: Described) -> bool:
-    """May it run there?"""
+    """Whether the job is eligible on the device."""
     return parsed(target).suits(device) and device.taints <= frozenset(tolerates)
 
 
 def allowed(target: str | None, tolerates: Iterable[str], devices: Sequence[Known]) -> list[Known]:
-    """Those that it may run on. Raises ValueError, which says why there is none and what is there; where
-    nothing is up yet, only a wish is refused."""
+    """Return the devices that it may run on. Raises ValueError, which says why there is none and what is
+    there. Where no device is up yet, only a target is refused."""
     try:
         wanted = parsed(target)
     except ValueError as error:
@@ -89,18 +90,19 @@ def allowed(target: str | None, tolerates: Iterable[str], devices: Sequence[Know
     found = [device for device in suitable if device.taints <= tolerated]
     if suitable and not found:
         raise ValueError(
-            f"what it could run on is kept for others ({', '.join(map(told, suitable))}); "
-            "cells start there with --tolerate and that name"
+            "every device that it could run on has a taint that it does not tolerate "
+            f"({', '.join(map(describe, suitable))}); "
+            "cells with --tolerate and its name start there"
         )
     return found
 
 
 def _there(devices: Sequence[Described]) -> str:
-    return ", ".join(map(told, devices)) or "none is up yet"
+    return ", ".join(map(describe, devices)) or "none is up yet"
 
 
-def told(device: Described) -> str:
-    """``cpu:0 (kind=cpu; kept for vision)``."""
+def describe(device: Described) -> str:
+    """Return for example ``cpu:0 (kind=cpu; tainted vision)``."""
     marks = [", ".join(sorted(device.labels))] if device.labels else []
-    marks += [f"kept for {', '.join(sorted(device.taints))}"] if device.taints else []
+    marks += [f"tainted {', '.join(sorted(device.taints))}"] if device.taints else []
     return f"{device.device} ({'; '.join(marks)})" if marks else device.device

@@ -15,13 +15,13 @@ SECONDS_MAX = 366 * 86400.0
 
 
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """``gang``: devices at once, ``gang_min``: it starts with as few. ``after``: what it comes after, as
-    :mod:`djinn_lab.jobs.conditions` has it; with ``after_any`` a job alone may have ended anyhow.
-    ``after_count``: so many of them suffice, None: all; ``after_timeout_s``: it waits so long for them, and
-    is cancelled then. ``deadline_s``: when the cell should be done, in seconds from its submission; it
+    """``gang``: devices at once, ``gang_min``: the fewest to start with. ``after``: its dependencies, as
+    :mod:`djinn_lab.jobs.conditions` has them; with ``after_any`` a job alone may have ended anyhow.
+    ``after_count``: so many of them suffice, None: all; ``after_timeout_s``: it waits so long for them,
+    and is cancelled then. ``deadline_s``: when the cell should be done, in seconds from its submission; it
     orders, and kills nothing. ``timeout_s``: of run time; past it the cell is stopped. ``target``: the
-    devices that it may run on, as :mod:`djinn_lab.jobs.targets` has it; ``tolerates``: taints of devices that
-    it may run on nevertheless. What is not here is refused: a wish must not be passed over."""
+    devices that it may run on, as :mod:`djinn_lab.jobs.targets` has it; ``tolerates``: taints of devices
+    that it may run on nevertheless. An unknown field is refused: no option may be ignored."""
 
     gang: int = 1
     gang_min: int = 1
@@ -35,7 +35,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     tolerates: tuple[str, ...] = ()
 
     def problem(self) -> str | None:
-        """What is wrong with the numbers, None when nothing is."""
+        """Return what is wrong with the terms, None when nothing is."""
         if self == NO_TERMS:
             return None
         if not 1 <= self.gang_min <= self.gang <= GANG_MAX:
@@ -49,7 +49,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         except ValueError as error:
             return str(error)
         if self.after_count is not None and not 1 <= self.after_count <= awaited:
-            return f"{self.after_count} of the {awaited} that it comes after (1 to all of them)"
+            return f"{self.after_count} of its {awaited} dependencies (1 to all of them)"
         if self.after_timeout_s is not None and not awaited:
             return "a limit of waiting without anything to wait for"
         if len(self.tolerates) > targets.MARKS_MAX:

@@ -17,7 +17,7 @@ from djinn_lab.pool.notebooks.service import NotebookService
 TICK_S = 0.25
 REFRESH_EVERY_TICKS = 4
 LAG_TICKS = 40
-FORETOLD_MAX = 200
+FORECAST_JOBS_MAX = 200
 
 
 class Heartbeat:
@@ -45,13 +45,13 @@ class Heartbeat:
             self._driver.calibrate_idle()
             self.save(learnt=ticks % REFRESH_EVERY_TICKS == 0)
             if ticks % REFRESH_EVERY_TICKS == 0:
-                await self._foretell()
+                await self._forecast()
                 self._driver.books.refresh_waiting()
 
-    async def _foretell(self) -> None:
+    async def _forecast(self) -> None:
         """When would all that wait start? Computed beside the event loop, and only while few enough do."""
         ledger = self._driver.ledger
-        if not 0 < ledger.queue.contending <= FORETOLD_MAX:
+        if not 0 < ledger.queue.contending <= FORECAST_JOBS_MAX:
             return
         snapshot = ledger.queue.decision(ledger.clock.now_s())
         starts = await asyncio.to_thread(expected_starts, snapshot)

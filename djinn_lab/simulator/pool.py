@@ -96,7 +96,7 @@ class SimulatedPool(SimulatedDriver):
             priority=priority,
             ops_total=OPS,
             final=True,
-            wish=target,
+            target=target,
             predicted_s=seconds if expected_s is None else expected_s,
             account=account or session,
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from djinn_lab.jobs import Job
-from djinn_lab.jobs.decision import Cluster, Explanation, Outlook, Reason, told
+from djinn_lab.jobs.decision import Cluster, Explanation, Outlook, Reason, sentence_with_start
 from djinn_lab.jobs.fairness import ShareTree
 from djinn_lab.jobs.start_forecasts import StartForecasts, StartSkill
 from djinn_lab.simulator.pool import Run, SimulatedPool
@@ -116,7 +116,7 @@ class _Moment:
 
     def __init__(self, pool: SimulatedPool, job: Job) -> None:
         self._pool, self._job, self._now_s = pool, job.job, pool.now_s
-        self._device = job.held_on
+        self._device = job.assigned_device
         self._others = frozenset(other.job for other, _, _ in pool.queue.waiting() if other.job != job.job)
 
     # -- what came -----------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class _Moment:
         return None if before is None else before > 0
 
     def of_queue(self, found: Explanation, skill: StartSkill) -> Iterator[Claim]:
-        sentence = told(found, skill)
+        sentence = sentence_with_start(found, skill)
         text = f"{self._now_s:.2f} {self._job}: {sentence}"
         yield from (Claim(kind, text, holds) for kind, holds in self._of_reason(found))
         wait_s = None if found.expected_s is None else found.expected_s - self._now_s
@@ -220,7 +220,7 @@ class _Moment:
                 yield "starts now", lambda: self._starts_within(SOON_S)
             case Reason.HOME:
                 yield "waits where its state lies", lambda: self._starts_at(self._device)
-            case Reason.MAKING_ROOM:
+            case Reason.PREEMPTING:
                 yield "others are preempted for it", lambda: self._starts_within(MOMENT_S)
             case Reason.BEHIND if found.ahead:
                 count = sum(one.jobs for one in found.ahead)

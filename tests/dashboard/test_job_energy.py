@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from djinn_lab.dashboard.job_details import job_details_html
-from djinn_lab.jobs.resources import Foretold
+from djinn_lab.jobs.resources import ResourceForecast
 from djinn_lab.protocol.rest.jobs import JobView
 
-LIKELY = Foretold(12.0, 2**20, runs=3)
+LIKELY = ResourceForecast(12.0, 2**20, runs=3)
 
 
 def test_it_is_foretold_until_the_cell_has_ended_and_estimated_then() -> None:
-    runs = job_details_html(JobView("a", state="RUNNING", foretold=LIKELY, watts=700.0, used_j=99.0))
+    runs = job_details_html(JobView("a", state="RUNNING", predicted=LIKELY, watts=700.0, used_j=99.0))
     assert "12.0 s on devices (about 8.4 kJ, at the 700 W that operators say its device draws)" in runs
     assert "It used" not in runs
-    ended = job_details_html(JobView("a", state="DONE", foretold=LIKELY, watts=700.0, used_j=9100.0))
+    ended = job_details_html(JobView("a", state="DONE", predicted=LIKELY, watts=700.0, used_j=9100.0))
     assert "It used about 9.1 kJ (not measured" in ended
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "DONE"])
 def test_nothing_is_said_where_nobody_said_what_the_device_draws(state: str) -> None:
-    page = job_details_html(JobView("a", state=state, foretold=LIKELY))
+    page = job_details_html(JobView("a", state=state, predicted=LIKELY))
     assert "Energy" not in page
     assert "operators say" not in page

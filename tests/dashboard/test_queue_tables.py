@@ -5,7 +5,7 @@ from __future__ import annotations
 from accounts import account
 
 from djinn_lab.dashboard.queue_tables import account_rows, reservation_rows, running_rows, waiting_rows
-from djinn_lab.jobs.decision import Calendar
+from djinn_lab.jobs.decision import CalendarReservation
 from djinn_lab.jobs.fairness import Limits
 from djinn_lab.protocol.rest.queue import QueueView, RunningJob, WaitingJob
 
@@ -21,8 +21,8 @@ def test_guarantees_and_classes_are_shown_where_there_are_any() -> None:
         now=10.0,
         policy="ours",
         accounts=accounts,
-        waiting=(WaitingJob("1", priority="NORMAL", quality="BURSTABLE"), WaitingJob("2", priority="LOW")),
-        running=(RunningJob("3", priority="SCAVENGER", quality="BEST_EFFORT"),),
+        waiting=(WaitingJob("1", priority="NORMAL", qos="BURSTABLE"), WaitingJob("2", priority="LOW")),
+        running=(RunningJob("3", priority="SCAVENGER", qos="BEST_EFFORT"),),
     )
     assert [row["limits"] for row in account_rows(queue)] == [
         f"guaranteed devices: 2, devices at most: 3. {TOO_MANY}",
@@ -77,9 +77,11 @@ def test_device_time_counts_what_runs_now() -> None:
 
 def test_reservations_that_come_and_that_have_begun_are_told_until_they_are_over() -> None:
     made = (
-        Calendar("later", frozenset(("cpu:1", "cpu:0")), 130.0, 7300.0, frozenset(("vision", "speech"))),
-        Calendar("now", frozenset(("cpu:0",)), 0.0, 160.0, frozenset(("teaching",))),
-        Calendar("over", frozenset(("cpu:0",)), 0.0, 100.0, frozenset(("teaching",))),
+        CalendarReservation(
+            "later", frozenset(("cpu:1", "cpu:0")), 130.0, 7300.0, frozenset(("vision", "speech"))
+        ),
+        CalendarReservation("now", frozenset(("cpu:0",)), 0.0, 160.0, frozenset(("teaching",))),
+        CalendarReservation("over", frozenset(("cpu:0",)), 0.0, 100.0, frozenset(("teaching",))),
     )
     first, second = reservation_rows(QueueView(now=100.0, reservations=made))
     assert (first["name"], first["begins"]["text"], first["ends"]["text"]) == (

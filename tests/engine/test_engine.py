@@ -106,7 +106,7 @@ def test_a_later_cell_of_a_session_has_no_room_that_others_could_use() -> None:
     pool.run(1.0)
     later = pool.queue.job("later")
     assert later is not None
-    assert (later.state, later.memory) == (jobs.JobState.QUEUED, "line")
+    assert (later.state, later.memory) == (jobs.JobState.QUEUED, "deferred")
     pool.submit("other", "bob", seconds=1.0, mib=40)
     pool.run(60.0)
     assert pool.outcomes == dict.fromkeys(("runs", "first", "later", "other"), "DONE")
@@ -166,7 +166,7 @@ def test_a_cell_that_was_let_in_and_does_not_fit_its_device_is_answered_by_its_e
     for device, mib in (("cpu:0", 10), ("cpu:1", 100)):
         core.handle(engine.DeviceAdded(0.0, device, mib * MIB))
     core.handle(memory.SessionOpened(0.0, "ann", "ann"))
-    segment = jobs.SegmentSubmitted(0.0, "big", 0, "ann", "ann", "NORMAL", 1, True, wish="cpu:0")
+    segment = jobs.SegmentSubmitted(0.0, "big", 0, "ann", "ann", "NORMAL", 1, True, target="cpu:0")
     commands = core.handle(engine.SegmentArrived(0.0, segment, 50 * MIB))
     kinds = [type(command) for command in commands]
     assert memory.RejectSegment in kinds

@@ -49,10 +49,10 @@ def test_a_reserved_device_serves_those_it_is_kept_for_past_others_in_its_line(m
     hand_in(pool)
     pool.run(1.0)
     kept_back = [
-        job.job for job, _, reason in pool.queue.waiting() if "cpu:0 is kept for bob (course)" in reason
+        job.job for job, _, reason in pool.queue.waiting() if "cpu:0 is reserved for bob (course)" in reason
     ]
     assert kept_back
-    assert all(pool.queue.job(job).held_on == "cpu:0" for job in kept_back)
+    assert all(pool.queue.job(job).assigned_device == "cpu:0" for job in kept_back)
     pool.submit("lesson", "bob", priority=Priority.SCAVENGER, mib=40)
     pool.run(1.0 + SOON_S)
     assert pool.started_s["lesson"] < 1.0 + SOON_S

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import Cluster, Plan, QueuePolicy, decide, enact, end, park
-from djinn_lab.jobs.decision.moves import Moves
+from djinn_lab.jobs.decision.forecast import SessionMoves
 from djinn_lab.jobs.fairness import Capacity, ShareSettings, ShareState, ShareTree
 from djinn_lab.jobs.request import Demand, Node, Request
 
@@ -38,7 +38,7 @@ class DrivenPool:
         self._endings: list[tuple[float, int, str]] = []
         self._arrivals: list[tuple[float, int, Request]] = []
         self._starts = 0
-        self._moves = Moves(self.cluster, policy)
+        self._moves = SessionMoves(self.cluster, policy)
 
     def arrive(self, request: Request, runs_s: float | None = None) -> None:
         request = replace(request, park_s=self.park_s)

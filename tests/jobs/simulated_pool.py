@@ -17,13 +17,13 @@ from djinn_lab.jobs import (
     ClockTicked,
     Command,
     DeviceAdded,
+    DeviceQueueOrdered,
     EndSegment,
     Event,
     IllegalEvent,
     Job,
     JobFinished,
     JobState,
-    LineOrdered,
     MemoryGranted,
     MemoryHeld,
     MoveRefused,
@@ -105,8 +105,8 @@ class SimulatedPool:
             commands = self.queue.handle(event)
         except IllegalEvent:
             return False
-        self._commands.extend(c for c in commands if isinstance(c, LineOrdered))
-        self._commands.extend(c for c in commands if not isinstance(c, LineOrdered))
+        self._commands.extend(c for c in commands if isinstance(c, DeviceQueueOrdered))
+        self._commands.extend(c for c in commands if not isinstance(c, DeviceQueueOrdered))
         if self._performing:
             return True
         self._performing = True
@@ -138,7 +138,7 @@ class SimulatedPool:
                 if command.device is not None and self.runs.get(command.device, ("",))[0] == command.job:
                     self._ran(command.device)
                 self._answered(command.job)
-            case LineOrdered() | Notify():
+            case DeviceQueueOrdered() | Notify():
                 pass
 
     # -- session memory ------------------------------------------------------------------------------------
@@ -147,8 +147,8 @@ class SimulatedPool:
         job, session = self.queue.job(command.job), command.session
         if job is None or not _asks(job):
             return
-        assert job.held_on == command.device or self.queue.device_of(session) == job.held_on
-        device = job.held_on
+        assert job.assigned_device == command.device or self.queue.device_of(session) == job.assigned_device
+        device = job.assigned_device
         assert device is not None
         if self.bound_at.get(session) != device:
             for mate in self.queue.jobs_of(session):
@@ -176,13 +176,13 @@ class SimulatedPool:
                 del self.asked[job]
                 assert self.tell(MemoryGranted(self.now_s, job))
 
-        kind = self.random.choice(("at once", "at once", "copy", "room", "line"))
+        kind = self.random.choice(("at once", "at once", "copy", "room", "deferred"))
         if kind == "at once":
             grant()
             return
         known = self.queue.job(job)
         if known is not None and _asks(known) and self.asked.get(job) == number:
-            told = MemoryHeld(self.now_s, job, "Wait.", 1.0, kind == "line", room=kind == "room")
+            told = MemoryHeld(self.now_s, job, "Wait.", 1.0, kind == "deferred", room=kind == "room")
             assert self.tell(told)
             self.at(self.random.choice((0.1, 1.0, 5.0)), grant)
 
@@ -238,7 +238,7 @@ class SimulatedPool:
 
     # -- clients -------------------------------------------------------------------------------------------
 
-    def submit(self, session: str, *, wish: bool = False) -> None:
+    def submit(self, session: str, *, target: bool = False) -> None:
         """A new cell."""
         chance = self.random
         job = f"job{len(self.jobs)}"
@@ -253,9 +253,9 @@ class SimulatedPool:
             timeout_s=2.0 if chance.random() < 0.1 else None,
             deadline_s=20.0 if chance.random() < 0.1 else None,
         )
-        self._send(job, session, 0, terms, chance.choice(self.devices) if wish else None)
+        self._send(job, session, 0, terms, chance.choice(self.devices) if target else None)
 
-    def _send(self, job: str, session: str, segment: int, terms: Terms, wish: str | None) -> None:
+    def _send(self, job: str, session: str, segment: int, terms: Terms, target: str | None) -> None:
         chance = self.random
         move_s = None if chance.random() < 0.1 else chance.choice((0.0, 0.0, 0.5, 5.0))
         submit = SegmentSubmitted(
@@ -267,7 +267,7 @@ class SimulatedPool:
             chance.choice(list(Priority)),
             OPS,
             self.left[job] == 0,
-            wish,
+            target,
             chance.choice((None, 0.0, 0.3, 2.0, 10.0)),
             memory="ask" if self.asks else "free",
             terms=terms,
@@ -280,9 +280,9 @@ class SimulatedPool:
         """A cell with more to come thinks for a moment."""
         job = self.queue.job(name)
         if job is not None and job.state is JobState.WAITING:
-            self.at(self.random.choice((0.0, 0.5, 3.0)), lambda: self._go_on(name, job.segment))
+            self.at(self.random.choice((0.0, 0.5, 3.0)), lambda: self._send_next(name, job.segment))
 
-    def _go_on(self, name: str, segment: int) -> None:
+    def _send_next(self, name: str, segment: int) -> None:
         job = self.queue.job(name)
         if job is None or job.state is not JobState.WAITING or job.segment != segment:
             return
@@ -295,4 +295,4 @@ class SimulatedPool:
 
 def _asks(job: Job) -> bool:
     waits = job.state is JobState.RESTORING
-    return waits or (job.state in (JobState.PREEMPTED, JobState.QUEUED) and job.memory in ("ask", "line"))
+    return waits or (job.state in (JobState.PREEMPTED, JobState.QUEUED) and job.memory in ("ask", "deferred"))

@@ -7,7 +7,7 @@ from driven_pool import DrivenPool, device_nodes, drawn_request, loads, request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from djinn_lab.jobs.decision import POLICIES, Calendar, Cluster, decide, enact, park
+from djinn_lab.jobs.decision import POLICIES, CalendarReservation, Cluster, decide, enact, park
 from djinn_lab.jobs.fairness import Capacity, ShareTree
 
 BEGINS_S, ENDS_S = 50.0, 80.0
@@ -16,7 +16,7 @@ KEPT = frozenset({"gpu:0"})
 
 def reserved(policy: str, devices: int = 1, park_s: float = 0.0) -> DrivenPool:
     pool = DrivenPool(device_nodes(devices), POLICIES[policy], park_s=park_s)
-    pool.cluster.set_calendar(Calendar("course", KEPT, BEGINS_S, ENDS_S, frozenset({"teaching"})))
+    pool.cluster.set_calendar(CalendarReservation("course", KEPT, BEGINS_S, ENDS_S, frozenset({"teaching"})))
     return pool
 
 
@@ -65,11 +65,11 @@ def test_a_place_that_was_kept_before_is_given_up_once_others_have_it_reserved()
     enact(cluster, shares, decide(cluster, shares, policy, 0.0))
     cluster.submit(request("urgent", 1, seconds=5, at_s=40, rank=0), 40.0)
     enact(cluster, shares, decide(cluster, shares, policy, 40.0))
-    assert list(cluster.pins) == ["urgent"]
-    cluster.set_calendar(Calendar("course", KEPT, BEGINS_S, ENDS_S, frozenset({"teaching"})))
+    assert list(cluster.reserved) == ["urgent"]
+    cluster.set_calendar(CalendarReservation("course", KEPT, BEGINS_S, ENDS_S, frozenset({"teaching"})))
     park(cluster, shares, "long", BEGINS_S, 560.0)
     plan = decide(cluster, shares, policy, BEGINS_S)
-    assert (plan.given_up, plan.starts, plan.wake_at_s) == (("urgent",), (), ENDS_S)
+    assert (plan.released, plan.starts, plan.wake_at_s) == (("urgent",), (), ENDS_S)
     enact(cluster, shares, plan)
     cluster.submit(request("lesson", 2, at_s=BEGINS_S, account="teaching/ann", rank=4), BEGINS_S)
     [start] = decide(cluster, shares, policy, BEGINS_S).starts

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_lab.jobs import Terms
-from djinn_lab.jobs.conditions import Condition, Need, Waited, Waiting, parse, same_circle, separated, told
+from djinn_lab.jobs.conditions import (
+    Condition,
+    DependencyResults,
+    DependencyState,
+    Need,
+    describe,
+    parse,
+    same_project,
+    separated,
+)
 
 JOBS = ("a", "b")
 NAMES = ("one", "two")
@@ -34,9 +43,9 @@ def test_what_can_be_read_is_written_back_as_it_was(text: str) -> None:
     ["", ":any", "a:soon", "a:checkpoint=", "data:", "a:checkpoint= x", "data:" + "x" * 201, "data:a\nb"],
 )
 def test_what_means_nothing_is_refused_with_what_there_is(text: str) -> None:
-    with pytest.raises(ValueError, match="nothing to come after"):
+    with pytest.raises(ValueError, match="no dependency"):
         parse(text)
-    assert "nothing to come after" in str(Terms(after=(text,)).problem())
+    assert "no dependency" in str(Terms(after=(text,)).problem())
 
 
 def test_commas_separate_and_the_numbers_must_fit() -> None:
@@ -47,10 +56,10 @@ def test_commas_separate_and_the_numbers_must_fit() -> None:
 
 
 def test_a_project_shares_its_data_and_a_pool_of_strangers_does_not() -> None:
-    assert same_circle("ann", "ann")
-    assert not same_circle("ann", "bob")
-    assert same_circle("vision/train/ann", "vision/train/bob")
-    assert not same_circle("vision/train/ann", "vision/test/bob")
+    assert same_project("ann", "ann")
+    assert not same_project("ann", "bob")
+    assert same_project("vision/train/ann", "vision/train/bob")
+    assert not same_project("vision/train/ann", "vision/test/bob")
 
 
 EVENTS = st.one_of(
@@ -68,7 +77,7 @@ EVENTS = st.one_of(
 def test_it_goes_on_exactly_when_enough_is_true_and_ends_exactly_when_that_cannot_be(
     after: list[str], enough: int | None, events: list[tuple[str, str, str]]
 ) -> None:
-    waiting = Waiting(tuple(after), Waited(enough))
+    waiting = DependencyState(tuple(after), DependencyResults(enough))
     needed = len(after) if enough is None else min(enough, len(after))
     announced: dict[str, list[str]] = {job: [] for job in JOBS}
     states: dict[str, str] = {}
@@ -100,12 +109,12 @@ def test_it_goes_on_exactly_when_enough_is_true_and_ends_exactly_when_that_canno
         conditions = [parse(text) for text in after]
         true = sum(map(is_true, conditions))
         never = sum(not is_true(one) and one.job in states for one in conditions)
-        assert (not waiting.open and waiting.lacking <= 0) == (true >= needed)
-        assert (waiting.hopeless is not None) == (len(after) - never < needed)
-        if waiting.hopeless is not None:
-            assert "job " in waiting.hopeless
+        assert (not waiting.open and waiting.missing_count <= 0) == (true >= needed)
+        assert (waiting.unsatisfiable is not None) == (len(after) - never < needed)
+        if waiting.unsatisfiable is not None:
+            assert "job " in waiting.unsatisfiable
             return
-        if waiting.lacking <= 0:
+        if waiting.missing_count <= 0:
             return
-        sentence = told(waiting, str, lambda name: announced[name], None)
+        sentence = describe(waiting, str, lambda name: announced[name], None)
         assert all(parse(text).name in sentence for text in waiting.open)

@@ -6,8 +6,8 @@ import pytest
 from driven_pool import DrivenPool, device_nodes, request
 from msgspec.structs import replace
 
-from djinn_lab.jobs.decision import POLICIES, Calendar, Cluster, decide
-from djinn_lab.jobs.decision.trace import Trace
+from djinn_lab.jobs.decision import POLICIES, CalendarReservation, Cluster, decide
+from djinn_lab.jobs.decision.verdicts import DecisionTrace
 from djinn_lab.jobs.fairness import ShareTree
 from djinn_lab.jobs.request import Demand, Node
 
@@ -112,7 +112,9 @@ def test_home_is_waited_for_until_moving_pays() -> None:
 
 def test_calendar_keeps_nodes_free() -> None:
     pool = DrivenPool(device_nodes(1), POLICIES["ours"])
-    pool.cluster.set_calendar(Calendar("demo", frozenset({"gpu:0"}), 50.0, 80.0, frozenset({"vision"})))
+    pool.cluster.set_calendar(
+        CalendarReservation("demo", frozenset({"gpu:0"}), 50.0, 80.0, frozenset({"vision"}))
+    )
     pool.arrive(request("short", 0, seconds=50))
     pool.arrive(request("other", 1, seconds=50))
     pool.arrive(request("theirs", 2, seconds=10, at_s=50, account="vision/ann"))
@@ -147,6 +149,8 @@ def test_who_asks_alone_is_decided_about_as_anybody(
         cluster, shares = Cluster(nodes), ShareTree()
         one = replace(request("one", 0), demand=demand, estimate_s=seconds, home=home, move_s=1.0)
         cluster.submit(one, 0.0)
-        short, whole = (decide(cluster, shares, POLICIES[name], 7.0, trace) for trace in (None, Trace()))
+        short, whole = (
+            decide(cluster, shares, POLICIES[name], 7.0, trace) for trace in (None, DecisionTrace())
+        )
         assert short == whole
         assert cluster.waiting.keys() == {"one"}

@@ -9,10 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from djinn_lab.jobs.decision import (
     POLICIES,
     Cluster,
+    DecisionSnapshot,
     Explanation,
     Plan,
     QueuePolicy,
-    Snapshot,
     decide,
     enact,
     end,
@@ -103,9 +103,9 @@ class DecisionMachine(RuleBasedStateMachine):
         self.settle()
 
     @rule(pick=st.randoms(use_true_random=False), left_s=st.none() | st.floats(0.01, 100))
-    @precondition(lambda self: self.cluster.leaving)
+    @precondition(lambda self: self.cluster.preempted_for)
     def leave(self, pick: st.DataObject, left_s: float | None) -> None:
-        job = pick.choice(sorted(self.cluster.leaving))
+        job = pick.choice(sorted(self.cluster.preempted_for))
         self.count(self.cluster.holdings[job])
         park(self.cluster, self.shares, job, self.now_s, left_s)
         self.settle()
@@ -186,9 +186,9 @@ class DecisionMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         """Decisions are pure, replay, keep pins and come to an end."""
         for _ in range(50):
-            snapshot = Snapshot.taken(self.cluster, self.shares, self.policy, self.now_s)
+            snapshot = DecisionSnapshot.taken(self.cluster, self.shares, self.policy, self.now_s)
             plan = decide(self.cluster, self.shares, self.policy, self.now_s)
-            after = Snapshot.taken(self.cluster, self.shares, self.policy, self.now_s)
+            after = DecisionSnapshot.taken(self.cluster, self.shares, self.policy, self.now_s)
             assert after == snapshot
             assert decide(self.cluster, self.shares, self.policy, self.now_s) == plan
             if not any(request.demand.device_milli < 1000 for request in snapshot.cluster.waiting):
@@ -206,7 +206,10 @@ class DecisionMachine(RuleBasedStateMachine):
     def check(self, plan: Plan) -> None:
         starting = {start.job for start in plan.starts}
         kept = {
-            node for pin in self.cluster.pins.values() if pin.job not in starting for node, _ in pin.where
+            node
+            for reservation in self.cluster.reserved.values()
+            if reservation.job not in starting
+            for node, _ in reservation.where
         }
         for start in plan.starts:
             assert not kept & {node for node, _ in start.where}
@@ -214,7 +217,7 @@ class DecisionMachine(RuleBasedStateMachine):
             assert not any(self.cluster.nodes[node].cordoned for node, _ in start.where)
         victims = [victim for made in plan.preemptions for victim in made.victims]
         assert len(victims) == len(set(victims))
-        assert not set(victims) & (starting | set(self.cluster.leaving))
+        assert not set(victims) & (starting | set(self.cluster.preempted_for))
 
     def count(self, holding: Holding) -> None:
         members = sum(members for _, members in holding.where)

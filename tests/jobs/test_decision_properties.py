@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from djinn_lab.jobs.decision import POLICIES, Cluster, Trace, decide, enact
+from djinn_lab.jobs.decision import POLICIES, Cluster, DecisionTrace, decide, enact
 from djinn_lab.jobs.fairness import Limits, ShareTree, jain
 from djinn_lab.jobs.request import Node
 
@@ -85,7 +85,7 @@ def test_easy_never_delays_the_head_when_estimates_hold(load: Load) -> None:
     times = sorted({float(at_s) for _, _, at_s, _, _ in load} | {float(step) for step in range(0, 400, 20)})
     for time_s in times:
         pool.run(until_s=time_s)
-        plan = decide(pool.cluster, pool.shares, pool.policy, pool.now_s, Trace())
+        plan = decide(pool.cluster, pool.shares, pool.policy, pool.now_s, DecisionTrace())
         for reserved in plan.reservations[:1]:
             promised.setdefault(reserved.job, reserved.start_s)
     pool.run()
@@ -99,8 +99,8 @@ def test_no_device_idles_while_somebody_could_use_it(load: Load, policy: str) ->
     pool = loaded(load, policy, age_step_s=None)
     for time_s in range(0, 300, 30):
         pool.run(until_s=float(time_s))
-        room = pool.cluster.room
-        assert not any(room.place(one.demand) for one in pool.cluster.waiting.values())
+        capacity = pool.cluster.capacity
+        assert not any(capacity.place(one.demand) for one in pool.cluster.waiting.values())
 
 
 @given(LOADS, st.sampled_from(sorted(POLICIES)), st.integers(1, 4), st.integers(1, 4))
@@ -187,6 +187,6 @@ def test_a_preemptor_keeps_its_place_while_victims_leave() -> None:
     enact(cluster, shares, plan)
     cluster.submit(request("more urgent", 2, rank=0, account="carl", seconds=0.1), 1.5)
     assert not decide(cluster, shares, policy, 1.5)
-    cluster.parked("train", 2.0, 8.0)
+    cluster.requeue_preempted("train", 2.0, 8.0)
     [start] = decide(cluster, shares, policy, 2.0).starts
-    assert (start.job, start.pinned) == ("urgent", True)
+    assert (start.job, start.on_reserved) == ("urgent", True)

@@ -14,12 +14,12 @@ from djinn_lab.jobs import (
     CheckpointAnnounced,
     ClockTicked,
     DataPublished,
-    Elsewhere,
-    ElsewhereChanged,
+    ExternalDependency,
+    ExternalDependencyChanged,
     SegmentSubmitted,
     Terms,
 )
-from djinn_lab.jobs.conditions import Need, parse, same_circle
+from djinn_lab.jobs.conditions import Need, parse, same_project
 
 NAMES = ("one", "two")
 NOTEBOOKS = ("nb1", "nb2")
@@ -32,7 +32,7 @@ class DependencyMachine(QueueMachine):
     def __init__(self) -> None:
         super().__init__()
         self.published: set[tuple[str, str]] = set()
-        self.notebooks = {job: Elsewhere(job, f"name of {job}", "RUNNING") for job in NOTEBOOKS}
+        self.notebooks = {job: ExternalDependency(job, f"name of {job}", "RUNNING") for job in NOTEBOOKS}
 
     @rule(
         job=JOBS,
@@ -73,7 +73,7 @@ class DependencyMachine(QueueMachine):
                 account=account,
                 terms=Terms(after=after, after_count=count, after_timeout_s=limit_s),
                 met=tuple(text for text in wanted if self.is_there(account, parse(text).name)),
-                elsewhere=tuple(self.notebooks[one.job] for one in conditions if one.job in self.notebooks),
+                external=tuple(self.notebooks[one.job] for one in conditions if one.job in self.notebooks),
                 notebook="nb9" if of_notebook else "",
             )
         )
@@ -99,8 +99,8 @@ class DependencyMachine(QueueMachine):
         if before.over:
             return
         names = (*before.checkpoints, *(() if name in before.checkpoints else (name,)))
-        self.notebooks[job] = Elsewhere(job, before.name, state, state in OVER, names)
-        assert self.feed(ElsewhereChanged(self.tick(), self.notebooks[job])) is not None
+        self.notebooks[job] = ExternalDependency(job, before.name, state, state in OVER, names)
+        assert self.feed(ExternalDependencyChanged(self.tick(), self.notebooks[job])) is not None
 
     @rule()
     def time_passes(self) -> None:
@@ -121,13 +121,13 @@ class DependencyMachine(QueueMachine):
                 over = cell.finished if cell is not None else notebook is None or notebook.over
                 assert not over
                 assert not any(condition.met_by_checkpoint(condition.job, name) for name in names)
-            assert job.waiting.hopeless is None
+            assert job.waiting.unsatisfiable is None
 
     def account_of(self, session: str) -> str:
         return {"s0": "vision/s0", "s1": "vision/s1", "s2": "speech/s2"}.get(session, session)
 
     def is_there(self, account: str, name: str) -> bool:
-        return any(same_circle(account, one) and name == called for one, called in self.published)
+        return any(same_project(account, one) and name == called for one, called in self.published)
 
 
 DependencyMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -22,7 +22,7 @@ from djinn_lab.jobs import (
 )
 from djinn_lab.jobs.decision import POLICIES
 from djinn_lab.jobs.queue import JobQueue
-from djinn_lab.jobs.resources import Foretold, told
+from djinn_lab.jobs.resources import ResourceForecast, forecast_sentence
 from djinn_lab.units import format_joules
 
 
@@ -82,7 +82,7 @@ def test_what_is_no_price_of_energy(price: float) -> None:
 def test_joules_are_told_where_seconds_and_watts_are_known(
     seconds: float | None, watts: float | None
 ) -> None:
-    sentence = told(Foretold(seconds, 2**20), watts)
+    sentence = forecast_sentence(ResourceForecast(seconds, 2**20), watts)
     known = seconds is not None and watts is not None
     assert (" W that operators say" in sentence) == known
     if seconds is not None and watts is not None:

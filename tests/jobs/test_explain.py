@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from djinn_lab.jobs.decision import (
     POLICIES,
-    Calendar,
+    CalendarReservation,
     Outlook,
     Reason,
     explain,
@@ -189,18 +189,21 @@ def test_home_is_named() -> None:
 
 def test_calendar_is_named() -> None:
     pool = DrivenPool(device_nodes(1), OURS)
-    pool.cluster.set_calendar(Calendar("demo", frozenset({"gpu:0"}), 5.0, 50.0))
-    pool.cluster.set_calendar(Calendar("over", frozenset({"gpu:0"}), -9.0, -5.0))
-    pool.cluster.set_calendar(Calendar("course", frozenset({"gpu:0"}), 60.0, 90.0, frozenset({"vision"})))
+    pool.cluster.set_calendar(CalendarReservation("demo", frozenset({"gpu:0"}), 5.0, 50.0))
+    pool.cluster.set_calendar(CalendarReservation("over", frozenset({"gpu:0"}), -9.0, -5.0))
+    pool.cluster.set_calendar(
+        CalendarReservation("course", frozenset({"gpu:0"}), 60.0, 90.0, frozenset({"vision"}))
+    )
     pool.arrive(request("mine", 0, seconds=10))
     pool.run(until_s=0)
     assert why(pool, "mine") is Reason.CALENDAR
-    assert "reserved for others before it would be done: gpu:0 for nobody (demo, begins in 5 s)." in told(
-        pool, "mine"
+    assert (
+        "reserved for other accounts before it would end: gpu:0 for no account (demo, begins in 5 s)."
+        in told(pool, "mine")
     )
     assert "It is expected to start in 50 s" in told(pool, "mine")
     pool.run(until_s=6)
-    assert "gpu:0 for nobody (demo, ends in 44 s)." in told(pool, "mine")
+    assert "gpu:0 for no account (demo, ends in 44 s)." in told(pool, "mine")
     pool.run()
     assert pool.first_start_s["mine"] == 50.0
 
@@ -213,15 +216,15 @@ def test_not_ready_and_a_scheduler_that_sleeps() -> None:
     pool.cluster.decided_s = 0.0
     pool.cluster.change(request("mine", 0), 60.0)
     text = sentence(explain(pool.cluster, pool.shares, OURS, 60.0, "mine"))
-    assert text == "Nothing is in its way, but the scheduler has not decided anything for 60 s."
+    assert text == "Nothing blocks it, but the scheduler has not decided anything for 60 s."
 
 
 def test_moving_aside_is_named() -> None:
     pool = busy_pool()
     pool.cluster.submit(request("urgent", 5, rank=0, account="bob"), 10.0)
     found = explain(pool.cluster, pool.shares, OURS, 10.0, "urgent")
-    assert found.reason is Reason.MAKING_ROOM
-    assert sentence(found).startswith("Holder0 of ann (expected to end in 90 s) moves aside for it.")
+    assert found.reason is Reason.PREEMPTING
+    assert sentence(found).startswith("Holder0 of ann (expected to end in 90 s) is being preempted for it.")
 
 
 def test_beyond_the_forecast_no_start_is_told() -> None:
@@ -232,7 +235,7 @@ def test_beyond_the_forecast_no_start_is_told() -> None:
     pool.run(until_s=0)
     outlook = Outlook(pool.cluster, pool.shares, OURS, 0.0, starts_max=3)
     text = sentence(outlook.explain("mine", advise=False))
-    assert text.startswith("Others are ahead of it; of 1 device: 1 busy.")
+    assert text.startswith("Other jobs are ahead of it; of 1 device: 1 busy.")
     later_s = outlook.explain("mine", advise=False).later_than_s
     assert later_s is not None
     pool.run()

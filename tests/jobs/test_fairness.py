@@ -80,7 +80,7 @@ def test_accounts_that_ask_for_nothing_have_no_part_in_the_order_of_others(
     found = []
     for names in (asking, asking | idle):
         shares = tree(*uses)
-        shares.know(dict.fromkeys(names).keys())
+        shares.register(dict.fromkeys(names).keys())
         groups = [[name for name in group if name in asking] for group in order(shares)]
         found.append([group for group in groups if group])
     assert found[0] == found[1]

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from djinn_lab.jobs.decision import (
     POLICIES,
     Cluster,
+    Guarantees,
     Plan,
     QosClass,
-    Standing,
-    class_told,
+    class_sentence,
     decide,
     enact,
 )
@@ -278,11 +278,11 @@ def test_a_guarantee_above_the_limit_of_an_account_above_is_told_on_both() -> No
     shares.set_limits("vision", Limits(devices_max=2, devices_soft=1))
     assert told(shares, "vision/train/bob") == (
         "vision/train/bob is guaranteed 2 devices, and the soft limit of vision is 1: "
-        "nobody moves aside for more than that."
+        "no job is preempted for more than that."
     )
     assert told(shares, "vision") == (
         "vision/ann is guaranteed 3 devices, and the soft limit of vision is 1: "
-        "nobody moves aside for more than that. So it is with 1 more account below it."
+        "no job is preempted for more than that. So it is with 1 more account below it."
     )
     shares.set_limits("vision", Limits())
     shares.set_limits("", Limits(devices_max=2.5))
@@ -295,14 +295,14 @@ def test_a_job_is_told_its_class() -> None:
     pool.arrive(request("more", 51, account="vision/ann", at_s=5, seconds=HOUR_S))
     pool.arrive(request("spare", 52, account="vision/ann", at_s=5, rank=SCAVENGER, seconds=HOUR_S))
     pool.run(until_s=10)
-    standing = Standing(pool.cluster, pool.shares)
+    guarantees = Guarantees(pool.cluster, pool.shares)
     running, waiting = pool.cluster.holdings, pool.cluster.waiting
-    assert [class_told(standing.of(one)) for one in (running["late"].request, waiting["more"])] == [
+    assert [class_sentence(guarantees.qos_of(one)) for one in (running["late"].request, waiting["more"])] == [
         "It is GUARANTEED: vision holds 1 with it, of 1 guaranteed devices.",
         "It is BURSTABLE: vision holds 2 with it, of 1 guaranteed devices.",
     ]
-    assert standing.of(waiting["spare"]).quality is QosClass.BEST_EFFORT
-    assert standing.of(waiting["flood3"]).quality is QosClass.BURSTABLE
+    assert guarantees.qos_of(waiting["spare"]).qos_class is QosClass.BEST_EFFORT
+    assert guarantees.qos_of(waiting["flood3"]).qos_class is QosClass.BURSTABLE
 
 
 # -- over random loads ---------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def test_nobody_takes_its_place_back_from_whom_it_moved_aside_for(
     pool = loaded(load, policy, guarantees, min_runtime_s=0.0, age_step_s=None)
     pool.run(until_s=100)
     for holding in list(pool.cluster.holdings.values()):
-        if pool.cluster.room.devices_free or pool.cluster.waiting:
+        if pool.cluster.capacity.devices_free or pool.cluster.waiting:
             return
         taker = replace(holding.request, job="taker", number=10_000, account="dora", estimate_s=40.0)
         pool.cluster.submit(taker, pool.now_s)
@@ -419,18 +419,18 @@ class WatchedPool(DrivenPool):
 
     def watch(self, plan: Plan, claimed: bool) -> None:
         """Accounts keep what they hold of their guarantees, and some hold more where any was claimed."""
-        standing = Standing(self.cluster, self.shares)
+        guarantees = Guarantees(self.cluster, self.shares)
         nodes = {path: self.shares.lineage(path)[-1] for path in (*ACCOUNTS, "org", "other")}
-        before = {path: standing.held(node) for path, node in nodes.items()}
+        before = {path: guarantees.held(node) for path, node in nodes.items()}
         for start in plan.starts:
-            standing.add(self.cluster.waiting[start.job], 0 if start.pinned else start.members)
+            guarantees.add(self.cluster.waiting[start.job], 0 if start.on_reserved else start.members)
         for made in plan.preemptions:
-            standing.add(self.cluster.waiting[made.by], sum(members for _, members in made.where))
+            guarantees.add(self.cluster.waiting[made.by], sum(members for _, members in made.where))
             for victim in made.victims:
-                standing.remove(self.cluster.holdings[victim])
+                guarantees.remove(self.cluster.holdings[victim])
         gained = 0.0
         for path, held in before.items():
-            guaranteed, after = 1000 * self.guaranteed.get(path, 0.0), standing.held(nodes[path])
+            guaranteed, after = 1000 * self.guaranteed.get(path, 0.0), guarantees.held(nodes[path])
             assert after >= min(held, guaranteed)
             gained += min(after, guaranteed) - min(held, guaranteed)
         assert gained > 0 or not claimed

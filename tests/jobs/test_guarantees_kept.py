@@ -11,7 +11,17 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from djinn_lab.jobs.decision import POLICIES, Cluster, Snapshot, Standing, Trace, decide, enact, end, park
+from djinn_lab.jobs.decision import (
+    POLICIES,
+    Cluster,
+    DecisionSnapshot,
+    DecisionTrace,
+    Guarantees,
+    decide,
+    enact,
+    end,
+    park,
+)
 from djinn_lab.jobs.fairness import Capacity, Limits, ShareTree
 from djinn_lab.jobs.request import Demand
 
@@ -60,20 +70,20 @@ class Program:
             end(self.cluster, self.shares, job, self.now_s)
 
     def leave(self, which: int, size: int) -> None:
-        for job in chosen(self.cluster.leaving, which):
+        for job in chosen(self.cluster.preempted_for, which):
             park(self.cluster, self.shares, job, self.now_s, 1.0 + size)
 
     def withdraw(self, which: int, _: int) -> None:
         """Whether a place is kept for it or not."""
-        for job in chosen(self.cluster.pins or self.cluster.waiting, which):
+        for job in chosen(self.cluster.reserved or self.cluster.waiting, which):
             self.cluster.withdraw(job)
 
-    def unpin(self, which: int, _: int) -> None:
-        for job in chosen(self.cluster.pins, which):
-            self.cluster.unpin(job)
+    def unreserve(self, which: int, _: int) -> None:
+        for job in chosen(self.cluster.reserved, which):
+            self.cluster.unreserve(job)
 
     def change(self, which: int, size: int) -> None:
-        for job in chosen(self.cluster.pins or self.cluster.waiting, which):
+        for job in chosen(self.cluster.reserved or self.cluster.waiting, which):
             self.cluster.change(replace(self.cluster.waiting[job], rank=size % 5), self.now_s)
 
     def shrink(self, which: int, _: int) -> None:
@@ -102,10 +112,10 @@ class Program:
     def settle(self) -> None:
         for _ in range(50):
             self.compare()
-            snapshot = Snapshot.taken(self.cluster, self.shares, self.policy, self.now_s)
+            snapshot = DecisionSnapshot.taken(self.cluster, self.shares, self.policy, self.now_s)
             plan = decide(self.cluster, self.shares, self.policy, self.now_s)
             assert plan == snapshot.decide()
-            traced = decide(self.cluster, self.shares, self.policy, self.now_s, Trace())
+            traced = decide(self.cluster, self.shares, self.policy, self.now_s, DecisionTrace())
             assert (plan.starts, plan.preemptions) == (traced.starts, traced.preemptions), "all are looked at"
             self.compare()
             if not plan:
@@ -116,12 +126,16 @@ class Program:
         raise AssertionError("decisions at one moment do not come to an end")
 
     def compare(self) -> None:
-        kept, anew = Standing.kept(self.cluster, self.shares), Standing(self.cluster, self.shares)
+        kept, anew = Guarantees.tracked(self.cluster, self.shares), Guarantees(self.cluster, self.shares)
         for account in GUARANTEED:
             line = self.shares.lineage(account)
             assert [kept.held(one) for one in line] == [anew.held(one) for one in line]
-            assert kept.short(account) == anew.short(account) == any(anew.left(one) > 0 for one in line)
-        assert kept.owes == anew.owes
+            assert (
+                kept.is_below(account)
+                == anew.is_below(account)
+                == any(anew.remaining_milli(one) > 0 for one in line)
+            )
+        assert kept.unmet == anew.unmet
 
 
 def chosen(among: Iterable[_One], which: int) -> list[_One]:
@@ -131,7 +145,7 @@ def chosen(among: Iterable[_One], which: int) -> list[_One]:
 
 
 STEPS = ("submit",) * 5 + ("leave",) * 3 + ("finish", "finish", "wait", "guarantee", "limit")
-SELDOM = ("withdraw", "unpin", "change", "shrink", "lose_node")
+SELDOM = ("withdraw", "unreserve", "change", "shrink", "lose_node")
 PROGRAMS = st.lists(
     st.tuples(st.sampled_from((*STEPS, *SELDOM)), st.integers(0, 41), st.integers(0, 11)),
     min_size=15,

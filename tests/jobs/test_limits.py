@@ -34,7 +34,7 @@ class Pool:
         return self.obey(at_s)
 
     def leave(self, at_s: float) -> None:
-        for job in list(self.cluster.leaving):
+        for job in list(self.cluster.preempted_for):
             park(self.cluster, self.shares, job, at_s, HOUR_S)
 
 
@@ -70,7 +70,7 @@ def test_a_place_is_kept_for_as_long_as_others_still_leave_it() -> None:
     pool.shares.set_limits("ann", Limits(devices_max=2))
     assert not pool.obey(2.0)
     pool.leave(3.0)
-    assert [(start.job, start.pinned) for start in pool.obey(3.0).starts] == [("short", True)]
+    assert [(start.job, start.on_reserved) for start in pool.obey(3.0).starts] == [("short", True)]
 
 
 def test_a_kept_place_counts_as_had_while_others_still_leave_it() -> None:
@@ -78,7 +78,7 @@ def test_a_kept_place_counts_as_had_while_others_still_leave_it() -> None:
     pool = Pool(2)
     pool.shares.set_limits("bob", Limits(devices_max=1))
     pool.wants(urgent(), 1.0)
-    [other] = set(pool.cluster.holdings) - set(pool.cluster.leaving)
+    [other] = set(pool.cluster.holdings) - set(pool.cluster.preempted_for)
     end(pool.cluster, pool.shares, other, 2.0)
     pool.wants(request("second", 101, account="bob"), 2.0)
     pool.leave(3.0)

@@ -8,7 +8,7 @@ from lines_run import lines_run
 
 from djinn_lab.jobs import JobState
 from djinn_lab.jobs.commands import Notify
-from djinn_lab.jobs.explain import PLACES_MAX
+from djinn_lab.jobs.explain import POSITIONS_MAX
 from djinn_lab.jobs.messages import DeviceAdded, DeviceCordoned, SegmentFinished, SegmentSubmitted
 from djinn_lab.jobs.queue import JobQueue
 
@@ -64,22 +64,30 @@ def test_a_submit_costs_the_same_with_four_times_as_many_that_have_no_device() -
 
 
 def test_a_job_far_behind_is_told_no_place_and_has_one_for_who_asks() -> None:
-    queue = queue_of(4 * PLACES_MAX)
-    number = 4 * PLACES_MAX + 40
+    queue = queue_of(4 * POSITIONS_MAX)
+    number = 4 * POSITIONS_MAX + 40
     told = [one for one in queue.handle(submitted(number)) if isinstance(one, Notify)]
     assert [one.position for one in told] == [None]
-    assert f"more than {PLACES_MAX} cells wait" in told[0].reason
-    place = queue.place(f"job{number}")
-    assert place is not None
-    assert place.position >= PLACES_MAX
-    assert queue.explain(f"job{number}").startswith(f"{place.position}")
+    assert f"more than {POSITIONS_MAX} cells wait" in told[0].reason
+    queue_position = queue.queue_position(f"job{number}")
+    assert queue_position is not None
+    assert queue_position.position >= POSITIONS_MAX
+    assert queue.explain(f"job{number}").startswith(f"{queue_position.position}")
 
 
 def test_the_first_of_a_long_line_are_told_their_places() -> None:
-    queue = queue_of(4 * PLACES_MAX)
-    positions = {job.job: place.position for job, place, _ in queue.waiting() if place is not None}
-    first = {job.job: place.position for job, place, _ in queue.waiting_first() if place is not None}
-    assert PLACES_MAX // 2 < len(first) <= PLACES_MAX
+    queue = queue_of(4 * POSITIONS_MAX)
+    positions = {
+        job.job: queue_position.position
+        for job, queue_position, _ in queue.waiting()
+        if queue_position is not None
+    }
+    first = {
+        job.job: queue_position.position
+        for job, queue_position, _ in queue.waiting_first()
+        if queue_position is not None
+    }
+    assert POSITIONS_MAX // 2 < len(first) <= POSITIONS_MAX
     assert first == {name: positions[name] for name in first}
     assert {1} <= set(first.values())
     assert all(job.state is not JobState.RUNNING for job, _, _ in queue.waiting_first())

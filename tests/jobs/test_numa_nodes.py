@@ -24,7 +24,7 @@ def opened(*numa: int | None) -> JobQueue:
     return queue
 
 
-def submitted(job: str, gang: int = 1, wish: str | None = None, at_s: float = 0.0) -> SegmentSubmitted:
+def submitted(job: str, gang: int = 1, target: str | None = None, at_s: float = 0.0) -> SegmentSubmitted:
     return SegmentSubmitted(
         at_s,
         job,
@@ -34,7 +34,7 @@ def submitted(job: str, gang: int = 1, wish: str | None = None, at_s: float = 0.
         "NORMAL",
         8,
         True,
-        wish,
+        target,
         terms=Terms(gang=gang, gang_min=gang),
         devices=gang,
     )
@@ -59,9 +59,9 @@ def test_a_cell_runs_on_the_node_it_asks_for() -> None:
     queue = opened(0, 1, None)
     assert labels(queue, "cuda:1") == (("kind=cuda", "numa=1"), ("kind=cuda", "numa=1"))
     assert labels(queue, "cuda:2") == (("kind=cuda",), ("kind=cuda",))
-    assert runs_on(queue, submitted("there", wish="numa=1")) == ["cuda:1"]
+    assert runs_on(queue, submitted("there", target="numa=1")) == ["cuda:1"]
     with pytest.raises(IllegalEvent, match=r"no device is numa=2 .*cuda:1 \(kind=cuda, numa=1\)"):
-        queue.handle(submitted("nowhere", wish="numa=2"))
+        queue.handle(submitted("nowhere", target="numa=2"))
 
 
 def test_operators_know_better_until_they_take_it_back() -> None:
@@ -97,7 +97,7 @@ def test_a_gang_larger_than_a_node_has_its_members_wherever_they_fit() -> None:
     assert sorted(runs_on(queue, submitted("all", gang=3))) == ["cuda:0", "cuda:1", "cuda:2"]
     queue = opened(0, 1, 0, 1)
     assert runs_on(queue, submitted("single")) == ["cuda:0"]
-    assert runs_on(queue, submitted("another", wish="numa=1")) == ["cuda:1"]
+    assert runs_on(queue, submitted("another", target="numa=1")) == ["cuda:1"]
     assert sorted(runs_on(queue, submitted("apart", gang=2))) == ["cuda:2", "cuda:3"]
 
 

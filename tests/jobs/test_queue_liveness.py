@@ -36,9 +36,9 @@ from djinn_lab.jobs.decision import POLICIES, Outlook, sentence
 from djinn_lab.jobs.decision.cluster import Cluster
 from djinn_lab.jobs.fairness import Limits, ShareTree
 from djinn_lab.jobs.invariants import check_indexes
+from djinn_lab.jobs.notifications import POSITIONS_TOLD_MAX
 from djinn_lab.jobs.queue import JobQueue
 from djinn_lab.jobs.tables import FINISHED_JOBS_MAX
-from djinn_lab.jobs.telling import POSITIONS_TOLD_MAX
 
 DISTURBED_S = 60.0
 BOUND_S = 20_000.0
@@ -76,7 +76,7 @@ def disturb(pool: SimulatedPool) -> None:
     if chance.random() < 0.3:
         lose(pool, device)
     elif chance.random() < 0.5:
-        pool.submit(session, wish=chance.random() < 0.1)
+        pool.submit(session, target=chance.random() < 0.1)
     else:
         event = chance.choice(events)
         pool.tell(event)
@@ -131,13 +131,13 @@ def nothing_idles(pool: SimulatedPool) -> None:
     """Whoever may run, and waits for nothing but a device, has none that is free."""
     snapshot = pool.queue.decision(pool.now_s).cluster
     open_devices = {node.node for node in snapshot.nodes if node.ready and not node.cordoned}
-    kept = {node for pin in snapshot.pins for node, _ in pin.where}
+    kept = {node for reservation in snapshot.reserved for node, _ in reservation.where}
     free = open_devices - kept - {view.device for view in pool.queue.snapshot().devices if view.running}
-    pinned = {pin.job for pin in snapshot.pins}
+    on_reserved = {reservation.job for reservation in snapshot.reserved}
     for request in snapshot.waiting:
         job = pool.queue.job(request.job)
         assert job is not None
-        if request.job in pinned or job.memory not in ("free", "granted"):
+        if request.job in on_reserved or job.memory not in ("free", "granted"):
             continue
         here = free & (request.demand.nodes or free)
         if request.move_s:
@@ -148,11 +148,13 @@ def nothing_idles(pool: SimulatedPool) -> None:
 def why_stuck(pool: SimulatedPool) -> list[str]:
     """Jobs that have not ended and could have."""
     stuck = []
-    closed = {view.device for view in pool.queue.snapshot().devices if view.cordoned or not view.alive}
+    unavailable = {view.device for view in pool.queue.snapshot().devices if view.cordoned or not view.alive}
     snapshot = pool.queue.snapshot()
-    held = {job.job for job in snapshot.jobs if job.wish in closed}
+    held = {job.job for job in snapshot.jobs if job.target in unavailable}
     held |= {
-        job.job for job in snapshot.jobs if job.held_on in closed and (job.settled or job.move_s is None)
+        job.job
+        for job in snapshot.jobs
+        if job.assigned_device in unavailable and (job.settled or job.move_s is None)
     }
     behind = set(held)
     while True:
@@ -215,7 +217,7 @@ def opened(*devices: str) -> JobQueue:
 def state(queue: JobQueue, job: str) -> tuple[JobState, str | None]:
     known = queue.job(job)
     assert known is not None
-    return known.state, known.held_on
+    return known.state, known.assigned_device
 
 
 def one_makes_room(queue: JobQueue) -> None:
@@ -259,7 +261,7 @@ def test_who_cannot_be_brought_where_he_wants_to_run_is_told_so_and_runs_nowhere
     queue.handle(submitted("first", "s0"))
     assert state(queue, "first") == (JobState.RUNNING, "cpu:0")
     queue.handle(SegmentFinished(1.0, "first", 0, "done", 8))
-    commands = queue.handle(submitted("wishes", "s0", 2.0, wish="cpu:1", memory="ask", move_s=1.0))
+    commands = queue.handle(submitted("wishes", "s0", 2.0, target="cpu:1", memory="ask", move_s=1.0))
     queue.handle(submitted("behind", "s0", 2.0, memory="ask"))
     assert [c.device for c in commands if isinstance(c, PlaceSegment) and c.job == "wishes"] == [
         "cpu:0",
@@ -267,7 +269,7 @@ def test_who_cannot_be_brought_where_he_wants_to_run_is_told_so_and_runs_nowhere
     ]
     commands = queue.handle(MoveRefused(5.0, "wishes", "cpu:0", "the host is full"))
     [told] = [command.message for command in commands if isinstance(command, EndSegment)]
-    assert "cannot be brought there" in told
+    assert "cannot be moved there" in told
     assert "the host is full" in told
     queue.validate()
     queue.handle(MemoryGranted(6.0, "behind"))
@@ -277,14 +279,14 @@ def test_who_cannot_be_brought_where_he_wants_to_run_is_told_so_and_runs_nowhere
 def test_labels_say_where_a_cell_may_run_and_taints_where_others_may_not() -> None:
     queue = opened("cpu:0", "cpu:1")
     with pytest.raises(IllegalEvent, match=r"no device is gpu=h200 \(devices: cpu:0 \(kind=cpu\), cpu:1"):
-        queue.handle(submitted("none", "s0", wish="gpu=h200"))
+        queue.handle(submitted("none", "s0", target="gpu=h200"))
     queue.handle(DeviceDescribed(0.0, "cpu:1", ("gpu=h200",), ("vision",)))
-    with pytest.raises(IllegalEvent, match=r"kept for others .* --tolerate"):
-        queue.handle(submitted("kept", "s0", wish="gpu=h200"))
+    with pytest.raises(IllegalEvent, match=r"does not tolerate .* --tolerate"):
+        queue.handle(submitted("kept", "s0", target="gpu=h200"))
     tolerant = Terms(tolerates=("vision",))
     queue.handle(submitted("plain", "s1"))
     queue.handle(submitted("behind", "s2"))
-    queue.handle(submitted("there", "s0", wish="gpu=h200,kind=cpu", terms=tolerant))
+    queue.handle(submitted("there", "s0", target="gpu=h200,kind=cpu", terms=tolerant))
     assert state(queue, "plain") == (JobState.RUNNING, "cpu:0")
     assert state(queue, "behind") == (JobState.QUEUED, "cpu:0")
     assert state(queue, "there") == (JobState.RUNNING, "cpu:1")
@@ -296,9 +298,9 @@ def test_labels_say_where_a_cell_may_run_and_taints_where_others_may_not() -> No
 
 def test_a_session_goes_where_its_cell_wants_to_run_and_leaves_what_is_kept_for_others() -> None:
     queue = opened("cpu:0", "cpu:1")
-    queue.handle(submitted("first", "s0", wish="cpu:0"))
+    queue.handle(submitted("first", "s0", target="cpu:0"))
     queue.handle(SegmentFinished(1.0, "first", 0, "done", 8))
-    queue.handle(submitted("second", "s0", 1.0, wish="cpu:1"))
+    queue.handle(submitted("second", "s0", 1.0, target="cpu:1"))
     assert state(queue, "second") == (JobState.RUNNING, "cpu:1")
     queue.handle(DeviceDescribed(2.0, "cpu:1", (), ("vision",)))
     assert state(queue, "second") == (JobState.RUNNING, "cpu:1")
@@ -307,7 +309,7 @@ def test_a_session_goes_where_its_cell_wants_to_run_and_leaves_what_is_kept_for_
     assert state(queue, "third") == (JobState.RUNNING, "cpu:0")
     with pytest.raises(IllegalEvent, match="values live on cpu:0"):
         queue.handle(
-            submitted("stuck", "s0", 3.0, wish="cpu:1", move_s=None, terms=Terms(tolerates=("vision",)))
+            submitted("stuck", "s0", 3.0, target="cpu:1", move_s=None, terms=Terms(tolerates=("vision",)))
         )
 
 

@@ -17,12 +17,12 @@ from djinn_lab.jobs import (
     DeviceCordoned,
     DeviceDescribed,
     DeviceLost,
+    DeviceQueueOrdered,
     EndSegment,
     Event,
     IllegalEvent,
     JobFinished,
     JobState,
-    LineOrdered,
     MemberLeft,
     MemoryGranted,
     MemoryHeld,
@@ -51,7 +51,7 @@ SESSIONS = st.sampled_from(["s0", "s1", "s2", "s3"])
 OUTCOMES = st.sampled_from(["done", "failed", "cancelled", "bad"])
 PRIORITIES = st.sampled_from([*Priority, "URGENT"])
 SMALL = st.integers(-1, 4)
-MEMORY = st.sampled_from(["free", "ask", "held", "line", "granted"])
+MEMORY = st.sampled_from(["free", "ask", "held", "deferred", "granted"])
 REACHABLE = {(before, after) for (before, _), after in TRANSITIONS.items()}
 
 
@@ -97,7 +97,9 @@ class QueueMachine(RuleBasedStateMachine):
         priority=PRIORITIES,
         ops=SMALL,
         final=st.booleans(),
-        wish=st.none() | DEVICES | st.sampled_from(["team=a", "gpu=x,team=b", "cpu:0,cpu:1", "cpu:1,team=a"]),
+        wanted=st.none()
+        | DEVICES
+        | st.sampled_from(["team=a", "gpu=x,team=b", "cpu:0,cpu:1", "cpu:1,team=a"]),
         tolerates=st.sampled_from([(), ("vision",), ("vision", "nightly")]),
         move_s=st.none() | st.just(0.5),
         memory=MEMORY,
@@ -115,7 +117,7 @@ class QueueMachine(RuleBasedStateMachine):
         priority: str,
         ops: int,
         final: bool,
-        wish: str | None,
+        wanted: str | None,
         tolerates: tuple[str, ...],
         move_s: float | None,
         memory: MemoryNeed,
@@ -136,7 +138,7 @@ class QueueMachine(RuleBasedStateMachine):
             priority,
             ops,
             final,
-            wish,
+            wanted,
             memory=memory,
             memory_reason="Full.",
             terms=Terms(
@@ -156,16 +158,16 @@ class QueueMachine(RuleBasedStateMachine):
         segment = 0 if known is None else known.segment + 1
         self.feed(SegmentRefused(self.tick(), job, segment, session, session, "NORMAL", 1, final, "no"))
 
-    @rule(job=JOBS, reason=st.sampled_from(["Room.", "Copy."]), in_line=st.booleans())
-    def hold(self, job: str, reason: str, in_line: bool) -> None:
+    @rule(job=JOBS, reason=st.sampled_from(["Room.", "Copy."]), deferred=st.booleans())
+    def hold(self, job: str, reason: str, deferred: bool) -> None:
         waits = self.waits_for_memory(job)
-        assert (self.feed(MemoryHeld(self.tick(), job, reason, None, in_line)) is not None) == waits
+        assert (self.feed(MemoryHeld(self.tick(), job, reason, None, deferred)) is not None) == waits
         if waits:
             known = self.queue.job(job)
             assert known is not None
             in_a_line = known.state in (JobState.QUEUED, JobState.PREEMPTED)
-            assert in_a_line if in_line else known.state is JobState.RESTORING
-            assert in_line or self.queue.explain(job) == reason
+            assert in_a_line if deferred else known.state is JobState.RESTORING
+            assert deferred or self.queue.explain(job) == reason
 
     @rule(job=JOBS)
     def grant(self, job: str) -> None:
@@ -186,7 +188,7 @@ class QueueMachine(RuleBasedStateMachine):
         if known is None:
             return False
         asked = known.state is JobState.PREEMPTED and known.memory == "ask"
-        in_line = known.state in (JobState.QUEUED, JobState.PREEMPTED) and known.memory == "line"
+        in_line = known.state in (JobState.QUEUED, JobState.PREEMPTED) and known.memory == "deferred"
         return known.state is JobState.RESTORING or asked or in_line
 
     @rule(device=DEVICES, ops=SMALL)
@@ -226,7 +228,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert (self.feed(MemberLeft(self.tick(), job.job, job.segment, device)) is not None) == gives
 
     @rule(job=JOBS)
-    def ask_to_move_aside(self, job: str) -> None:
+    def begin_preemption(self, job: str) -> None:
         known = self.queue.job(job)
         runs = known is not None and job in self.on_device.values()
         assert (self.feed(PreemptRequested(self.tick(), job, "by a test")) is not None) == runs
@@ -329,9 +331,9 @@ class QueueMachine(RuleBasedStateMachine):
             case PreemptSegment():
                 assert self.on_device[command.device] == command.job
                 assert self.unanswered[command.job] == command.segment
-            case LineOrdered():
+            case DeviceQueueOrdered():
                 snapshot = self.queue.snapshot()
-                line = next(view.line for view in snapshot.devices if view.device == command.device)
+                line = next(view.queue for view in snapshot.devices if view.device == command.device)
                 assert [job for job in command.jobs if job in line] == list(line)
             case EndSegment():
                 assert self.unanswered.pop(command.job) == command.segment

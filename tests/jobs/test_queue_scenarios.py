@@ -45,8 +45,8 @@ class Player:
         snapshot = self.queue.snapshot()
         for view in snapshot.devices:
             state = f"runs {view.running or 'nothing'}" if view.alive else "is down"
-            line, sessions = " ".join(view.line), " ".join(view.sessions)
-            yield f"  {view.device} {state}, line [{line}], sessions [{sessions}]"
+            pending, sessions = " ".join(view.queue), " ".join(view.sessions)
+            yield f"  {view.device} {state}, queue [{pending}], sessions [{sessions}]"
         for job in snapshot.jobs:
             yield f"  {job.job} {job.state} segment {job.segment} {job.ops_done}/{job.ops_total}"
 

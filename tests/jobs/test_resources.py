@@ -10,31 +10,31 @@ from djinn_lab.jobs import resources
 from djinn_lab.jobs.resources import (
     COMPARED_MIN,
     RUNS_MAX,
-    Foretold,
-    Learnt,
+    ResourceForecast,
     ResourceHistory,
-    Use,
-    told,
+    ResourceRecords,
+    ResourceUse,
+    forecast_sentence,
     too_large,
 )
 
-USES = st.builds(Use, st.floats(0.001, 1e4), st.integers(1, 2**40))
+USES = st.builds(ResourceUse, st.floats(0.001, 1e4), st.integers(1, 2**40))
 
 
 @given(st.lists(USES, min_size=1, max_size=3 * RUNS_MAX))
-def test_what_ran_before_is_foretold_from_its_latest_runs(uses: list[Use]) -> None:
+def test_what_ran_before_is_predicted_from_its_latest_runs(uses: list[ResourceUse]) -> None:
     history = ResourceHistory()
-    graph = history.foretell("cell", 9.0, 99)
+    graph = history.forecast("cell", 9.0, 99)
     assert (graph.device_s, graph.peak_bytes, graph.runs) == (9.0, 99, 0)
     for use in uses:
-        history.ended("cell", history.foretell("cell", 9.0, 99), use)
-    found = history.foretell("cell", 9.0, 99)
+        history.ended("cell", history.forecast("cell", 9.0, 99), use)
+    found = history.forecast("cell", 9.0, 99)
     latest = uses[-RUNS_MAX:]
     assert found.runs == len(latest)
     assert found.peak_bytes == max(use.peak_bytes for use in latest)
     assert found.device_s is not None
     assert sum(use.device_s <= found.device_s + 1e-9 for use in latest) * 2 >= len(latest)
-    assert history.foretell("another", None, 1).runs == 0
+    assert history.forecast("another", None, 1).runs == 0
 
 
 @given(st.integers(0, 3 * COMPARED_MIN), st.floats(1.0, 100.0), st.integers(1, 2**30))
@@ -44,49 +44,58 @@ def test_the_error_is_measured_and_said_to_be_unknown_before(
     history = ResourceHistory()
     for number in range(count):
         history.ended(
-            str(number), history.foretell(str(number), device_s, peak_bytes), Use(2 * device_s, peak_bytes)
+            str(number),
+            history.forecast(str(number), device_s, peak_bytes),
+            ResourceUse(2 * device_s, peak_bytes),
         )
-    found = history.foretell("new", device_s, peak_bytes)
+    found = history.forecast("new", device_s, peak_bytes)
     if count < COMPARED_MIN:
         assert found.error is None
-        assert "Too few" in told(found)
+        assert "Too few" in forecast_sentence(found)
     else:
         assert found.error is not None
         assert (found.error.count, found.error.device_part, found.error.peak_part) == (count, 0.5, 0.0)
-        assert f"off by 50% in seconds and 0% in bytes, in the median of the last {count}" in told(found)
-    assert history.foretell("0", 1.0, 1).error is None, "forecasts from runs have errors of their own"
+        assert (
+            f"off by 50% in seconds and 0% in bytes, in the median of the last {count}"
+            in forecast_sentence(found)
+        )
+    assert history.forecast("0", 1.0, 1).error is None, "forecasts from runs have errors of their own"
 
 
 def test_cells_one_after_the_other_add_up_in_seconds_and_not_in_bytes() -> None:
-    both = Use(1.0, 10, "In [1]").and_then(Use(2.0, 30, "In [2]")).and_then(Use(4.0, 20, "In [3]"))
-    assert both == Use(7.0, 30, "In [2]")
+    both = (
+        ResourceUse(1.0, 10, "In [1]")
+        .and_then(ResourceUse(2.0, 30, "In [2]"))
+        .and_then(ResourceUse(4.0, 20, "In [3]"))
+    )
+    assert both == ResourceUse(7.0, 30, "In [2]")
 
 
 def test_what_never_fitted_is_known_only_from_a_run() -> None:
-    assert too_large(Foretold(1.0, 2**31), "nb1", 2**30) is None
-    found = too_large(Foretold(1.0, 2**31, 1, "In [14]"), "nb1", 2**30)
+    assert too_large(ResourceForecast(1.0, 2**31), "nb1", 2**30) is None
+    found = too_large(ResourceForecast(1.0, 2**31, 1, "In [14]"), "nb1", 2**30)
     assert found is not None
     assert "(nb1) In [14] needed 2.0 GiB, and no device of this pool has more than 1.0 GiB" in found
-    assert too_large(Foretold(1.0, 2**30, 1), "nb1", 2**30) is None
+    assert too_large(ResourceForecast(1.0, 2**30, 1), "nb1", 2**30) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), USES, st.booleans(), st.booleans()), max_size=40))
-def test_who_goes_on_with_what_was_learnt_foretells_the_same(
-    runs: list[tuple[str, Use, bool, bool]],
+def test_who_goes_on_with_what_was_learnt_predicts_the_same(
+    runs: list[tuple[str, ResourceUse, bool, bool]],
 ) -> None:
     """Whenever it is saved, and however often the pool starts again."""
-    always, history, kept = ResourceHistory(), ResourceHistory(), Learnt()
+    always, history, kept = ResourceHistory(), ResourceHistory(), ResourceRecords()
     for program, use, saves, restarts in runs:
         for one in (always, history):
-            one.ended(program, one.foretell(program, 9.0, 99), use)
+            one.ended(program, one.forecast(program, 9.0, 99), use)
         if saves or restarts:
             news = history.news()
             kept.uses.update(news.uses)
-            kept.off.update(news.off)
+            kept.errors.update(news.errors)
         if restarts:
             history = ResourceHistory(kept)
     for program in "abcd":
-        assert history.foretell(program, 9.0, 99) == always.foretell(program, 9.0, 99)
+        assert history.forecast(program, 9.0, 99) == always.forecast(program, 9.0, 99)
     assert history.graph_error == always.graph_error
 
 
@@ -94,12 +103,15 @@ def test_what_is_new_is_told_once_however_often_a_program_ran(monkeypatch: pytes
     monkeypatch.setattr(resources, "PROGRAMS_MAX", 3)
     history = ResourceHistory()
     for number in range(1000):
-        history.ended("a", history.foretell("a", 1.0, 1), Use(float(number + 1), 1))
+        history.ended("a", history.forecast("a", 1.0, 1), ResourceUse(float(number + 1), 1))
     news = history.news()
     assert [use.device_s for use in news.uses["a"]] == [996.0, 997.0, 998.0, 999.0, 1000.0]
-    assert {kind: len(off) for kind, off in news.off.items()} == {"graphs": 1, "runs": resources.COMPARED_MAX}
-    assert history.news() == Learnt()
+    assert {kind: len(errors) for kind, errors in news.errors.items()} == {
+        "graphs": 1,
+        "runs": resources.COMPARED_MAX,
+    }
+    assert history.news() == ResourceRecords()
     for program in "bcde":
-        history.ended(program, history.foretell(program, None, 1), Use(1.0, 1))
-    assert history.news() == Learnt({program: (Use(1.0, 1),) for program in "cde"})
-    assert history.foretell("a", None, 1).runs == 0
+        history.ended(program, history.forecast(program, None, 1), ResourceUse(1.0, 1))
+    assert history.news() == ResourceRecords({program: (ResourceUse(1.0, 1),) for program in "cde"})
+    assert history.forecast("a", None, 1).runs == 0

@@ -34,7 +34,7 @@ def submit(queue: JobQueue, name: str, terms: Terms | None = None) -> list[str]:
 def test_as_many_cells_run_as_there_are_slots_and_the_next_starts_when_one_ends() -> None:
     queue = queue_of(2)
     assert [submit(queue, name) for name in "abc"] == [["a"], ["b"], []]
-    assert queue.explain("c").startswith("1st in line for cpu:0")
+    assert queue.explain("c").startswith("1st in the queue of cpu:0")
     commands = queue.handle(SegmentFinished(2.0, "b", 0, "done", 1))
     assert [one.job for one in commands if isinstance(one, StartSegment)] == ["c"]
     assert [job.job for job in queue.running_jobs()] == ["a", "c"]

@@ -27,7 +27,7 @@ def test_waits_that_come_later_by_the_same_factor_correct_the_next_one() -> None
     assert found is not None
     assert found.wait_s == pytest.approx(20.0, rel=0.1)
     assert found.reliable
-    assert found.passed
+    assert found.overtaken
 
 
 def test_a_priority_is_corrected_by_its_own_waits() -> None:

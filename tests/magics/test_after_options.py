@@ -21,9 +21,9 @@ def test_several_are_given_with_commas_or_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("--after 1fdb:soon", "nothing to come after; write JOB, JOB:any"),
-        ("--after a,", "nothing to come after"),
-        ("--after a --after-count 2", "2 of the 1 that it comes after"),
+        ("--after 1fdb:soon", "no dependency; write JOB, JOB:any"),
+        ("--after a,", "no dependency"),
+        ("--after a --after-count 2", "2 of its 1 dependencies"),
         ("--after-timeout 5s", "a limit of waiting without anything to wait for"),
     ],
 )

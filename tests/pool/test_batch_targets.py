@@ -54,8 +54,11 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     [
         ({"target": "cuda:7"}, "here is no device 'cuda:7' (devices: cpu:0 (kind=cpu"),
         ({"target": "gpu=big", "tolerates": ["vision"]}, "o device is gpu=big (devices: cpu:0 (kind=cpu"),
-        ({"target": "gpu=h200"}, "hat it could run on is kept for others (cpu:1 (gpu=h200, kind=cpu"),
-        ({"target": "gpu=h200", "tolerates": ["night"]}, "cells start there with --tolerate and that name"),
+        (
+            {"target": "gpu=h200"},
+            "has a taint that it does not tolerate (cpu:1 (gpu=h200, kind=cpu",
+        ),
+        ({"target": "gpu=h200", "tolerates": ["night"]}, "cells with --tolerate and its name start there"),
         ({"target": "gpu="}, "t asks for 'gpu=', which is no label; write key=value"),
         ({"tolerates": ["two words"]}, "t asks for 'two words', which is no taint"),
     ],

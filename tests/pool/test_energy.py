@@ -21,7 +21,7 @@ from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 pytestmark = pytest.mark.processes
 
-FORETOLD = re.compile(r"\(about ([\d.]+) J, at the 700 W that operators say its device draws\)")
+PREDICTED = re.compile(r"\(about ([\d.]+) J, at the 700 W that operators say its device draws\)")
 ESTIMATE = re.compile(r"It used about ([\d.]+) (k?)J \(not measured")
 
 
@@ -64,19 +64,19 @@ def test_energy_is_told_where_operators_said_what_a_device_draws(pool: RuntimeIn
         assert estimated_j(chief.why(again).sentence) > 0
 
 
-def test_what_is_foretold_in_seconds_is_foretold_in_joules(pool: RuntimeInfo) -> None:
+def test_what_is_predicted_in_seconds_is_predicted_in_joules(pool: RuntimeInfo) -> None:
     with Client(pool) as ann, closing(rest(pool)) as chief:
         assert ann.run(act("sleep 1"), target="cpu:0").outcome == "done"
         chief.describe_device("cpu:1", watts=700)
         for device in ("cpu:1", "cpu:0"):
             job = ann.submit(act("sleep 1"), target=device)
             ann.until(job, "RUNNING")
-            sentence, foretold = chief.why(job).sentence, chief.job(job).foretold
+            sentence, predicted = chief.why(job).sentence, chief.job(job).predicted
             assert "on devices" in sentence
-            told = FORETOLD.search(sentence)
+            told = PREDICTED.search(sentence)
             assert (told is not None) == (device == "cpu:1"), sentence
             if told is not None:
-                assert float(told[1]) == pytest.approx(700 * foretold.device_s, abs=0.1)
+                assert float(told[1]) == pytest.approx(700 * predicted.device_s, abs=0.1)
             assert ann.result(job).outcome == "done"
 
 

@@ -29,7 +29,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
         yield running
 
 
-def test_a_cell_is_foretold_from_its_graph_and_then_from_its_runs(pool: PoolUnderTest) -> None:
+def test_a_cell_is_predicted_from_its_graph_and_then_from_its_runs(pool: PoolUnderTest) -> None:
     """16 MiB at once: 8 of x, 8 of the sum, of which 8 stay."""
     with pool.session() as session:
         for run in range(7):
@@ -38,12 +38,12 @@ def test_a_cell_is_foretold_from_its_graph_and_then_from_its_runs(pool: PoolUnde
                 total = (torch.ones(2**21) + 1).sum()
             assert total.item() == 2**22
             job = pool.rest.job(str(cell.report.job))
-            foretold = job.foretold
-            assert foretold.runs == min(run, 5)
-            assert 0.9 * 2**24 <= foretold.peak_bytes <= 1.2 * 2**24
-            assert (foretold.error is not None) == (run >= 6), "five that were foretold from runs"
-        assert foretold.error.peak_part < 0.2
-        assert foretold.where == "In [1]"
+            predicted = job.predicted
+            assert predicted.runs == min(run, 5)
+            assert 0.9 * 2**24 <= predicted.peak_bytes <= 1.2 * 2**24
+            assert (predicted.error is not None) == (run >= 6), "five that were predicted from runs"
+        assert predicted.error.peak_part < 0.2
+        assert predicted.where == "In [1]"
 
 
 def test_the_next_pool_goes_on_with_what_this_one_learnt(tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_the_next_pool_goes_on_with_what_this_one_learnt(tmp_path: Path) -> None
                 with session.capture("In [1]", code="a cell") as cell:
                     total = (torch.ones(2**21) + 1).sum()
                 assert total.item() == 2**22
-            foretold = pool.rest.job(str(cell.report.job)).foretold
-            assert foretold.runs == run
-        assert 0.9 * 2**24 <= foretold.peak_bytes <= 1.2 * 2**24
+            predicted = pool.rest.job(str(cell.report.job)).predicted
+            assert predicted.runs == run
+        assert 0.9 * 2**24 <= predicted.peak_bytes <= 1.2 * 2**24
 
 
 def test_a_cell_that_begins_with_a_read_teaches_nothing_about_other_reads(pool: PoolUnderTest) -> None:
@@ -72,9 +72,9 @@ def test_a_cell_that_begins_with_a_read_teaches_nothing_about_other_reads(pool: 
         assert heavy.item() == 2**22
         with session.capture("read") as cell:
             assert z.tolist() == [3.0, 3.0, 3.0]
-        foretold = pool.rest.job(str(cell.report.job)).foretold
-    assert foretold.runs == 0
-    assert foretold.peak_bytes < 2**20
+        predicted = pool.rest.job(str(cell.report.job)).predicted
+    assert predicted.runs == 0
+    assert predicted.peak_bytes < 2**20
 
 
 def test_why_tells_what_a_running_cell_is_likely_to_take(pool: PoolUnderTest) -> None:
@@ -85,7 +85,7 @@ def test_why_tells_what_a_running_cell_is_likely_to_take(pool: PoolUnderTest) ->
         while not told and time.monotonic() < deadline_s:
             for job in pool.rest.jobs("RUNNING"):
                 sentence = pool.rest.why(job.job).sentence
-                if "Foretold from its graph so far" in sentence:
+                if "Predicted from its graph so far" in sentence:
                     told.append(sentence)
 
     with pool.session() as session:
@@ -122,9 +122,9 @@ def test_a_notebook_that_needed_more_memory_than_there_is_does_not_start_again(p
     with pytest.raises(OptionError, match=r"lack of memory.*needed 2.0 GiB, and no device .* 256.0 MiB"):
         pool.rest.submit_notebook({**submission, "key": "second", "name": "again"})
     anyway = pool.rest.submit_notebook({**submission, "key": "third", "anyway": True})[0]
-    assert anyway.foretold.runs == 1
+    assert anyway.predicted.runs == 1
     pool.rest.cancel(anyway.job)
     other = {**submission, "key": "fourth", "notebook": document(*cells[:1])}
     smaller = pool.rest.submit_notebook(other)[0]
-    assert smaller.foretold is None
+    assert smaller.predicted is None
     pool.rest.cancel(smaller.job)

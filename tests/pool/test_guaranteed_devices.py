@@ -65,9 +65,9 @@ def test_a_guaranteed_device_is_had_from_a_flood_after_a_parking_and_the_other_o
         told = {job: chief.why(job) for job in (mine, stays, more)}
         assert "GUARANTEED: vision holds 1 with it, of 1" in told[mine].sentence
         assert "BURSTABLE: vision holds 2 with it, of 1" in told[more].sentence
-        assert told[stays].quality.quality == "BURSTABLE"
+        assert told[stays].qos.qos_class == "BURSTABLE"
         queue = chief.queue()
-        rows = {job.job: job.quality for job in (*queue.running, *queue.waiting)}
+        rows = {job.job: job.qos for job in (*queue.running, *queue.waiting)}
         assert rows == dict.fromkeys((*cells, more), "BURSTABLE") | {mine: "GUARANTEED"}
         with pytest.raises(SystemExit):
             main(("queue",))

@@ -13,7 +13,7 @@ from pool_kit import Client, act, rest, running_pool, until_dead
 from real_pool import wait_for
 
 from djinn_lab.jobs import start_forecasts
-from djinn_lab.jobs.resources import COMPARED_MIN, RUNS_MAX, Foretold, Learnt, Use
+from djinn_lab.jobs.resources import COMPARED_MIN, RUNS_MAX, ResourceForecast, ResourceRecords, ResourceUse
 from djinn_lab.jobs.start_forecasts import StartForecasts
 from djinn_lab.pool.bookkeeping import overruns
 from djinn_lab.pool.bookkeeping.overruns import OverrunDetector
@@ -32,24 +32,24 @@ from djinn_lab.pool.database.store import Store
 from djinn_lab.protocol.messages import JobUpdate
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
-USE = Use(1.5, 2**40, "In [1] \0 \u00e9")
+USE = ResourceUse(1.5, 2**40, "In [1] \0 \u00e9")
 
 
-def keep(store: Store, learnt: Learnt, at_s: float) -> None:
+def keep(store: Store, learnt: ResourceRecords, at_s: float) -> None:
     for row in forecast_rows(learnt, at_s):
         store.put(row)
 
 
 def test_the_latest_is_read_in_the_order_in_which_it_was_learnt(database: str) -> None:
     store = Store(database)
-    keep(store, Learnt({"old": (USE,), "again": (USE,)}, {"runs": ((0.5, float("inf")),)}), 1.0)
-    keep(store, Learnt({"new": (USE, USE)}, {"graphs": ()}), 2.0)
-    keep(store, Learnt({"again": (USE, Use(0.0, 0, "x" * 10_000))}), 3.0)
+    keep(store, ResourceRecords({"old": (USE,), "again": (USE,)}, {"runs": ((0.5, float("inf")),)}), 1.0)
+    keep(store, ResourceRecords({"new": (USE, USE)}, {"graphs": ()}), 2.0)
+    keep(store, ResourceRecords({"again": (USE, ResourceUse(0.0, 0, "x" * 10_000))}), 3.0)
     found = store.submit(read_forecasts).result()
     assert list(found.uses) == ["old", "new", "again"]
     assert found.uses["new"] == (USE, USE)
-    assert found.uses["again"] == (USE, Use(0.0, 0, "x" * WHERE_CHARACTERS_MAX))
-    assert found.off == {"runs": ((0.5, float("inf")),), "graphs": ()}
+    assert found.uses["again"] == (USE, ResourceUse(0.0, 0, "x" * WHERE_CHARACTERS_MAX))
+    assert found.errors == {"runs": ((0.5, float("inf")),), "graphs": ()}
     store.close()
 
 
@@ -58,32 +58,32 @@ def test_only_so_many_programs_are_kept(database: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(store_module, "TRIM_EVERY_S", 0.0)
     store = Store(database)
     for number in range(6):
-        keep(store, Learnt({f"p{number}": (USE,)}, {"runs": ((0.5, 0.5),)}), float(number))
+        keep(store, ResourceRecords({f"p{number}": (USE,)}, {"runs": ((0.5, 0.5),)}), float(number))
         store.flush(everything=True).result()  # and what is too old goes at its end
         found = store.submit(read_forecasts).result()
         assert list(found.uses) == [f"p{kept}" for kept in range(max(0, number - 2), number + 1)]
-    assert list(found.off) == ["runs"]
+    assert list(found.errors) == ["runs"]
     store.close()
 
 
-def foretold(info: RuntimeInfo) -> Foretold:
+def predicted(info: RuntimeInfo) -> ResourceForecast:
     """Of a cell that is always the same, and takes a moment."""
     with Client(info) as ann:
         job = ann.submit(act("sleep 0.002", keep=True), cell="In [7]")
         assert ann.result(job).outcome == "done"
-    found = rest(info).job(job).foretold
+    found = rest(info).job(job).predicted
     assert found is not None
     return found
 
 
 @pytest.mark.processes
-def test_the_next_pool_foretells_as_the_one_before(database: str, tmp_path: Path) -> None:
+def test_the_next_pool_predicts_as_the_one_before(database: str, tmp_path: Path) -> None:
     with running_pool(tmp_path, "cpu:1", database=database) as info:
-        before = [foretold(info) for _ in range(COMPARED_MIN + 2)]
+        before = [predicted(info) for _ in range(COMPARED_MIN + 2)]
     assert [one.runs for one in before] == [0, 1, 2, 3, 4, RUNS_MAX, RUNS_MAX]
     assert before[-1].error.count == COMPARED_MIN
     with running_pool(tmp_path, "cpu:1", database=database) as info:
-        after = foretold(info)
+        after = predicted(info)
     assert (after.runs, after.where) == (RUNS_MAX, "In [7]")
     assert (after.peak_bytes, after.error.count) == (before[-1].peak_bytes, COMPARED_MIN + 1)
     assert after.device_s >= 0.002
@@ -98,14 +98,14 @@ def test_also_after_a_kill(database: str, tmp_path: Path) -> None:
             return any(len(uses) == 2 for uses in read_forecasts(other).uses.values())
 
     with running_pool(tmp_path, "cpu:1", database=database) as info:
-        first, second = foretold(info), foretold(info)
+        first, second = predicted(info), predicted(info)
         assert (first.runs, second.runs) == (0, 1)
         wait_for(is_stored)
         os.kill(info.pid, signal.SIGKILL)
         until_dead(info.pid)
     engine.dispose()
     with running_pool(tmp_path, "cpu:1", database=database) as info:
-        assert foretold(info).runs == 2
+        assert predicted(info).runs == 2
 
 
 def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> None:
@@ -125,7 +125,7 @@ def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> Non
     assert len(found[RUN_RATIOS]) == overruns.SAMPLES_MAX
     assert next_estimates.skill == estimates.skill
     assert next_surprises.usual == surprises.usual
-    assert store.submit(read_forecasts).result() == Learnt()
+    assert store.submit(read_forecasts).result() == ResourceRecords()
     store.close()
 
 
@@ -136,7 +136,7 @@ def keep_samples(store: Store, estimates: StartForecasts, surprises: OverrunDete
 
 
 def updates_of_waits(info: RuntimeInfo) -> list[JobUpdate]:
-    """What five were told who waited for a cell that runs for longer than it takes to foretell."""
+    """What five were told who waited for a cell that runs for longer than it takes to forecast."""
     with ExitStack() as stack:
         ann, *crowd = [stack.enter_context(Client(info)) for _ in range(6)]
         running = ann.submit(act("sleep 1.5"), cell="long")

@@ -60,7 +60,7 @@ def test_a_gang_moves_aside_for_a_critical_cell_and_ends_as_if_it_had_not(
             bob.until(critical, "RUNNING")
             aside = two.rest.job(cell.job)
             assert (aside.state, aside.finished_at) == ("PREEMPTED", None)
-            assert "Moved aside after" in aside.reason
+            assert "Preempted after" in aside.reason
             assert "for 2 devices at once" in aside.reason
             assert bob.result(critical).outcome == "done"
         assert cell.raised == []

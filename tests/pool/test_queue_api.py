@@ -169,7 +169,7 @@ def test_a_cell_runs_where_its_target_is_and_its_session_goes_there(tmp_path: Pa
         assert "cpu:1 (gpu=big, kind=cpu)" in refused.error.message  # type: ignore[union-attr]
         chief.describe_device("cpu:1", ["gpu=big"], ["vision"])
         refused = ann.run(act(""), target="gpu=big")
-        assert "kept for others" in refused.error.message  # type: ignore[union-attr]
+        assert "does not tolerate" in refused.error.message  # type: ignore[union-attr]
         allowed = Terms(tolerates=("vision",))
         assert ann.run(act(""), target="gpu=big", terms=allowed).outcome == "done"
         plain = ann.submit(act(""))
@@ -187,7 +187,7 @@ def test_a_reserved_device_is_for_those_it_is_reserved_for(pool: RuntimeInfo) ->
         client.reserve("course", ["cpu:0"], [name], ends_at=time.time() + 60)
         waiting = other.submit(act(""))
         assert mine.run(act("")).outcome == "done"
-        assert "reserved for others" in client.why(waiting).sentence
+        assert "reserved for other accounts" in client.why(waiting).sentence
         client.end_reservation("course")
         assert other.result(waiting).outcome == "done"
         client.reserve("moment", ["cpu:0"], [name], ends_at=time.time() + 0.4)
@@ -230,13 +230,13 @@ def test_what_ended_jobs_used_can_be_read_and_simulated(pool: RuntimeInfo) -> No
         assert figures.utilisation > 0
 
 
-def test_a_start_is_foretold_only_with_how_far_such_forecasts_are_off(tmp_path: Path) -> None:
+def test_a_start_is_predicted_only_with_how_far_such_forecasts_are_off(tmp_path: Path) -> None:
     with running_pool(tmp_path, "cpu:1") as info, ExitStack() as stack:
         ann, *crowd = [stack.enter_context(Client(info)) for _ in range(5)]
         client = stack.enter_context(closing(rest(info)))
 
         def told() -> list[JobUpdate]:
-            """What four are told who wait for a cell that runs for longer than it takes to foretell."""
+            """What four are told who wait for a cell that runs for longer than it takes to forecast."""
             running = ann.submit(act("sleep 1.5"), cell="long")
             ann.until(running, "RUNNING")
             waiting = [one.submit(act(""), cell="next") for one in crowd]
@@ -249,11 +249,11 @@ def test_a_start_is_foretold_only_with_how_far_such_forecasts_are_off(tmp_path: 
 
         assert told() == [], "four starts are too few to know"
         assert client.queue().estimate_error is None
-        foretold: list[JobUpdate] = []
+        predicted: list[JobUpdate] = []
         for _ in range(4):
-            foretold = foretold or told()
-        assert foretold
-        assert all(update.estimate_error_s is not None for update in foretold)
+            predicted = predicted or told()
+        assert predicted
+        assert all(update.estimate_error_s is not None for update in predicted)
         found = client.queue().estimate_error
         assert found.count >= 5
         assert found.median_s <= found.p90_s

@@ -139,7 +139,7 @@ def test_waiting_says_why(shared_pool: RuntimeInfo) -> None:
         update = third.until(job, "QUEUED")
         assert update.position == 1
         assert update.device in devices.values()
-        assert update.reason.startswith(f"1st in line for {update.device}, behind ")
+        assert update.reason.startswith(f"1st in the queue of {update.device}, behind ")
         assert update.reason.endswith("(running, 0 of 2 ops).")
         assert third.result(job).outcome == "done"
         assert third.result is not None

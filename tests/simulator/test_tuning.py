@@ -33,7 +33,7 @@ def test_an_order_that_helps_on_both_halves_is_worth_it() -> None:
     found = tune(bursts(20), policy=POLICIES["srtf"], settings=QueueSettings(estimates="exact"))
     assert found.tried > 5
     assert found.early.before.jobs + found.late.before.jobs == 80
-    plain = replace(POLICIES["fifo"], preempts=("shorter",), passing="always")
+    plain = replace(POLICIES["fifo"], preempts=("shorter",), backfill="always")
     found = tune(bursts(20), policy=plain, heard=lambda number, policy, figures: heard.append(number))
     assert found.worth_it
     assert found.policy.name == "fifo-tuned"
@@ -47,7 +47,7 @@ def test_what_only_fits_the_past_is_not_worth_it() -> None:
     early = bursts(10).jobs
     late = [TraceJob(f"x{n}", 10_000.0 + 300 * n, 50.0, Demand(), "ann", 50.0) for n in range(40)]
     trace = Trace("changed", (*early, *late), {"": equal_nodes(1, 1)})
-    plain = replace(POLICIES["fifo"], preempts=("shorter",), passing="always")
+    plain = replace(POLICIES["fifo"], preempts=("shorter",), backfill="always")
     found = tune(trace, policy=plain)
     assert found.changed
     assert found.early.wins

@@ -1,5 +1,5 @@
-"""Who may pass a request that waits for room, without making it wait longer."""
+"""Backfilling: which requests may start before one that is ahead, without making it wait longer."""
 
-from djinn_lab.jobs.backfill.profile import Ending, Profile, Slot
+from djinn_lab.jobs.backfill.profile import AvailabilityProfile, Ending, Slot
 
-__all__ = ["Ending", "Profile", "Slot"]
+__all__ = ["AvailabilityProfile", "Ending", "Slot"]

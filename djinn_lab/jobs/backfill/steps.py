@@ -1,4 +1,4 @@
-"""What is free from when on: a sorted list of steps."""
+"""How much is free from when on: a sorted list of steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Level = TypeVar("Level")
 
 
 class Timeline(Generic[Level]):
-    """``free[i]`` from ``times[i]`` until ``times[i + 1]``, the last for ever."""
+    """``free[i]`` holds from ``times[i]`` until ``times[i + 1]``, the last one for ever."""
 
     __slots__ = ("free", "times")
 
@@ -19,12 +19,12 @@ class Timeline(Generic[Level]):
         self.free = [free]
 
     def change(self, start_s: float, end_s: float, changed: Callable[[Level], Level]) -> None:
-        """From the one to the other moment (infinite: for ever) it is what ``changed`` makes of it."""
+        """Apply ``changed`` to the levels between the two moments (infinite: for ever)."""
         for number in range(self.cut(start_s), self.cut(end_s)):
             self.free[number] = changed(self.free[number])
 
     def cut(self, when_s: float) -> int:
-        """The number of the step that begins then; split where none does."""
+        """Return the number of the step that begins then; split a step where none does."""
         if when_s == float("inf"):
             return len(self.times)
         number = bisect_right(self.times, when_s) - 1
@@ -36,12 +36,12 @@ class Timeline(Generic[Level]):
 
 
 class Steps(Timeline[int]):
-    """How many devices are free."""
+    """Free devices over time."""
 
     __slots__ = ()
 
     def __init__(self, free: int, returned: Iterable[tuple[float, int]], now_s: float) -> None:
-        """``returned``: how many come back when, after ``now_s``."""
+        """``returned``: how many devices come back when, after ``now_s``."""
         super().__init__(free, now_s)
         for when_s, devices in sorted(returned):
             free += devices
@@ -52,7 +52,7 @@ class Steps(Timeline[int]):
                 self.free.append(free)
 
     def earliest(self, devices: int, seconds: float, after_s: float) -> float | None:
-        """When so many are free for so long, first."""
+        """Return the first moment at which so many devices are free for so long."""
         times, free = self.times, self.free
         step = max(0, bisect_right(times, after_s) - 1)
         start: float | None = None
@@ -66,7 +66,7 @@ class Steps(Timeline[int]):
         return None
 
     def least(self, start_s: float, seconds: float) -> int:
-        """Free throughout."""
+        """Return how many devices are free throughout."""
         step = max(0, bisect_right(self.times, start_s) - 1)
         least = self.free[step]
         end_s = start_s + seconds

@@ -1,21 +1,19 @@
-"""Notebooks that run as a whole, without anybody at them: in which order, how often, and what ends them.
+"""Notebooks that run as a whole, unattended: in which order, how often, and what ends them.
 
-:class:`Notebooks` is the core: ``handle(event) -> commands``, with the time in each event. What the states
-are and which moves there are stands in :mod:`djinn_lab.jobs.batch.states`.
-"""
+:class:`Notebooks` is the core: ``handle(event) -> commands``, with the time in each event. Its states and
+transitions: :mod:`djinn_lab.jobs.batch.states`."""
 
+from djinn_lab.jobs.batch.explain import NotebookExplainer
 from djinn_lab.jobs.batch.messages import (
+    AttemptOutcome,
     CancelAsked,
-    CellEnded,
-    CheckpointAnnounced,
+    CellJobEnded,
     Command,
-    DataPublished,
     Event,
     ForgetNotebook,
     NotebookAccepted,
     NotebookEnded,
     NotebookProgressed,
-    Outcome,
     SaveNotebook,
     ServerStarted,
     StartNotebook,
@@ -26,28 +24,29 @@ from djinn_lab.jobs.batch.messages import (
 from djinn_lab.jobs.batch.notebook import Notebook, Stopping
 from djinn_lab.jobs.batch.notebooks import WAITING_MAX, Notebooks
 from djinn_lab.jobs.batch.restarts import Restart, RestartRules
-from djinn_lab.jobs.batch.states import OVER, TRANSITIONS, Move, NotebookState
-from djinn_lab.jobs.batch.telling import Telling
+from djinn_lab.jobs.batch.states import OVER, TRANSITIONS, NotebookState, NotebookTransition
+from djinn_lab.jobs.messages import CheckpointAnnounced, DataPublished
 
 __all__ = [
     "OVER",
     "TRANSITIONS",
     "WAITING_MAX",
+    "AttemptOutcome",
     "CancelAsked",
-    "CellEnded",
+    "CellJobEnded",
     "CheckpointAnnounced",
     "Command",
     "DataPublished",
     "Event",
     "ForgetNotebook",
-    "Move",
     "Notebook",
     "NotebookAccepted",
     "NotebookEnded",
+    "NotebookExplainer",
     "NotebookProgressed",
     "NotebookState",
+    "NotebookTransition",
     "Notebooks",
-    "Outcome",
     "Restart",
     "RestartRules",
     "SaveNotebook",
@@ -56,6 +55,5 @@ __all__ = [
     "StopNotebook",
     "Stopping",
     "Submission",
-    "Telling",
     "TimePassed",
 ]

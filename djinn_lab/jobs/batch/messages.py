@@ -1,4 +1,4 @@
-"""What the core of batch notebooks is told, and what it tells to do. Times in seconds since the epoch."""
+"""Events and commands of the core of batch notebooks. Times in seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import msgspec
 
 from djinn_lab.jobs.batch.notebook import Notebook
 from djinn_lab.jobs.batch.restarts import RestartRules
-from djinn_lab.jobs.resources import Use
+from djinn_lab.jobs.messages import CheckpointAnnounced, DataPublished
+from djinn_lab.jobs.resources import ResourceUse
 from djinn_lab.jobs.states import RANKS
 from djinn_lab.jobs.terms import Terms
 
 
-class Outcome(StrEnum):
+class AttemptOutcome(StrEnum):
     """How an attempt ended."""
 
     DONE = "done"
     FAILED = "failed"
     """A cell raised, or the kernel died."""
     STOPPED = "stopped"
-    """The runner did what it was asked."""
+    """The runner stopped as it was asked."""
     LOST = "lost"
     """The runner died, or could not be started."""
 
@@ -30,8 +31,8 @@ class Message(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
-class CellEnded(Message, frozen=True, tag=True):
-    """A cell's job that a notebook may wait for. ``checkpoints``: that it announced."""
+class CellJobEnded(Message, frozen=True, tag=True):
+    """A cell's job that a notebook may depend on has ended. ``checkpoints``: that it announced."""
 
     at_s: float
     job: str
@@ -41,13 +42,13 @@ class CellEnded(Message, frozen=True, tag=True):
 
 
 class Submission(Message, frozen=True, tag=True):
-    """What a user asks for. ``after``: with whole ids, as :mod:`djinn_lab.jobs.conditions` has it; ``met``:
-    those of it that are met and are about no notebook. ``cells``: the cells in it that have not ended,
-    ``ended``: those that have. ``account``: the user's leaf of the share tree. ``deadline_s``: in seconds
-    from now; ``after_timeout_s``: it waits so long for what it comes after. ``content``: equal for
-    the same code and parameters. ``memory_bytes``: of the largest device; one that needed more before is
-    refused; None: it runs anyway. ``target`` and ``tolerates``: of its cells, where they do not say
-    otherwise, as :class:`~djinn_lab.jobs.terms.Terms` has them."""
+    """A user's request. ``after``: with whole ids, as :mod:`djinn_lab.jobs.conditions` has it; ``met``:
+    conditions of it that are met and are about no notebook. ``cells``: the cells in it that have not
+    ended, ``ended``: those that have. ``account``: the user's leaf of the share tree. ``deadline_s``: in
+    seconds from now; ``after_timeout_s``: how long it waits for its dependencies. ``content``: equal for
+    the same code and parameters. ``memory_bytes``: of the largest device; a notebook that needed more
+    before is refused; None: it runs anyway. ``target`` and ``tolerates``: of its cells, where they do not
+    say otherwise, as :class:`~djinn_lab.jobs.terms.Terms` has them."""
 
     at_s: float
     job: str
@@ -60,7 +61,7 @@ class Submission(Message, frozen=True, tag=True):
     timeout_s: float | None = None
     deadline_s: float | None = None
     met: tuple[str, ...] = ()
-    ended: tuple[CellEnded, ...] = ()
+    ended: tuple[CellJobEnded, ...] = ()
     account: str = ""
     after_count: int | None = None
     after_timeout_s: float | None = None
@@ -71,7 +72,7 @@ class Submission(Message, frozen=True, tag=True):
     tolerates: tuple[str, ...] = ()
 
     def problem(self) -> str | None:
-        """Why no notebook can ask for this, None when one can."""
+        """Return why no notebook can ask for this, None when one can."""
         if self.priority not in RANKS:
             return f"priority {self.priority!r} is none of {', '.join(RANKS)}"
         terms = Terms(
@@ -88,8 +89,8 @@ class Submission(Message, frozen=True, tag=True):
 
 
 class NotebookAccepted(Message, frozen=True, tag=True):
-    """It was admitted, and is in the database. ``met``: of what it comes after, what is met by now and is
-    about no notebook."""
+    """The notebook was admitted, and is in the database. ``met``: conditions of its dependencies that are
+    met by now and are about no notebook."""
 
     at_s: float
     notebook: Notebook
@@ -107,33 +108,17 @@ class NotebookProgressed(Message, frozen=True, tag=True):
 
 
 class NotebookEnded(Message, frozen=True, tag=True):
-    """``message``: what went wrong, as the middle of a sentence. ``cell`` of
-    ``cells``: that failed or was the last, None if none began. ``use``: what it took on devices."""
+    """An attempt ended. ``message``: what went wrong, as the middle of a sentence. ``cell`` of ``cells``:
+    the one that failed or was the last, None if none began. ``use``: of devices."""
 
     at_s: float
     job: str
     attempt: int
-    outcome: Outcome
+    outcome: AttemptOutcome
     message: str = ""
     cell: int | None = None
     cells: int | None = None
-    use: Use | None = None
-
-
-class CheckpointAnnounced(Message, frozen=True, tag=True):
-    """By a notebook that runs, or by a cell that notebooks may wait for."""
-
-    at_s: float
-    job: str
-    name: str
-
-
-class DataPublished(Message, frozen=True, tag=True):
-    """``account``: the leaf of the share tree of who published data called ``name``."""
-
-    at_s: float
-    account: str
-    name: str
+    use: ResourceUse | None = None
 
 
 class CancelAsked(Message, frozen=True, tag=True):
@@ -148,7 +133,7 @@ class TimePassed(Message, frozen=True, tag=True):
 
 class ServerStarted(Message, frozen=True, tag=True):
     """``notebooks``: as they were stored. ``ended``: of the attempts that were running then, those whose
-    runners left word how they ended."""
+    runners recorded how they ended."""
 
     at_s: float
     notebooks: tuple[Notebook, ...]
@@ -159,7 +144,7 @@ Event = (
     NotebookAccepted
     | NotebookProgressed
     | NotebookEnded
-    | CellEnded
+    | CellJobEnded
     | CheckpointAnnounced
     | DataPublished
     | CancelAsked
@@ -169,13 +154,13 @@ Event = (
 
 
 class SaveNotebook(Message, frozen=True, tag=True):
-    """To the database, before anything that follows is done."""
+    """Store the notebook before any later command is carried out."""
 
     notebook: Notebook
 
 
 class ForgetNotebook(Message, frozen=True, tag=True):
-    """It has been over for longer than all that are kept."""
+    """Drop the notebook: it has been over for longer than all that are kept."""
 
     job: str
 
@@ -186,7 +171,7 @@ class StartNotebook(Message, frozen=True, tag=True):
 
 
 class StopNotebook(Message, frozen=True, tag=True):
-    """Its runner answers with NotebookEnded."""
+    """Stop the runner, which answers with NotebookEnded."""
 
     job: str
     attempt: int

@@ -1,4 +1,4 @@
-"""The core: all notebooks, and what is done with them at every event."""
+"""The core: all notebooks, and the handling of every event."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs import conditions, resources
 from djinn_lab.jobs.batch import messages
-from djinn_lab.jobs.batch.foretelling import foretell
-from djinn_lab.jobs.batch.messages import Command, NotebookEnded, Outcome
-from djinn_lab.jobs.batch.notebook import Notebook, Stopping
+from djinn_lab.jobs.batch.messages import AttemptOutcome, Command, NotebookEnded
+from djinn_lab.jobs.batch.notebook import Notebook, Stopping, forecast_notebook
 from djinn_lab.jobs.batch.restarts import Restart
-from djinn_lab.jobs.batch.states import TRANSITIONS, Move, NotebookState
-from djinn_lab.jobs.conditions import Waited, Waiting
+from djinn_lab.jobs.batch.states import TRANSITIONS, NotebookState, NotebookTransition
+from djinn_lab.jobs.conditions import DependencyResults, DependencyState
 from djinn_lab.jobs.dependencies import CHECKPOINTS_MAX
+from djinn_lab.jobs.messages import CheckpointAnnounced, DataPublished
 from djinn_lab.jobs.states import IllegalEvent
 from djinn_lab.units import format_seconds
 
@@ -27,7 +27,7 @@ SERVER_DIED = "the pool server ended while it ran"
 
 
 class Notebooks:
-    """``slots``: runners at once. An event that cannot be raises IllegalEvent and changes nothing."""
+    """``slots``: runners at once. An event that cannot happen raises IllegalEvent and changes nothing."""
 
     def __init__(self, slots: int) -> None:
         assert slots >= 1
@@ -38,7 +38,7 @@ class Notebooks:
         self._commands: list[Command] = []
 
     def handle(self, event: messages.Event) -> list[Command]:
-        """What to do now, in this order."""
+        """Apply one event; return the commands in their order."""
         self._commands = []
         match event:
             case messages.NotebookAccepted():
@@ -48,14 +48,14 @@ class Notebooks:
                 self._all[event.job] = replace(running, cell=event.cell, cells=event.cells)
             case messages.NotebookEnded():
                 self._ended(event)
-            case messages.CellEnded():
+            case messages.CellJobEnded():
                 self._job_ended(event.job, event.state, event.checkpoints, event.at_s)
-            case messages.CheckpointAnnounced():
+            case CheckpointAnnounced():
                 self._announce(event)
-            case messages.DataPublished():
-                for one in self._comes_after():
-                    if conditions.same_circle(one.account or one.user, event.account):
-                        self._go_on(one, one.waiting.published(event.name), event.at_s)
+            case DataPublished():
+                for one in self._waiting_for_dependencies():
+                    if conditions.same_project(one.account or one.user, event.account):
+                        self._update_dependencies(one, one.waiting.published(event.name), event.at_s)
             case messages.CancelAsked():
                 self._cancel(event)
             case messages.TimePassed():
@@ -71,25 +71,28 @@ class Notebooks:
         return self._commands
 
     def admit(self, asked: messages.Submission) -> Notebook:
-        """What would be accepted. Raises IllegalEvent for what cannot be."""
+        """Return the notebook that would be accepted. Raises IllegalEvent for a submission that must be
+        rejected."""
         if (problem := asked.problem()) is not None:
             raise IllegalEvent(problem, "client")
         if sum(not one.over for one in self) >= WAITING_MAX:
             raise IllegalEvent(f"{WAITING_MAX} notebooks wait or run already, which is the most", "client")
-        waiting = Waiting(tuple(map(str, conditions.parsed(asked.after))), Waited(asked.after_count))
+        waiting = DependencyState(
+            tuple(map(str, conditions.parsed(asked.after))), DependencyResults(asked.after_count)
+        )
         for text in asked.met:
             waiting = waiting.meet(text)
         for cell in asked.ended:
             waiting = waiting.job_ended(cell.job, _in_reasons(cell.job), cell.state, cell.checkpoints)
         for name in sorted(conditions.jobs_in(waiting.open)):
             if name not in self._all and name not in asked.cells:
-                raise IllegalEvent(f"it comes after {name}, which is unknown", "client")
-        waiting = self._caught_up(waiting)
-        if waiting.hopeless is not None:
-            raise IllegalEvent(f"it would wait for ever: {waiting.hopeless}", "client")
-        expected = foretell(self, asked.content)
+                raise IllegalEvent(f"it depends on {name}, which is unknown", "client")
+        waiting = self._with_known_ends(waiting)
+        if waiting.unsatisfiable is not None:
+            raise IllegalEvent(f"it would wait for ever: {waiting.unsatisfiable}", "client")
+        expected = forecast_notebook(self, asked.content)
         if expected is not None and asked.memory_bytes is not None:
-            too_large = resources.too_large(expected.foretold, expected.earlier, asked.memory_bytes)
+            too_large = resources.too_large(expected.predicted, expected.earlier, asked.memory_bytes)
             if too_large is not None:
                 raise IllegalEvent(f"it would fail for lack of memory: {too_large}", "client")
         self._number += 1
@@ -105,17 +108,17 @@ class Notebooks:
             asked.timeout_s,
             None if asked.deadline_s is None else asked.at_s + asked.deadline_s,
             account=asked.account or asked.user,
-            waited=waiting.waited,
+            dependency_results=waiting.results,
             after_timeout_s=asked.after_timeout_s,
             parameters=asked.parameters,
             content=asked.content,
-            foretold=None if expected is None else expected.foretold,
+            predicted=None if expected is None else expected.predicted,
             target=asked.target,
             tolerates=asked.tolerates,
         )
 
     def __iter__(self) -> Iterator[Notebook]:
-        """In the order of their arrival."""
+        """Iterate in the order of arrival."""
         return iter(self._all.values())
 
     def __len__(self) -> int:
@@ -130,18 +133,20 @@ class Notebooks:
 
     @property
     def awaited(self) -> set[str]:
-        """Jobs that notebooks wait for and that are none of them."""
-        names = {name for one in self._comes_after() for name in conditions.jobs_in(one.waits_for)}
+        """Jobs that notebooks depend on and that are not notebooks."""
+        names = {
+            name for one in self._waiting_for_dependencies() for name in conditions.jobs_in(one.waits_for)
+        }
         return names - self._all.keys()
 
     def checkpoints(self, job: str) -> tuple[str, ...]:
-        """That a notebook, or a cell that is waited for, has announced."""
+        """Return the announced checkpoints of a notebook, or of a cell that notebooks depend on."""
         notebook = self._all.get(job)
         return self._announced.get(job, ()) if notebook is None else notebook.checkpoints
 
-    def line(self) -> list[Notebook]:
-        """Those that wait for nothing but a slot, in the order in which they would get one if nobody ended
-        and nobody came."""
+    def queue(self) -> list[Notebook]:
+        """Return the notebooks that wait for nothing but a slot, in the order in which they would get one
+        if none ended and none arrived."""
         running: dict[str, int] = {}
         served_s: dict[str, float] = {}
         waiting: dict[str, list[Notebook]] = {}
@@ -172,10 +177,10 @@ class Notebooks:
         return ordered
 
     def wake_at_s(self) -> float | None:
-        """When TimePassed has something to do, None: never, as it looks now."""
+        """Return when TimePassed has something to do, None: never, as it looks now."""
         moments = [one.retry_at_s for one in self if one.state is NotebookState.BACKING_OFF]
         moments += [one.ends_at_s for one in self.running if one.stopping is None]
-        moments += [one.gives_up_at_s for one in self._comes_after()]
+        moments += [one.gives_up_at_s for one in self._waiting_for_dependencies()]
         return min((moment for moment in moments if moment is not None), default=None)
 
     # -- events --------------------------------------------------------------------------------------------
@@ -188,7 +193,7 @@ class Notebooks:
         waiting = notebook.waiting
         for text in event.met:
             waiting = waiting.meet(text)
-        self._go_on(notebook, self._caught_up(waiting), event.at_s)
+        self._update_dependencies(notebook, self._with_known_ends(waiting), event.at_s)
         over = sorted((one for one in self if one.over), key=lambda one: one.finished_at_s or 0.0)
         for old in over[: max(0, len(over) - OVER_KEPT_MAX)]:
             del self._all[old.job]
@@ -196,7 +201,7 @@ class Notebooks:
 
     def _ended(self, event: NotebookEnded) -> None:
         notebook = self._running(event.job, event.attempt)
-        succeeded = event.outcome is Outcome.DONE
+        succeeded = event.outcome is AttemptOutcome.DONE
         cells = event.cells or notebook.cells
         cell = cells if succeeded else event.cell or notebook.cell
         failures = 0 if succeeded else notebook.failures + 1
@@ -205,9 +210,9 @@ class Notebooks:
         stopping = notebook.stopping
         if stopping is not None and stopping.cancelled:
             if succeeded:
-                self._end(notebook, Move.FINISH, event.at_s, "")
+                self._end(notebook, NotebookTransition.FINISH, event.at_s, "")
             else:
-                self._end(notebook, Move.CANCEL, event.at_s, f"cancelled {stopping.message}")
+                self._end(notebook, NotebookTransition.CANCEL, event.at_s, f"cancelled {stopping.message}")
             return
         message = event.message
         if stopping is not None and not succeeded:
@@ -216,16 +221,16 @@ class Notebooks:
             retry_at_s = event.at_s + notebook.restart.delay_s(notebook.failures)
             self._move(
                 notebook,
-                Move.BACK_OFF,
+                NotebookTransition.BACK_OFF,
                 reason=message,
                 retry_at_s=retry_at_s,
                 finished_at_s=event.at_s,
                 stopping=None,
             )
         elif succeeded:
-            self._end(notebook, Move.FINISH, event.at_s, "")
+            self._end(notebook, NotebookTransition.FINISH, event.at_s, "")
         else:
-            self._end(notebook, Move.FAIL, event.at_s, message)
+            self._end(notebook, NotebookTransition.FAIL, event.at_s, message)
 
     def _cancel(self, event: messages.CancelAsked) -> None:
         notebook = self._all.get(event.job)
@@ -234,7 +239,7 @@ class Notebooks:
         if notebook.over:
             raise IllegalEvent(f"notebook {event.job} is already {notebook.state}", "client")
         if notebook.state is not NotebookState.RUNNING:
-            self._end(notebook, Move.CANCEL, event.at_s, f"cancelled {event.message}")
+            self._end(notebook, NotebookTransition.CANCEL, event.at_s, f"cancelled {event.message}")
             return
         asked = notebook.stopping is not None
         if not asked or (notebook.stopping and not notebook.stopping.cancelled):
@@ -246,7 +251,7 @@ class Notebooks:
         for job in list(self._all):
             notebook = self._all[job]  # as the ends of others left it
             if notebook.state is NotebookState.BACKING_OFF and (notebook.retry_at_s or 0.0) <= at_s:
-                self._move(notebook, Move.DUE, retry_at_s=None)
+                self._move(notebook, NotebookTransition.DUE, retry_at_s=None)
             elif notebook.gives_up_at_s is not None and notebook.gives_up_at_s <= at_s:
                 self._give_up(notebook, at_s)
             elif notebook.ends_at_s is not None and notebook.ends_at_s <= at_s and notebook.stopping is None:
@@ -268,27 +273,27 @@ class Notebooks:
             self._ended(ended)
         for notebook in self.running:
             self._lost_with_the_server(notebook, event.at_s)
-        for job in [one.job for one in self._comes_after()]:
+        for job in [one.job for one in self._waiting_for_dependencies()]:
             notebook = self._all[job]
             if not notebook.over:
-                self._go_on(notebook, self._caught_up(notebook.waiting), event.at_s)
+                self._update_dependencies(notebook, self._with_known_ends(notebook.waiting), event.at_s)
 
     def _lost_with_the_server(self, notebook: Notebook, at_s: float) -> None:
         stopping = notebook.stopping
         if stopping is not None and stopping.cancelled:
-            self._end(notebook, Move.CANCEL, at_s, f"cancelled {stopping.message}")
+            self._end(notebook, NotebookTransition.CANCEL, at_s, f"cancelled {stopping.message}")
         elif notebook.restart.policy is Restart.NEVER:
             told = f"{SERVER_DIED}; it is not run again because its restart policy is never"
-            self._end(notebook, Move.FAIL, at_s, told)
+            self._end(notebook, NotebookTransition.FAIL, at_s, told)
         elif notebook.attempts >= notebook.restart.attempts_max:
             told = f"{SERVER_DIED}; it has been started {notebook.attempts} times, which is the most"
-            self._end(notebook, Move.FAIL, at_s, told)
+            self._end(notebook, NotebookTransition.FAIL, at_s, told)
         else:
-            self._move(notebook, Move.REQUEUE, reason=SERVER_DIED, stopping=None)
+            self._move(notebook, NotebookTransition.REQUEUE, reason=SERVER_DIED, stopping=None)
 
     # -- what they come after ------------------------------------------------------------------------------
 
-    def _announce(self, event: messages.CheckpointAnnounced) -> None:
+    def _announce(self, event: CheckpointAnnounced) -> None:
         job, name = event.job, event.name
         problem = conditions.name_problem(name)
         if problem is not None:
@@ -307,15 +312,15 @@ class Notebooks:
             self._put(replace(notebook, checkpoints=(*known, name)))
         elif job in self.awaited:
             self._announced[job] = (*known, name)
-        for one in self._comes_after():
-            self._go_on(one, one.waiting.checkpoint(job, name), event.at_s)
+        for one in self._waiting_for_dependencies():
+            self._update_dependencies(one, one.waiting.checkpoint(job, name), event.at_s)
 
-    def _comes_after(self) -> list[Notebook]:
-        """Those that wait for more than a slot."""
+    def _waiting_for_dependencies(self) -> list[Notebook]:
+        """Return the notebooks that wait for more than a slot."""
         return [one for one in self if one.state is NotebookState.QUEUED and one.waits_for]
 
-    def _caught_up(self, waiting: Waiting) -> Waiting:
-        """With what other notebooks have done by now."""
+    def _with_known_ends(self, waiting: DependencyState) -> DependencyState:
+        """Apply what other notebooks have done by now."""
         for name in sorted(conditions.jobs_in(waiting.open)):
             other = self._all.get(name)
             for checkpoint in self.checkpoints(name):
@@ -325,36 +330,38 @@ class Notebooks:
         return waiting
 
     def _job_ended(self, job: str, state: str, announced: Sequence[str], at_s: float) -> None:
-        """Those that wait for it go on, or end with it, and those that wait for them."""
+        """Let notebooks that depend on the job continue, or end with it, and their dependents, too."""
         ended = [(job, state, announced)]
         while ended:
             job, state, announced = ended.pop()
-            for one in self._comes_after():
+            for one in self._waiting_for_dependencies():
                 if job not in conditions.jobs_in(one.waits_for):
                     continue
                 waiting = one.waiting.job_ended(job, _in_reasons(job), state, announced)
-                if self._go_on(one, waiting, at_s, alone=True):
+                if self._update_dependencies(one, waiting, at_s, alone=True):
                     ended.append((one.job, NotebookState.CANCELLED, one.checkpoints))
 
-    def _go_on(self, notebook: Notebook, waiting: Waiting, at_s: float, alone: bool = False) -> bool:
-        """Whether it ended, since what it needs cannot come any more. ``alone``: those that wait for it are
-        told by the caller."""
+    def _update_dependencies(
+        self, notebook: Notebook, waiting: DependencyState, at_s: float, alone: bool = False
+    ) -> bool:
+        """Return whether the notebook ended, since its dependencies cannot be met any more. ``alone``: the
+        caller handles its dependents."""
         if waiting == notebook.waiting:
             return False
-        changed = replace(notebook, waits_for=waiting.open, waited=waiting.waited)
-        if waiting.hopeless is None:
+        changed = replace(notebook, waits_for=waiting.open, dependency_results=waiting.results)
+        if waiting.unsatisfiable is None:
             self._put(changed)
             return False
         if alone:
-            self._move(changed, Move.CANCEL, reason=waiting.hopeless, finished_at_s=at_s)
+            self._move(changed, NotebookTransition.CANCEL, reason=waiting.unsatisfiable, finished_at_s=at_s)
         else:
-            self._end(changed, Move.CANCEL, at_s, waiting.hopeless)
+            self._end(changed, NotebookTransition.CANCEL, at_s, waiting.unsatisfiable)
         return True
 
     def _give_up(self, notebook: Notebook, at_s: float) -> None:
         assert notebook.after_timeout_s is not None
-        why = conditions.gave_up(notebook.waiting, notebook.after_timeout_s, str)
-        self._end(notebook, Move.CANCEL, at_s, why)
+        why = conditions.timeout_reason(notebook.waiting, notebook.after_timeout_s, str)
+        self._end(notebook, NotebookTransition.CANCEL, at_s, why)
 
     # -- moves ---------------------------------------------------------------------------------------------
 
@@ -362,11 +369,11 @@ class Notebooks:
         free = self.slots - len(self.running)
         if free <= 0:
             return
-        for notebook in self.line()[:free]:
+        for notebook in self.queue()[:free]:
             attempt = notebook.attempts + 1
             self._move(
                 notebook,
-                Move.START,
+                NotebookTransition.START,
                 attempts=attempt,
                 started_at_s=at_s,
                 finished_at_s=None,
@@ -382,11 +389,11 @@ class Notebooks:
             raise IllegalEvent(f"notebook {job} has no running attempt {attempt}", "pool")
         return notebook
 
-    def _end(self, notebook: Notebook, move: Move, at_s: float, reason: str) -> None:
+    def _end(self, notebook: Notebook, move: NotebookTransition, at_s: float, reason: str) -> None:
         self._move(notebook, move, reason=reason, finished_at_s=at_s, retry_at_s=None, stopping=None)
         self._job_ended(notebook.job, self._all[notebook.job].state, notebook.checkpoints, at_s)
 
-    def _move(self, notebook: Notebook, move: Move, **changes: object) -> None:
+    def _move(self, notebook: Notebook, move: NotebookTransition, **changes: object) -> None:
         state = TRANSITIONS[(notebook.state, move)]
         self._put(replace(notebook, state=state, **changes))
 
@@ -396,4 +403,4 @@ class Notebooks:
 
 
 def _in_reasons(job: str) -> str:
-    return f"{job}, which it comes after,"
+    return f"{job}, which it depends on,"

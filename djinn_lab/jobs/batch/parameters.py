@@ -1,10 +1,9 @@
 """Parameters of a notebook, after the convention of papermill: a code cell tagged ``parameters`` assigns
-defaults, and a cell with the given values, tagged ``injected-parameters``, follows it.
+defaults, and a cell with the given values, tagged ``injected-parameters``, follows it. A notebook that
+papermill ran has such a cell already; it is replaced. Without a tagged cell the values come first of all.
 
-A notebook that papermill ran has such a cell already; it is replaced. Without a tagged cell the values come
-first of all. What papermill only warns of is refused here: a name that the tagged cell does not assign, and a
-value that is of another kind than its default.
-"""
+Two things that papermill only warns of are refused here: a name that the tagged cell does not assign, and
+a value of another kind than its default."""
 
 from __future__ import annotations
 
@@ -24,15 +23,15 @@ _WORDS: dict[str, Any] = {"True": True, "False": False, "None": None}
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """What the tagged cell says. ``names``: that it assigns, None when it cannot be read. ``defaults``: of
-    those that are plain values."""
+    """What the tagged cell declares. ``names``: assigned ones, None when the cell cannot be read.
+    ``defaults``: of those that are plain values."""
 
     names: frozenset[str] | None
     defaults: dict[str, Any]
 
 
 def declared(document: Mapping[str, Any]) -> Declared | None:
-    """None where no cell is tagged."""
+    """Return what the tagged cell declares, None where no cell is tagged."""
     place = _tagged(document, TAG)
     if place is None:
         return None
@@ -40,7 +39,7 @@ def declared(document: Mapping[str, Any]) -> Declared | None:
     code = "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in lines)
     try:
         tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # whatever somebody sent
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # any submitted source
         return Declared(None, {})
     stored = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
     names = frozenset(node.id for node in stored if isinstance(node.ctx, ast.Store))
@@ -56,7 +55,7 @@ def declared(document: Mapping[str, Any]) -> Declared | None:
 
 
 def _constant(value: ast.AST | None) -> tuple[Any, ...]:
-    """The constant that is written there, negative numbers among them; empty for what would have to be
+    """Return the constant, negative numbers among them; empty for an expression that would have to be
     computed."""
     match value:
         case ast.Constant(constant):
@@ -70,8 +69,8 @@ def _constant(value: ast.AST | None) -> tuple[Any, ...]:
 
 
 def from_text(text: str, name: str, known: Declared | None) -> Any:
-    """A value as people write it in a command: a number, True, False, None, or a text; a text anyhow where
-    the default is one."""
+    """Return a value as people write it in a command: a number, True, False, None, or a text. Always a
+    text where the default is one."""
     if known is not None and isinstance(known.defaults.get(name), str):
         return text
     if text in _WORDS:
@@ -85,7 +84,7 @@ def from_text(text: str, name: str, known: Declared | None) -> Any:
 
 
 def problem_with(parameters: Mapping[str, Any], known: Declared | None) -> str | None:
-    """Why they cannot be given to the notebook, None when they can."""
+    """Return why the parameters cannot be given to the notebook, None when they can."""
     if len(parameters) > PARAMETERS_MAX:
         return f"{len(parameters)} parameters were given, at most {PARAMETERS_MAX} can be"
     for name, value in parameters.items():
@@ -105,7 +104,7 @@ def problem_with(parameters: Mapping[str, Any], known: Declared | None) -> str |
 
 
 def with_parameters(document: dict[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with a cell that assigns them."""
+    """Return the document with a cell that assigns the parameters."""
     lines = ["# Parameters", *(f"{name} = {value!r}" for name, value in parameters.items())]
     cell: dict[str, Any] = {
         "cell_type": "code",
@@ -130,7 +129,7 @@ def with_parameters(document: dict[str, Any], parameters: Mapping[str, Any]) -> 
 
 
 def _other_kind(value: Any, default: Any) -> str | None:
-    """What the default is, when the value is no such thing."""
+    """Return the default and its kind, when the value is of another kind."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     match default:
         case bool() if not isinstance(value, bool):
@@ -147,7 +146,7 @@ def _other_kind(value: Any, default: Any) -> str | None:
 
 
 def _tagged(document: Mapping[str, Any], tag: str) -> int | None:
-    """The first code cell with this tag."""
+    """Return the number of the first code cell with this tag."""
     for place, cell in enumerate(document["cells"]):
         metadata = cell.get("metadata")
         tags = metadata.get("tags") if isinstance(metadata, dict) else None

@@ -1,8 +1,7 @@
-"""When a notebook that ended runs again, and how long it waits before.
+"""Whether a notebook that ended runs again, and how long it waits before.
 
-The words and the doubling delay are those of Docker's restart policies and of Kubernetes' pods; the limit on
-restarts is ``backoffLimit`` of Kubernetes' jobs.
-"""
+The words and the doubling delay are those of Docker's restart policies and of Kubernetes' pods; the limit
+on restarts is ``backoffLimit`` of Kubernetes' jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ RESTARTS_LIMIT = 10_000
 
 class Restart(StrEnum):
     NEVER = "never"
-    """One attempt, whatever comes of it."""
+    """One attempt, however it ends."""
     ON_FAILURE = "on-failure"
     """Again after an attempt that failed, or that was lost."""
     ALWAYS = "always"
@@ -49,19 +48,19 @@ class RestartRules(msgspec.Struct, frozen=True, omit_defaults=True):
         return math.inf if self.policy is Restart.ALWAYS else 1 + RESTARTS_MAX
 
     def again(self, succeeded: bool, attempts: int) -> bool:
-        """Does another attempt follow the one that ended, the last of so many?"""
+        """Whether another attempt follows the one that ended, the last of so many."""
         if attempts >= self.attempts_max:
             return False
         return self.policy is Restart.ALWAYS or (self.policy is Restart.ON_FAILURE and not succeeded)
 
     def delay_s(self, failures: int) -> float:
-        """Before the next attempt, after so many failures in a row (0: it went well)."""
+        """Return the pause before the next attempt, after so many failures in a row (0: it went well)."""
         doublings = min(max(0, failures - 1), 64)
         longest_s = max(BACKOFF_MAX_S, self.backoff_s)
         return min(longest_s, self.backoff_s * BACKOFF_FACTOR**doublings)
 
     def problem(self) -> str | None:
-        """What is wrong with the numbers, None when nothing is."""
+        """Return what is wrong with the numbers, None when nothing is."""
         if self.restarts_max is not None:
             if not 0 <= self.restarts_max <= RESTARTS_LIMIT:
                 return f"at most {self.restarts_max} restarts (0 to {RESTARTS_LIMIT})"

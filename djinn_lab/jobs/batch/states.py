@@ -3,20 +3,21 @@
 Theory of operation
 -------------------
 A *notebook* is run from its first cell to its last by a process of its own, the *runner*; each run is an
-*attempt*. A pool has a number of *slots*, and each runner takes one. Who gets the next free slot is decided
-by priority, then by whose user has the fewest running, then by whose user got a slot longest ago, then by
-arrival. A notebook that comes ``after`` jobs which have not ended is not in that line yet.
+*attempt*. A pool has a number of *slots*, and each runner takes one. The next free slot goes to the best
+priority, then to the user with the fewest running, then to the user who got a slot longest ago, then to the
+first to arrive. A notebook with open dependencies is not in that queue yet.
 
-How an attempt ends, the runner says; whether another follows, the notebook's restart policy
-(:mod:`djinn_lab.jobs.batch.restarts`). Between two attempts it is BACKING_OFF, without a slot.
+The runner reports how an attempt ends; the notebook's restart policy
+(:mod:`djinn_lab.jobs.batch.restarts`) decides whether another follows. Between two attempts it is
+BACKING_OFF, without a slot.
 
-Cancelling, and a time limit, ask the runner to stop; the notebook is RUNNING and keeps its slot until the
-runner is gone, so that never more runners live than there are slots. A runner that was through before it saw
+Cancelling, and a time limit, ask the runner to stop. The notebook is RUNNING and keeps its slot until the
+runner is gone, so that never more runners live than there are slots. A runner that finished before it saw
 the request has ended as it has ended.
 
-When the server dies, its runners end with it. A server that starts finds the notebooks as they were stored:
-those that wait go on waiting; one that was RUNNING has ended if its runner left word of it, and otherwise
-it is run again, unless its policy is ``never``: so none of those runs twice.
+When the server dies, its runners end with it. A server that starts finds the notebooks as they were
+stored. Waiting notebooks go on waiting. One that was RUNNING has ended if its runner recorded that;
+otherwise it is run again, unless its policy is ``never``: so none of those runs twice.
 
 ::
 
@@ -27,8 +28,7 @@ it is run again, unless its policy is ``never``: so none of those runs twice.
                        │                       ▼
                        └───────────────── BACKING_OFF
                               due
-       every state but the last ones ── cancel ──► CANCELLED
-"""
+       every state but the last ones ── cancel ──► CANCELLED"""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from enum import StrEnum
 
 class NotebookState(StrEnum):
     QUEUED = "QUEUED"
-    """Waits for a slot, or for jobs that it comes after."""
+    """Waits for a slot, or for its dependencies."""
     RUNNING = "RUNNING"
     """Its runner is there, or is being started."""
     BACKING_OFF = "BACKING_OFF"
-    """It ended and will run again after a while."""
+    """Ended, and will run again after a pause."""
     DONE = "DONE"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
 
-class Move(StrEnum):
+class NotebookTransition(StrEnum):
     START = "start"
     FINISH = "finish"
     FAIL = "fail"
@@ -62,15 +62,15 @@ class Move(StrEnum):
 OVER = frozenset({NotebookState.DONE, NotebookState.FAILED, NotebookState.CANCELLED})
 
 _S = NotebookState
-TRANSITIONS: Mapping[tuple[NotebookState, Move], NotebookState] = {
-    (_S.QUEUED, Move.START): _S.RUNNING,
-    (_S.RUNNING, Move.FINISH): _S.DONE,
-    (_S.RUNNING, Move.FAIL): _S.FAILED,
-    (_S.RUNNING, Move.BACK_OFF): _S.BACKING_OFF,
-    (_S.RUNNING, Move.REQUEUE): _S.QUEUED,
-    (_S.BACKING_OFF, Move.DUE): _S.QUEUED,
-    (_S.QUEUED, Move.CANCEL): _S.CANCELLED,
-    (_S.RUNNING, Move.CANCEL): _S.CANCELLED,
-    (_S.BACKING_OFF, Move.CANCEL): _S.CANCELLED,
+TRANSITIONS: Mapping[tuple[NotebookState, NotebookTransition], NotebookState] = {
+    (_S.QUEUED, NotebookTransition.START): _S.RUNNING,
+    (_S.RUNNING, NotebookTransition.FINISH): _S.DONE,
+    (_S.RUNNING, NotebookTransition.FAIL): _S.FAILED,
+    (_S.RUNNING, NotebookTransition.BACK_OFF): _S.BACKING_OFF,
+    (_S.RUNNING, NotebookTransition.REQUEUE): _S.QUEUED,
+    (_S.BACKING_OFF, NotebookTransition.DUE): _S.QUEUED,
+    (_S.QUEUED, NotebookTransition.CANCEL): _S.CANCELLED,
+    (_S.RUNNING, NotebookTransition.CANCEL): _S.CANCELLED,
+    (_S.BACKING_OFF, NotebookTransition.CANCEL): _S.CANCELLED,
 }
-"""What is not here cannot happen."""
+"""Next state by state and transition; a missing pair cannot happen."""

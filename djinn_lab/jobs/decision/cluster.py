@@ -1,6 +1,6 @@
-"""The state that decisions read: nodes, who waits, who runs, who is promised what. Mutable, indexed, and kept
-by its owner (the live queue or the simulator) through these methods; :func:`~djinn_lab.jobs.decision.decide`
-changes nothing in it that can be seen."""
+"""The state that decisions read: nodes, waiting requests, running jobs, promises. Mutable, indexed, and
+kept by its owner (the live queue or the simulator) through these methods;
+:func:`~djinn_lab.jobs.decision.decide` leaves it as it was."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from djinn_lab.jobs.decision.held import Held
+from djinn_lab.jobs.decision.held_devices import HeldDevices
 from djinn_lab.jobs.decision.keys import devices_of
-from djinn_lab.jobs.decision.plan import Reserved
+from djinn_lab.jobs.decision.plan import StartReservation
 from djinn_lab.jobs.decision.policy import QueuePolicy
-from djinn_lab.jobs.decision.runners import RunnerIndex
+from djinn_lab.jobs.decision.running import RunningIndex
 from djinn_lab.jobs.decision.waiting import WaitingIndex
-from djinn_lab.jobs.placement import Placed, Room, Scoring
+from djinn_lab.jobs.placement import FreeCapacity, Placed, Scoring
 from djinn_lab.jobs.request import Demand, Holding, Node, Request, Where, members_in
 
 _Name = TypeVar("_Name", bound=Hashable)
 PLACES_KEPT_MAX = 1000
 
 
-class Pin(msgspec.Struct, frozen=True):
-    """A preemptor and the place that is kept for it until it starts there. ``victims``: who had to leave."""
+class CapacityReservation(msgspec.Struct, frozen=True):
+    """Capacity reserved for a job until it starts there. ``victims``: jobs that are preempted for it."""
 
     job: str
     where: Where
@@ -34,9 +34,9 @@ class Pin(msgspec.Struct, frozen=True):
     victims: tuple[str, ...]
 
 
-class Calendar(msgspec.Struct, frozen=True):
-    """From ``begins_s`` to ``ends_s`` these nodes are for these accounts (and those below them) only; others
-    may use them before, as long as they are expected to be done by then."""
+class CalendarReservation(msgspec.Struct, frozen=True):
+    """From ``begins_s`` to ``ends_s`` these nodes are for these accounts (and those below them) only.
+    Other jobs may use them before, as long as they are expected to end by then."""
 
     name: str
     nodes: frozenset[str]
@@ -47,39 +47,40 @@ class Calendar(msgspec.Struct, frozen=True):
     def admits(self, account: str) -> bool:
         return any(account == name or account.startswith(f"{name}/") for name in self.accounts)
 
-    def shuts_out(self, request: Request, now_s: float) -> bool:
-        """It is for others, now or before the request would be done."""
+    def excludes(self, request: Request, now_s: float) -> bool:
+        """Whether the reservation is for other accounts, now or before the request would end."""
         seconds = math.inf if request.estimate_s is None else request.estimate_s
         return self.begins_s - seconds < now_s < self.ends_s and not self.admits(request.account)
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """Everything: for snapshots, their digests, and copies to try things on. ``leaving``: victims and for
-    whom they leave. ``promises``: starts that conservative backfilling has to keep."""
+    """Everything: for snapshots, their digests, and copies to try things on. ``preempted_for``: victims
+    and their preemptors. ``promises``: starts that conservative backfilling has to keep."""
 
     nodes: tuple[Node, ...] = ()
     waiting: tuple[Request, ...] = ()
     holdings: tuple[Holding, ...] = ()
-    pins: tuple[Pin, ...] = ()
-    leaving: tuple[tuple[str, str], ...] = ()
-    calendar: tuple[Calendar, ...] = ()
-    promises: tuple[Reserved, ...] = ()
+    reserved: tuple[CapacityReservation, ...] = ()
+    preempted_for: tuple[tuple[str, str], ...] = ()
+    calendar: tuple[CalendarReservation, ...] = ()
+    promises: tuple[StartReservation, ...] = ()
 
 
 class Cluster:
-    """``devices_held`` and ``queued``: by account and everybody above it (``""`` is the pool). ``decided_s``:
-    when a plan was last made to happen. ``sharing``: waiting requests for less than a whole device."""
+    """``devices_held`` and ``queued``: by account and every account above it (``""`` is the pool).
+    ``decided_s``: when a plan was last carried out. ``sharing``: waiting requests for less than a whole
+    device."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
-        self.room = Room()
+        self.capacity = FreeCapacity()
         self.nodes: dict[str, Node] = {}
         self.waiting: dict[str, Request] = {}
         self.holdings: dict[str, Holding] = {}
         self.on_node: dict[str, dict[str, Holding]] = {}
-        self.pins: dict[str, Pin] = {}
-        self.leaving: dict[str, str] = {}
-        self.calendar: dict[str, Calendar] = {}
-        self.promises: dict[str, Reserved] = {}
+        self.reserved: dict[str, CapacityReservation] = {}
+        self.preempted_for: dict[str, str] = {}
+        self.calendar: dict[str, CalendarReservation] = {}
+        self.promises: dict[str, StartReservation] = {}
         self.devices_held: dict[str, float] = {}
         self.queued: dict[str, int] = {}
         self.sharing = 0
@@ -88,26 +89,27 @@ class Cluster:
         self._running_by_account: dict[str, int] = {}
         self._ranks: dict[int, int] = {}
         self._charged: list[tuple[float, str]] = []
-        self._lines: dict[str, tuple[str, ...]] = {}
+        self._paths_above: dict[str, tuple[str, ...]] = {}
         self._index: WaitingIndex | None = None
         self._unindexed: dict[str, float] = {}
-        """Who came since the index was last asked for, and when: most leave before anybody asks."""
+        """Requests that arrived since the index was last read, and when: most start before anything reads
+        the index."""
         self._places: dict[tuple[Demand, str, str | None], Placed | None] = {}
-        self._runners: RunnerIndex | None = None
-        self._held: Held | None = None
+        self._runners: RunningIndex | None = None
+        self._held: HeldDevices | None = None
         for node in nodes:
             self.set_node(node)
 
     @classmethod
     def restored(cls, state: ClusterState, now_s: float) -> Cluster:
-        """One that decides as the one did whose state this was."""
+        """Return a cluster that decides as the one whose state this was."""
         found = cls(state.nodes)
         for holding in state.holdings:
             found._begin(holding)
         for request in state.waiting:
             found.submit(request, now_s)
-        found.pins = {pin.job: pin for pin in state.pins}
-        found.leaving = dict(state.leaving)
+        found.reserved = {reservation.job: reservation for reservation in state.reserved}
+        found.preempted_for = dict(state.preempted_for)
         found.promises = {promise.job: promise for promise in state.promises}
         for entry in state.calendar:
             found.set_calendar(entry)
@@ -116,24 +118,28 @@ class Cluster:
     # -- nodes -----------------------------------------------------------------------------------------------
 
     def set_node(self, node: Node) -> None:
-        """A new one, or what has changed about it."""
+        """Add a node, or change a known one."""
         self.nodes[node.node] = node
         self.on_node.setdefault(node.node, {})
-        self.room.set_node(node)
+        self.capacity.set_node(node)
         self._places.clear()
 
     def remove_node(self, name: str) -> None:
-        """Its jobs must have been ended before; places kept on it are given up."""
+        """Remove a node, whose jobs must have been ended before; capacity reserved on it is released."""
         if self.on_node[name]:
             jobs = ", ".join(sorted(self.on_node[name]))
             raise ValueError(f"{name} still holds {jobs}; end them first")
-        for pin in [pin for pin in self.pins.values() if any(node == name for node, _ in pin.where)]:
-            self.unpin(pin.job)
+        for reservation in [
+            reservation
+            for reservation in self.reserved.values()
+            if any(node == name for node, _ in reservation.where)
+        ]:
+            self.unreserve(reservation.job)
         del self.nodes[name], self.on_node[name]
-        self.room.remove_node(name)
+        self.capacity.remove_node(name)
         self._places.clear()
 
-    def set_calendar(self, entry: Calendar) -> None:
+    def set_calendar(self, entry: CalendarReservation) -> None:
         if not entry.begins_s < entry.ends_s:
             raise ValueError(f"reservation {entry.name} ends at {entry.ends_s} s, before it begins")
         self.calendar[entry.name] = entry
@@ -141,10 +147,10 @@ class Cluster:
     def remove_calendar(self, name: str) -> None:
         del self.calendar[name]
 
-    # -- those who wait --------------------------------------------------------------------------------------
+    # -- waiting requests ------------------------------------------------------------------------------------
 
     def submit(self, request: Request, now_s: float) -> None:
-        """It waits from now on; again after a preemption, too."""
+        """Add a waiting request, also again after a preemption."""
         if request.job in self.waiting or request.job in self.holdings:
             raise ValueError(f"{request.job} waits or runs already")
         self.waiting[request.job] = request
@@ -154,8 +160,8 @@ class Cluster:
             self._unindexed[request.job] = now_s
 
     def withdraw(self, job: str) -> Request:
-        """It does not wait any more."""
-        self.unpin(job)
+        """Remove a waiting request."""
+        self.unreserve(job)
         request = self.waiting.pop(job)
         self._count_queued(request.account, -1)
         self.sharing -= _shares_devices(request)
@@ -165,32 +171,32 @@ class Cluster:
         return request
 
     def change(self, request: Request, now_s: float) -> None:
-        """What a waiting job wants is another now; a place that was kept for it stays, and so does the start
-        that it was promised, unless it wants to run elsewhere or for longer."""
-        pin, promise = self.pins.get(request.job), self.promises.get(request.job)
+        """Replace a waiting job's request. Capacity reserved for the job stays, and so does its promised
+        start, unless its demand or its estimate changed."""
+        reservation, promise = self.reserved.get(request.job), self.promises.get(request.job)
         before = self.withdraw(request.job)
         self.submit(request, now_s)
-        if pin is not None:
-            self._pin(pin)
+        if reservation is not None:
+            self._reserve(reservation)
         if promise is not None and (before.demand, before.estimate_s) == (request.demand, request.estimate_s):
             self.promises[request.job] = promise
 
-    def unpin(self, job: str) -> None:
-        """Its place is not kept any longer, if one was; who was leaving for it leaves nevertheless."""
-        pin = self.pins.pop(job, None)
-        if pin is not None:
-            self._count_held(self.waiting[job], -members_in(pin.where))
+    def unreserve(self, job: str) -> None:
+        """Release the capacity reserved for the job, if any; its victims stop nevertheless."""
+        reservation = self.reserved.pop(job, None)
+        if reservation is not None:
+            self._count_held(self.waiting[job], -members_in(reservation.where))
 
-    def keep(self, job: str, where: Where, now_s: float, victims: tuple[str, ...] = ()) -> None:
-        """Nothing else starts at this place until the job does, or does not wait any more."""
-        self._pin(Pin(job, where, now_s, victims))
+    def reserve(self, job: str, where: Where, now_s: float, victims: tuple[str, ...] = ()) -> None:
+        """Reserve capacity: nothing else starts there until the job starts or is withdrawn."""
+        self._reserve(CapacityReservation(job, where, now_s, victims))
 
-    def _pin(self, pin: Pin) -> None:
-        self.unpin(pin.job)
-        self.pins[pin.job] = pin
-        self._count_held(self.waiting[pin.job], members_in(pin.where))
+    def _reserve(self, reservation: CapacityReservation) -> None:
+        self.unreserve(reservation.job)
+        self.reserved[reservation.job] = reservation
+        self._count_held(self.waiting[reservation.job], members_in(reservation.where))
 
-    # -- those who run ---------------------------------------------------------------------------------------
+    # -- running jobs ----------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -211,27 +217,26 @@ class Cluster:
         return holding
 
     def update(self, holding: Holding) -> None:
-        """What is known about a running job (its end, what parking it costs) is another now; it stays where
-        it is."""
+        """Change what is known about a running job (its end, its cost of parking); it stays where it is."""
         assert self.holdings[holding.request.job].where == holding.where
         self._hold(holding)
 
     def preempt(self, by: str, victims: tuple[str, ...], where: Where, now_s: float) -> None:
-        """These are asked to leave; the place is kept for ``by``."""
-        self.keep(by, where, now_s, victims)
+        """Mark the victims as preempted; their capacity is reserved for ``by``."""
+        self.reserve(by, where, now_s, victims)
         for victim in victims:
-            if victim not in self.leaving:
+            if victim not in self.preempted_for:
                 holding = self.holdings[victim]
                 self._count_held(holding.request, -members_in(holding.where))
-            self.leaving[victim] = by
+            self.preempted_for[victim] = by
 
     def finish(self, job: str) -> Holding:
-        """It does not run any more: done, failed, or parked."""
+        """Remove a running job: done, failed, or parked."""
         holding = self.holdings.pop(job)
-        if self.leaving.pop(job, None) is None:
+        if self.preempted_for.pop(job, None) is None:
             self._count_held(holding.request, -members_in(holding.where))
         demand, where = holding.request.demand, holding.where
-        self.room.give(demand, where)
+        self.capacity.give(demand, where)
         for node, _ in where:
             del self.on_node[node][job]
         self._count_devices(holding.request.account, -devices_of(demand, members_in(where)))
@@ -242,22 +247,23 @@ class Cluster:
         return holding
 
     def shrink(self, job: str, where: Where) -> None:
-        """A running gang keeps these of its places only."""
+        """Leave a running gang these of its places only."""
         holding = self.holdings[job]
         demand = holding.request.demand
         gone = tuple(place for place in holding.where if place not in where)
         assert where, f"{job} would hold nothing"
         assert set(where) <= set(holding.where), (where, holding.where)
-        self.room.give(demand, gone)
+        self.capacity.give(demand, gone)
         for node, _ in gone:
             del self.on_node[node][job]
         self._count_devices(holding.request.account, -devices_of(demand, members_in(gone)))
-        if job not in self.leaving:
+        if job not in self.preempted_for:
             self._count_held(holding.request, -members_in(gone))
         self._hold(replace(holding, where=where))
 
-    def parked(self, job: str, now_s: float, estimate_s: float | None) -> Request:
-        """It has moved aside and waits again; ``estimate_s``: what it needs still, coming back included."""
+    def requeue_preempted(self, job: str, now_s: float, estimate_s: float | None) -> Request:
+        """Let a preempted job wait again; ``estimate_s``: the run time that it still needs, restoring
+        included."""
         holding = self.finish(job)
         request = holding.request
         had_s = devices_of(request.demand, members_in(holding.where)) * (now_s - holding.started_s)
@@ -273,7 +279,7 @@ class Cluster:
 
     def _begin(self, holding: Holding) -> None:
         request, where = holding.request, holding.where
-        self.room.take(request.demand, where)
+        self.capacity.take(request.demand, where)
         self._hold(holding)
         self._count_held(request, members_in(where))
         self._count_devices(request.account, devices_of(request.demand, members_in(where)))
@@ -303,26 +309,27 @@ class Cluster:
             self._held.count(self.above(request.account), request, members)
 
     def above(self, account: str) -> tuple[str, ...]:
-        """The pool, every account above this one, and this one."""
-        known = self._lines.get(account)
+        """Return the pool, every account above this one, and this one."""
+        known = self._paths_above.get(account)
         if known is None:
-            known = self._lines[account] = accounts_above(account)
+            known = self._paths_above[account] = accounts_above(account)
         return known
 
     # -- for decisions ---------------------------------------------------------------------------------------
 
     def place_alone(self, demand: Demand, scoring: Scoring, home: str | None) -> Placed | None:
-        """Where it goes while nothing runs, as :meth:`Room.place` says; looked up until a node changes."""
+        """Return the placement while nothing runs, as :meth:`FreeCapacity.place` does; cached until a node
+        changes."""
         assert not self.holdings
         asked = (demand, scoring.name, home)
         if asked not in self._places:
             if len(self._places) >= PLACES_KEPT_MAX:
                 self._places.clear()
-            self._places[asked] = self.room.place(demand, scoring, home)
+            self._places[asked] = self.capacity.place(demand, scoring, home)
         return self._places[asked]
 
     def index(self, policy: QueuePolicy, now_s: float) -> WaitingIndex:
-        """Who waits, in the order of this policy, with ranks as of now."""
+        """Return the waiting requests in the order of this policy, with ranks as of now."""
         index = self._index
         if index is None or index.policy != policy:
             index = self._index = WaitingIndex(policy)
@@ -335,51 +342,53 @@ class Cluster:
             index.add(self.waiting[job], now_s)
         return index
 
-    def runners(self, policy: QueuePolicy, now_s: float) -> RunnerIndex:
-        """Who runs, as this policy sizes them up now."""
+    def runners(self, policy: QueuePolicy, now_s: float) -> RunningIndex:
+        """Return the running jobs, with their sizes under this policy now."""
         found = self._runners
         if found is None or found.policy != policy:
-            found = self._runners = RunnerIndex(policy)
+            found = self._runners = RunningIndex(policy)
             for holding in self.holdings.values():
                 found.add(holding)
         found.advance(now_s)
         return found
 
-    def held(self) -> Held:
-        """What accounts hold against guarantees. Counted when it is first asked for, kept from then on."""
+    def held(self) -> HeldDevices:
+        """Return the devices that accounts hold against guarantees. Counted at the first call, kept up to
+        date from then on."""
         if self._held is None:
-            self._held = self.held_anew()
+            self._held = self.count_held_devices()
         return self._held
 
-    def held_anew(self) -> Held:
-        """Counted now: those who run and do not leave, and those whom a place is kept for."""
-        found = Held()
+    def count_held_devices(self) -> HeldDevices:
+        """Count now: running jobs that are not being preempted, and reserved capacity."""
+        found = HeldDevices()
         for job, holding in self.holdings.items():
-            if job not in self.leaving:
+            if job not in self.preempted_for:
                 found.count(self.above(holding.request.account), holding.request, members_in(holding.where))
-        for pin in self.pins.values():
-            request = self.waiting[pin.job]
-            found.count(self.above(request.account), request, members_in(pin.where))
+        for reservation in self.reserved.values():
+            request = self.waiting[reservation.job]
+            found.count(self.above(request.account), request, members_in(reservation.where))
         return found
 
     @property
     def contended(self) -> bool:
-        """Does somebody wait while another account runs?"""
+        """Whether a job waits while another account runs."""
         waiting, running = self._waiting_by_account, self._running_by_account
         return bool(waiting and running) and (len(waiting) > 1 or waiting.keys() != running.keys())
 
     @property
     def running_accounts(self) -> KeysView[str]:
-        """Of those who run."""
+        """Accounts of the running jobs."""
         return self._running_by_account.keys()
 
     @property
     def worst_rank(self) -> int:
-        """Of those who run."""
+        """Worst rank of the running jobs."""
         return max(self._ranks, default=0)
 
     def charge_due(self, now_s: float) -> tuple[list[str], float]:
-        """Running jobs whose charge is used up, and when the next one's will be (infinite: never)."""
+        """Return the running jobs whose charge is used up, and when the next one's will be (infinite:
+        never)."""
         due: dict[tuple[float, str], None] = {}
         heap = self._charged
         while heap and (heap[0][0] <= now_s or self._stale(heap[0])):
@@ -400,8 +409,8 @@ class Cluster:
             tuple(self.nodes.values()),
             tuple(sorted(self.waiting.values(), key=lambda request: request.number)),
             tuple(sorted(self.holdings.values(), key=lambda holding: holding.request.number)),
-            tuple(self.pins.values()),
-            tuple(sorted(self.leaving.items())),
+            tuple(self.reserved.values()),
+            tuple(sorted(self.preempted_for.items())),
             tuple(self.calendar[name] for name in sorted(self.calendar)),
             tuple(self.promises[name] for name in sorted(self.promises)),
         )
@@ -416,7 +425,7 @@ def _count(counter: dict[_Name, int], name: _Name, change: int) -> None:
 
 
 def accounts_above(account: str) -> tuple[str, ...]:
-    """The pool (``""``), every account above this one, and this one."""
+    """Return the pool (``""``), every account above this one, and this one."""
     parts = account.split("/")
     return ("", *("/".join(parts[: count + 1]) for count in range(len(parts))))
 

@@ -5,10 +5,11 @@ policy is fair, by the Fair Tree order of their accounts, looked at again after 
 is charged at once; then by the policy's key. One look at the first of an equivalence class answers for all
 of it.
 
-A candidate that fits starts, unless that would delay somebody ahead who was promised room (EASY: the first k
-who could not start; conservative: all of them). One that does not fit may preempt (:mod:`.preempting`); if it
-cannot, it is promised room, and the policy says whether others may pass. All of it happens in transactions on
-room and shares that are rolled back at the end: :func:`decide` changes nothing, :mod:`.enact` does."""
+A candidate that fits starts, unless that would delay a job ahead with a promised start (EASY: the first k
+that could not start; conservative: all of them). One that does not fit may preempt (:mod:`.preempting`).
+If it cannot, it is promised a start, and the policy says whether later candidates may be backfilled. All
+of it happens in transactions on capacity and shares that are rolled back at the end: :func:`decide`
+changes nothing, :mod:`.enact` does."""
 
 from __future__ import annotations
 
@@ -17,18 +18,15 @@ import math
 from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import preempting
-from djinn_lab.jobs.decision.attempts import Attempts
 from djinn_lab.jobs.decision.cluster import Cluster
-from djinn_lab.jobs.decision.guarantees import Standing
+from djinn_lab.jobs.decision.guarantees import Guarantees
 from djinn_lab.jobs.decision.keys import estimate_s, steps
 from djinn_lab.jobs.decision.limiting import members_allowed, soft_limit, start_limit
-from djinn_lab.jobs.decision.lone import start_of_lone
-from djinn_lab.jobs.decision.narrowing import Narrowing
 from djinn_lab.jobs.decision.plan import Plan, Preemption
-from djinn_lab.jobs.decision.policy import PROMISING, QueuePolicy
-from djinn_lab.jobs.decision.reasons import Reason
-from djinn_lab.jobs.decision.trace import Trace
+from djinn_lab.jobs.decision.policy import PROMISING_BACKFILL, QueuePolicy
+from djinn_lab.jobs.decision.shortcuts import GuaranteeSearch, PreemptionAttempts, start_only_job
 from djinn_lab.jobs.decision.trial import Trial, fits_at
+from djinn_lab.jobs.decision.verdicts import DecisionTrace, Reason
 from djinn_lab.jobs.decision.waiting import Bucket, Cursor, WaitingIndex
 from djinn_lab.jobs.fairness import LimitHit, ShareTree
 from djinn_lab.jobs.placement import Placed
@@ -36,47 +34,48 @@ from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Request, members_
 
 
 def decide(
-    cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float, trace: Trace | None = None
+    cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float, trace: DecisionTrace | None = None
 ) -> Plan:
-    """What is to be done now. ``trace`` is told the verdict on every class that was looked at."""
+    """Return what is to be done now. ``trace`` records the verdict on every class that was looked at."""
     shares.advance(now_s)
-    if trace is None and _nobody_asks(cluster, policy, now_s):
-        return Plan(now_s, promised=policy.passing == "conservative")
-    if trace is None and (lone := start_of_lone(cluster, shares, policy, now_s)) is not None:
-        return lone
+    if trace is None and _nothing_to_decide(cluster, policy, now_s):
+        return Plan(now_s, promised=policy.backfill == "conservative")
+    if trace is None and (only_start := start_only_job(cluster, shares, policy, now_s)) is not None:
+        return only_start
     index = cluster.index(policy, now_s)
     counts = shares.guarantees and policy.preempts and cluster.waiting
-    standing = Standing.kept(cluster, shares) if counts else None
-    room_mark, shares_mark = cluster.room.checkpoint(), shares.checkpoint()
-    standing_mark = 0 if standing is None else standing.checkpoint()
+    guarantees = Guarantees.tracked(cluster, shares) if counts else None
+    capacity_mark, shares_mark = cluster.capacity.checkpoint(), shares.checkpoint()
+    standing_mark = 0 if guarantees is None else guarantees.checkpoint()
     try:
-        return _Decision(Trial(cluster, shares, policy, now_s, standing), trace, index).run(index)
+        return _Decision(Trial(cluster, shares, policy, now_s, guarantees), trace, index).run(index)
     finally:
-        if standing is not None:
-            standing.rollback(standing_mark)
+        if guarantees is not None:
+            guarantees.rollback(standing_mark)
         shares.rollback(shares_mark)
-        cluster.room.rollback(room_mark)
+        cluster.capacity.rollback(capacity_mark)
 
 
-def _nobody_asks(cluster: Cluster, policy: QueuePolicy, now_s: float) -> bool:
-    """Nobody waits, no running one owes anything, and nobody has devices reserved: nothing is to be done."""
+def _nothing_to_decide(cluster: Cluster, policy: QueuePolicy, now_s: float) -> bool:
+    """Whether no job waits, no charge of a running job is used up, and no device is reserved."""
     if cluster.waiting or cluster.calendar:
         return False
     return not (policy.by_fairness and cluster.holdings and cluster.charge_due(now_s)[0])
 
 
 class _Decision:
-    """``why``: what kept the last candidate from being placed. ``owing``: where somebody who waits is owed
-    guaranteed devices, who holds what. ``spent``: nobody starts or is tried any more, but for a guarantee."""
+    """``why``: what kept the last candidate from being placed. ``unmet``: what accounts hold, where a
+    waiting account has less than it is guaranteed. ``spent``: no candidate can start or is tried any more,
+    but for a guarantee."""
 
-    def __init__(self, trial: Trial, trace: Trace | None, index: WaitingIndex) -> None:
+    def __init__(self, trial: Trial, trace: DecisionTrace | None, index: WaitingIndex) -> None:
         self.trial = trial
         self.trace = trace
         self.policy = trial.policy
-        self.attempts = Attempts(self.policy)
-        standing = trial.standing
-        self.owing = standing if standing is not None and standing.owes else None
-        self.narrowing = None if self.owing is None else Narrowing(trial, self.owing, index)
+        self.attempts = PreemptionAttempts(self.policy)
+        guarantees = trial.guarantees
+        self.unmet = guarantees if guarantees is not None and guarantees.unmet else None
+        self.guarantee_search = None if self.unmet is None else GuaranteeSearch(trial, self.unmet, index)
         self.spent = False
         self.rank = 0
         self.stopped = False
@@ -86,7 +85,7 @@ class _Decision:
     def run(self, index: WaitingIndex) -> Plan:
         trial = self.trial
         trial.top_up()
-        self._pins()
+        self._use_reserved_capacity()
         for rank in sorted(index.ranks):
             self.rank = rank
             self._walk(index.ranks[rank])
@@ -102,52 +101,57 @@ class _Decision:
             tuple(trial.reservations),
             tuple(trial.top_ups),
             None if trial.wake_s == math.inf else trial.wake_s,
-            trial.keeps,
-            tuple(trial.given_up),
+            trial.keeps_promises,
+            tuple(trial.released),
         )
 
-    def _pins(self) -> None:
-        """Places that were kept: taken where everybody has left, else closed to others. Given up where its
-        account may not have it any more, others have it reserved, or memory has no room for it."""
+    def _use_reserved_capacity(self) -> None:
+        """Handle reserved capacity: start its job where all victims have stopped, else close it to other
+        jobs. Release it where its account's limits forbid it now, other accounts have it reserved, or
+        memory does not fit."""
         trial, cluster = self.trial, self.trial.cluster
-        for pin in cluster.pins.values():
-            request, members = cluster.waiting[pin.job], members_in(pin.where)
-            left = not any(cluster.leaving.get(victim) == pin.job for victim in pin.victims)
+        for reservation in cluster.reserved.values():
+            request, members = cluster.waiting[reservation.job], members_in(reservation.where)
+            left = not any(
+                cluster.preempted_for.get(victim) == reservation.job for victim in reservation.victims
+            )
             hit = start_limit(cluster, trial.shares, request, trial.now_s, trial.more, members)
             if left and hit is not None:
                 trial.wake_by(hit.until_s or 0.0)
-                trial.give_up(pin)
+                trial.release_reservation(reservation)
                 self._note(request, Reason.ACCOUNT_LIMIT, hit)
-            elif left and not trial.kept_from(request).isdisjoint(node for node, _ in pin.where):
-                trial.give_up(pin)
+            elif left and not trial.reserved_from(request).isdisjoint(node for node, _ in reservation.where):
+                trial.release_reservation(reservation)
                 self._note(request, Reason.CALENDAR)
             elif left and request.stuck:
-                trial.give_up(pin)
+                trial.release_reservation(reservation)
                 self._note(request, Reason.NOT_READY)
-            elif left and request.startable and fits_at(trial.room, request.demand, pin.where):
-                trial.start(request, Placed(pin.where, {}), pinned=True)
+            elif left and request.startable and fits_at(trial.capacity, request.demand, reservation.where):
+                trial.start(request, Placed(reservation.where, {}), on_reserved=True)
                 self._note(request, Reason.STARTS_NOW)
             else:
-                trial.keep(request, pin.where, pin.victims)
+                trial.reserve(request, reservation.where, reservation.victims)
                 trial.count(request, members)
-                self._note(request, Reason.MAKING_ROOM)
+                self._note(request, Reason.PREEMPTING)
 
     # -- in order --------------------------------------------------------------------------------------------
 
     def _walk(self, buckets: dict[str, Bucket]) -> None:
-        """One rank, its candidates in order. Whose turn it is, is asked again after every charge."""
-        if self._over:
+        """Look at the candidates of one rank in order. The fair-share order is asked again after every
+        charge."""
+        if self._exhausted:
             return
         if not self.policy.by_fairness:
             self._take_turns([Cursor(buckets[""])])
             return
         cursors: dict[str, Cursor | None] = dict.fromkeys(buckets)
-        self.trial.shares.know(buckets.keys())
-        while cursors and not self._over and not self._round(buckets, cursors):
+        self.trial.shares.register(buckets.keys())
+        while cursors and not self._exhausted and not self._round(buckets, cursors):
             pass
 
     def _round(self, buckets: dict[str, Bucket], cursors: dict[str, Cursor | None]) -> bool:
-        """Group by group of accounts of equal rank. True when all have been asked and nobody was charged."""
+        """Go through the groups of accounts of equal rank. True when all have been looked at and none was
+        charged."""
         if len(cursors) == 1:
             return self._alone(buckets, cursors)
         for group in self.trial.shares.order(cursors.keys()):
@@ -164,7 +168,7 @@ class _Decision:
                 continue
             if self._take_turns(here):
                 return False
-            if self._over:
+            if self._exhausted:
                 return True
             for leaf in group:
                 cursors.pop(leaf.account, None)
@@ -173,7 +177,7 @@ class _Decision:
         return True
 
     def _alone(self, buckets: dict[str, Bucket], cursors: dict[str, Cursor | None]) -> bool:
-        """One account is left: it is its turn, whatever the shares are."""
+        """Look at the one account that is left, whatever the shares are."""
         [(account, cursor)] = cursors.items()
         due = self._due
         if due is not None and account not in due:
@@ -182,9 +186,9 @@ class _Decision:
         return not self._take_turns([cursor])
 
     def _take_turns(self, cursors: list[Cursor]) -> bool:
-        """Accounts of equal rank, their candidates by key. True when an account was charged."""
+        """Look at the candidates of accounts of equal rank, by key. True when an account was charged."""
         before = len(self.trial.admitted)
-        while not self._over:
+        while not self._exhausted:
             heads = [(head, cursor) for cursor in cursors if (head := cursor.head) is not None]
             if not heads:
                 return False
@@ -195,36 +199,36 @@ class _Decision:
         return False
 
     @property
-    def _over(self) -> bool:
-        """Nobody else can start or preempt, so there is nobody to look at."""
+    def _exhausted(self) -> bool:
+        """Whether no other candidate can start or preempt, so that none need be looked at."""
         if self.stopped:
             return True
         if not self.spent:
             self.spent = (
                 self.attempts.left <= 0
-                and not self.trial.overstaying
+                and not self.trial.overruns
                 and self.trace is None
-                and not self.trial.keeps
+                and not self.trial.keeps_promises
                 and not self.trial.cluster.sharing
-                and not self.trial.room.devices_free
+                and not self.trial.capacity.devices_free
             )
-        return self.spent and (self.narrowing is None or self._due == set())
+        return self.spent and (self.guarantee_search is None or self._due == set())
 
     @property
     def _due(self) -> set[str] | None:
         """Accounts whose candidates are worth a look; None: all."""
-        return self.narrowing.due() if self.spent and self.narrowing is not None else None
+        return self.guarantee_search.due() if self.spent and self.guarantee_search is not None else None
 
     def _look(self, cursor: Cursor) -> None:
-        """Decide on the candidate that the cursor stands at, and move the cursor on."""
+        """Decide on the cursor's candidate, and move the cursor on."""
         trial = self.trial
         request = trial.cluster.waiting[cursor.job]
-        if request.job in trial.cluster.pins:
+        if request.job in trial.cluster.reserved:
             cursor.next_of_class()
             return
         due = self._due
-        if due is not None and (request.account not in due or self.attempts.hopeless(request)):
-            self._drop_hopeless(cursor)
+        if due is not None and (request.account not in due or self.attempts.cannot_use_guarantee(request)):
+            self._drop_unsatisfiable(cursor)
             return
         if not request.startable:
             self._note(request, Reason.NOT_READY)
@@ -244,18 +248,18 @@ class _Decision:
             return
         self._attempt(request, cursor)
 
-    def _drop_hopeless(self, cursor: Cursor) -> None:
-        """The class that the cursor stands at, and those after it that cannot be had either."""
+    def _drop_unsatisfiable(self, cursor: Cursor) -> None:
+        """Drop the cursor's class, and the following ones that cannot start either."""
         cluster, attempts = self.trial.cluster, self.attempts
         cursor.drop_class()
         while cursor.head is not None:
             request = cluster.waiting[cursor.job]
-            if request.job in cluster.pins or not attempts.hopeless(request):
+            if request.job in cluster.reserved or not attempts.cannot_use_guarantee(request):
                 return
             cursor.drop_class()
 
     def _above_soft_limits(self) -> None:
-        """Those may have what is left when everybody else has been asked."""
+        """Let jobs above their soft limits have what is left when all others have been looked at."""
         for cursor in self.deferred:
             while cursor.head is not None and not self.stopped:
                 request = self.trial.cluster.waiting[cursor.job]
@@ -270,8 +274,8 @@ class _Decision:
     # -- one candidate ---------------------------------------------------------------------------------------
 
     def _attempt(self, request: Request, cursor: Cursor) -> None:
-        """Start it, let it preempt, or note why not."""
-        if self.trial.keeps:
+        """Start the candidate, let it preempt, or note why not."""
+        if self.trial.keeps_promises:
             self.trial.release(request)
         placed = self._place(request)
         if placed is not None:
@@ -286,7 +290,7 @@ class _Decision:
         if self.why is Reason.BUSY and self._impossible(request, raised):
             self.why = Reason.IMPOSSIBLE
         self._note(request, Reason.BEHIND if self.why is Reason.BUSY and self.trial.blocked else self.why)
-        if self.why is Reason.BUSY or (self.why is Reason.RESERVED and self.trial.keeps):
+        if self.why is Reason.BUSY or (self.why is Reason.RESERVED and self.trial.keeps_promises):
             self._block(request, cursor, raised)
         elif self.why is Reason.RESERVED and self.policy.within in ("arrival", "attained"):
             cursor.shorter_of_class(self.trial.cluster.waiting)
@@ -294,18 +298,20 @@ class _Decision:
             cursor.drop_class()
 
     def _impossible(self, request: Request, raised: bool) -> bool:
-        """Who can never start is in nobody's way; not asked where nobody is in anybody's."""
-        asked = raised or self.trace is not None or self.policy.passing not in ("always", "starving")
-        return asked and not self.trial.room.ever_fits(request.demand)
+        """Whether the candidate can never start, and so blocks none. Not computed where no job blocks
+        another."""
+        asked = raised or self.trace is not None or self.policy.backfill not in ("always", "starving")
+        return asked and not self.trial.capacity.ever_fits(request.demand)
 
     def _start(self, request: Request, placed: Placed, cursor: Cursor) -> None:
-        self.trial.start(request, placed, passed=bool(self.trial.blocked))
+        self.trial.start(request, placed, backfilled=bool(self.trial.blocked))
         self._note(request, Reason.STARTS_NOW)
         cursor.next_of_class()
 
     def _block(self, request: Request, cursor: Cursor, raised: bool) -> None:
-        """It is ahead of those that follow. May they pass? ``raised``: by age or its deadline."""
-        match self.policy.passing:
+        """Record that the candidate is ahead of those that follow, and may be promised a start.
+        ``raised``: by age or its deadline."""
+        match self.policy.backfill:
             case "never":
                 self.trial.promise(request)
                 self.stopped = True
@@ -325,56 +331,59 @@ class _Decision:
         cursor.drop_class()
 
     def _find_victims(self, request: Request) -> Preemption | None:
-        if self.trial.overstaying:
+        if self.trial.overruns:
             home = request.home if self.why is Reason.HOME else None
             found = preempting.reclaim(self.trial, request, home)
             if found is not None:
                 return found
-        claims = self.owing is not None and self.owing.claims_anywhere(request)
+        claims = self.unmet is not None and self.unmet.claims_anywhere(request)
         if self.why is Reason.BUSY and (self.attempts.left > 0 or claims):
             return self.attempts.find(self.trial, request, claims)
         return None
 
     def _preempt(self, request: Request, found: Preemption) -> None:
-        """Until they have left, nobody else is put on those nodes."""
+        """Plan the preemption; until the victims have stopped, no other job starts on those nodes."""
         trial = self.trial
         trial.preemptions.append(found)
         trial.victims.update(found.victims)
-        if trial.standing is not None:
+        if trial.guarantees is not None:
             for victim in found.victims:
-                trial.standing.remove(trial.cluster.holdings[victim])
-        trial.keep(request, found.where, found.victims)
+                trial.guarantees.remove(trial.cluster.holdings[victim])
+        trial.reserve(request, found.where, found.victims)
         members = members_in(found.where)
         trial.admit(request, members, estimate_s(request, self.policy))
-        self._note(request, Reason.MAKING_ROOM)
+        self._note(request, Reason.PREEMPTING)
 
     def _place(self, request: Request) -> Placed | None:
-        """Where it could start now, with every promise kept; None: ``why`` says what is in the way."""
+        """Return where the request could start now, with every promise kept; None: ``why`` says what keeps
+        it waiting."""
         trial, demand = self.trial, self._demand(request)
         self.why = Reason.BUSY
-        if demand.device_milli == WHOLE_DEVICE_MILLI and not trial.room.devices_free:
+        if demand.device_milli == WHOLE_DEVICE_MILLI and not trial.capacity.devices_free:
             return None
         allowed = trial.allowed(request)
         if request.home is not None and self._waits_for_home(request, demand, allowed):
             self.why = Reason.HOME
             return None
-        placed = trial.room.place(demand, trial.scoring, request.home, allowed)
+        placed = trial.capacity.place(demand, trial.scoring, request.home, allowed)
         if placed is None:
-            if trial.cluster.calendar and trial.room.place(demand, trial.scoring, None, trial.opened):
+            if trial.cluster.calendar and trial.capacity.place(
+                demand, trial.scoring, None, trial.unreserved_nodes
+            ):
                 self.why = Reason.CALENDAR
             return None
-        if not trial.keeps and (not trial.blocked or self.policy.passing not in PROMISING):
+        if not trial.keeps_promises and (not trial.blocked or self.policy.backfill not in PROMISING_BACKFILL):
             return placed
         if allowed is not None:
             demand = replace(demand, nodes=allowed if demand.nodes is None else demand.nodes & allowed)
         where = trial.book().now(demand, request.estimate_s, trial.scoring, request.home)
-        if where is None or not fits_at(trial.room, demand, where):
+        if where is None or not fits_at(trial.capacity, demand, where):
             self.why = Reason.RESERVED
             return None
         return placed if where == placed.where else Placed(where, {})
 
     def _waits_for_home(self, request: Request, demand: Demand, allowed: frozenset[str] | None) -> bool:
-        """Its home is busy, and will be free before moving would pay."""
+        """Whether its home is busy, and will be free before moving would pay."""
         trial, home = self.trial, request.home
         assert home is not None
         node = trial.cluster.nodes.get(home)
@@ -382,7 +391,7 @@ class _Decision:
             return False
         if not node.ready or node.cordoned or (allowed is not None and home not in allowed):
             return False
-        if trial.room.place(demand, trial.scoring, home, frozenset({home})) is not None:
+        if trial.capacity.place(demand, trial.scoring, home, frozenset({home})) is not None:
             return False
         wait_s = trial.home_wait_s(home)
         patience_s = max(self.policy.home_patience_s_min, self.policy.home_patience * request.move_s)
@@ -392,7 +401,7 @@ class _Decision:
         return True
 
     def _demand(self, request: Request) -> Demand:
-        """With as many members as its accounts' limits leave it."""
+        """Return the demand with as many members as its accounts' limits leave it."""
         members = members_allowed(self.trial.cluster, self.trial.shares, request, self.trial.more)
         demand = request.demand
         return demand if members == demand.members else replace(demand, members=members)

@@ -1,5 +1,5 @@
-"""Make a plan happen in the cluster and the shares. Whoever drives them (the live queue, the simulator)
-performs it in its world, too, and tells when something ended."""
+"""Carry out a plan in the cluster and the shares. Their driver (the live queue or the simulator) performs
+it in its world, too, and reports when something ended."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from djinn_lab.jobs.request import Holding, members_in
 
 
 def enact(cluster: Cluster, shares: ShareTree, plan: Plan) -> None:
-    """Starts hold their nodes from ``plan.now_s`` on and are charged; victims are marked as leaving, and the
-    places that they leave are kept."""
+    """Apply a plan. Starts hold their nodes from ``plan.now_s`` on and are charged; victims are marked as
+    being preempted, and their capacity is reserved."""
     if plan.starts or plan.preemptions:
         cluster.decided_s = plan.now_s
     for top_up in plan.top_ups:
         shares.correct(top_up.job, top_up.charge)
         holding = cluster.holdings[top_up.job]
         cluster.update(replace(holding, charged_until_s=top_up.charged_until_s))
-    for job in plan.given_up:
-        cluster.unpin(job)
+    for job in plan.released:
+        cluster.unreserve(job)
     for start in plan.starts:
         request = cluster.waiting[start.job]
         shares.admit(start.job, request.account, plan.now_s, start.charge)
@@ -34,7 +34,7 @@ def enact(cluster: Cluster, shares: ShareTree, plan: Plan) -> None:
 
 
 def end(cluster: Cluster, shares: ShareTree, job: str, now_s: float, transfer_bytes: float = 0.0) -> Holding:
-    """A running job ended, however it did: its room is free, and its account pays for what it really used."""
+    """End a running job, however it ended: its capacity is free, and its account pays for its real usage."""
     holding = cluster.finish(job)
     _settle(shares, holding, now_s, transfer_bytes)
     return holding
@@ -48,10 +48,10 @@ def park(
     estimate_s: float | None,
     transfer_bytes: float = 0.0,
 ) -> None:
-    """A victim has moved aside: it has paid for what it used and waits again; ``estimate_s``: what it needs
-    still, coming back included."""
+    """Park a preempted victim: it has paid for its usage and waits again. ``estimate_s``: the run time
+    that it still needs, restoring included."""
     holding = cluster.holdings[job]
-    cluster.parked(job, now_s, estimate_s)
+    cluster.requeue_preempted(job, now_s, estimate_s)
     _settle(shares, holding, now_s, transfer_bytes)
 
 

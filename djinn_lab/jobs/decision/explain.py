@@ -1,6 +1,6 @@
-"""Why does this job wait, what stands in its way, when will it start, and what would help? Every part is
-computed by the decision itself: its verdict (:mod:`.trace`), the same decision run forward
-(:mod:`.forecast`), and run forward again with something changed."""
+"""Explain why a job waits, what blocks it, when it will start, and what would help. Every part is computed
+by the decision itself: its verdict (:mod:`.verdicts`), the same decision run forward (:mod:`.forecast`),
+and run forward again with a change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 
 import msgspec
 
-from djinn_lab.jobs.decision.cluster import Calendar, Cluster
+from djinn_lab.jobs.decision.cluster import CalendarReservation, Cluster
 from djinn_lab.jobs.decision.decide import decide
 from djinn_lab.jobs.decision.forecast import (
     STARTS_MAX,
@@ -21,20 +21,19 @@ from djinn_lab.jobs.decision.forecast import (
 )
 from djinn_lab.jobs.decision.plan import Plan
 from djinn_lab.jobs.decision.policy import QueuePolicy
-from djinn_lab.jobs.decision.reasons import Reason
-from djinn_lab.jobs.decision.trace import Note, Trace
+from djinn_lab.jobs.decision.verdicts import DecisionTrace, Reason, Verdict
 from djinn_lab.jobs.fairness import LimitHit, ShareTree
 from djinn_lab.jobs.placement import EverFits, Misfit
 from djinn_lab.jobs.request import Request
 from djinn_lab.jobs.states import RANKS
 
 ADVICE_S = 0.05
-"""What gains less is not worth telling."""
+"""Advice that gains less is left out."""
 
 
 class Blocker(msgspec.Struct, frozen=True):
-    """A job in the way. ``where``: what it holds, or is promised. ``until_s``: when it is expected to end
-    (for a promise: to start), None when nobody knows."""
+    """A job that blocks another. ``where``: the nodes that it holds, or is promised. ``until_s``: when it
+    is expected to end (for a promise: to start), None when unknown."""
 
     job: str
     account: str
@@ -50,21 +49,21 @@ class Ahead(msgspec.Struct, frozen=True):
 
 
 class Counterfactual(msgspec.Struct, frozen=True):
-    """What the user could write instead, and when it would start then."""
+    """What the user could write instead, and when the job would start then."""
 
     option: str
     start_s: float
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """``position``: in the order of expected starts, of ``waiting`` jobs; None when it is not expected to
-    start. ``ahead``: by account, most first. ``until_s``: when the reason ends by itself, where that is
-    known. ``expected_s``: when it starts if everybody ends when he is expected to and nobody else comes;
-    ``later_than_s``: the forecast went so far without its starting. ``scores``: of the node it would get.
-    ``needs``: members at once, at least. ``calendar``: others' reservations that are in its way. ``rank``: of
-    its priority. ``brought``: what it needs is not on its device yet, and ``stuck``: nor on its way.
-    ``place``: what a node is called where each has one device. ``cordoned``: nodes that are, where all that
-    could hold it are or are away."""
+    """``position``: in the order of expected starts, of ``waiting`` jobs; None when the job is not
+    expected to start. ``ahead``: by account, most first. ``expected_s``: when the job starts if running
+    jobs end when they are expected to and no other job arrives; ``later_than_s``: the forecast went so far
+    without its starting. ``scores``: of the node that it would get. ``needs``: members at once, at least.
+    ``calendar``: reservations of other accounts that exclude it. ``rank``: of its priority. ``brought``:
+    its state or memory is not on its device yet; ``stuck``: nor on its way. ``place``: ``device`` where
+    each node is one device, else ``node``. ``cordoned``: cordoned nodes that it could use, where all that
+    could hold it are cordoned or away."""
 
     job: str
     account: str
@@ -85,7 +84,7 @@ class Explanation(msgspec.Struct, frozen=True):
     would: tuple[Counterfactual, ...] = ()
     decided_s: float | None = None
     needs: int = 1
-    calendar: tuple[Calendar, ...] = ()
+    calendar: tuple[CalendarReservation, ...] = ()
     rank: int = 0
     brought: bool = False
     stuck: bool = False
@@ -108,14 +107,14 @@ class Outlook:
     ) -> None:
         """``job``: look ahead only until this one starts; ``starts_max``: and only so many starts."""
         self.cluster, self.shares, self.policy, self.now_s = cluster, shares, policy, now_s
-        lone = all(node.devices == 1 for node in cluster.nodes.values())
-        self.place = "device" if lone else "node"
-        self.trace = Trace()
+        single_devices = all(node.devices == 1 for node in cluster.nodes.values())
+        self.place = "device" if single_devices else "node"
+        self.trace = DecisionTrace()
         self.plan: Plan = decide(cluster, shares, policy, now_s, self.trace)
         self.forecast: Forecast = forecast(cluster, shares, policy, now_s, job=job, starts_max=starts_max)
 
     def explain(self, job: str, *, advise: bool = True) -> Explanation:
-        """``advise``: also try what would help, which costs a forecast for each idea."""
+        """Explain the job. ``advise``: also try what would help, which costs a forecast for each idea."""
         request = self.cluster.waiting[job]
         note = self._note(request)
         reason = note.reason if note is not None else self._unless_away(request, Reason.BEHIND)
@@ -123,7 +122,7 @@ class Outlook:
         if reason is Reason.BUSY and expected is not None and expected.before:
             reason = Reason.BEHIND
         start = next((start for start in self.plan.starts if start.job == job), None)
-        impossible = self.cluster.room.ever_fits(request.demand) if reason is Reason.IMPOSSIBLE else None
+        impossible = self.cluster.capacity.ever_fits(request.demand) if reason is Reason.IMPOSSIBLE else None
         by_account = Counter(
             self.cluster.waiting[other].account for other in (expected.before if expected else ())
         )
@@ -138,7 +137,7 @@ class Outlook:
             self._blockers(request, reason),
             note.limit if note is not None else None,
             impossible,
-            self.cluster.room.misfit(request.demand),
+            self.cluster.capacity.misfit(request.demand),
             None if expected is None else expected.start_s,
             self.forecast.until_s if expected is None and not self.forecast.complete else None,
             None if expected is None else expected.basis,
@@ -160,17 +159,17 @@ class Outlook:
         nodes = self.cluster.nodes.values()
         return tuple(one.node for one in nodes if one.cordoned and (wanted is None or one.node in wanted))
 
-    def _calendar(self, request: Request) -> tuple[Calendar, ...]:
-        found = [one for one in self.cluster.calendar.values() if one.shuts_out(request, self.now_s)]
+    def _calendar(self, request: Request) -> tuple[CalendarReservation, ...]:
+        found = [one for one in self.cluster.calendar.values() if one.excludes(request, self.now_s)]
         return tuple(sorted(found, key=lambda one: (one.ends_s, one.name)))
 
-    def _note(self, request: Request) -> Note | None:
+    def _note(self, request: Request) -> Verdict | None:
         rank = self.cluster.index(self.policy, self.now_s).rank(request.job)
         note = self.trace.verdict(request, rank)
         if note is not None and note.reason is Reason.BUSY and note.job != request.job:
             return msgspec.structs.replace(note, reason=Reason.BEHIND)
-        if note is None and not self.cluster.room.ever_fits(request.demand):
-            return Note(
+        if note is None and not self.cluster.capacity.ever_fits(request.demand):
+            return Verdict(
                 request.job, rank, (request.account, request.demand, None, 0, True), Reason.IMPOSSIBLE
             )
         if note is not None and note.reason in (Reason.BUSY, Reason.BEHIND):
@@ -178,8 +177,9 @@ class Outlook:
         return note
 
     def _unless_away(self, request: Request, reason: Reason) -> Reason:
-        """Unless all that could hold it are cordoned or away."""
-        misfit = self.cluster.room.misfit(request.demand)
+        """Return the reason, or UNAVAILABLE where all nodes that could hold the request are cordoned or
+        away."""
+        misfit = self.cluster.capacity.misfit(request.demand)
         away = not misfit.busy and not misfit.open and (misfit.cordoned or misfit.not_ready)
         return Reason.UNAVAILABLE if away else reason
 
@@ -198,10 +198,10 @@ class Outlook:
                 )
             case Reason.HOME:
                 nodes = {request.home} if request.home is not None else set()
-            case Reason.MAKING_ROOM:
-                pin = cluster.pins.get(request.job)
+            case Reason.PREEMPTING:
+                reservation = cluster.reserved.get(request.job)
                 planned = [made.where for made in self.plan.preemptions if made.by == request.job]
-                nodes = {node for node, _ in (pin.where if pin is not None else planned[0])}
+                nodes = {node for node, _ in (reservation.where if reservation is not None else planned[0])}
             case Reason.BUSY | Reason.BEHIND | Reason.SOFT_LIMIT:
                 expected = self.forecast.expected(request.job)
                 nodes = set() if expected is None else {node for node, _ in expected.where}
@@ -215,8 +215,8 @@ class Outlook:
         )
 
     def _advice(self, request: Request, reason: Reason) -> tuple[Counterfactual, ...]:
-        """What the user could ask for instead, the soonest first."""
-        if reason in (Reason.STARTS_NOW, Reason.MAKING_ROOM, Reason.NOT_READY):
+        """Return what the user could ask for instead, the soonest start first."""
+        if reason in (Reason.STARTS_NOW, Reason.PREEMPTING, Reason.NOT_READY):
             return ()
         expected = self.forecast.expected(request.job)
         found = []
@@ -232,7 +232,7 @@ class Outlook:
     def _ideas(self, request: Request) -> list[tuple[str, Change]]:
         ideas: list[tuple[str, Change]] = []
         if request.demand.members_min > 1:
-            there = self.cluster.room.misfit(request.demand).members_open
+            there = self.cluster.capacity.misfit(request.demand).members_open
             sizes = {1, there} if 1 < there < request.demand.members_min else {1}
             ideas += [(f"--gang {size}", Change(members=size)) for size in sorted(sizes, reverse=True)]
         better = [name for name, rank in RANKS.items() if rank == request.rank - 1 and rank > 0]
@@ -246,6 +246,7 @@ class Outlook:
 def explain(
     cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float, job: str, *, advise: bool = True
 ) -> Explanation:
-    """Of one waiting job. Raises KeyError for one that does not wait. For many at once: :class:`Outlook`."""
+    """Explain one waiting job. Raises KeyError for one that does not wait. For many at once:
+    :class:`Outlook`."""
     assert cluster.waiting[job]
     return Outlook(cluster, shares, policy, now_s, job=job).explain(job, advise=advise)

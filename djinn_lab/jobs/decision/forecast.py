@@ -1,5 +1,5 @@
-"""When will what start? The same :func:`~djinn_lab.jobs.decision.decide`, run forward on a copy with
-nothing but what is known now: jobs end when they are expected to, nobody else comes, nothing fails."""
+"""Forecast when each waiting job starts: the same :func:`~djinn_lab.jobs.decision.decide`, run forward on
+a copy. Running jobs end when they are expected to, no other job arrives, nothing fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from djinn_lab.jobs.decision.decide import decide
 from djinn_lab.jobs.decision.enact import enact, end, park
 from djinn_lab.jobs.decision.keys import remaining_s
 from djinn_lab.jobs.decision.limiting import submit_limit
-from djinn_lab.jobs.decision.moves import Moves
 from djinn_lab.jobs.decision.plan import Plan
 from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.fairness import LimitHit, ShareTree
@@ -23,15 +22,15 @@ from djinn_lab.jobs.request import Request, Where
 from djinn_lab.jobs.states import RANKS
 
 STARTS_MAX = 500
-"""So many starts are looked ahead; what comes later is "later than"."""
+"""So many starts are looked ahead; later ones are only known to be later."""
 
 Basis = Literal["estimates", "guesses"]
-"""What an expected start rests on: estimates of every job that runs or starts before; or some of these have
-none, and are taken to need ``unknown_s``."""
+"""What an expected start rests on: estimates of every job that runs or starts before; or some of these
+have none, and are taken to need ``unknown_s``."""
 
 
-class Expected(msgspec.Struct, frozen=True):
-    """A first start. ``before``: those that wait now and start earlier, in that order."""
+class ExpectedStart(msgspec.Struct, frozen=True):
+    """A first start. ``before``: jobs that wait now and start earlier, in that order."""
 
     job: str
     start_s: float
@@ -41,27 +40,28 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """First starts of those that wait now, in order. ``until_s``: as far as it goes; ``complete``: nothing
-    was left to happen then. Who is not among the starts of a complete forecast does not start by itself."""
+    """First starts of the jobs that wait now, in order. ``until_s``: as far as the forecast goes;
+    ``complete``: nothing was left to happen then. A job that is not among the starts of a complete
+    forecast does not start by itself."""
 
     starts: dict[str, tuple[float, Where]]
     guessed_from: int
     until_s: float
     complete: bool
 
-    def expected(self, job: str) -> Expected | None:
+    def expected(self, job: str) -> ExpectedStart | None:
         found = self.starts.get(job)
         if found is None:
             return None
         order = list(self.starts)
         place = order.index(job)
         basis: Basis = "estimates" if place < self.guessed_from else "guesses"
-        return Expected(job, found[0], found[1], tuple(order[:place]), basis)
+        return ExpectedStart(job, found[0], found[1], tuple(order[:place]), basis)
 
 
 class WhatIf(msgspec.Struct, frozen=True):
-    """The same future twice: as it is and with the change. Times are None where it does not start within the
-    forecast. ``refused``: the account may not have what was asked for."""
+    """The same future twice: as it is and with the change. Times are None where the job does not start
+    within the forecast. ``refused``: the account's limit that forbids the change."""
 
     job: str
     start_s: float | None
@@ -70,8 +70,8 @@ class WhatIf(msgspec.Struct, frozen=True):
 
     @property
     def sooner_s(self) -> float:
-        """By how much the change lets it start earlier; 0 when it does not, infinite when only so it
-        starts."""
+        """By how much the change lets the job start earlier; 0 when it does not, infinite when the job
+        starts only with the change."""
         if self.changed_start_s is None:
             return 0.0
         return math.inf if self.start_s is None else max(0.0, self.start_s - self.changed_start_s)
@@ -86,8 +86,8 @@ def forecast(
     job: str | None = None,
     starts_max: int = STARTS_MAX,
 ) -> Forecast:
-    """From now on; only until ``job`` has started, if one is named. What is being brought for waiting jobs is
-    taken to be there; those for which nothing is being brought do not start."""
+    """Forecast from now on; only until ``job`` has started, if one is named. Waiting jobs are taken to
+    have their state and memory; stuck ones do not start."""
     state = cluster.state()
     waiting = tuple(replace(request, startable=not request.stuck) for request in state.waiting)
     restored = Cluster.restored(replace(state, waiting=waiting), now_s)
@@ -96,7 +96,7 @@ def forecast(
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What else a user could ask for. ``anywhere``: without a wish for certain nodes."""
+    """What else a user could ask for. ``anywhere``: without a target."""
 
     priority: str | None = None
     members: int | None = None
@@ -116,8 +116,8 @@ def what_if(
     deadline_s: float | None = None,
     anywhere: bool = False,
 ) -> WhatIf:
-    """When would a waiting job start with another priority, gang size or deadline, or without its wish for
-    certain nodes? Computed by the scheduler itself."""
+    """Return when a waiting job would start with another priority, gang size or deadline, or without its
+    target. Computed by the scheduler itself."""
     changed = changed_request(cluster.waiting[job], Change(priority, members, deadline_s, anywhere))
     before = start_with(cluster, shares, policy, now_s, cluster.waiting[job])
     after = start_with(cluster, shares, policy, now_s, changed)
@@ -130,8 +130,8 @@ def what_if(
 def start_with(
     cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float, request: Request
 ) -> float | LimitHit | None:
-    """When this request would start in the place of the waiting one of the same name; a limit that forbids
-    it; None when it would not start within the forecast."""
+    """Return when this request would start in the place of the waiting one of the same name; a limit that
+    forbids it; None when it would not start within the forecast."""
     refused = submit_limit(cluster, shares, request, again=True)
     if refused is not None:
         return refused
@@ -143,7 +143,7 @@ def start_with(
 
 
 def changed_request(request: Request, change: Change) -> Request:
-    """Raises ValueError for what nobody can ask for."""
+    """Return the changed request. Raises ValueError for a change that no job can ask for."""
     demand = request.demand
     if change.members is not None:
         if change.members < 1:
@@ -162,6 +162,51 @@ def changed_request(request: Request, change: Change) -> Request:
     )
 
 
+class SessionMoves:
+    """Sessions that move to another device before their start, where decisions are run forward as the live
+    pool does it."""
+
+    def __init__(self, cluster: Cluster, policy: QueuePolicy) -> None:
+        self._cluster = cluster
+        self._policy = policy
+        self._under_way: list[tuple[float, int, str]] = []
+        self._begun = 0
+
+    @property
+    def due_s(self) -> float:
+        """When the next session has arrived; infinite for never."""
+        return self._under_way[0][0] if self._under_way else math.inf
+
+    def begin(self, plan: Plan) -> Plan:
+        """Begin the moves of starts away from home; return the plan with the other starts only."""
+        starts = []
+        for start in plan.starts:
+            request = self._cluster.waiting[start.job]
+            if request.home is None or any(node == request.home for node, _ in start.where):
+                starts.append(start)
+            else:
+                self._bring(request, start.where[0][0], plan.now_s)
+                if self._policy.reserves_move_targets:
+                    self._cluster.reserve(start.job, start.where, plan.now_s)
+        return replace(plan, starts=tuple(starts))
+
+    def _bring(self, request: Request, device: str, now_s: float) -> None:
+        demand = request.demand
+        if demand.members == 1:
+            demand = replace(demand, nodes=frozenset({device}))
+        moving = replace(request, home=device, move_s=0.0, demand=demand, startable=False)
+        self._cluster.change(moving, now_s)
+        self._begun += 1
+        heapq.heappush(self._under_way, (now_s + request.move_s, self._begun, request.job))
+
+    def end(self, now_s: float) -> None:
+        """Make the sessions that have arrived by now startable."""
+        while self.due_s <= now_s:
+            request = self._cluster.waiting.get(heapq.heappop(self._under_way)[2])
+            if request is not None:
+                self._cluster.change(replace(request, startable=True), now_s)
+
+
 class _Future:
     """``guessed_from``: the number of starts before the first that rests on a guess."""
 
@@ -172,7 +217,7 @@ class _Future:
         self.ends_s: dict[str, float] = {}
         self.guessed_from: int | None = None
         self._endings: list[tuple[float, int, str]] = []
-        self._moves = Moves(cluster, policy)
+        self._moves = SessionMoves(cluster, policy)
         self._pushed = 0
         for name, holding in cluster.holdings.items():
             if holding.ends_s is None or holding.ends_s <= now_s:
@@ -235,6 +280,6 @@ class _Future:
             end(self.cluster, self.shares, ending[2], ending[0])
 
     def _ends(self, ending: tuple[float, int, str]) -> bool:
-        """It has not moved aside since."""
+        """Whether the job has not been preempted since this end was predicted."""
         ends_s, _, job = ending
         return job in self.cluster.holdings and self.ends_s[job] == ends_s

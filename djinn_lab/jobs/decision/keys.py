@@ -1,6 +1,6 @@
 """Order keys, all of them: what a request is compared by, waiting or running alike.
 
-That a running job keeps the keys it would have if it waited is what makes preemption stable: whoever was
+A running job keeps the keys that it would have if it waited. That makes preemption stable: a job that was
 preempted because of a key still has the worse key at that moment."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Key = tuple[float, int]
 
 
 def devices_of(demand: Demand, members: int) -> float:
-    """Devices that so many members hold."""
+    """Return the devices that so many members hold."""
     return members * demand.device_milli / 1000
 
 
@@ -24,7 +24,8 @@ def estimate_s(request: Request, policy: QueuePolicy) -> float:
 
 
 def within_key(request: Request, policy: QueuePolicy) -> Key:
-    """Among requests of one rank and account (:data:`~djinn_lab.jobs.decision.policy.Within`)."""
+    """Return the key among requests of one rank and account
+    (:data:`~djinn_lab.jobs.decision.policy.Within`)."""
     match policy.within:
         case "arrival":
             return (0.0, request.number)
@@ -38,14 +39,15 @@ def within_key(request: Request, policy: QueuePolicy) -> Key:
 
 
 def weight(demand: Demand, policy: QueuePolicy) -> float:
-    """What a second of it counts when jobs, waiting or running, are compared for shortness."""
+    """Return what a second of the request counts when jobs, waiting or running, are compared for
+    shortness."""
     if policy.within != "work" or (demand.members == 1 and demand.device_milli == WHOLE_DEVICE_MILLI):
         return 1.0
     return math.sqrt(devices_of(demand, demand.members))
 
 
 def steps(request: Request, policy: QueuePolicy, now_s: float) -> int:
-    """By how many ranks age and deadline raise it, whether it waits or runs."""
+    """Return by how many ranks age and deadline raise the request, whether it waits or runs."""
     if policy.age_step_s is None:
         return 0
     waited_s = now_s - request.arrived_s
@@ -55,7 +57,7 @@ def steps(request: Request, policy: QueuePolicy, now_s: float) -> int:
 
 
 def raised_from_s(request: Request, policy: QueuePolicy) -> float:
-    """When :func:`steps` is above 0 at the earliest, up to rounding; infinite when never."""
+    """Return when :func:`steps` is above 0 at the earliest, up to rounding; infinite when never."""
     if policy.age_step_s is None:
         return math.inf
     aged_s = request.arrived_s + _age_step_s(request, policy)
@@ -63,7 +65,7 @@ def raised_from_s(request: Request, policy: QueuePolicy) -> float:
 
 
 def effective_rank(request: Request, policy: QueuePolicy, now_s: float) -> int:
-    """Never 0 unless it is 0 by itself."""
+    """Return the rank with age and deadline; never 0 unless the request's own rank is 0."""
     if not policy.by_rank:
         return 0
     rank = request.rank
@@ -74,7 +76,7 @@ def effective_rank(request: Request, policy: QueuePolicy, now_s: float) -> int:
 
 
 def next_rank_change_s(request: Request, policy: QueuePolicy, now_s: float) -> float:
-    """When :func:`effective_rank` is another by itself, infinite when never."""
+    """Return when :func:`effective_rank` changes by itself, infinite when never."""
     if policy.age_step_s is None or not policy.by_rank or effective_rank(request, policy, now_s) <= 1:
         return math.inf
     if steps(request, policy, now_s) >= policy.age_ranks_max:
@@ -90,7 +92,7 @@ def next_rank_change_s(request: Request, policy: QueuePolicy, now_s: float) -> f
 
 
 def _age_step_s(request: Request, policy: QueuePolicy) -> float:
-    """What it needs in all does not change when it is preempted, so neither does its rank then."""
+    """Return the ageing step. A preemption does not change the total run time, so neither the rank."""
     assert policy.age_step_s is not None
     devices = devices_of(request.demand, request.demand.members)
     had_s = request.attained_s / devices if devices else 0.0
@@ -103,8 +105,8 @@ def _urgent_from(request: Request, policy: QueuePolicy) -> float:
 
 
 def remaining_s(holding: Holding, policy: QueuePolicy, now_s: float) -> float:
-    """What it is expected to run for still. Past its estimate it is taken to run for as long again as it
-    has: predictions order the queue, nobody is ended by one (Tsafrir, Etsion, Feitelson, IEEE TPDS 18(6),
+    """Return the predicted run time left. Past its estimate, a job counts as running for as long again as
+    it has: predictions order the queue, none ends a job (Tsafrir, Etsion, Feitelson, IEEE TPDS 18(6),
     2007)."""
     ends_s = holding.ends_s
     if ends_s is None:
@@ -115,12 +117,12 @@ def remaining_s(holding: Holding, policy: QueuePolicy, now_s: float) -> float:
 
 
 def attained_queue(holding: Holding, policy: QueuePolicy, now_s: float) -> int:
-    """Of a running job, as :func:`within_key` has it for waiting ones."""
+    """Return the queue of a running job, as :func:`within_key` has it for waiting ones."""
     return bisect_right(policy.attained_limits_s, attained_s(holding, now_s))
 
 
 def attained_s(holding: Holding, now_s: float) -> float:
-    """Device-seconds until now."""
+    """Return the device-seconds until now."""
     members = members_in(holding.where)
     had = devices_of(holding.request.demand, members) * max(0.0, now_s - holding.started_s)
     return holding.request.attained_s + had

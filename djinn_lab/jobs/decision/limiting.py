@@ -1,4 +1,4 @@
-"""May an account have more now?"""
+"""Check limits of accounts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ def start_limit(
     more: dict[str, float],
     members: int | None = None,
 ) -> LimitHit | None:
-    """The first hard limit, from the pool down, that keeps it from starting with so many members (None: as
-    few as it takes). ``more``: devices that the decision has given out or keeps already, by account."""
+    """Return the first hard limit, from the pool down, that forbids starting so many members (None: the
+    fewest that it takes). ``more``: devices that the decision has given out or reserved already, by
+    account."""
     if not shares.limited:
         return None
     wanted = devices_of(request.demand, request.demand.members_min if members is None else members)
@@ -38,8 +39,8 @@ def start_limit(
 def members_allowed(
     cluster: Cluster, shares: ShareTree, request: Request, more: dict[str, float], *, soft: bool = False
 ) -> int:
-    """As many members as the limits of its accounts leave it, with ``soft`` the soft ones, too; at least its
-    minimum is known to be allowed."""
+    """Return as many members as the limits of its accounts leave the request, with ``soft`` the soft ones,
+    too. At least its minimum is known to be allowed."""
     allowed = request.demand.members
     if shares.limited and request.demand.device_milli:
         for node in shares.lineage(request.account):
@@ -54,7 +55,7 @@ def members_allowed(
 def soft_limit(
     cluster: Cluster, shares: ShareTree, request: Request, more: dict[str, float]
 ) -> LimitHit | None:
-    """The first soft limit that it would exceed."""
+    """Return the first soft limit that the request would exceed."""
     if not shares.limited:
         return None
     wanted = devices_of(request.demand, request.demand.members_min)
@@ -70,8 +71,8 @@ def soft_limit(
 def submit_limit(
     cluster: Cluster, shares: ShareTree, request: Request, *, again: bool = False
 ) -> LimitHit | None:
-    """What forbids handing it in at all: its priority, too many waiting, or more than it can ever get.
-    ``again``: it waits already, and is one of those that are counted."""
+    """Return the limit that forbids submitting the request at all: its priority, too many waiting, or more
+    than it can ever get. ``again``: the request waits already, and is counted."""
     wanted = devices_of(request.demand, request.demand.members_min)
     for node in shares.lineage(request.account):
         limits = node.limits

@@ -1,4 +1,4 @@
-"""What a decision says: plain values. Nothing has happened yet."""
+"""The outcome of a decision: plain values. Nothing has happened yet."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from djinn_lab.jobs.request import Where, members_in
 
 
 class Start(msgspec.Struct, frozen=True):
-    """``scores``: of the chosen node, its terms. ``ends_s``: expected, None when the run time is unknown.
-    ``charge`` covers it until ``charged_until_s``. ``passed``: it starts before a job that was ahead of it
-    and could not. ``pinned``: others moved aside."""
+    """``scores``: the terms of the chosen node's score. ``ends_s``: expected, None when the run time is
+    unknown. ``charge`` covers the run until ``charged_until_s``. ``backfilled``: the job starts before one
+    that was ahead of it and could not. ``on_reserved``: on capacity that was reserved for it."""
 
     job: str
     where: Where
@@ -20,8 +20,8 @@ class Start(msgspec.Struct, frozen=True):
     charge: Amounts
     charged_until_s: float
     scores: dict[str, float] = {}
-    passed: bool = False
-    pinned: bool = False
+    backfilled: bool = False
+    on_reserved: bool = False
 
     @property
     def members(self) -> int:
@@ -29,7 +29,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Preemption(msgspec.Struct, frozen=True):
-    """``victims`` move aside for ``by``, which gets ``where`` and nobody else does. ``cost_s``: of parking
+    """``victims`` are preempted for ``by``, for which ``where`` is then reserved. ``cost_s``: of parking
     all of them. ``causes``: by victim."""
 
     by: str
@@ -39,8 +39,9 @@ class Preemption(msgspec.Struct, frozen=True):
     cost_s: float
 
 
-class Reserved(msgspec.Struct, frozen=True):
-    """The room that a job which is ahead will find then; ``where`` is empty where any nodes will do."""
+class StartReservation(msgspec.Struct, frozen=True):
+    """The promised start of a job that is ahead and cannot start now; ``where`` is empty where any nodes
+    will do."""
 
     job: str
     start_s: float
@@ -48,7 +49,7 @@ class Reserved(msgspec.Struct, frozen=True):
 
 
 class TopUp(msgspec.Struct, frozen=True):
-    """A running job has used up what it was charged; this is what it is charged from now on."""
+    """The new charge of a running job that has used up its former one."""
 
     job: str
     charge: Amounts
@@ -56,19 +57,19 @@ class TopUp(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """``wake_at_s``: when the next decision could be another although nothing happens, None when never.
-    ``promised``: the reservations are to be kept from now on. ``given_up``: jobs whose places are kept no
-    longer, since their accounts may not have them any more."""
+    """``wake_at_s``: when the next decision could differ although nothing happens, None when never.
+    ``promised``: the reservations are to be kept from now on. ``released``: jobs whose reserved capacity
+    is released, since their accounts' limits or reservations forbid it now."""
 
     now_s: float
     starts: tuple[Start, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
-    reservations: tuple[Reserved, ...] = ()
+    reservations: tuple[StartReservation, ...] = ()
     top_ups: tuple[TopUp, ...] = ()
     wake_at_s: float | None = None
     promised: bool = False
-    given_up: tuple[str, ...] = ()
+    released: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Is there anything to do?"""
-        return bool(self.starts or self.preemptions or self.top_ups or self.given_up)
+        """Whether there is anything to do."""
+        return bool(self.starts or self.preemptions or self.top_ups or self.released)

@@ -1,10 +1,11 @@
-"""Policies: who comes first, who may pass, who may preempt whom. Each is data; the machinery that obeys it is
-:mod:`djinn_lab.jobs.decision.decide`.
+"""Policies: order, backfilling, preemption. Each is data, and :mod:`djinn_lab.jobs.decision.decide` obeys
+it.
 
-Sources: EASY: Lifka, The ANL/IBM SP scheduling system (JSSPP 1995); conservative: Mu'alem and Feitelson, IEEE
-TPDS 12(6), 2001. SRTF: Schrage 1968. Tiresias: Gu et al., NSDI 2019 (discretised two-dimensional attained
-service). QSSF: Hu et al., Characterization and prediction of deep learning workloads (Helios), SC 2021.
-Fair Tree: Cox and Morrison, Slurm 14.11. Minimum run time below the lowest common ancestor: KAI scheduler."""
+Sources: EASY: Lifka, The ANL/IBM SP scheduling system (JSSPP 1995); conservative: Mu'alem and Feitelson,
+IEEE TPDS 12(6), 2001. SRTF: Schrage 1968. Tiresias: Gu et al., NSDI 2019 (discretised two-dimensional
+attained service). QSSF: Hu et al., Characterization and prediction of deep learning workloads (Helios), SC
+2021. Fair Tree: Cox and Morrison, Slurm 14.11. Minimum run time below the lowest common ancestor: KAI
+scheduler."""
 
 from __future__ import annotations
 
@@ -15,49 +16,51 @@ from typing import Literal
 import msgspec
 
 Within = Literal["arrival", "remaining", "work", "service", "attained"]
-"""The order among equals: number of arrival; predicted seconds still to run; those times the square root of
-devices, between the shortest and the smallest (it measures best, on traces it was and was not chosen on);
-those times devices; the queue of attained device-seconds that it is in, then arrival."""
+"""The order among equals. ``arrival``: by number. ``remaining``: predicted seconds still to run. ``work``:
+those times the square root of devices, between the shortest and the smallest (it measures best, on traces
+it was and was not chosen on). ``service``: those times devices. ``attained``: the queue of attained
+device-seconds, then arrival."""
 
-Passing = Literal["never", "always", "starving", "easy", "conservative"]
-"""May a job start before one that is ahead of it and does not fit? Never; always; when it delays none of
-those that age or a deadline has raised (at most ``reservations``); none of the first ``reservations``;
-nobody."""
+Backfill = Literal["never", "always", "starving", "easy", "conservative"]
+"""Whether a job may start before one that is ahead of it and does not fit. ``never``; ``always``;
+``starving``: when it delays no job raised by age or a deadline (at most ``reservations``); ``easy``: none
+of the first ``reservations``; ``conservative``: no job at all."""
 
-PROMISING: frozenset[Passing] = frozenset({"starving", "easy", "conservative"})
-"""With these, who is ahead may be promised room, and nobody may start in it."""
+PROMISING_BACKFILL: frozenset[Backfill] = frozenset({"starving", "easy", "conservative"})
+"""With these, a job that is ahead may be promised a start, and no other job may delay it."""
 
 Cause = Literal["rank", "fairness", "shorter", "attained", "guarantee", "reservation"]
-"""Why one job may preempt another: better priority; its account would still be behind the other's; it is much
-shorter; it has had less service; its account holds no more than it is guaranteed with it, which counts under
-every policy that has any of the others; its node is reserved for it, not for the other, under any policy."""
+"""Why one job may preempt another. ``rank``: better priority. ``fairness``: its account would still be
+behind the other's. ``shorter``: it is much shorter. ``attained``: it has had less service. ``guarantee``:
+with it its account holds no more than it is guaranteed, which counts under every policy that has any of
+the others. ``reservation``: its node is reserved for it, not for the other, under any policy."""
 
 
 class QueuePolicy(msgspec.Struct, frozen=True):
     """Order: ``by_rank``, then ``by_fairness``, then ``within``.
 
-    ``age_step_s``: after each such time, plus ``age_stretch`` times what it needs in all, a job is treated
-    as one rank better, at most ``age_ranks_max`` times and never as rank 0, which nobody can wait himself
-    into; a deadline that comes close counts as one such step. None: never. ``unknown_s``: what a job
-    without an estimate is taken to need.
+    ``age_step_s``: after each such time, plus ``age_stretch`` times its total run time, a job is treated
+    as one rank better, at most ``age_ranks_max`` times. No job reaches rank 0 by waiting. A deadline that
+    comes close counts as one such step. None: never. ``unknown_s``: the run time assumed of a job without
+    an estimate.
 
-    A preemption for shortness needs ``remaining x shorter_factor + park_factor x park_s`` below what the
-    victim still needs; one for fairness that the account stays behind, after both charges, by what the
-    whole pool computes in ``fair_margin_s + park_factor x park_s``, per weight. ``min_runtime_s``: so long
-    nobody is preempted, where accounts set nothing else; ``preemptions_max``: so often a job is (rank 0 may
-    nevertheless). ``preempt_depth``: how many kinds of waiting jobs are tried as preemptors in one
-    decision; ``victims_max``: how many jobs one may displace. ``home_patience``: wait for the home device
-    while that takes less than so many times what a move would, since what moves takes links and host memory
-    from others, too, or less than ``home_patience_s_min``; both 0: go wherever there is room.
-    ``energy_price_per_kwh``: in the currency of devices' prices, added to those by what operators say that
-    devices draw."""
+    A preemption for shortness needs ``remaining x shorter_factor + park_factor x park_s`` below the
+    victim's remaining time. One for fairness needs the account to stay behind, after both charges, by what
+    the whole pool computes in ``fair_margin_s + park_factor x park_s``, per weight. ``min_runtime_s``: no
+    job is preempted before, where accounts set nothing else. ``preemptions_max``: of one job (rank 0 may
+    preempt nevertheless). ``preempt_depth``: how many classes of waiting jobs are tried as preemptors in
+    one decision. ``victims_max``: of one preemption. ``home_patience``: wait for the home device while
+    that takes less than so many times what a move would, or less than ``home_patience_s_min``, since a
+    move takes links and host memory from other sessions, too; both 0: go to any free device.
+    ``energy_price_per_kwh``: in the currency of devices' prices, added to those by the watts that
+    operators give."""
 
     name: str
     version: int = 1
     by_rank: bool = True
     by_fairness: bool = False
     within: Within = "arrival"
-    passing: Passing = "never"
+    backfill: Backfill = "never"
     reservations: int = 1
     preempts: tuple[Cause, ...] = ()
     shorter_factor: float = 2.0
@@ -78,13 +81,20 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     scoring: str = "default"
     energy_price_per_kwh: float = 0.0
 
+    @property
+    def reserves_move_targets(self) -> bool:
+        """Whether a device is reserved for a session that is moving to it: where starts are promised, or
+        nothing is backfilled. Else other jobs start there meanwhile, since its memory may not fit after
+        all."""
+        return self.backfill in ("never", "easy", "conservative")
+
     def __post_init__(self) -> None:
         if self.shorter_factor < 1:
             raise ValueError(
                 f"shorter_factor {self.shorter_factor} is below 1: jobs would trade places for ever"
             )
-        if self.reservations < 1 and self.passing in ("easy", "starving"):
-            raise ValueError(f"{self.passing} needs at least one reservation; passing='always' is without")
+        if self.reservations < 1 and self.backfill in ("easy", "starving"):
+            raise ValueError(f"{self.backfill} needs at least one reservation; backfill='always' needs none")
         if self.age_step_s is not None and not self.age_step_s > 0:
             raise ValueError(f"age_step_s {self.age_step_s} is not above 0; None is without ageing")
         if not 0 <= self.energy_price_per_kwh < math.inf:
@@ -95,7 +105,7 @@ OURS = QueuePolicy(
     "ours",
     by_fairness=True,
     within="work",
-    passing="starving",
+    backfill="starving",
     reservations=2,
     preempts=("rank", "fairness", "shorter"),
     shorter_factor=1.0,
@@ -109,12 +119,12 @@ POLICIES: Mapping[str, QueuePolicy] = {
     policy.name: policy
     for policy in (
         QueuePolicy("fifo"),
-        QueuePolicy("fifo_passing", passing="always"),
+        QueuePolicy("fifo_passing", backfill="always"),
         QueuePolicy("sjf", within="remaining"),
         QueuePolicy(
             "srtf",
             within="remaining",
-            passing="always",
+            backfill="always",
             preempts=("shorter",),
             shorter_factor=1.0,
             preemptions_max=1_000_000,
@@ -122,15 +132,15 @@ POLICIES: Mapping[str, QueuePolicy] = {
         QueuePolicy(
             "tiresias",
             within="attained",
-            passing="always",
+            backfill="always",
             preempts=("attained",),
             attained_limits_s=(3600.0,),
             preemptions_max=1_000_000,
         ),
         QueuePolicy("qssf", within="service"),
-        QueuePolicy("easy", passing="easy"),
-        QueuePolicy("conservative", passing="conservative"),
-        QueuePolicy("fair_share_only", by_rank=False, by_fairness=True, passing="always"),
+        QueuePolicy("easy", backfill="easy"),
+        QueuePolicy("conservative", backfill="conservative"),
+        QueuePolicy("fair_share_only", by_rank=False, by_fairness=True, backfill="always"),
         OURS,
     )
 }

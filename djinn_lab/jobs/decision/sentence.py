@@ -1,4 +1,4 @@
-"""One true sentence (or two) on why a job waits, with numbers: :func:`sentence` of an
+"""Say why a job waits in one true sentence (or two), with numbers: :func:`sentence` of an
 :class:`~djinn_lab.jobs.decision.explain.Explanation`. Nothing is computed here."""
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from djinn_lab.jobs.decision.explain import Ahead, Blocker, Explanation
-from djinn_lab.jobs.decision.guarantees import QosClass, Standard
-from djinn_lab.jobs.decision.reasons import Reason
+from djinn_lab.jobs.decision.guarantees import JobQos, QosClass
+from djinn_lab.jobs.decision.verdicts import Reason
 from djinn_lab.jobs.fairness import LimitHit
-from djinn_lab.jobs.start_forecasts import EstimateError, StartSkill
+from djinn_lab.jobs.start_forecasts import StartForecastError, StartSkill
 from djinn_lab.units import SHORT_ID_CHARS, format_seconds, listed
 
 NAMED_MAX = 3
-"""So many jobs or nodes are named; of the others only the number is told."""
+"""So many jobs or nodes are named; of the others only the number is given."""
 STALE_S = 5.0
-"""A decision that is due for so long was not taken: the scheduler itself is what is waited for."""
+"""A decision that is overdue by so much was not taken: the job waits for the scheduler itself."""
 
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
 _NAME = re.compile(r"\w+:|[0-9a-f]{32}\b")
-"""Of a device or a job."""
+"""Matches the name of a device or a job."""
 
 Clock = Callable[[float], str]
 
@@ -41,8 +41,8 @@ _NEVER = {
 
 
 def sentence(explanation: Explanation, clock: Clock | None = None, *, tell_start: bool = True) -> str:
-    """``clock`` writes a time of the core's clock for people; without it, times are told as from now.
-    ``tell_start``: also when it is expected to start, now and with what would help."""
+    """Return the sentence. ``clock`` writes a time of the core's clock for people; without it, times count
+    from now. ``tell_start``: also say when the job is expected to start, now and with what would help."""
     say = clock or (lambda at_s: f"in {duration(at_s - explanation.now_s)}")
     parts = [_why(explanation, say)]
     if tell_start:
@@ -50,41 +50,42 @@ def sentence(explanation: Explanation, clock: Clock | None = None, *, tell_start
     return " ".join(_begun(part) + "." for part in parts if part)
 
 
-def told(explanation: Explanation, skill: StartSkill) -> str:
-    """With the expected start where such forecasts were good lately, and how far they were off."""
+def sentence_with_start(explanation: Explanation, skill: StartSkill) -> str:
+    """Return the sentence with the expected start where such forecasts were good lately, and with their
+    error."""
     error = skill.error
     if error is None:
-        return short(sentence(explanation, tell_start=False))
+        return with_short_ids(sentence(explanation, tell_start=False))
     if explanation.expected_s is None or not _tells_start(explanation):
-        return short(sentence(explanation))
+        return with_short_ids(sentence(explanation))
     start = skill.forecast(explanation.rank, max(0.0, explanation.expected_s - explanation.now_s))
     if start is not None and start.reliable:
         corrected = replace(explanation, expected_s=explanation.now_s + start.wait_s)
-        return f"{short(sentence(corrected))} {how_far_off(error)}"
-    passed = start is not None and start.passed
-    why = "cells that come later keep starting before it" if passed else "such forecasts were wrong lately"
-    return f"{short(sentence(explanation, tell_start=False))} Its start cannot be predicted: {why}."
+        return f"{with_short_ids(sentence(corrected))} {error_sentence(error)}"
+    overtaken = start is not None and start.overtaken
+    why = "cells that come later keep starting before it" if overtaken else "such forecasts were wrong lately"
+    return f"{with_short_ids(sentence(explanation, tell_start=False))} Its start cannot be predicted: {why}."
 
 
-def how_far_off(error: EstimateError | None) -> str:
+def error_sentence(error: StartForecastError | None) -> str:
     if error is None:
         return "(No such forecast could be checked yet.)"
     off = format_seconds(error.median_s)
     return f"(Such forecasts were off by {off} in the median of the last {error.count}.)"
 
 
-def short(text: str) -> str:
-    """With ids as people read them."""
+def with_short_ids(text: str) -> str:
+    """Return the text with ids as people read them."""
     return _ID.sub(lambda found: found[0][:SHORT_ID_CHARS], text)
 
 
 def _begun(part: str) -> str:
-    """With a capital, unless it begins with a name."""
+    """Return the text with a capital, unless it begins with a name."""
     return part if _NAME.match(part) else part[0].upper() + part[1:]
 
 
 def duration(seconds: float) -> str:
-    """Such as ``40 ms``, ``12 s``, ``3 min``, ``2.5 h``."""
+    """Return for example ``40 ms``, ``12 s``, ``3 min``, ``2.5 h``."""
     if seconds < 1:
         return f"{max(0.0, seconds) * 1000:.0f} ms"
     if seconds < 120:
@@ -94,18 +95,18 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86_400:.1f} days"
 
 
-def class_told(found: Standard) -> str:
-    """The class of a job, and what it is by."""
-    if found.quality is QosClass.BEST_EFFORT:
+def class_sentence(found: JobQos) -> str:
+    """Say the class of a job, and by which guarantee."""
+    if found.qos_class is QosClass.BEST_EFFORT:
         return "It is BEST_EFFORT: its priority is SCAVENGER."
     if found.guaranteed is None:
         return "It is BURSTABLE: no account of its has guaranteed devices."
     holds = f"{found.account} holds {found.held:g} with it, of {found.guaranteed:g} guaranteed devices"
-    return f"It is {found.quality}: {holds}."
+    return f"It is {found.qos_class}: {holds}."
 
 
 def _why(explanation: Explanation, say: Clock) -> str:
-    """The reason itself."""
+    """Return the reason itself."""
     ahead = explanation.ahead
     match explanation.reason:
         case Reason.IMPOSSIBLE:
@@ -116,49 +117,52 @@ def _why(explanation: Explanation, say: Clock) -> str:
             return _starts_now(explanation)
         case Reason.NOT_READY:
             if explanation.stuck:
-                return "session memory has no room for it on its device; others pass meanwhile"
-            return "what it needs is still brought to its device; its place in line is kept"
-        case Reason.MAKING_ROOM if not explanation.blockers:
-            return "its device is kept for it"
-        case Reason.MAKING_ROOM:
-            return f"{_jobs(explanation.blockers, say)} moves aside for it"
+                return "its device has no memory for it, and none is being freed; other jobs start meanwhile"
+            return "its state or memory is not on its device yet; its queue position is kept"
+        case Reason.PREEMPTING if not explanation.blockers:
+            return "its device is reserved for it"
+        case Reason.PREEMPTING:
+            victims = [one.job for one in explanation.blockers]
+            return f"{_jobs(explanation.blockers, say)} {_is(victims)} being preempted for it"
         case Reason.UNAVAILABLE:
             return f"every {explanation.place} that could hold it is cordoned or away" + _cordoned(
                 explanation
             )
         case Reason.CALENDAR:
-            kept = _reserved(explanation, say)
+            reserved = _reserved(explanation, say)
             return (
-                f"the free {explanation.place}s that could hold it are reserved for others before it would be"
-                f" done: {kept}"
+                f"the free {explanation.place}s that could hold it are reserved for other accounts before it"
+                f" would end: {reserved}"
             )
         case Reason.HOME:
             held = _jobs(explanation.blockers, say)
             return f"its state lies where {held} runs, and waiting there costs less than moving"
         case Reason.RESERVED:
-            return f"there is room, but not until it would be done: {_promised(explanation.blockers, say)}"
+            return (
+                f"there is free capacity, but not until it would end: {_promised(explanation.blockers, say)}"
+            )
         case Reason.BEHIND:
             if explanation.expected_s is None:
-                return "others are ahead of it" + _held(explanation, say)
-            first = f"{_count(ahead)} ahead of it" if ahead else "nobody is expected to start before it"
+                return "other jobs are ahead of it" + _held(explanation, say)
+            first = f"{_count(ahead)} ahead of it" if ahead else "no job is expected to start before it"
             return first + _held(explanation, say)
         case Reason.BUSY:
             return f"it is next, and {_wanted(explanation)}" + _held(explanation, say)
 
 
 def _reserved(explanation: Explanation, say: Clock) -> str:
-    """Such as ``gpu:0 for vision (course, ends in 9 min)``."""
-    told = [
-        f"{_names(sorted(one.nodes))} for {_names(sorted(one.accounts)) or 'nobody'} ({one.name}, "
+    """Return for example ``gpu:0 for vision (course, ends in 9 min)``."""
+    named = [
+        f"{_names(sorted(one.nodes))} for {_names(sorted(one.accounts)) or 'no account'} ({one.name}, "
         + (f"begins {say(one.begins_s)})" if explanation.now_s < one.begins_s else f"ends {say(one.ends_s)})")
         for one in explanation.calendar[:NAMED_MAX]
     ]
     more = len(explanation.calendar) - NAMED_MAX
-    return listed([*told, f"{more} more"] if more > 0 else told)
+    return listed([*named, f"{more} more"] if more > 0 else named)
 
 
 def _wanted(explanation: Explanation) -> str:
-    """Of a gang, how many of its members could not start."""
+    """Say of a gang how many of its members could not start."""
     free = 0 if explanation.nodes is None else explanation.nodes.members_open
     if free < explanation.needs > 1:
         return f"waits for {explanation.needs - free} of {explanation.needs} devices at once"
@@ -169,18 +173,19 @@ def _starts_now(explanation: Explanation) -> str:
     decided_s = explanation.decided_s
     if decided_s is not None and explanation.now_s - decided_s > STALE_S:
         ago = duration(explanation.now_s - decided_s)
-        return f"nothing is in its way, but the scheduler has not decided anything for {ago}"
-    return "nothing is in its way; it starts now"
+        return f"nothing blocks it, but the scheduler has not decided anything for {ago}"
+    return "nothing blocks it; it starts now"
 
 
 def _tells_start(explanation: Explanation) -> bool:
-    """Not of one that waits for session memory, which says itself what for."""
+    """Whether the sentence has the expected start: not for a job that waits for session memory, whose
+    reason says more."""
     reason = explanation.reason
     return not (reason.never or explanation.brought or reason in (Reason.STARTS_NOW, Reason.NOT_READY))
 
 
 def _when(explanation: Explanation, say: Clock) -> list[str]:
-    """Its place, and when it is expected to start."""
+    """Return the position, and when the job is expected to start."""
     if not _tells_start(explanation):
         return []
     if explanation.expected_s is None:
@@ -188,7 +193,7 @@ def _when(explanation: Explanation, say: Clock) -> list[str]:
             within = duration(explanation.later_than_s - explanation.now_s)
             return [f"it is not expected to start within {within}"]
         return ["as things are, it does not start by itself"]
-    basis = "" if explanation.basis == "estimates" else ", guessing run times that nobody has estimated"
+    basis = "" if explanation.basis == "estimates" else ", guessing run times that are not estimated"
     place = f"it is expected to start {say(explanation.expected_s)}{basis}"
     return [f"{place}, as number {explanation.position} of {explanation.waiting} that wait"]
 
@@ -210,7 +215,7 @@ def _held(explanation: Explanation, say: Clock) -> str:
 
 
 def _cordoned(explanation: Explanation) -> str:
-    """And what an operator can do about it."""
+    """Return the nodes, and what an operator can do about them."""
     if not explanation.cordoned:
         return _nodes(explanation)
     name = explanation.cordoned[0]
@@ -218,33 +223,33 @@ def _cordoned(explanation: Explanation) -> str:
 
 
 def _jobs(blockers: Sequence[Blocker], say: Clock) -> str:
-    told = [
+    named = [
         f"{one.job} of {one.account}"
         + ("" if one.until_s is None else f" (expected to end {say(one.until_s)})")
         for one in blockers[:NAMED_MAX]
     ]
     more = len(blockers) - NAMED_MAX
-    return listed([*told, f"{more} more"] if more > 0 else told) or "nobody any more"
+    return listed([*named, f"{more} more"] if more > 0 else named) or "no job any more"
 
 
 def _promised(blockers: Sequence[Blocker], say: Clock) -> str:
-    told = [
+    named = [
         f"{one.job} of {one.account} is to start {'' if one.until_s is None else say(one.until_s)}".rstrip()
         for one in blockers[:NAMED_MAX]
     ]
-    return listed(told)
+    return listed(named)
 
 
 def _count(ahead: Sequence[Ahead]) -> str:
     total = sum(one.jobs for one in ahead)
-    told = [f"{one.jobs} of {one.account}" for one in ahead[:NAMED_MAX]]
+    named = [f"{one.jobs} of {one.account}" for one in ahead[:NAMED_MAX]]
     more = total - sum(one.jobs for one in ahead[:NAMED_MAX])
-    who = listed([*told, f"{more} of others"] if more else told)
-    return f"{total} {'job is' if total == 1 else 'jobs are'} expected to start ({who})"
+    accounts = listed([*named, f"{more} of others"] if more else named)
+    return f"{total} {'job is' if total == 1 else 'jobs are'} expected to start ({accounts})"
 
 
 def _nodes(explanation: Explanation) -> str:
-    """Such as ``; of 4 nodes: 2 busy, 1 without its labels``."""
+    """Return for example ``; of 4 nodes: 2 busy, 1 without its labels``."""
     misfit, place = explanation.nodes, explanation.place
     if misfit is None:
         return ""
@@ -258,8 +263,8 @@ def _nodes(explanation: Explanation) -> str:
         (misfit.taint, "tainted"),
         (misfit.too_small, "too small"),
     ]
-    told = [f"{count} {what}" for count, what in counted if count]
-    return f"; of {misfit.nodes} {place if misfit.nodes == 1 else place + 's'}: {', '.join(told)}"
+    named = [f"{count} {what}" for count, what in counted if count]
+    return f"; of {misfit.nodes} {place if misfit.nodes == 1 else place + 's'}: {', '.join(named)}"
 
 
 def _impossible(explanation: Explanation) -> str:
@@ -283,7 +288,7 @@ def _limit(reason: Reason, hit: LimitHit | None, say: Clock) -> str:
         return f"{whose} has used {hit.used:.4g} device-seconds of its {hit.limit:g}{until}"
     kind = "soft limit" if reason is Reason.SOFT_LIMIT else "limit"
     held = f"{whose} holds {hit.used:g} of its {kind} of {hit.limit:g} devices, and it wants {hit.wanted:g}"
-    return held + ("; others want the rest" if reason is Reason.SOFT_LIMIT else "")
+    return held + ("; other accounts want the rest" if reason is Reason.SOFT_LIMIT else "")
 
 
 def _names(names: Sequence[str]) -> str:

@@ -1,5 +1,5 @@
-"""What a decision tries before it is one: takes from the room and charges to the shares that are all undone
-at its end, and the promises (pins, reservations, the calendar) that every attempt has to respect."""
+"""A decision on trial: taken capacity and charged shares, all undone at its end, and the promises
+(reserved capacity, promised starts, the calendar) that every attempt has to respect."""
 
 from __future__ import annotations
 
@@ -8,29 +8,59 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from djinn_lab.jobs.backfill import Ending, Profile, Slot
-from djinn_lab.jobs.decision.cluster import Cluster, Pin
-from djinn_lab.jobs.decision.guarantees import Standing
+from djinn_lab.jobs.backfill import AvailabilityProfile, Ending, Slot
+from djinn_lab.jobs.decision.cluster import CalendarReservation, CapacityReservation, Cluster
+from djinn_lab.jobs.decision.guarantees import Guarantees
 from djinn_lab.jobs.decision.keys import devices_of, estimate_s, remaining_s
-from djinn_lab.jobs.decision.overstaying import Overstaying
-from djinn_lab.jobs.decision.plan import Preemption, Reserved, Start, TopUp
+from djinn_lab.jobs.decision.plan import Preemption, Start, StartReservation, TopUp
 from djinn_lab.jobs.decision.policy import QueuePolicy
-from djinn_lab.jobs.decision.runners import RunnerIndex
+from djinn_lab.jobs.decision.running import RunningIndex
 from djinn_lab.jobs.fairness import Amounts, ShareTree
-from djinn_lab.jobs.placement import SCORINGS, Placed, Room
-from djinn_lab.jobs.placement.free import capacity
+from djinn_lab.jobs.placement import SCORINGS, FreeCapacity, Placed
+from djinn_lab.jobs.placement.free import members_fitting
 from djinn_lab.jobs.request import Demand, Holding, Request, Where, members_in
 
 MIB = 1 << 20
 AHEAD_S_MIN = 0.01
-"""A job that was expected to take no time at all is charged for this much ahead, or it would be due again at
-once."""
+"""A job that was expected to take no time at all is charged for this much ahead, or it would be due again
+at once."""
+
+
+class ReservationOverruns:
+    """Jobs that still run where a reservation of other accounts has begun. They started before the
+    reservation was made, or ran longer than expected. Only jobs of the reservation preempt them: one that
+    no job uses costs no parking."""
+
+    def __init__(self, cluster: Cluster, now_s: float) -> None:
+        self._kept: list[tuple[CalendarReservation, list[Holding]]] = []
+        for _, entry in sorted(cluster.calendar.items()):
+            if entry.begins_s <= now_s < entry.ends_s:
+                there = (cluster.on_node.get(node, {}).values() for node in sorted(entry.nodes))
+                others = [one for held in there for one in held if not entry.admits(one.request.account)]
+                if others:
+                    self._kept.append((entry, others))
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def against(self, request: Request, node: str | None = None) -> list[Holding]:
+        """Return the overrunning jobs on nodes that are reserved for this request, each once. ``node``:
+        only there."""
+        found = {
+            holding.request.job: holding
+            for entry, holdings in self._kept
+            if entry.admits(request.account)
+            for holding in holdings
+            if node is None or any(node == here for here, _ in holding.where)
+        }
+        return list(found.values())
 
 
 class Trial:
-    """``closed``: nodes where somebody is still moving aside for somebody else; ``displaced``: those, and
-    how long the others want their room. ``more``: devices given out or kept, by account and everybody
-    above. ``wake_s``: the earliest moment at which a clock alone changes something."""
+    """``reserved_nodes``: nodes whose victims are still being preempted for another job. ``displaced``:
+    those victims, and how long their preemptors want the capacity. ``more``: devices given out or
+    reserved, by account and every account above. ``wake_s``: the earliest moment at which time alone
+    changes something."""
 
     def __init__(
         self,
@@ -38,39 +68,39 @@ class Trial:
         shares: ShareTree,
         policy: QueuePolicy,
         now_s: float,
-        standing: Standing | None = None,
+        guarantees: Guarantees | None = None,
     ) -> None:
-        """``standing``: None where nobody is guaranteed devices, or nobody may be made to move aside."""
+        """``guarantees``: None where no account is guaranteed devices, or the policy never preempts."""
         self.cluster, self.shares, self.policy, self.now_s = cluster, shares, policy, now_s
-        self.room = cluster.room
+        self.capacity = cluster.capacity
         self.scoring = SCORINGS[policy.scoring]
         self.starts: list[Start] = []
         self.preemptions: list[Preemption] = []
-        self.reservations: list[Reserved] = []
+        self.reservations: list[StartReservation] = []
         self.top_ups: list[TopUp] = []
-        self.given_up: list[str] = []
-        self.victims: set[str] = set(cluster.leaving)
+        self.released: list[str] = []
+        self.victims: set[str] = set(cluster.preempted_for)
         self.displaced: dict[str, float | None] = {}
-        self.closed: set[str] = set()
+        self.reserved_nodes: set[str] = set()
         self.admitted: list[str] = []
         self.more: dict[str, float] = {}
         self.blocked: list[Request] = []
         self.wake_s = math.inf
         self.next_end_s = math.inf
         self.largest = 0.0
-        """The size of the largest of those who run; known once ``runners`` are."""
-        self._runners: RunnerIndex | None = None
+        """The size of the largest running job; known once ``runners`` are."""
+        self._runners: RunningIndex | None = None
         self._unused: dict[str, Amounts] = {}
-        self._profile: Profile | None = None
+        self._profile: AvailabilityProfile | None = None
         self._promised = 0
         self._begun: list[tuple[Request, Where, float]] = []
-        self.standing = standing
-        self.overstaying = Overstaying(cluster, now_s) if cluster.calendar else None
+        self.guarantees = guarantees
+        self.overruns = ReservationOverruns(cluster, now_s) if cluster.calendar else None
         for entry in cluster.calendar.values():
             self.wake_by(entry.begins_s)
 
-    def may_leave(self, holding: Holding) -> bool:
-        """It can move aside, and does not already."""
+    def can_be_preempted(self, holding: Holding) -> bool:
+        """Whether the job is preemptible and not a victim already."""
         return holding.preemptible and holding.request.job not in self.victims
 
     def wake_by(self, at_s: float) -> None:
@@ -80,7 +110,7 @@ class Trial:
     # -- what running jobs owe -------------------------------------------------------------------------------
 
     def top_up(self) -> None:
-        """Charge those who run on for another quantum, or a quarter of what they have had: a long job is
+        """Charge running jobs for another quantum, or a quarter of what they have run. So a long job is
         looked at a number of times that grows with the logarithm of its length."""
         if not self.policy.by_fairness:
             return
@@ -106,40 +136,40 @@ class Trial:
     # -- where something may go ------------------------------------------------------------------------------
 
     def allowed(self, request: Request) -> frozenset[str] | None:
-        """Nodes that no promise keeps it from; None: all of them."""
-        shut = self.closed
+        """Return the nodes that no promise keeps the request from; None: all of them."""
+        shut = self.reserved_nodes
         if self.cluster.calendar:
-            shut = shut | self.kept_from(request)
+            shut = shut | self.reserved_from(request)
         if not shut:
             return None
         return frozenset(self.cluster.nodes) - shut
 
     @property
-    def opened(self) -> frozenset[str]:
-        """Nodes where nobody is moving aside."""
-        return frozenset(self.cluster.nodes) - self.closed
+    def unreserved_nodes(self) -> frozenset[str]:
+        """Nodes without a preemption under way."""
+        return frozenset(self.cluster.nodes) - self.reserved_nodes
 
-    def kept_from(self, request: Request) -> set[str]:
-        """Nodes that the calendar has for others before this one would be done."""
-        kept: set[str] = set()
+    def reserved_from(self, request: Request) -> set[str]:
+        """Return the nodes that the calendar reserves for other accounts before this request would end."""
+        reserved: set[str] = set()
         for entry in self.cluster.calendar.values():
             self.wake_by(entry.ends_s)
-            if entry.shuts_out(request, self.now_s):
-                kept |= entry.nodes
-        return kept
+            if entry.excludes(request, self.now_s):
+                reserved |= entry.nodes
+        return reserved
 
     @property
-    def runners(self) -> RunnerIndex:
-        """Who runs, by account and by size."""
+    def runners(self) -> RunningIndex:
+        """Running jobs, by account and by size."""
         if self._runners is None:
-            self.shares.know(self.cluster.running_accounts)
+            self.shares.register(self.cluster.running_accounts)
             self._runners = self.cluster.runners(self.policy, self.now_s)
             self.largest = self._runners.largest()
             self.next_end_s = self._runners.next_end_s()
         return self._runners
 
     def unused(self, holding: Holding) -> Amounts:
-        """What its account would be given back if it stopped now."""
+        """Return what the job's account would be given back if it stopped now."""
         job = holding.request.job
         known = self._unused.get(job)
         if known is None:
@@ -159,8 +189,8 @@ class Trial:
         )
 
     def home_wait_s(self, home: str) -> float | None:
-        """How long until the first of those at home is expected to be done. One of which nothing is known is
-        taken to run for as long again as it has; None: nobody is there."""
+        """Return how long until the first job at home is expected to end. A job without an estimate is
+        taken to run for as long again as it has. None: no job runs there."""
         waits = [
             self.now_s - one.started_s if one.ends_s is None else remaining_s(one, self.policy, self.now_s)
             for one in self.cluster.on_node.get(home, {}).values()
@@ -172,37 +202,38 @@ class Trial:
         ]
         return min(waits, default=None)
 
-    def keep(self, request: Request, where: Where, victims: Iterable[str]) -> None:
-        """Those who leave do so for this request: until it has come, its nodes are closed to others. What is
-        free of its place is taken; the victims' room comes back, for all that is known, when it is done."""
-        self.closed.update(node for node, _ in where)
+    def reserve(self, request: Request, where: Where, victims: Iterable[str]) -> None:
+        """Reserve nodes for this request: until it starts, they are closed to other jobs. Their free part
+        is taken; the victims' part comes back, for all that is known, when the request ends."""
+        self.reserved_nodes.update(node for node, _ in where)
         self.displaced.update((victim, request.estimate_s) for victim in victims)
         free = tuple(
-            (node, min(members, capacity(self.room.free(node), request.demand))) for node, members in where
+            (node, min(members, members_fitting(self.capacity.free(node), request.demand)))
+            for node, members in where
         )
         part = tuple((node, members) for node, members in free if members)
-        self.room.take(request.demand, part)
+        self.capacity.take(request.demand, part)
         self._begun.append((request, part, estimate_s(request, self.policy)))
         if self._profile is not None and part:
             slot = Slot(self.now_s, members_in(part), part)
             self._profile.reserve(request.demand, slot, request.estimate_s)
 
-    def give_up(self, pin: Pin) -> None:
-        """The place that was kept is open to everybody again."""
-        self.given_up.append(pin.job)
-        if self.standing is not None:
-            self.standing.add(self.cluster.waiting[pin.job], -members_in(pin.where))
+    def release_reservation(self, reservation: CapacityReservation) -> None:
+        """Open the reserved capacity to all jobs again."""
+        self.released.append(reservation.job)
+        if self.guarantees is not None:
+            self.guarantees.add(self.cluster.waiting[reservation.job], -members_in(reservation.where))
 
-    # -- promises to those who are ahead ---------------------------------------------------------------------
+    # -- promises to jobs that are ahead ---------------------------------------------------------------------
 
     def promise(self, request: Request) -> None:
-        """It is ahead, and cannot start: whoever starts from now on must leave it its room."""
+        """Promise the request a start: it is ahead, and jobs that start from now on must not delay it."""
         self.blocked.append(request)
 
-    def book(self) -> Profile:
-        """When there will be room for what, with all promises made so far booked in it."""
+    def book(self) -> AvailabilityProfile:
+        """Return the profile of free capacity over time, with all promises made so far reserved in it."""
         if self._profile is None:
-            self._profile = Profile(self.room, self._endings(), self.now_s)
+            self._profile = AvailabilityProfile(self.capacity, self._endings(), self.now_s)
             for promise in self.cluster.promises.values():
                 if self._holds(promise):
                     request = self.cluster.waiting[promise.job]
@@ -215,41 +246,43 @@ class Trial:
             )
             if slot is not None:
                 self._profile.reserve(request.demand, slot, request.estimate_s)
-                self.reservations.append(Reserved(request.job, slot.start_s, slot.where))
-                if self.keeps:
+                self.reservations.append(StartReservation(request.job, slot.start_s, slot.where))
+                if self.keeps_promises:
                     self.wake_by(slot.start_s)
         return self._profile
 
     @property
-    def keeps(self) -> bool:
-        """Whoever is promised a start is never given a later one."""
-        return self.policy.passing == "conservative"
+    def keeps_promises(self) -> bool:
+        """Whether a promised start is never postponed."""
+        return self.policy.backfill == "conservative"
 
     def release(self, request: Request) -> None:
-        """What it was promised before is free to be promised anew, at best earlier: conservative backfilling
-        compresses its plan one by one, the rest in place (Mu'alem and Feitelson 2001)."""
+        """Release the start that the request was promised before, to promise it anew, at best earlier.
+        Conservative backfilling compresses its plan one by one, the rest in place (Mu'alem and Feitelson
+        2001)."""
         promise = self.cluster.promises.get(request.job)
         if promise is not None and self._holds(promise):
             self.book().release(request.demand, self._slot(promise), request.estimate_s)
 
-    def _holds(self, promise: Reserved) -> bool:
-        """Not when its moment has passed: somebody ran longer than he said, and it is planned anew."""
-        return self.keeps and promise.start_s >= self.now_s
+    def _holds(self, promise: StartReservation) -> bool:
+        """Whether the promise still holds: not when its moment has passed because a job ran longer than
+        estimated."""
+        return self.keeps_promises and promise.start_s >= self.now_s
 
-    def _slot(self, promise: Reserved) -> Slot:
+    def _slot(self, promise: StartReservation) -> Slot:
         demand = self.cluster.waiting[promise.job].demand
         members = members_in(promise.where) or demand.members
         return Slot(promise.start_s, members, promise.where)
 
     def restricted(self, request: Request) -> Demand:
-        """Its demand, on nodes only that are not promised to others for ever by the calendar."""
+        """Return the demand, without nodes that the calendar reserves for other accounts for ever."""
         if not self.cluster.calendar:
             return request.demand
-        kept = self.kept_from(request)
-        if not kept:
+        reserved = self.reserved_from(request)
+        if not reserved:
             return request.demand
         names = frozenset(self.cluster.nodes) if request.demand.nodes is None else request.demand.nodes
-        return replace(request.demand, nodes=names - kept)
+        return replace(request.demand, nodes=names - reserved)
 
     def _endings(self) -> list[Ending]:
         endings = []
@@ -268,10 +301,12 @@ class Trial:
 
     # -- taking ----------------------------------------------------------------------------------------------
 
-    def start(self, request: Request, placed: Placed, *, passed: bool = False, pinned: bool = False) -> None:
-        """It starts, in this trial."""
+    def start(
+        self, request: Request, placed: Placed, *, backfilled: bool = False, on_reserved: bool = False
+    ) -> None:
+        """Start the request, in this trial."""
         where = placed.where
-        self.room.take(request.demand, where)
+        self.capacity.take(request.demand, where)
         self.victims.add(request.job)
         seconds = estimate_s(request, self.policy)
         if request.home is not None and all(node != request.home for node, _ in where):
@@ -289,34 +324,34 @@ class Trial:
                 charge,
                 self.now_s + min(seconds, self.shares.settings.quantum_s),
                 placed.scores,
-                passed,
-                pinned,
+                backfilled,
+                on_reserved,
             )
         )
 
     def admit(self, request: Request, members: int, seconds: float) -> Amounts:
-        """Charge it on trial, and count its devices."""
+        """Charge the request on trial, and count its devices."""
         charge = charge_for(request.demand, members, min(seconds, self.shares.settings.quantum_s))
         if self.shares.charge(request.job) is None:
             self.shares.admit(request.job, request.account, self.now_s, charge)
         self.admitted.append(request.job)
-        if self.standing is not None and request.job not in self.cluster.pins:
-            self.standing.add(request, members)
+        if self.guarantees is not None and request.job not in self.cluster.reserved:
+            self.guarantees.add(request, members)
         self.count(request, members)
         return charge
 
     def count(self, request: Request, members: int) -> None:
-        """So many more devices for its account, and all above."""
+        """Count so many more devices for its account, and all above."""
         for name in self.cluster.above(request.account):
             self.more[name] = self.more.get(name, 0.0) + devices_of(request.demand, members)
 
 
-def fits_at(room: Room, demand: Demand, where: Where) -> bool:
-    """Is there room for it on exactly these nodes now?"""
-    return all(capacity(room.free(node), demand) >= members for node, members in where)
+def fits_at(capacity: FreeCapacity, demand: Demand, where: Where) -> bool:
+    """Whether the demand fits on exactly these nodes now."""
+    return all(members_fitting(capacity.free(node), demand) >= members for node, members in where)
 
 
 def charge_for(demand: Demand, members: int, seconds: float) -> Amounts:
-    """What holding it for so long costs. Transfers are charged when they have happened."""
+    """Return what holding the members for so long costs. Transfers are charged when they have happened."""
     memory_bytes = float(demand.memory_mib * MIB * members)
     return Amounts(devices_of(demand, members) * seconds, memory_bytes * seconds, 0.0)

@@ -1,9 +1,9 @@
 """Waiting requests, in the order of a policy, as equivalence classes.
 
-Requests that nothing but their place in line tells apart (rank, account, demand, home) form a class: when the
-first of it does not fit, none does, so ten thousand waiting cells cost as many looks as they have classes
-(Kueue KEP-9694, Armada's scheduling key). Classes of one rank and account lie in a bucket, by their first
-request. Everything is kept sorted by bisection; nothing is sorted again."""
+Requests that only their queue position tells apart (equal rank, account, demand, home) form a class: when
+the first of it does not fit, none does. So ten thousand waiting cells cost as many looks as they have
+classes (Kueue KEP-9694, Armada's scheduling key). Classes of one rank and account lie in a bucket, by
+their first request. Everything is kept sorted by bisection; nothing is sorted again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.request import Demand, Request
 
 ROUNDING_S = 1e-6
-"""By less than this a moment may be off that was added up."""
+"""A moment that was added up may be off by less than this."""
 
 Entry = tuple[Key, str]
 Shape = tuple[str, Demand, str | None, int, bool]
@@ -99,18 +99,18 @@ class Cursor:
 
     @property
     def job(self) -> str:
-        """That it stands at."""
+        """The cursor's job."""
         _, _, index, waiting = self._heads[self._index]
         return waiting.entries[index][1]
 
     def of_class(self) -> Cursor:
-        """A walk over what is left of the class that it stands at."""
+        """Return a walk over what is left of the cursor's class."""
         cursor = object.__new__(Cursor)
         cursor._heads, cursor._index = [self._heads[self._index]], 0
         return cursor
 
     def shorter_of_class(self, waiting: Mapping[str, Request]) -> None:
-        """Only who is done sooner than the candidate can be had of its class; go on to the first of those."""
+        """Go on to the first of the class that ends sooner than the candidate; only those can start."""
         _, number, index, of_class = self._heads[self._index]
         limit_s = waiting[of_class.entries[index][1]].estimate_s
         self._index += 1
@@ -122,11 +122,11 @@ class Cursor:
                 return
 
     def drop_class(self) -> None:
-        """Nobody of this class can be had."""
+        """Skip the class: none of it can start."""
         self._index += 1
 
     def next_of_class(self) -> None:
-        """The first of this class is done with; the next takes the place that it has by its key."""
+        """Go on from the first of this class; the next one is ordered by its own key."""
         _, number, index, waiting = self._heads[self._index]
         self._index += 1
         if index + 1 < len(waiting.entries):
@@ -135,20 +135,20 @@ class Cursor:
 
 
 class WaitingIndex:
-    """For one policy. ``ranks``: by effective rank, then account (``""`` for all where fairness is not
-    asked for)."""
+    """For one policy. ``ranks``: by effective rank, then account (``""`` for all where the policy is not
+    fair)."""
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
         self.ranks: dict[int, dict[str, Bucket]] = {}
-        self._places: dict[str, tuple[int, Shape, Entry]] = {}
+        self._known: dict[str, tuple[int, Shape, Entry]] = {}
         self._changes: list[tuple[float, str]] = []
         self._change_s: dict[str, float] = {}
         self._raises: list[tuple[float, str]] | None = None
         self._numbers = count()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._known)
 
     def add(self, request: Request, now_s: float) -> None:
         rank = effective_rank(request, self.policy, now_s)
@@ -160,7 +160,7 @@ class WaitingIndex:
         if bucket is None:
             bucket = buckets[account] = Bucket(account)
         bucket.add(shape, entry, self._numbers)
-        self._places[request.job] = (rank, shape, entry)
+        self._known[request.job] = (rank, shape, entry)
         change_s = next_rank_change_s(request, self.policy, now_s)
         if change_s < math.inf:
             self._change_s[request.job] = change_s
@@ -169,7 +169,7 @@ class WaitingIndex:
             heapq.heappush(self._raises, (raised_from_s(request, self.policy), request.job))
 
     def discard(self, request: Request) -> None:
-        rank, shape, entry = self._places.pop(request.job)
+        rank, shape, entry = self._known.pop(request.job)
         self._change_s.pop(request.job, None)
         buckets = self.ranks[rank]
         account = request.account if self.policy.by_fairness else ""
@@ -181,28 +181,29 @@ class WaitingIndex:
                 del self.ranks[rank]
 
     def rank(self, job: str) -> int:
-        return self._places[job][0]
+        return self._known[job][0]
 
-    def somebody_raised(self, waiting: Mapping[str, Request], now_s: float) -> bool:
-        """Has age or a deadline raised somebody, or is about to? ``waiting``: all of them, by job."""
+    def any_raised(self, waiting: Mapping[str, Request], now_s: float) -> bool:
+        """Whether age or a deadline has raised a request, or is about to. ``waiting``: all of them, by
+        job."""
         if self._raises is None:
-            self._raises = [(raised_from_s(waiting[job], self.policy), job) for job in self._places]
+            self._raises = [(raised_from_s(waiting[job], self.policy), job) for job in self._known]
             heapq.heapify(self._raises)
         while self._raises and self._raises[0][0] <= now_s + ROUNDING_S:
             raised_s, job = self._raises[0]
-            if job in self._places and raised_from_s(waiting[job], self.policy) == raised_s:
+            if job in self._known and raised_from_s(waiting[job], self.policy) == raised_s:
                 return True
             heapq.heappop(self._raises)
         return False
 
     def next_change_s(self) -> float:
-        """When the first waiting request comes to another rank by itself."""
+        """Return when the first waiting request comes to another rank by itself."""
         while self._changes and self._stale(self._changes[0]):
             heapq.heappop(self._changes)
         return self._changes[0][0] if self._changes else math.inf
 
     def due(self, now_s: float) -> list[str]:
-        """Those whose rank may be another now; each is named once."""
+        """Return the jobs whose rank may have changed; each is named once."""
         found = []
         while self._changes and self._changes[0][0] <= now_s:
             change = heapq.heappop(self._changes)
@@ -212,7 +213,7 @@ class WaitingIndex:
         return found
 
     def _stale(self, change: tuple[float, str]) -> bool:
-        """Noted for a request that has left, or has come back since."""
+        """Whether the change is of a request that has left, or has come back since."""
         return self._change_s.get(change[1]) != change[0]
 
 

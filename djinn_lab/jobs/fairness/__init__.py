@@ -1,9 +1,16 @@
-"""Who has had how much of the pool, and whose turn it is."""
+"""Fair share: usage of accounts, and which account is next."""
 
-from djinn_lab.jobs.fairness.amounts import Amounts, Capacity
-from djinn_lab.jobs.fairness.jain import jain
+from djinn_lab.jobs.fairness.fair_tree import jain
 from djinn_lab.jobs.fairness.limits import LimitHit, Limits
-from djinn_lab.jobs.fairness.state import AccountState, AccountView, Charge, ShareSettings, ShareState
+from djinn_lab.jobs.fairness.state import (
+    AccountState,
+    AccountView,
+    Amounts,
+    Capacity,
+    Charge,
+    ShareSettings,
+    ShareState,
+)
 from djinn_lab.jobs.fairness.tree import ShareTree
 
 __all__ = [

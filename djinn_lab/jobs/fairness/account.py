@@ -1,4 +1,4 @@
-"""One account of the share tree: its weight, and what it and everybody below it have used."""
+"""One account of the share tree: its weight, and the usage of it and all accounts below."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from operator import attrgetter
 from djinn_lab.jobs.fairness.limits import NO_LIMITS, Limits
 
 OWN = "."
-"""The child that stands for what is charged to an account that has others below it."""
+"""The child that stands for what is charged to an account that has other accounts below it."""
 
 _by_level = attrgetter("level", "path")
 
 
-class Account:
-    """A node of the tree. ``device_s``, ``memory_byte_s`` and ``transfer_bytes`` are stored forward from the
-    landmark. ``level``: dominant usage over weight, stored the same way; the lowest of the siblings is next.
-    ``account``:
-    the path that people know it by. ``line``: the accounts from below the root down to this one."""
+class AccountNode:
+    """A node of the tree. ``device_s``, ``memory_byte_s`` and ``transfer_bytes`` are stored forward from
+    the landmark. ``level``: dominant usage over weight, stored the same way; the lowest of the siblings is
+    next. ``account``: the path that people use. ``ancestry``: the accounts from below the root down to
+    this one."""
 
     __slots__ = (
         "_ordered",
         "account",
+        "ancestry",
         "children",
         "device_s",
         "leaf",
         "level",
         "limits",
-        "line",
         "memory_byte_s",
         "min_runtime_s",
         "name",
@@ -37,13 +37,13 @@ class Account:
         "weight",
     )
 
-    def __init__(self, name: str, parent: Account | None) -> None:
+    def __init__(self, name: str, parent: AccountNode | None) -> None:
         self.name = name
         self.parent = parent
         self.path: str = name if parent is None or parent.parent is None else f"{parent.path}/{name}"
         self.account: str = self.path.removesuffix(f"/{OWN}")
-        self.line: tuple[Account, ...] = () if parent is None else (*parent.line, self)
-        self.children: dict[str, Account] = {}
+        self.ancestry: tuple[AccountNode, ...] = () if parent is None else (*parent.ancestry, self)
+        self.children: dict[str, AccountNode] = {}
         self.leaf = False
         self.weight = 1.0
         self.limits: Limits = NO_LIMITS
@@ -53,7 +53,7 @@ class Account:
         self.transfer_bytes = 0.0
         self.level = 0.0
         self.used = (0, 0, 0)
-        self._ordered: list[Account] | None = []
+        self._ordered: list[AccountNode] | None = []
 
     @property
     def usage(self) -> tuple[float, float, float]:
@@ -61,42 +61,43 @@ class Account:
 
     @property
     def blank(self) -> bool:
-        """Nobody has said or used anything."""
-        told = self.weight != 1.0 or self.limits != NO_LIMITS or self.min_runtime_s is not None
-        return not (told or any(self.usage) or any(self.used))
+        """Whether nothing was set for the account and nothing was used."""
+        is_set = self.weight != 1.0 or self.limits != NO_LIMITS or self.min_runtime_s is not None
+        return not (is_set or any(self.usage) or any(self.used))
 
     @property
     def charged(self) -> bool:
-        """Has something been charged to it itself, not to others below it?"""
+        """Whether something has been charged to the account itself, not to accounts below it."""
         return self.leaf and (any(self.usage) or any(self.used))
 
-    def child(self, name: str) -> Account:
-        """The child, new when there is none."""
+    def child(self, name: str) -> AccountNode:
+        """Return the child, new when there is none."""
         found = self.children.get(name)
         if found is None:
-            found = self.children[name] = Account(name, self)
+            found = self.children[name] = AccountNode(name, self)
             self._ordered = None
         return found
 
     def moved(self) -> None:
-        """Its level is another; its place among the siblings may be."""
+        """Mark the order of the siblings as outdated, since its level changed."""
         if self.parent is not None:
             self.parent._ordered = None
 
     @property
-    def ordered(self) -> list[Account]:
+    def ordered(self) -> list[AccountNode]:
         """Children by level, the one with the least usage for its weight first."""
         if self._ordered is None:
             self._ordered = sorted(self.children.values(), key=_by_level)
         return self._ordered
 
 
-def sides(one: Account, other: Account) -> tuple[Account, Account] | None:
-    """Below their lowest common ancestor, the child on each one's side; None for one and the same."""
-    if one.line[0] is not other.line[0]:
-        return one.line[0], other.line[0]
-    for mine, theirs in zip(one.line, other.line, strict=False):
+def sides(one: AccountNode, other: AccountNode) -> tuple[AccountNode, AccountNode] | None:
+    """Return, below their lowest common ancestor, the child on each account's side; None for one and the
+    same."""
+    if one.ancestry[0] is not other.ancestry[0]:
+        return one.ancestry[0], other.ancestry[0]
+    for mine, theirs in zip(one.ancestry, other.ancestry, strict=False):
         if mine is not theirs:
             return mine, theirs
-    assert one is other, "a leaf has nobody below it"
+    assert one is other, "a leaf has no account below it"
     return None

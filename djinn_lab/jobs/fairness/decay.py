@@ -1,10 +1,11 @@
 """Exponential decay without touching what decays.
 
-An amount ``x`` charged at time ``t`` counts ``x * 2**-((now - t) / half_life)`` at ``now``. We store it
-*forward* from a landmark, as ``x * 2**((t - landmark) / half_life)``, and divide by the weight of ``now``
-when somebody reads (Cormode, Shkapenyuk, Srivastava, Xu: Forward decay, ICDE 2009). So two stored amounts may
-be added and compared at any time without reading the clock, and an order by them changes only when something
-is charged. The landmark moves by whole half-lives, which only changes exponents of two: no bit is lost."""
+An amount ``x`` charged at time ``t`` counts ``x * 2**-((now - t) / half_life)`` at ``now``. It is stored
+*forward* from a landmark, as ``x * 2**((t - landmark) / half_life)``, and divided by the weight of ``now``
+when it is read (Cormode, Shkapenyuk, Srivastava, Xu: Forward decay, ICDE 2009). So two stored amounts may
+be added and compared at any time without reading the clock, and an order by them changes only when
+something is charged. The landmark moves by whole half-lives, which only changes exponents of two: no bit
+is lost."""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ class Decay:
         self.landmark_s = landmark_s
 
     def weight(self, at_s: float) -> float:
-        """What one unit charged at ``at_s`` is stored as."""
+        """Return what one unit charged at ``at_s`` is stored as."""
         return math.exp2((at_s - self.landmark_s) / self.half_life_s) if self.covers(at_s) else 0.0
 
     def covers(self, at_s: float) -> bool:
-        """May this time be weighed, or must the landmark move first?"""
+        """Whether this time can be weighed without moving the landmark first."""
         return abs(at_s - self.landmark_s) <= HALF_LIVES_MAX * self.half_life_s
 
     def move_to(self, at_s: float) -> float:
-        """Move the landmark near ``at_s``; returns the power of two that every stored amount is to be
+        """Move the landmark near ``at_s``; return the power of two that every stored amount is to be
         multiplied by."""
         half_lives = math.floor((at_s - self.landmark_s) / self.half_life_s)
         self.landmark_s += half_lives * self.half_life_s
@@ -42,5 +43,5 @@ class Decay:
 
     @property
     def window_s(self) -> float:
-        """The total weight of all of the past in seconds: what a device that never rests has used."""
+        """The total weight of all of the past in seconds: the usage of a device that never rests."""
         return self.half_life_s / math.log(2)

@@ -1,4 +1,4 @@
-"""What an account of any level may have at most."""
+"""Limits of accounts of any level."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ LimitKind = Literal["devices", "device_s", "queued", "rank"]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """``devices_max``: devices at once, never more. ``devices_soft``: more only where nobody else within his
-    own soft limit wants them. ``device_s_max``: device-seconds in the window (decayed). ``queued_max``:
-    waiting jobs. ``rank_min``: the best rank of priority that its jobs may have (0 is CRITICAL).
-    ``devices_guaranteed``: up to so many others move aside for it, and do not make it move aside
-    (:mod:`djinn_lab.jobs.decision.guarantees`)."""
+    """``devices_max``: devices at once, never more. ``devices_soft``: more only where no account within
+    its own soft limit wants them. ``device_s_max``: device-seconds in the window (decayed).
+    ``queued_max``: waiting jobs. ``rank_min``: the best rank of priority that its jobs may have (0 is
+    CRITICAL). ``devices_guaranteed``: up to so many devices, other accounts' jobs are preempted for its
+    jobs, and its jobs are not preempted (:mod:`djinn_lab.jobs.decision.guarantees`)."""
 
     devices_max: float | None = None
     devices_soft: float | None = None
@@ -27,7 +27,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     @property
     def limiting(self) -> bool:
-        """Is there more than a guarantee?"""
+        """Whether there is more than a guarantee."""
         return self != NO_LIMITS and self != Limits(devices_guaranteed=self.devices_guaranteed)
 
 
@@ -35,7 +35,7 @@ NO_LIMITS = Limits()
 
 
 def check_limits(account: str, limits: Limits) -> None:
-    """Raises ValueError for a guarantee that could not be kept."""
+    """Raise ValueError for a guarantee that could not be kept."""
     guaranteed = limits.devices_guaranteed
     if guaranteed is None:
         return
@@ -54,8 +54,9 @@ def check_limits(account: str, limits: Limits) -> None:
 
 
 class LimitHit(msgspec.Struct, frozen=True):
-    """``account``: whose limit, an ancestor's perhaps. ``used`` and ``wanted`` are in the limit's unit.
-    ``until_s``: when it ends without anything happening, None when something must end first."""
+    """``account``: the account with the limit, possibly an ancestor. ``used`` and ``wanted`` are in the
+    limit's unit. ``until_s``: when it ends without anything happening, None when something must end first.
+    """
 
     account: str
     kind: LimitKind
@@ -66,5 +67,5 @@ class LimitHit(msgspec.Struct, frozen=True):
 
     @property
     def never(self) -> bool:
-        """Is what it wants alone above the limit?"""
+        """Whether the request alone is above the limit."""
         return self.wanted > self.limit and self.kind != "device_s"

@@ -1,17 +1,17 @@
-"""Guarantees that are more than there is: allowed, since seldom all want theirs at once, but told. And those
-that are more than an account above may have, so that nobody ever has all of it."""
+"""Guarantees that exceed the devices: allowed, since seldom all accounts want theirs at once, but
+reported. So are guarantees above a limit of an ancestor, which can never be had in full."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from djinn_lab.jobs.fairness.account import Account
+from djinn_lab.jobs.fairness.account import AccountNode
 
 
-def overcommitted(account: Account, devices: float) -> str:
-    """Sentences on the guarantees of this account and those beside it, and of those below it; ``devices``:
-    of the pool, 0 as long as that is not known."""
+def overcommitted(account: AccountNode, devices: float) -> str:
+    """Return sentences on the guarantees of this account and its siblings, and of those below it.
+    ``devices``: of the pool, 0 as long as that is not known."""
     levels = [account]
     if account.parent is not None and account.limits.devices_guaranteed is not None:
         levels.insert(0, account.parent)
@@ -19,21 +19,21 @@ def overcommitted(account: Account, devices: float) -> str:
     return " ".join(filter(None, (_out_of_reach(account), *together)))
 
 
-def _of_children(above: Account, devices: float) -> str:
+def _of_children(above: AccountNode, devices: float) -> str:
     total = sum(_guaranteed(child) for child in above.children.values())
     own = above.limits.devices_guaranteed
     most = devices if own is None else own
     if total <= most or (own is None and not devices):
         return ""
-    who = f"Accounts below {above.account}" if above.account else "Accounts of the pool"
+    whose = f"Accounts below {above.account}" if above.account else "Accounts of the pool"
     has = "the pool has" if own is None else f"{above.account} itself"
     numbers = f"{total:g} devices together, and {has} {most:g}"
-    return f"{who} are guaranteed {numbers}: not all can have theirs at once."
+    return f"{whose} are guaranteed {numbers}: not all can have theirs at once."
 
 
-def _out_of_reach(account: Account) -> str:
-    """Its own guarantee where that is more than a limit above it; else the largest below it that is more than
-    its limits, and how many others are."""
+def _out_of_reach(account: AccountNode) -> str:
+    """Report the account's own guarantee where a limit above it is lower; else the largest below it that
+    exceeds its limits, and how many others do."""
     lowest = min(_ancestors(account), key=_limit, default=account)
     if _limit(lowest) < _guaranteed(account):
         return _never(account, lowest)
@@ -47,33 +47,33 @@ def _out_of_reach(account: Account) -> str:
     return _never(first, account) + more
 
 
-def _never(account: Account, above: Account) -> str:
+def _never(account: AccountNode, above: AccountNode) -> str:
     most, whose = _limit(above), above.account or "the pool"
     said = f"{account.account} is guaranteed {_guaranteed(account):g} devices"
     if above.limits.devices_max == most:
         return f"{said}, and {whose} may have {most:g} at once: it can never have all of its guarantee."
-    return f"{said}, and the soft limit of {whose} is {most:g}: nobody moves aside for more than that."
+    return f"{said}, and the soft limit of {whose} is {most:g}: no job is preempted for more than that."
 
 
-def _limit(account: Account) -> float:
-    """The lower of both, infinite where there is none."""
+def _limit(account: AccountNode) -> float:
+    """Return the lower of both limits, infinite where there is none."""
     limits = (account.limits.devices_max, account.limits.devices_soft)
     return min((one for one in limits if one is not None), default=math.inf)
 
 
-def _guaranteed(account: Account) -> float:
+def _guaranteed(account: AccountNode) -> float:
     return account.limits.devices_guaranteed or 0.0
 
 
-def _ancestors(account: Account) -> Iterator[Account]:
-    """From the nearest up."""
+def _ancestors(account: AccountNode) -> Iterator[AccountNode]:
+    """Yield the ancestors, the nearest first."""
     above = account.parent
     while above is not None:
         yield above
         above = above.parent
 
 
-def _below(account: Account) -> Iterator[Account]:
+def _below(account: AccountNode) -> Iterator[AccountNode]:
     for child in account.children.values():
         yield child
         yield from _below(child)

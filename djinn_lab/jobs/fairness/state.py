@@ -1,18 +1,36 @@
-"""All of a share tree as one frozen value, exact: floats are stored as they are, totals are integers."""
+"""The resources that are shared, and all of a share tree as one frozen value. Exact: floats are stored as
+they are, totals are integers."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-from djinn_lab.jobs.fairness.amounts import Amounts, Capacity
 from djinn_lab.jobs.fairness.limits import NO_LIMITS, Limits
 
 WEEK_S = 7 * 86_400.0
 
 
+class Amounts(NamedTuple):
+    """``device_s``: devices times seconds. ``memory_byte_s``: bytes times seconds."""
+
+    device_s: float = 0.0
+    memory_byte_s: float = 0.0
+    transfer_bytes: float = 0.0
+
+
+class Capacity(NamedTuple):
+    """What the whole pool offers in one second. A resource of capacity 0 is not compared."""
+
+    devices: float = 0.0
+    memory_bytes: float = 0.0
+    transfer_bytes_per_s: float = 0.0
+
+
 class ShareSettings(msgspec.Struct, frozen=True):
     """``half_life_s`` of usage. ``resource_weights``: by which each normalised resource counts before the
-    dominant one is chosen. ``quantum_s``: at most so much run time is charged ahead of its being used."""
+    dominant one is chosen. ``quantum_s``: at most so much run time is charged ahead of its use."""
 
     half_life_s: float = WEEK_S
     resource_weights: Amounts = Amounts(1.0, 1.0, 1.0)
@@ -20,8 +38,9 @@ class ShareSettings(msgspec.Struct, frozen=True):
 
 
 class AccountState(msgspec.Struct, frozen=True):
-    """``usage``: stored forward from the landmark (:mod:`djinn_lab.jobs.fairness.decay`). ``used``: undecayed
-    totals of what ended: device-microseconds, byte-milliseconds, bytes. ``leaf``: jobs were charged to it."""
+    """``usage``: stored forward from the landmark (:mod:`djinn_lab.jobs.fairness.decay`). ``used``:
+    undecayed totals of ended runs: device-microseconds, byte-milliseconds, bytes. ``leaf``: jobs were
+    charged to it."""
 
     account: str
     weight: float = 1.0
@@ -33,8 +52,8 @@ class AccountState(msgspec.Struct, frozen=True):
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """What a running job has been charged since it was admitted at ``at_s``; what it has really used
-    replaces it, at the same weight."""
+    """What a running job has been charged since it was admitted at ``at_s``; its real usage replaces it,
+    at the same weight."""
 
     job: str
     account: str
@@ -51,11 +70,11 @@ class ShareState(msgspec.Struct, frozen=True):
 
 
 class AccountView(msgspec.Struct, frozen=True):
-    """An account for people. ``share``: its part of the pool by weights. ``usage``: fractions of the pool's
-    window, by resource. ``dominant``: the largest. ``level``: dominant usage over weight, which siblings are
-    compared by, the lowest first. ``rank``: among all leaves, 1 first, ties equal; None for inner ones.
-    ``overcommitted``: a sentence where more devices are guaranteed beside or below it than there are, or than
-    an account above may have."""
+    """An account for people. ``share``: its part of the pool by weights. ``usage``: fractions of the
+    pool's window, by resource. ``dominant``: the largest. ``level``: dominant usage over weight, by which
+    siblings are compared, the lowest first. ``rank``: among all leaves, 1 first, ties equal; None for
+    inner ones. ``overcommitted``: a sentence where more devices are guaranteed beside or below it than
+    there are, or than a limit above it allows."""
 
     account: str
     weight: float

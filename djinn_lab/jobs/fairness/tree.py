@@ -1,31 +1,38 @@
-"""Who has had how much, and whose turn it is.
+"""Usage of accounts, and which account is next.
 
-Accounts are paths such as ``"vision/train/ann"``; every level has a weight, and accounts come into being with
+Accounts are paths such as ``"vision/train/ann"``; every level has a weight, and accounts are created with
 weight 1 when they are first named. Usage decays (:mod:`.decay`), is normalised to the pool's capacity, and
-counts by its dominant resource (Ghodsi et al.: Dominant Resource Fairness, NSDI 2011). A job is charged when
-it is admitted, for its estimate up to a quantum, and the charge is corrected while it runs and when it ends:
-a burst between two samples gains nothing (Kueue's admission fair sharing needed the same), and who is slow
-to be sampled is not either."""
+counts by its dominant resource (Ghodsi et al.: Dominant Resource Fairness, NSDI 2011). A job is charged
+when it is admitted, for its estimate up to a quantum, and the charge is corrected while it runs and when
+it ends. So a burst between two samples gains nothing (Kueue's admission fair sharing needed the same), nor
+does a late sample."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, KeysView, Mapping
 
-from djinn_lab.jobs.fairness.account import OWN, Account, sides
-from djinn_lab.jobs.fairness.amounts import Amounts, Capacity
-from djinn_lab.jobs.fairness.claim import Claim
+from djinn_lab.jobs.fairness.account import OWN, AccountNode, sides
 from djinn_lab.jobs.fairness.decay import Decay
 from djinn_lab.jobs.fairness.fair_tree import fair_order, ranks
 from djinn_lab.jobs.fairness.limits import Limits, check_limits
 from djinn_lab.jobs.fairness.overcommitted import overcommitted
-from djinn_lab.jobs.fairness.state import AccountState, AccountView, Charge, ShareSettings, ShareState
+from djinn_lab.jobs.fairness.share_comparison import ShareComparison
+from djinn_lab.jobs.fairness.state import (
+    AccountState,
+    AccountView,
+    Amounts,
+    Capacity,
+    Charge,
+    ShareSettings,
+    ShareState,
+)
 
-Undo = tuple[str, Charge | None, list[tuple[Account, float, float, float, float]]]
+Undo = tuple[str, Charge | None, list[tuple[AccountNode, float, float, float, float]]]
 FEW = 8
-"""An order among fewer than one leaf in so many is looked for, and not found by the way."""
+"""An order among fewer than one leaf in so many is searched for; else all leaves are ordered."""
 BELOW = 1 + 1e-9
-"""So that what is said to be below something then is."""
+"""A factor, so that what is reported as below something then is."""
 _MICRO = 1_000_000
 _MILLI = 1_000
 
@@ -41,9 +48,9 @@ class ShareTree:
         self.guaranteed_milli: Mapping[str, float] = {}
         """By account, thousandths of devices; another mapping after every change."""
         self._decay = Decay(state.settings.half_life_s, state.landmark_s)
-        self._root = Account("", None)
-        self._nodes: dict[str, Account] = {}
-        self._leaves: dict[str, Account] = {}
+        self._root = AccountNode("", None)
+        self._nodes: dict[str, AccountNode] = {}
+        self._leaves: dict[str, AccountNode] = {}
         self._charges: dict[str, Charge] = {charge.job: charge for charge in state.charges}
         self._undo: list[Undo] = []
         self._marks = 0
@@ -55,8 +62,8 @@ class ShareTree:
 
     # -- accounts and targets --------------------------------------------------------------------------------
 
-    def leaf(self, account: str) -> Account:
-        """The account that jobs of this name are charged to; new ones come into being."""
+    def leaf(self, account: str) -> AccountNode:
+        """Return the account that jobs of this name are charged to; new ones are created."""
         known = self._leaves.get(account)
         if known is not None:
             return known
@@ -67,8 +74,8 @@ class ShareTree:
         self._leaves[account] = node
         return node
 
-    def know(self, accounts: KeysView[str]) -> None:
-        """Jobs may be charged to these: they have a place in the order."""
+    def register(self, accounts: KeysView[str]) -> None:
+        """Give these accounts a place in the order, since jobs may be charged to them."""
         for account in sorted(accounts - self._leaves.keys()):
             self.leaf(account)
 
@@ -79,7 +86,7 @@ class ShareTree:
         limits: Limits | None = None,
         min_runtime_s: float | None = None,
     ) -> None:
-        """What is None stays. Raises ValueError, with nothing changed."""
+        """Set what is not None. Raises ValueError, with nothing changed."""
         if weight is not None:
             _check_weight(account, weight)
         if min_runtime_s is not None and not min_runtime_s >= 0:
@@ -101,17 +108,18 @@ class ShareTree:
         self._level(node)
 
     def set_limits(self, account: str, limits: Limits) -> None:
-        """``""`` is the whole pool. Raises ValueError, with nothing changed."""
+        """Set the limits; ``""`` is the whole pool. Raises ValueError, with nothing changed."""
         check_limits(account, limits)
         self._node(account).limits = limits
         self._look_at_limits()
 
     def set_min_runtime(self, account: str, seconds: float | None) -> None:
-        """How long a job below this account runs before outsiders may preempt it; None: as its parent."""
+        """Set how long a job below this account runs before jobs of other accounts may preempt it; None:
+        as its parent."""
         self._node(account).min_runtime_s = seconds
 
     def set_capacity(self, capacity: Capacity) -> None:
-        """What usage is a fraction of. As long as none is known, device time alone counts."""
+        """Set what usage is a fraction of. As long as none is known, device time alone counts."""
         self.capacity = capacity
         capacity = capacity if any(capacity) else Capacity(devices=1.0)
         window_s = self._decay.window_s
@@ -126,18 +134,18 @@ class ShareTree:
     # -- usage -----------------------------------------------------------------------------------------------
 
     def admit(self, job: str, account: str, at_s: float, amounts: Amounts) -> None:
-        """The job starts: charge it for what it is expected to use."""
+        """Charge a starting job for its expected usage."""
         assert job not in self._charges, f"{job} is charged already"
         self.advance(at_s)
         self._put(job, Charge(job, account, at_s, amounts), amounts)
 
     def correct(self, job: str, amounts: Amounts) -> None:
-        """While it runs: it has used, or will have, so much since it was admitted."""
+        """Correct a running job's charge: its usage, past and ahead, since it was admitted."""
         charge = self._charges[job]
         self._put(job, Charge(job, charge.account, charge.at_s, amounts), _less(amounts, charge.amounts))
 
     def settle(self, job: str, amounts: Amounts) -> None:
-        """It ended or was parked, and used so much since it was admitted: the charge becomes true."""
+        """Replace the charge of a job that ended or was parked by its real usage since it was admitted."""
         charge = self._charges[job]
         self._put(job, None, _less(amounts, charge.amounts))
         if not self._marks:
@@ -153,7 +161,7 @@ class ShareTree:
         return self._charges.get(job)
 
     def advance(self, at_s: float) -> None:
-        """Make sure that charges at this time can be weighed; nothing that can be seen changes."""
+        """Make sure that charges at this time can be weighed; nothing visible changes."""
         if self._decay.covers(at_s):
             return
         assert not self._marks, "advance before a trial, not in it"
@@ -169,12 +177,12 @@ class ShareTree:
     # -- trials ----------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> int:
-        """A mark to come back to; marks nest."""
+        """Return a mark to roll back to; marks nest."""
         self._marks += 1
         return len(self._undo)
 
     def rollback(self, mark: int) -> None:
-        """Everything is as it was at the mark, bit for bit."""
+        """Restore everything as it was at the mark, bit for bit."""
         assert self._marks, "no trial is on"
         while len(self._undo) > mark:
             job, before, nodes = self._undo.pop()
@@ -190,12 +198,12 @@ class ShareTree:
 
     # -- whose turn ------------------------------------------------------------------------------------------
 
-    def order(self, accounts: Collection[str] | None = None) -> Iterator[list[Account]]:
-        """Leaves in groups of equal rank, who is due first; see :mod:`.fair_tree`. Groups without any of
-        ``accounts`` may be left out."""
+    def order(self, accounts: Collection[str] | None = None) -> Iterator[list[AccountNode]]:
+        """Yield leaves in groups of equal rank, the next one first; see :mod:`.fair_tree`. Groups without
+        any of ``accounts`` may be left out."""
         if accounts is None or len(accounts) * FEW > len(self._leaves):
             return fair_order(self._root)
-        return fair_order(self._root, {one for account in accounts for one in self.leaf(account).line})
+        return fair_order(self._root, {one for account in accounts for one in self.leaf(account).ancestry})
 
     def ranks(self) -> dict[str, int]:
         return {
@@ -204,17 +212,18 @@ class ShareTree:
             if self._nodes[path].leaf
         }
 
-    def claim(self, account: str, gains: Amounts, at_s: float) -> Claim:
-        """How the account would stand against others once it is charged this. Good until the next charge."""
+    def claim(self, account: str, gains: Amounts, at_s: float) -> ShareComparison:
+        """Return the account's comparison with others once it is charged this. Good until the next charge."""
         weight = self._decay.weight(at_s)
-        return Claim(self.leaf(account), gains, weight, self._factors, self._decay.window_s)
+        return ShareComparison(self.leaf(account), gains, weight, self._factors, self._decay.window_s)
 
     def min_runtime_s(self, victim: str, preemptor: str, default: float) -> float:
-        """KAI's rule: below the lowest common ancestor of both, the victim's side decides, and what it
-        leaves open its ancestors decide. So a team protects its jobs from each other as it likes, but from
-        outsiders only as whoever stands above both teams allows."""
+        """Return the victim's minimum run time against the preemptor, by KAI's rule: below the lowest
+        common ancestor of both, the victim's side decides, and what it leaves open its ancestors decide.
+        So a team protects its jobs from each other as it likes, but from other teams only as the account
+        above both allows."""
         found = sides(self.leaf(victim), self.leaf(preemptor))
-        node: Account | None = self.leaf(victim) if found is None else found[0]
+        node: AccountNode | None = self.leaf(victim) if found is None else found[0]
         while node is not None:
             if node.min_runtime_s is not None:
                 return node.min_runtime_s
@@ -222,22 +231,23 @@ class ShareTree:
         return default
 
     def guarantee_met(self, account: str, other: str) -> tuple[str, float] | None:
-        """What counts for ``account`` against the other: whose guarantee, and how many devices."""
+        """Return the guarantee that counts for ``account`` against the other: its account, and how many
+        devices."""
         found = sides(self.leaf(account), self.leaf(other))
         guaranteed = None if found is None else found[0].limits.devices_guaranteed
         return None if found is None or guaranteed is None else (found[0].account, guaranteed)
 
-    def lineage(self, account: str) -> tuple[Account, ...]:
-        """The account and everybody above it, the whole pool first."""
-        return (self._root, *self.leaf(account).line)
+    def lineage(self, account: str) -> tuple[AccountNode, ...]:
+        """Return the account and every account above it, the whole pool first."""
+        return (self._root, *self.leaf(account).ancestry)
 
-    def device_s(self, node: Account, at_s: float) -> float:
-        """Decayed device-seconds at that time."""
+    def device_s(self, node: AccountNode, at_s: float) -> float:
+        """Return the decayed device-seconds at that time."""
         weight = self._decay.weight(at_s)
         return node.device_s / weight if weight else 0.0
 
-    def below_s(self, node: Account, amount: float, at_s: float) -> float:
-        """When its decayed device-seconds will be below this amount, if nothing more is charged."""
+    def below_s(self, node: AccountNode, amount: float, at_s: float) -> float:
+        """Return when its decayed device-seconds will be below this amount, if nothing more is charged."""
         now = self.device_s(node, at_s)
         if now <= amount:
             return at_s
@@ -246,7 +256,7 @@ class ShareTree:
     # -- to look at and to store -----------------------------------------------------------------------------
 
     def view(self, at_s: float) -> tuple[AccountView, ...]:
-        """Every account at that time, parents before children."""
+        """Return every account at that time, parents before children."""
         weight = self._decay.weight(at_s)
         found = ranks(fair_order(self._root))
         return tuple(
@@ -254,11 +264,11 @@ class ShareTree:
         )
 
     def state(self) -> ShareState:
-        """Accounts that nothing is known about but their name are left out; they come back by themselves."""
-        kept: dict[str, Account] = {"": self._root}
+        """Return the state. Accounts with nothing but a name are left out; they come back by themselves."""
+        kept: dict[str, AccountNode] = {"": self._root}
         for node in self._nodes.values():
             if not node.blank:
-                kept.update((one.path, one) for one in node.line)
+                kept.update((one.path, one) for one in node.ancestry)
         return ShareState(
             self.settings,
             self.capacity,
@@ -280,7 +290,7 @@ class ShareTree:
 
     # -- parts -----------------------------------------------------------------------------------------------
 
-    def _node(self, account: str) -> Account:
+    def _node(self, account: str) -> AccountNode:
         if not account:
             return self._root
         known = self._nodes.get(account)
@@ -297,8 +307,9 @@ class ShareTree:
         node = self._nodes[account] = parent.child(name)
         return node
 
-    def _own(self, node: Account) -> Account:
-        """The child for what is charged to an account that others lie below; it inherits what was."""
+    def _own(self, node: AccountNode) -> AccountNode:
+        """Return the child for what is charged to an account that has others below it; it inherits former
+        charges."""
         own = self._nodes.get(f"{node.path}/{OWN}")
         if own is None:
             was_leaf, node.leaf = node.leaf, False
@@ -312,18 +323,20 @@ class ShareTree:
         return own
 
     def _look_at_limits(self) -> None:
-        everybody = (self._root, *self._nodes.values())
-        self.limited = any(node.limits.limiting for node in everybody)
-        self.limited_by_use = any(node.limits.device_s_max is not None for node in everybody)
-        told = ((node.account, node.limits.devices_guaranteed) for node in everybody)
-        self.guaranteed_milli = {account: devices * 1000 for account, devices in told if devices is not None}
+        nodes = (self._root, *self._nodes.values())
+        self.limited = any(node.limits.limiting for node in nodes)
+        self.limited_by_use = any(node.limits.device_s_max is not None for node in nodes)
+        guaranteed = ((node.account, node.limits.devices_guaranteed) for node in nodes)
+        self.guaranteed_milli = {
+            account: devices * 1000 for account, devices in guaranteed if devices is not None
+        }
         self.guarantees = any(self.guaranteed_milli.values())
 
     def _put(self, job: str, charge: Charge | None, amounts: Amounts) -> None:
         old = self._charges.get(job)
         known = charge or old
         assert known is not None
-        line = self.leaf(known.account).line
+        line = self.leaf(known.account).ancestry
         if self._marks:
             before = [(n, n.device_s, n.memory_byte_s, n.transfer_bytes, n.level) for n in line]
             self._undo.append((job, old, before))
@@ -341,7 +354,7 @@ class ShareTree:
                 node.transfer_bytes = max(0.0, node.transfer_bytes + moved * weight)
             self._level(node)
 
-    def _level(self, node: Account) -> None:
+    def _level(self, node: AccountNode) -> None:
         by_device, by_memory, by_transfer = self._factors
         dominant = node.device_s * by_device
         if node.memory_byte_s * by_memory > dominant:
@@ -351,9 +364,9 @@ class ShareTree:
         node.level = dominant / node.weight
         node.moved()
 
-    def _view(self, node: Account, weight: float, rank: int | None) -> AccountView:
+    def _view(self, node: AccountNode, weight: float, rank: int | None) -> AccountView:
         share = 1.0
-        for step in node.line:
+        for step in node.ancestry:
             assert step.parent is not None
             share *= step.weight / sum(sibling.weight for sibling in step.parent.children.values())
         unweighted = (1 / (c * self._decay.window_s * weight) if c else 0.0 for c in self.capacity)

@@ -1,8 +1,8 @@
-"""What is free where, which nodes a request may have, and which of them is best."""
+"""Placement: free capacity, the nodes that a request may have, and scores to choose among them."""
 
-from djinn_lab.jobs.placement.answers import Constraint, EverFits, Misfit, Placed
+from djinn_lab.jobs.placement.feasibility import Constraint, EverFits, Misfit, Placed
 from djinn_lab.jobs.placement.free import Free
-from djinn_lab.jobs.placement.room import Room
+from djinn_lab.jobs.placement.free_capacity import FreeCapacity
 from djinn_lab.jobs.placement.scoring import DEFAULT, SCORINGS, Scoring, Term, fragmentation
 
 __all__ = [
@@ -11,9 +11,9 @@ __all__ = [
     "Constraint",
     "EverFits",
     "Free",
+    "FreeCapacity",
     "Misfit",
     "Placed",
-    "Room",
     "Scoring",
     "Term",
     "fragmentation",

@@ -1,7 +1,7 @@
-"""What is free on one node, and how that changes. Pure functions of values, so that equal nodes share them.
+"""Free capacity of one node, and how it changes. Pure functions of values, so that equal nodes share them.
 
 A device is free as a whole or partly held: ``shares`` lists, for each partly held device, the thousandths
-held on it. Two shares of one size on one node are interchangeable; where it matters which device is meant,
+held on it. Two shares of one size on one node are interchangeable. Where it matters which device is meant,
 each device is a node of its own, as in the live pool."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def empty(node: Node) -> Free:
     return Free(node.devices, node.cpu_milli, node.memory_mib)
 
 
-def capacity(free: Free, demand: Demand) -> int:
-    """Members that fit here now, at most ``demand.members``."""
+def members_fitting(free: Free, demand: Demand) -> int:
+    """Return how many members fit here now, at most ``demand.members``."""
     count = demand.members
     if demand.device_milli:
         count = min(count, _by_devices(free, demand.device_milli))
@@ -37,7 +37,8 @@ def capacity(free: Free, demand: Demand) -> int:
 
 
 def taken(free: Free, demand: Demand, members: int) -> Free:
-    """What is left, below nothing where there was not enough. Shares go where they fit most tightly."""
+    """Return what is left, below nothing where there was not enough. Shares go where they fit most
+    tightly."""
     devices, shares = free.devices, free.shares
     if demand.device_milli == WHOLE_DEVICE_MILLI:
         devices -= members
@@ -52,7 +53,7 @@ def taken(free: Free, demand: Demand, members: int) -> Free:
 
 
 def given(free: Free, demand: Demand, members: int) -> Free:
-    """The opposite."""
+    """Return what is free once the members are given back."""
     devices, shares = free.devices, free.shares
     if demand.device_milli == WHOLE_DEVICE_MILLI:
         devices += members

@@ -1,5 +1,6 @@
-"""The members of a gang near each other: of places that are equally good, those on one NUMA node, as their
-labels tell (``numa=0``). Only ties are broken, so where fewer than two nodes are known all is as without."""
+"""Place the members of a gang near each other: of equally good places, those on one NUMA node, as their
+labels give it (``numa=0``). Only ties are broken, so where fewer than two nodes are known nothing changes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ NUMA = "numa"
 
 
 class Labelled(Protocol):
-    """A device as :class:`djinn_lab.jobs.tables.Device` has it."""
+    """A device as :class:`djinn_lab.jobs.tables.QueueDevice` has it."""
 
     device: str
     running: list[str]
@@ -21,11 +22,11 @@ class Labelled(Protocol):
     def labels(self) -> frozenset[str]: ...
 
 
-class Place(Protocol):
-    """``room``: members that each of these ``nodes`` can take; ``numa``: where they are, if that is known."""
+class PlacementOption(Protocol):
+    """``fits``: members that each of these ``nodes`` can take; ``numa``: their NUMA node, if known."""
 
     @property
-    def room(self) -> int: ...
+    def fits(self) -> int: ...
 
     @property
     def nodes(self) -> int: ...
@@ -34,57 +35,58 @@ class Place(Protocol):
     def numa(self) -> str | None: ...
 
 
-Somewhere = TypeVar("Somewhere", bound=Place)
+AnyOption = TypeVar("AnyOption", bound=PlacementOption)
 
 
 def numa_of(labels: Iterable[str]) -> str | None:
-    """What they say; the first in order where operators gave several."""
+    """Return the NUMA label; the first in order where operators gave several."""
     return min((label for label in labels if label.startswith(f"{NUMA}=")), default=None)
 
 
 def near_first(
-    ranked: Sequence[tuple[float, Somewhere]], members: int, near: str | None = None
-) -> list[Somewhere]:
-    """Places in the order to fill them with so many members. ``ranked``: the best, with the smallest number,
-    first. ``near``: where one member is already.
+    ranked: Sequence[tuple[float, AnyOption]], members: int, near: str | None = None
+) -> list[AnyOption]:
+    """Return the options in the order to fill them with so many members. ``ranked``: the best, with the
+    smallest number, first. ``near``: the NUMA node of a member that is placed already.
 
-    Between places of different rank there is no choice, so it is made among the last that are needed: NUMA
-    nodes in use go first, then the one into which the rest fits most tightly, else the largest; unknown ones
-    last. That is the fewest nodes."""
+    Between options of different rank there is no choice, so it is made among the last that are needed.
+    NUMA nodes in use go first, then the one into which the rest fits most tightly, else the largest;
+    unknown ones last. That is the fewest nodes."""
     if len({place.numa for _, place in ranked} - {None}) < 2:
         return [place for _, place in ranked]
-    order: list[Somewhere] = []
+    order: list[AnyOption] = []
     used = {near}
     for _, group in groupby(ranked, key=lambda one: one[0]):
         equal = [place for _, place in group]
-        room = sum(place.room * place.nodes for place in equal)
-        order += equal if room <= members else _by_node(equal, members, used)
-        members -= room
+        fits = sum(place.fits * place.nodes for place in equal)
+        order += equal if fits <= members else _by_node(equal, members, used)
+        members -= fits
         if members <= 0:
             break
         used |= {place.numa for place in equal}
     return order
 
 
-def _by_node(equal: Sequence[Somewhere], members: int, used: set[str | None]) -> list[Somewhere]:
-    room: Counter[str | None] = Counter()
+def _by_node(equal: Sequence[AnyOption], members: int, used: set[str | None]) -> list[AnyOption]:
+    fits: Counter[str | None] = Counter()
     for place in equal:
-        room[place.numa] += place.room * place.nodes
+        fits[place.numa] += place.fits * place.nodes
 
     def key(node: str | None) -> tuple[bool, bool, bool, int]:
-        enough = room[node] >= members
-        return node is None, node not in used, not enough, room[node] if enough else -room[node]
+        enough = fits[node] >= members
+        return node is None, node not in used, not enough, fits[node] if enough else -fits[node]
 
-    order: list[Somewhere] = []
-    while room and members > 0:
-        node = min(room, key=key)  # the first of equals, as they were ranked
+    order: list[AnyOption] = []
+    while fits and members > 0:
+        node = min(fits, key=key)  # the first of equals, as they were ranked
         order += [place for place in equal if place.numa == node]
-        members -= room.pop(node)
+        members -= fits.pop(node)
     return order
 
 
 def company(members: int, devices: Sequence[Labelled]) -> Mapping[str, int]:
-    """By device, how many of a gang could lie on its NUMA node now; empty where that decides nothing."""
+    """Return, by device, how many members of a gang could lie on its NUMA node now; empty where that
+    decides nothing."""
     if members < 2:
         return {}
     numa = {device.device: numa_of(device.labels) for device in devices}

@@ -1,4 +1,4 @@
-"""Scores, weighted and added: the sets that have a name."""
+"""Named sets of scores, weighted and added."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from djinn_lab.jobs.placement.scores import (
+    STEPS,
     Fragmentation,
     Score,
-    Seat,
+    ScoreInput,
     affinity,
     cost,
     dot_product,
@@ -17,7 +18,6 @@ from djinn_lab.jobs.placement.scores import (
     locality,
     most_loaded,
 )
-from djinn_lab.jobs.placement.scores.fragmentation import STEPS
 from djinn_lab.jobs.request import Demand
 
 
@@ -34,16 +34,17 @@ class Scoring:
         self.name = name
         self.terms = terms
 
-    def total(self, seat: Seat) -> float:
-        return sum(weight * score(seat) for _, weight, score in self.terms)
+    def total(self, scored: ScoreInput) -> float:
+        return sum(weight * score(scored) for _, weight, score in self.terms)
 
-    def explain(self, seat: Seat) -> dict[str, float]:
-        return {name: weight * score(seat) for name, weight, score in self.terms}
+    def explain(self, scored: ScoreInput) -> dict[str, float]:
+        return {name: weight * score(scored) for name, weight, score in self.terms}
 
 
 def fragmentation(typical: Iterable[tuple[Demand, float]]) -> Scoring:
-    """For pools whose usual requests are known, with their popularity: least fragmentation, and of nodes that
-    are equal in that, the fullest. ``typical`` is part of what the name means: one set a room."""
+    """Return the scoring for pools whose usual requests are known, with their popularity: least
+    fragmentation, and of nodes that are equal in that, the fullest. ``typical`` is part of what the name
+    means: one set a pool."""
     return Scoring(
         "fragmentation",
         Term("fragmentation", 1.0, Fragmentation(typical)),
@@ -62,7 +63,8 @@ DEFAULT = Scoring(
     Term("affinity", 0.5, affinity),
     Term("cost", 0.1, cost),
 )
-"""The fullest node; that state lies there counts as much as all of that, that it was wished for half."""
+"""The fullest node. The location of the state counts as much as all of that, a preference for labels half.
+"""
 
 SCORINGS: Mapping[str, Scoring] = {
     scoring.name: scoring
@@ -82,4 +84,5 @@ SCORINGS: Mapping[str, Scoring] = {
         ),
     )
 }
-"""The default, what others ship, and the mix of fit 30, affinity 20, load 20, locality 20, cost 10 %."""
+"""The default, what other schedulers ship, and the mix of fit 30, affinity 20, load 20, locality 20, cost
+10 %."""

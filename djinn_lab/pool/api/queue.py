@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 
 from djinn_lab import jobs
 from djinn_lab.jobs import resources
-from djinn_lab.jobs.decision import Calendar, Change, QueuePolicy
+from djinn_lab.jobs.decision import CalendarReservation, Change, QueuePolicy
 from djinn_lab.jobs.fairness import AccountView, Limits
 from djinn_lab.pool.api import queue_report
 from djinn_lab.pool.api.jobs import find_job
@@ -204,7 +204,7 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
 def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
     driver, clock = context.driver, context.driver.ledger.clock
 
-    @app.get("/v1/reservations", responses=documented(list[Calendar]), summary="Reserved devices")
+    @app.get("/v1/reservations", responses=documented(list[CalendarReservation]), summary="Reserved devices")
     async def reservations(_user: Annotated[User, Depends(reader)]) -> Response:
         return answer(queue_report.lasting(driver.ledger.queue.reservations, clock.now_s()))
 
@@ -230,9 +230,9 @@ def _with_use(sentence: str, view: JobView) -> str:
     """Add what a job is predicted to take, or the energy that it took once it has ended."""
     if view.state in jobs.FINISHED:
         return sentence if view.used_j is None else f"{sentence} {resources.used_energy(view.used_j)}"
-    if view.foretold is None:
+    if view.predicted is None:
         return sentence
-    return f"{sentence} {resources.told(view.foretold, view.watts)}"
+    return f"{sentence} {resources.forecast_sentence(view.predicted, view.watts)}"
 
 
 async def _apply_and_store(context: PoolContext, event: OperatorEvent) -> None:

@@ -6,23 +6,23 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from djinn_lab.jobs import IN_LINE, Job, JobState
+from djinn_lab.jobs import PENDING_STATES, Job, JobState
 from djinn_lab.jobs.decision import (
-    Calendar,
+    CalendarReservation,
     Change,
     Cluster,
+    DecisionSnapshot,
     Explanation,
+    Guarantees,
+    JobQos,
     Outlook,
-    Snapshot,
-    Standard,
-    Standing,
     WhatIf,
-    class_told,
+    class_sentence,
+    error_sentence,
     forecast,
-    how_far_off,
-    short,
-    told,
+    sentence_with_start,
     what_if,
+    with_short_ids,
 )
 from djinn_lab.jobs.fairness import ShareTree, jain
 from djinn_lab.jobs.start_forecasts import StartSkill
@@ -41,7 +41,7 @@ EXPLAINED_MAX = 200
 
 def report(
     queue_jobs: Sequence[Job],
-    snapshot: Snapshot,
+    snapshot: DecisionSnapshot,
     others: tuple[int, Sequence[tuple[Job, str]]],
     decisions: DecisionTimes | None,
     lag_s: float,
@@ -57,8 +57,8 @@ def report(
     known = {job.job: job for job in queue_jobs}
     explained = [outlook.explain(name, advise=False) for name in list(cluster.waiting)[:EXPLAINED_MAX]]
     explained.sort(key=lambda one: (one.position is None, one.position))
-    qualities = _qualities(cluster, shares)
-    waiting = [_waiting(known[one.job], one, skill, qualities) for one in explained if one.job in known]
+    qos_by_job = _qos_by_job(cluster, shares)
+    waiting = [_waiting(known[one.job], one, skill, qos_by_job) for one in explained if one.job in known]
     waiting += [_plain(job, why) for job, why in others[1][: EXPLAINED_MAX - len(waiting)]]
     views = shares.view(snapshot.now_s)
     levels = [view.level for view in views if view.rank is not None]
@@ -72,7 +72,7 @@ def report(
         waiting_count=len(cluster.waiting) + others[0],
         waiting=tuple(waiting),
         running=tuple(
-            _running(job, cluster, unusual.get(job.job, ""), qualities)
+            _running(job, cluster, unusual.get(job.job, ""), qos_by_job)
             for job in queue_jobs
             if job.state is JobState.RUNNING
         ),
@@ -83,29 +83,31 @@ def report(
     )
 
 
-def lasting(entries: Iterable[Calendar], now_s: float) -> list[Calendar]:
+def lasting(entries: Iterable[CalendarReservation], now_s: float) -> list[CalendarReservation]:
     """List the reservations that are not over, by name."""
     return sorted((one for one in entries if one.ends_s > now_s), key=lambda one: one.name)
 
 
-def why(job: Job, plain: str, snapshot: Snapshot, decided_s: float | None, skill: StartSkill) -> WhyAnswer:
+def why(
+    job: Job, plain: str, snapshot: DecisionSnapshot, decided_s: float | None, skill: StartSkill
+) -> WhyAnswer:
     """``plain``: what the queue says without computing anything."""
     waits = any(request.job == job.job for request in snapshot.cluster.waiting)
     guarantees = any(known.limits.devices_guaranteed for known in snapshot.shares.accounts)
     if not waits and not (guarantees and job.state is JobState.RUNNING):
         return WhyAnswer(job.job, job.state, plain, None, None)
     cluster, shares = _restored(snapshot, decided_s)
-    quality = _qualities(cluster, shares).get(job.job)
-    by_class = "" if quality is None else f" {class_told(quality)}"
+    qos = _qos_by_job(cluster, shares).get(job.job)
+    by_class = "" if qos is None else f" {class_sentence(qos)}"
     if not waits:
-        return WhyAnswer(job.job, job.state, plain + by_class, None, None, quality)
+        return WhyAnswer(job.job, job.state, plain + by_class, None, None, qos)
     outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s, job=job.job)
     found = outlook.explain(job.job)
-    return WhyAnswer(job.job, job.state, _told(job, found, skill) + by_class, found, snapshot.digest, quality)
+    return WhyAnswer(job.job, job.state, _told(job, found, skill) + by_class, found, snapshot.digest, qos)
 
 
 def changed(
-    job: Job, change: Change, snapshot: Snapshot, decided_s: float | None, skill: StartSkill
+    job: Job, change: Change, snapshot: DecisionSnapshot, decided_s: float | None, skill: StartSkill
 ) -> WhatIfAnswer:
     """Answer a what-if question. Raises ValueError for an impossible request, KeyError for a job that does
     not contend."""
@@ -125,12 +127,12 @@ def changed(
         before_s,
         after_s,
         refused,
-        f"{_compare(found, before_s, after_s, refused)} {how_far_off(skill.error)}",
+        f"{_compare(found, before_s, after_s, refused)} {error_sentence(skill.error)}",
         skill.error,
     )
 
 
-def expected_starts(snapshot: Snapshot) -> dict[str, tuple[int, float]]:
+def expected_starts(snapshot: DecisionSnapshot) -> dict[str, tuple[int, float]]:
     """Rank and start of those that wait, as far as can be foreseen; seconds since the epoch. For another
     thread."""
     cluster, shares = _restored(snapshot, None)
@@ -139,45 +141,43 @@ def expected_starts(snapshot: Snapshot) -> dict[str, tuple[int, float]]:
     return {job: (ranks[job], at_s) for job, (at_s, _) in found.starts.items()}
 
 
-def _restored(snapshot: Snapshot, decided_s: float | None) -> tuple[Cluster, ShareTree]:
+def _restored(snapshot: DecisionSnapshot, decided_s: float | None) -> tuple[Cluster, ShareTree]:
     cluster = Cluster.restored(snapshot.cluster, snapshot.now_s)
     cluster.decided_s = decided_s
     return cluster, ShareTree(snapshot.shares)
 
 
-def _qualities(cluster: Cluster, shares: ShareTree) -> dict[str, Standard]:
+def _qos_by_job(cluster: Cluster, shares: ShareTree) -> dict[str, JobQos]:
     """Classify the jobs that contend or run; none where no account is guaranteed devices."""
     if not shares.guarantees:
         return {}
-    standing = Standing(cluster, shares)
+    guarantees = Guarantees(cluster, shares)
     running = (holding.request for holding in cluster.holdings.values())
-    return {request.job: standing.of(request) for request in (*cluster.waiting.values(), *running)}
+    return {request.job: guarantees.qos_of(request) for request in (*cluster.waiting.values(), *running)}
 
 
-def _quality(job: Job, qualities: Mapping[str, Standard]) -> str:
-    found = qualities.get(job.job)
-    return "" if found is None else found.quality
+def _qos(job: Job, qos_by_job: Mapping[str, JobQos]) -> str:
+    found = qos_by_job.get(job.job)
+    return "" if found is None else found.qos_class
 
 
-def _waiting(
-    job: Job, found: Explanation, skill: StartSkill, qualities: Mapping[str, Standard]
-) -> WaitingJob:
+def _waiting(job: Job, found: Explanation, skill: StartSkill, qos_by_job: Mapping[str, JobQos]) -> WaitingJob:
     expected_at = None
     if found.expected_s is not None:
         start = skill.forecast(found.rank, max(0.0, found.expected_s - found.now_s))
         expected_at = found.now_s + start.wait_s if start is not None and start.reliable else None
     row = _row(job, found.reason, _told(job, found, skill), found.position, expected_at)
-    return msgspec.structs.replace(row, quality=_quality(job, qualities))
+    return msgspec.structs.replace(row, qos=_qos(job, qos_by_job))
 
 
 def _told(job: Job, found: Explanation, skill: StartSkill) -> str:
     """Say why a job waits: first what session memory says."""
     held = f"{job.memory_reason[:1].upper()}{job.memory_reason[1:]}. " if job.memory_reason else ""
-    return short(held) + told(found, skill)
+    return with_short_ids(held) + sentence_with_start(found, skill)
 
 
 def _plain(job: Job, why: str) -> WaitingJob:
-    return _row(job, "session_order" if job.state in IN_LINE else job.state.lower(), why)
+    return _row(job, "session_order" if job.state in PENDING_STATES else job.state.lower(), why)
 
 
 def _row(
@@ -189,7 +189,7 @@ def _row(
         account=job.account,
         priority=job.priority,
         state=job.state,
-        device=job.held_on,
+        device=job.assigned_device,
         position=position,
         reason=reason,
         sentence=why,
@@ -198,21 +198,21 @@ def _row(
     )
 
 
-def _running(job: Job, cluster: Cluster, unusual: str, qualities: Mapping[str, Standard]) -> RunningJob:
+def _running(job: Job, cluster: Cluster, unusual: str, qos_by_job: Mapping[str, JobQos]) -> RunningJob:
     held = cluster.holdings.get(job.job)
     return RunningJob(
         job=job.job,
         user=job.user,
         account=job.account,
         priority=job.priority,
-        device=job.held_on,
+        device=job.assigned_device,
         since=job.running_since_s,
         ends_at=held.ends_s if held is not None else None,
         preempting=job.preempting,
         preemptions=job.preemptions,
         members=job.members,
         unusual=unusual,
-        quality=_quality(job, qualities),
+        qos=_qos(job, qos_by_job),
     )
 
 

@@ -45,7 +45,7 @@ def pool_status(driver: Driver, user: User, started_at: float, ready: bool, lag_
 def device_views(driver: Driver) -> list[DeviceView]:
     """Show every device of the pool."""
     queue = {view.device: view for view in driver.ledger.queue.devices()}
-    lengths = driver.ledger.queue.line_lengths()
+    lengths = driver.ledger.queue.queue_lengths()
     infos = {info.device: info for info in driver.fleet.infos()}
     found = []
     for status in driver.fleet.statuses:

@@ -11,7 +11,7 @@ import msgspec
 
 from djinn_lab import jobs
 from djinn_lab.errors import DeviceMemoryError, Refused
-from djinn_lab.jobs.resources import ResourceHistory, Use
+from djinn_lab.jobs.resources import ResourceHistory, ResourceUse
 from djinn_lab.jobs.start_forecasts import StartForecasts
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.overruns import OverrunDetector
@@ -55,7 +55,7 @@ class Bookkeeper:
         self.overruns = OverrunDetector()
         self.published = PublishedData()
         self.resources = ResourceHistory()
-        self.notebook_uses: dict[str, Use] = {}
+        self.notebook_uses: dict[str, ResourceUse] = {}
         """Of batch notebooks that run, so far."""
         self._store = store
         self._observe_segment = observe_segment
@@ -108,20 +108,20 @@ class Bookkeeper:
         timings = msgspec.msgpack.encode((done.node_start_s, done.node_end_s))
         self._store.put(timings_row(done.job, done.segment, timings))
 
-    def foretell(self, record: JobRecord, flight: RunningSegment) -> None:
+    def forecast(self, record: JobRecord, flight: RunningSegment) -> None:
         """Predict what a new cell takes. One without code that begins with a read is like every other
         one of which no more is known: it has no earlier runs, and is none."""
         if record.code or record.ops_total:
             code = sha256(_below_magic(record.code).encode(errors="replace"))
             record.program = (code.digest() + (flight.key or b"")).hex()
-        record.foretold = self.resources.foretell(record.program, record.predicted_s, flight.need_bytes)
+        record.predicted = self.resources.forecast(record.program, record.predicted_s, flight.need_bytes)
 
-    def took(self, record: JobRecord, use: Use) -> None:
+    def took(self, record: JobRecord, use: ResourceUse) -> None:
         """Add what an answered segment used."""
         record.use = record.use.and_then(use)
         session = self.registry.get(record.session)
         if session is not None and session.notebook:
-            before = self.notebook_uses.get(session.notebook, Use())
+            before = self.notebook_uses.get(session.notebook, ResourceUse())
             self.notebook_uses[session.notebook] = before.and_then(use)
 
     def _compare(self, record: JobRecord) -> None:
@@ -129,8 +129,8 @@ class Bookkeeper:
         answered."""
         job = self.ledger.queue.job(record.job)
         ended_well = job is not None and job.state is jobs.JobState.DONE and record.ops_done > 0
-        if ended_well and record.flight is None and record.program is not None and record.foretold:
-            self.resources.ended(record.program, record.foretold, record.use)
+        if ended_well and record.flight is None and record.program is not None and record.predicted:
+            self.resources.ended(record.program, record.predicted, record.use)
             record.program = None  # once
 
     def save_learnt(self) -> None:
@@ -179,7 +179,7 @@ class Bookkeeper:
             self._ended[notice.job] = None
         record.watts = None if record.device is None else self.ledger.queue.watts(record.device)
         self._compare(record)
-        if notice.state in jobs.IN_LINE:
+        if notice.state in jobs.PENDING_STATES:
             record.estimate_s = self.starts.wait_s(notice.job, self.ledger.clock.now_s())
         self._changed.add(notice.job)
         self.tell(record, job, self.durability.commit(urgent=False))
@@ -297,7 +297,7 @@ def _use(
     done: SegmentDone | None,
     report: WorkerMemory | None,
     error: ErrorInfo | None,
-) -> Use:
+) -> ResourceUse:
     """Measure what one segment used on its device, without what other sessions held there. Where memory was
     short, its peak is what it would have needed at least."""
     own_bytes = 0
@@ -306,4 +306,4 @@ def _use(
         own_bytes = max(0, report.peak_bytes - others)
     if error is not None and error.type_name == DeviceMemoryError.__name__:
         own_bytes = max(own_bytes, flight.need_bytes)
-    return Use(0.0 if done is None else done.run_s, own_bytes, record.cell)
+    return ResourceUse(0.0 if done is None else done.run_s, own_bytes, record.cell)

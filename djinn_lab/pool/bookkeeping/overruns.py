@@ -64,5 +64,5 @@ class OverrunDetector:
             return ""
         return (
             f"Unusually long: {format_seconds(ran_s)} so far where {format_seconds(job.predicted_s)} were "
-            f"foretold; of the last {len(self._ratios)}, 99 % ended within {usual:.1f} times their forecast."
+            f"predicted; of the last {len(self._ratios)}, 99 % ended within {usual:.1f} times their forecast."
         )

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from djinn_lab.jobs import Job, Notify
-from djinn_lab.jobs.resources import Foretold, Use
+from djinn_lab.jobs.resources import ResourceForecast, ResourceUse
 from djinn_lab.memory.footprint import Footprint
 from djinn_lab.pool.gangs.plans import GangPlan
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
@@ -81,11 +81,11 @@ class JobRecord:
     checkpoints: tuple[str, ...] = ()
     program: str | None = None
     """What equal cells have in common, None once that was learnt from."""
-    foretold: Foretold | None = None
+    predicted: ResourceForecast | None = None
     watts: float | None = None
     used_j: float | None = 0.0
     """None once it ran on a device whose watts are unknown."""
-    use: Use = field(default_factory=Use)
+    use: ResourceUse = field(default_factory=ResourceUse)
     flight: RunningSegment | None = None
 
     @classmethod
@@ -147,7 +147,7 @@ class JobRecord:
             measured_s=self.measured_s,
             gang=self.gang,
             checkpoints=self.checkpoints,
-            foretold=self.foretold,
+            predicted=self.predicted,
             watts=self.watts,
             used_j=self.used_j or None,
         )

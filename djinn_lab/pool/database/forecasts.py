@@ -13,7 +13,7 @@ import msgspec
 import sqlalchemy as sa
 from msgspec.structs import replace
 
-from djinn_lab.jobs.resources import Learnt, Use
+from djinn_lab.jobs.resources import ResourceRecords, ResourceUse
 from djinn_lab.pool.database.batch import PROGRAM, Kind, Row
 from djinn_lab.pool.database.tables import forecasts
 
@@ -22,33 +22,33 @@ SAMPLES = "samples"
 START_WAITS = "start waits"
 """Waits as they were forecast and as they were, see :mod:`djinn_lab.jobs.start_forecasts`."""
 RUN_RATIOS = "runs"
-"""Run times over what was foretold."""
+"""Run times over what was predicted."""
 WHERE_CHARACTERS_MAX = 200
 _encode = msgspec.msgpack.Encoder().encode
-_decode_uses = msgspec.msgpack.Decoder(tuple[Use, ...]).decode
+_decode_uses = msgspec.msgpack.Decoder(tuple[ResourceUse, ...]).decode
 _decode_samples = msgspec.msgpack.Decoder(tuple[float, ...]).decode
 _decode_off = msgspec.msgpack.Decoder(tuple[tuple[float, float], ...]).decode
 
 
-def forecast_rows(learnt: Learnt, at_s: float) -> Iterator[Row]:
+def forecast_rows(learnt: ResourceRecords, at_s: float) -> Iterator[Row]:
     """Make rows that replace what was known of the same programs and forecasts."""
     for program, uses in learnt.uses.items():
         short = [replace(use, where=use.where[:WHERE_CHARACTERS_MAX]) for use in uses]
         yield _row(PROGRAM, program, at_s, short)
-    for kind, off in learnt.off.items():
+    for kind, off in learnt.errors.items():
         yield _row(OFF, kind, at_s, off)
 
 
-def read_forecasts(connection: sa.Connection) -> Learnt:
+def read_forecasts(connection: sa.Connection) -> ResourceRecords:
     """Read what is known of seconds and bytes."""
-    column, found = forecasts.c, Learnt()
+    column, found = forecasts.c, ResourceRecords()
     query = sa.select(column.kind, column.name, column.learnt).where(column.kind.in_((PROGRAM, OFF)))
     query = query.order_by(column.at_s, column.name)
     for row in connection.execute(query):
         if row.kind == PROGRAM:
             found.uses[row.name] = _decode_uses(row.learnt)
         else:
-            found.off[row.name] = _decode_off(row.learnt)
+            found.errors[row.name] = _decode_off(row.learnt)
     return found
 
 

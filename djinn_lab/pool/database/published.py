@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 import sqlalchemy as sa
 
-from djinn_lab.jobs.conditions import Need, parse, same_circle
+from djinn_lab.jobs.conditions import Need, parse, same_project
 from djinn_lab.pool.database.batch import Work
 from djinn_lab.pool.database.engine import upsert
 from djinn_lab.pool.database.tables import published
@@ -35,12 +35,12 @@ class PublishedData:
 
     def is_there(self, account: str, name: str) -> bool:
         """Tell whether data of this name is published for this account."""
-        return any(same_circle(account, one.account) for one in self._named.get(name, {}).values())
+        return any(same_project(account, one.account) for one in self._named.get(name, {}).values())
 
     def visible(self, account: str) -> list[Published]:
         """List the data that this account may use, newest first."""
         found = [one for by_user in self._named.values() for one in by_user.values()]
-        return sorted((one for one in found if same_circle(account, one.account)), key=lambda one: -one.at)
+        return sorted((one for one in found if same_project(account, one.account)), key=lambda one: -one.at)
 
     def add(self, one: Published) -> None:
         self._named.setdefault(one.name, {})[one.user] = one

@@ -122,10 +122,10 @@ class Driver:
         """Tell the queue of published data that the database has."""
         self.tell(jobs.DataPublished(self.ledger.clock.now_s(), account, name))
 
-    def notebook_changed(self, notebook: jobs.Elsewhere) -> None:
+    def notebook_changed(self, notebook: jobs.ExternalDependency) -> None:
         """Tell the queue of a notebook's state that the database has: cells may depend on it."""
-        if self.ledger.queue.awaits(notebook.job):
-            self.tell(jobs.ElsewhereChanged(self.ledger.clock.now_s(), notebook))
+        if self.ledger.queue.has_dependents(notebook.job):
+            self.tell(jobs.ExternalDependencyChanged(self.ledger.clock.now_s(), notebook))
 
     def preempt(self, job: str, message: str) -> None:
         """Preempt a job. Raises jobs.IllegalEvent when it does not run. ``message``: the requester."""
@@ -347,11 +347,11 @@ class Driver:
         """Run a cell on one device after its gang failed."""
         known = self.ledger.queue.job(job)
         assert known is not None
-        assert known.held_on is not None
+        assert known.assigned_device is not None
         self.books.records[job].gang = why
-        self._run(job, known.held_on, anew=True)
+        self._run(job, known.assigned_device, anew=True)
         if known.preempting:
-            self.launcher.preempt(known.held_on, job, known.segment)
+            self.launcher.preempt(known.assigned_device, job, known.segment)
 
     def _gang_over(self, device: str, answer: SegmentDone | SegmentCancelled) -> None:
         self.transfers.report(device, answer.memory, answer.job)

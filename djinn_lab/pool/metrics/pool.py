@@ -43,7 +43,7 @@ class Metrics:
             "djinn_decision_seconds", "Handling an event, decisions included", ["quantile"]
         )
         self._estimates = self._gauge(
-            "djinn_start_estimate_error_seconds", "By how much foretold starts were off", ["quantile"]
+            "djinn_start_estimate_error_seconds", "By how much predicted starts were off", ["quantile"]
         )
         self._preemptions = self._gauge("djinn_preemptions", "Cells that moved aside so far", [])
         self._stalled = self._gauge("djinn_stalled", "1 while work waits for nothing", [])
@@ -71,7 +71,7 @@ class Metrics:
         for state, count in counts.items():
             self._jobs.labels(state).set(count)
         queue = driver.ledger.queue
-        lengths = queue.line_lengths()
+        lengths = queue.queue_lengths()
         for view in queue.devices():
             self._queue.labels(view.device).set(lengths[view.device])
             self._restarts.labels(view.device).set(driver.launcher.health(view.device).restarts)

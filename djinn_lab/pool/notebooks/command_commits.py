@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from djinn_lab.jobs.batch import Command, Outcome, StartNotebook, StopNotebook
+from djinn_lab.jobs.batch import AttemptOutcome, Command, StartNotebook, StopNotebook
 from djinn_lab.pool.database.batch import DATABASE_AT_FAULT
 from djinn_lab.pool.execution.clock import Timer
 from djinn_lab.pool.notebooks.messages import AttemptEnded
@@ -112,7 +112,7 @@ class CommandCommitter:
             CommandBatch([one for one in decision.commands if one not in done]) for decision in self._waiting
         )
         for start in withdrawn:
-            self._ended(start.job, AttemptEnded(start.attempt, Outcome.STOPPED))
+            self._ended(start.job, AttemptEnded(start.attempt, AttemptOutcome.STOPPED))
         for stop in stops:
             self._carry_out(stop)
         self._again.set(self._now_s() + STORE_AGAIN_S)
@@ -129,7 +129,7 @@ class CommandCommitter:
                 self._carry_out(command)
             elif isinstance(command, StartNotebook):
                 told = f"its start could not be stored: {_first_line(error)}"
-                self._ended(command.job, AttemptEnded(command.attempt, Outcome.LOST, told))
+                self._ended(command.job, AttemptEnded(command.attempt, AttemptOutcome.LOST, told))
 
 
 async def until_stored(work: Callable[[], Awaitable[Result]]) -> Result:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from djinn_lab.jobs import FINISHED, Elsewhere, IllegalEvent
-from djinn_lab.jobs.batch import CellEnded, Notebook, Notebooks
+from djinn_lab.jobs import FINISHED, ExternalDependency, IllegalEvent
+from djinn_lab.jobs.batch import CellJobEnded, Notebook, Notebooks
 from djinn_lab.jobs.conditions import jobs_in, parse
 from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
 from djinn_lab.pool.database import history
@@ -26,7 +26,7 @@ class NotebookPrerequisites:
         self._queue = queue
         self._sessions = sessions
 
-    def named(self, start: str) -> Elsewhere:
+    def named(self, start: str) -> ExternalDependency:
         """Find the notebook whose id begins so. Raises IllegalEvent where none or several do."""
         exact = self._core.get(start)
         found = [exact] if exact is not None else [one for one in self._core if one.job.startswith(start)]
@@ -53,8 +53,8 @@ class NotebookPrerequisites:
         return tuple(name for name in seen if self._core.get(name) is None)
 
 
-def as_prerequisite(notebook: Notebook, waits_for: tuple[str, ...] = ()) -> Elsewhere:
-    return Elsewhere(
+def as_prerequisite(notebook: Notebook, waits_for: tuple[str, ...] = ()) -> ExternalDependency:
+    return ExternalDependency(
         notebook.job, notebook.name, notebook.state, notebook.over, notebook.checkpoints, waits_for
     )
 
@@ -78,7 +78,7 @@ class NotebookDependencies:
         records = [self._books.records.get(cell) for cell in sorted(jobs_in(tuple(after)))]
         return [(one.job, name) for one in records if one is not None for name in one.checkpoints]
 
-    async def ended(self, job: str, at_s: float) -> CellEnded | None:
+    async def ended(self, job: str, at_s: float) -> CellJobEnded | None:
         """Find how a cell's job ended, None while it is unfinished. Raises SQLAlchemyError."""
         record = self._books.records.get(job)
         if record is not None:
@@ -86,6 +86,6 @@ class NotebookDependencies:
         else:
             rows = await self._store.read(lambda connection: history.read_job(connection, job))
             if len(rows) != 1:
-                return CellEnded(at_s, job, False, "not known any more")
+                return CellJobEnded(at_s, job, False, "not known any more")
             state, checkpoints = rows[0][0].state, rows[0][0].checkpoints
-        return CellEnded(at_s, job, state == "DONE", state, checkpoints) if state in FINISHED else None
+        return CellJobEnded(at_s, job, state == "DONE", state, checkpoints) if state in FINISHED else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from djinn_lab.jobs.batch import Outcome
+from djinn_lab.jobs.batch import AttemptOutcome
 
 TASK_FILE = "task.json"
 SOURCE_FILE = "notebook.ipynb"
@@ -52,7 +52,7 @@ class AttemptEnded(RunnerMessage, frozen=True, tag=True):
     """``message``: what went wrong. ``cell`` of ``cells``: the one that failed or was the last."""
 
     attempt: int
-    outcome: Outcome
+    outcome: AttemptOutcome
     message: str = ""
     cell: int | None = None
     cells: int | None = None

@@ -27,7 +27,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from djinn_lab.jobs.batch import Outcome
+from djinn_lab.jobs.batch import AttemptOutcome
 from djinn_lab.pool.notebooks import messages as files
 from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME, kernel_folder, kernel_spec
 from djinn_lab.pool.notebooks.messages import AttemptEnded, CellBegins, FromRunner, KernelStarted, Task
@@ -93,7 +93,7 @@ class Runner:
             ended = await self._until_ended(stopped)
             self._write()
             _write_whole(self._directory / files.OUTCOME_FILE, msgspec.json.encode(ended))
-            if ended.outcome != Outcome.STOPPED and self._manager.has_kernel:
+            if ended.outcome != AttemptOutcome.STOPPED and self._manager.has_kernel:
                 await self._manager.shutdown_kernel()
         finally:
             writing.cancel()
@@ -108,12 +108,12 @@ class Runner:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if not executing.done():
             await self._interrupt(executing)
-        ended = executing.result() if executing.done() else self._ended(Outcome.STOPPED)
-        if ended.outcome == Outcome.FAILED:
+        ended = executing.result() if executing.done() else self._ended(AttemptOutcome.STOPPED)
+        if ended.outcome == AttemptOutcome.FAILED:
             # A pool that dies makes the cell fail, too: which of the two was first?
             await asyncio.wait([stopped], timeout=STOP_SEEN_S)
             if stopped.done():
-                return self._ended(Outcome.STOPPED)
+                return self._ended(AttemptOutcome.STOPPED)
         return ended
 
     async def _execute(self) -> AttemptEnded:
@@ -145,18 +145,22 @@ class Runner:
             self._tell(KernelStarted(self._kernel))
             await client.async_execute()
         except CellExecutionError as error:
-            return self._ended(Outcome.FAILED, f"{error.ename}{self._place()}{_first_line(error.evalue)}")
+            return self._ended(
+                AttemptOutcome.FAILED, f"{error.ename}{self._place()}{_first_line(error.evalue)}"
+            )
         except DeadKernelError:
-            return self._ended(Outcome.FAILED, f"the kernel died{self._place()} (killed, or out of memory?)")
+            return self._ended(
+                AttemptOutcome.FAILED, f"the kernel died{self._place()} (killed, or out of memory?)"
+            )
         except (RuntimeError, OSError) as error:
             log.exception("the kernel could not be used")
             return self._ended(
-                Outcome.FAILED, f"the kernel could not be used{self._place()}{_first_line(str(error))}"
+                AttemptOutcome.FAILED, f"the kernel could not be used{self._place()}{_first_line(str(error))}"
             )
         finally:
             if client.kc is not None:
                 client.kc.stop_channels()
-        return self._ended(Outcome.DONE)
+        return self._ended(AttemptOutcome.DONE)
 
     async def _interrupt(self, executing: asyncio.Future[AttemptEnded]) -> None:
         """Let the cell leave by KeyboardInterrupt, for a moment."""
@@ -166,7 +170,7 @@ class Runner:
         if not executing.done():
             executing.cancel()
 
-    def _ended(self, outcome: Outcome, message: str = "") -> AttemptEnded:
+    def _ended(self, outcome: AttemptOutcome, message: str = "") -> AttemptEnded:
         told = "".join(one if one.isprintable() else "?" for one in message[:MESSAGE_CHARACTERS_MAX])
         return AttemptEnded(self._task.attempt, outcome, told, self._cell or None, len(self._numbers))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from djinn_lab.jobs.batch import Notebook, Outcome
+from djinn_lab.jobs.batch import AttemptOutcome, Notebook
 from djinn_lab.pool.notebooks import messages as files
 from djinn_lab.pool.notebooks.attempt_files import read_outcome_file
 from djinn_lab.pool.notebooks.messages import SESSION_FILE, AttemptEnded, FromRunner, KernelStarted, Task
@@ -47,7 +47,7 @@ class NotebookRun:
         try:
             await asyncio.to_thread(self._prepare, source)
             if self._stop:
-                return AttemptEnded(self._task.attempt, Outcome.STOPPED)
+                return AttemptEnded(self._task.attempt, AttemptOutcome.STOPPED)
             with (self._directory / files.LOG_FILE).open("wb") as log_file:
                 self._process = await asyncio.create_subprocess_exec(
                     *RUNNER_COMMAND,
@@ -60,7 +60,9 @@ class NotebookRun:
                     limit=files.LINE_BYTES_MAX,
                 )
         except OSError as error:
-            return AttemptEnded(self._task.attempt, Outcome.LOST, f"its runner could not be started: {error}")
+            return AttemptEnded(
+                self._task.attempt, AttemptOutcome.LOST, f"its runner could not be started: {error}"
+            )
         if self._stop:
             self.stop()
         ended = await self._listen(self._process)
@@ -110,7 +112,7 @@ class NotebookRun:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         tail = (self._directory / files.LOG_FILE).read_text(errors="replace").strip()
         last = f": {tail.splitlines()[-1][-LOG_TAIL_CHARACTERS:]}" if code > 0 and tail else ""
-        outcome = Outcome.STOPPED if self._stop else Outcome.LOST
+        outcome = AttemptOutcome.STOPPED if self._stop else AttemptOutcome.LOST
         return AttemptEnded(self._task.attempt, outcome, f"its runner {how}{last}")
 
 

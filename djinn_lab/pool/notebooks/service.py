@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from djinn_lab.jobs import IllegalEvent
 from djinn_lab.jobs.batch import (
+    AttemptOutcome,
     CancelAsked,
     CheckpointAnnounced,
     Command,
@@ -32,7 +33,6 @@ from djinn_lab.jobs.batch import (
     NotebookProgressed,
     Notebooks,
     NotebookState,
-    Outcome,
     SaveNotebook,
     ServerStarted,
     StartNotebook,
@@ -158,7 +158,7 @@ class NotebookService:
         if executed is not None:
             self._executed[notebook.job] = executed
         left = await asyncio.to_thread(read_outcome_file, directory, notebook.attempts)
-        if left is None or left.outcome not in (Outcome.DONE, Outcome.FAILED):
+        if left is None or left.outcome not in (AttemptOutcome.DONE, AttemptOutcome.FAILED):
             return None
         return self._event(notebook.job, left)
 
@@ -312,7 +312,7 @@ class NotebookService:
         source = await self._source(job)
         if user is None or source is None:
             gone = f"the user {notebook.user} is gone" if user is None else "its source cannot be read"
-            ended = AttemptEnded(attempt, Outcome.LOST, gone)
+            ended = AttemptEnded(attempt, AttemptOutcome.LOST, gone)
         else:
             token = self._authentication.mint(user, job)
             try:

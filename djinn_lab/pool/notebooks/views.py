@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from djinn_lab.jobs.batch import Notebook, Notebooks, RestartRules, Telling, parameters
+from djinn_lab.jobs.batch import Notebook, NotebookExplainer, Notebooks, RestartRules, parameters
 from djinn_lab.pool.authentication import Role, User
 from djinn_lab.protocol.rest.notebooks import NotebookView
 
@@ -50,11 +50,11 @@ def notebook_views(
     notebooks: Notebooks, chosen: Sequence[Notebook], now_s: float, user: User
 ) -> list[NotebookView]:
     """Show chosen notebooks as ``user`` may see them."""
-    telling = Telling(notebooks, now_s, _clock_time)
+    telling = NotebookExplainer(notebooks, now_s, _clock_time)
     return [_view(one, telling, user.name == one.user or user.role >= Role.ADMIN) for one in chosen]
 
 
-def _view(notebook: Notebook, telling: Telling, own: bool) -> NotebookView:
+def _view(notebook: Notebook, telling: NotebookExplainer, own: bool) -> NotebookView:
     attempts_max = notebook.restart.attempts_max
     return NotebookView(
         job=notebook.job,
@@ -63,7 +63,7 @@ def _view(notebook: Notebook, telling: Telling, own: bool) -> NotebookView:
         priority=notebook.priority,
         state=notebook.state.value,
         reason=telling.sentence(notebook.job),
-        position=telling.places.get(notebook.job),
+        position=telling.positions.get(notebook.job),
         cell=notebook.cell,
         cells=notebook.cells,
         attempts=notebook.attempts,
@@ -78,7 +78,7 @@ def _view(notebook: Notebook, telling: Telling, own: bool) -> NotebookView:
         retry_at=notebook.retry_at_s,
         checkpoints=notebook.checkpoints,
         parameters=notebook.parameters if own else {},
-        foretold=notebook.foretold,
+        predicted=notebook.predicted,
         use=notebook.use,
         target=notebook.target,
         tolerates=notebook.tolerates,

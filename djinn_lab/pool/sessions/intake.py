@@ -12,7 +12,7 @@ import msgspec
 from djinn_lab import engine, jobs, memory
 from djinn_lab.errors import Refused
 from djinn_lab.jobs.conditions import parse
-from djinn_lab.jobs.resources import Use
+from djinn_lab.jobs.resources import ResourceUse
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
@@ -34,7 +34,7 @@ _BAD_NAME = "{!r} is no name of a job: 1 to 64 letters, digits, _ or -, and not 
 class BatchNotebooks(Protocol):
     """Find batch notebooks that cells depend on."""
 
-    def named(self, start: str) -> jobs.Elsewhere:
+    def named(self, start: str) -> jobs.ExternalDependency:
         """Find the notebook whose id begins so. Raises jobs.IllegalEvent where none or several do."""
 
 
@@ -93,7 +93,7 @@ class Intake:
         if verdict is not None:
             reason = answers.never_fits(verdict)
             record = self._answer_refused(session, submit, inspected.ops, reason, commands)
-            self._books.took(record, Use(0.0, need_bytes, record.cell))
+            self._books.took(record, ResourceUse(0.0, need_bytes, record.cell))
             return
         flight = RunningSegment(
             submit.segment,
@@ -148,14 +148,14 @@ class Intake:
             priority=submit.priority,
             ops_total=inspected.ops,
             final=submit.final,
-            wish=terms.target if known is None else known.terms.target,
+            target=terms.target if known is None else known.terms.target,
             predicted_s=self._predicted_s(session, submit, inspected, judgement),
             account=session.account,
             terms=terms,
             devices=judgement.devices,
             devices_why=judgement.why,
             met=self._books.published.met(session.account, terms.after),
-            elsewhere=notebooks,
+            external=notebooks,
             notebook=session.notebook,
         )
         return engine.SegmentArrived(
@@ -178,7 +178,7 @@ class Intake:
         seconds = judgement.predicted_s
         return self._fleet.seconds(inspected.work) if seconds is None else seconds
 
-    def _terms(self, submit: SubmitSegment) -> tuple[jobs.Terms, tuple[jobs.Elsewhere, ...]]:
+    def _terms(self, submit: SubmitSegment) -> tuple[jobs.Terms, tuple[jobs.ExternalDependency, ...]]:
         """With whole ids, and the batch notebooks among them. Raises jobs.IllegalEvent for one that is the
         start of none or several, or that is nothing to come after."""
         terms = submit.terms
@@ -218,7 +218,7 @@ class Intake:
         # beside the worker, which has it by now if it may start
         self.unpin_query(session)
         if submit.segment == 0:
-            self._books.foretell(record, flight)
+            self._books.forecast(record, flight)
         self._books.keep_program(submit)
 
     def _refuse(self, session: Session, submit: SubmitSegment, ops: int, error: ErrorInfo) -> None:

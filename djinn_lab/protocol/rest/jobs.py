@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from djinn_lab.jobs.resources import Foretold
+from djinn_lab.jobs.resources import ResourceForecast
 from djinn_lab.protocol.messages import ErrorInfo
 
 FINISHED_STATES = frozenset({"DONE", "FAILED", "CANCELLED"})
@@ -23,7 +23,7 @@ class JobCut(msgspec.Struct, frozen=True):
 
 class JobView(msgspec.Struct, frozen=True):
     """Show a job. ``stages``: seconds, summed over all segments. ``checkpoints``: that it announced, in
-    order. ``foretold``: what it was predicted to take when its first segment came. ``watts``: what its device
+    order. ``predicted``: its predicted use when its first segment came. ``watts``: what its device
     draws, as operators say. ``used_j``: energy used so far by that; None where the watts of a device that it
     held are unknown."""
 
@@ -51,7 +51,7 @@ class JobView(msgspec.Struct, frozen=True):
     measured_s: float | None = None
     gang: str = ""
     checkpoints: tuple[str, ...] = ()
-    foretold: Foretold | None = None
+    predicted: ResourceForecast | None = None
     watts: float | None = None
     used_j: float | None = None
 

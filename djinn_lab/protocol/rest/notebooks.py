@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from djinn_lab.jobs.resources import Foretold, Use
+from djinn_lab.jobs.resources import ResourceForecast, ResourceUse
 from djinn_lab.protocol.rest.jobs import FINISHED_STATES
 
 
@@ -14,7 +14,7 @@ class NotebookView(msgspec.Struct, frozen=True):
     """Show a batch notebook. ``reason``: why it is where it is, in a sentence with numbers. ``position``:
     among those that wait for a slot. ``cell`` of ``cells``: runs, ran last or failed. ``attempts_max`` None:
     without end. ``after``: its dependencies. ``checkpoints``: that it announced. ``parameters``: that it was
-    given, for its owner. ``foretold``: what it was predicted to take; ``use``: what its last attempt took.
+    given, for its owner. ``predicted``: what it was predicted to take; ``use``: what its last attempt took.
     ``target``, ``tolerates``: of cells that do not say."""
 
     job: str
@@ -38,8 +38,8 @@ class NotebookView(msgspec.Struct, frozen=True):
     retry_at: float | None = None
     checkpoints: tuple[str, ...] = ()
     parameters: dict[str, Any] = {}
-    foretold: Foretold | None = None
-    use: Use | None = None
+    predicted: ResourceForecast | None = None
+    use: ResourceUse | None = None
     target: str | None = None
     tolerates: tuple[str, ...] = ()
 

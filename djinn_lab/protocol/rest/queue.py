@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import msgspec
 
-from djinn_lab.jobs.decision import Calendar, Explanation, Standard
+from djinn_lab.jobs.decision import CalendarReservation, Explanation, JobQos
 from djinn_lab.jobs.fairness import AccountView
-from djinn_lab.jobs.start_forecasts import EstimateError
+from djinn_lab.jobs.start_forecasts import StartForecastError
 
 
 class DecisionTimes(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class DecisionTimes(msgspec.Struct, frozen=True):
 class WaitingJob(msgspec.Struct, frozen=True):
     """Show a pending job. ``reason``: a code of :class:`djinn_lab.jobs.decision.Reason`, or the job's state
     where it does not contend; ``sentence``: the reason for people. ``expected_at`` comes with
-    ``QueueView.estimate_error`` only. ``quality``: of service (a
+    ``QueueView.estimate_error`` only. ``qos``: of service (a
     :class:`~djinn_lab.jobs.decision.QosClass`), where an account is guaranteed devices and the job
     contends."""
 
@@ -36,13 +36,13 @@ class WaitingJob(msgspec.Struct, frozen=True):
     sentence: str = ""
     since: float = 0.0
     expected_at: float | None = None
-    quality: str = ""
+    qos: str = ""
 
 
 class RunningJob(msgspec.Struct, frozen=True):
     """Show a running job. ``ends_at``: expected, None when unknown. ``preempting``: it was asked to stop
     between two ops. ``members``: of a gang, the other devices that it holds. ``unusual``: a sentence where
-    it runs much longer than predicted. ``quality``: as in :class:`WaitingJob`."""
+    it runs much longer than predicted. ``qos``: as in :class:`WaitingJob`."""
 
     job: str
     user: str = ""
@@ -55,7 +55,7 @@ class RunningJob(msgspec.Struct, frozen=True):
     preemptions: int = 0
     members: tuple[str, ...] = ()
     unusual: str = ""
-    quality: str = ""
+    qos: str = ""
 
 
 class StallView(msgspec.Struct, frozen=True):
@@ -84,9 +84,9 @@ class QueueView(msgspec.Struct, frozen=True):
     waiting: tuple[WaitingJob, ...] = ()
     running: tuple[RunningJob, ...] = ()
     accounts: tuple[AccountView, ...] = ()
-    reservations: tuple[Calendar, ...] = ()
+    reservations: tuple[CalendarReservation, ...] = ()
     jain: float | None = None
-    estimate_error: EstimateError | None = None
+    estimate_error: StartForecastError | None = None
     stall: StallView | None = None
 
     def device_s(self) -> dict[str, float]:
@@ -109,7 +109,7 @@ def is_leaf(account: AccountView) -> bool:
 
 class WhyAnswer(msgspec.Struct, frozen=True):
     """Explain where a job is. ``explanation``: of a job that contends for a device. ``snapshot``: digest of
-    what it was computed from. ``quality``: of service, of a job that contends or runs where an account is
+    what it was computed from. ``qos``: of service, of a job that contends or runs where an account is
     guaranteed devices."""
 
     job: str
@@ -117,7 +117,7 @@ class WhyAnswer(msgspec.Struct, frozen=True):
     sentence: str
     explanation: Explanation | None = None
     snapshot: str | None = None
-    quality: Standard | None = None
+    qos: JobQos | None = None
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True):
@@ -129,4 +129,4 @@ class WhatIfAnswer(msgspec.Struct, frozen=True):
     changed_starts_in_s: float | None
     refused: str | None
     sentence: str
-    estimate_error: EstimateError | None
+    estimate_error: StartForecastError | None

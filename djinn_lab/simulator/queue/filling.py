@@ -9,7 +9,7 @@ from random import Random
 
 import msgspec
 
-from djinn_lab.jobs.placement import Room, Scoring
+from djinn_lab.jobs.placement import FreeCapacity, Scoring
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Node
 
 
@@ -31,19 +31,19 @@ def fill(
     random = Random(seed)
     order = list(demands)
     random.shuffle(order)
-    room = Room(nodes)
-    total_milli = room.devices * WHOLE_DEVICE_MILLI
+    capacity = FreeCapacity(nodes)
+    total_milli = capacity.devices * WHOLE_DEVICE_MILLI
     offered_milli = allocated_milli = number = refused = 0
     while offered_milli < load * total_milli:
         demand = order[number] if number < len(order) else random.choice(demands)
         number += 1
         wanted_milli = demand.members * demand.device_milli
         offered_milli += wanted_milli
-        placed = room.place(demand, scoring)
+        placed = capacity.place(demand, scoring)
         if placed is None:
             refused += 1
         else:
-            room.take(demand, placed.where)
+            capacity.take(demand, placed.where)
             allocated_milli += wanted_milli
     return Filling(allocated_milli / total_milli, offered_milli / total_milli, number, refused)
 

@@ -54,7 +54,7 @@ class PoolSimulation:
         self.policy = policy
         self.settings = settings
         self.cluster = Cluster(nodes)
-        self.devices = self.cluster.room.devices
+        self.devices = self.cluster.capacity.devices
         quantum_s = settings.quantum_s if policy.by_fairness else NEVER_CHARGED_AGAIN_S
         shares = ShareSettings(half_life_s=settings.half_life_s, quantum_s=quantum_s)
         self.shares = ShareTree(ShareState(shares, Capacity(devices=float(self.devices))))
@@ -133,7 +133,7 @@ class PoolSimulation:
     # -- jobs ------------------------------------------------------------------------------------------------
 
     def _arrive(self, job: TraceJob) -> None:
-        if not self.cluster.room.ever_fits(job.demand):
+        if not self.cluster.capacity.ever_fits(job.demand):
             self.unplaceable += 1
             return
         running = self._running[job.job] = Running(job, job.run_s, self._estimator.estimate_s(job))

@@ -20,7 +20,7 @@ from djinn_lab.simulator.queue.workload import Trace
 
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "within": ("work", "remaining", "service", "arrival"),
-    "passing": ("starving", "always", "easy"),
+    "backfill": ("starving", "always", "easy"),
     "shorter_factor": (1.0, 1.5, 3.0),
     "park_factor": (1.0, 4.0, 16.0),
     "fair_margin_s": (5.0, 30.0, 300.0, 3600.0),

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_lab.jobs.backfill import Ending, Profile, Slot
-from djinn_lab.jobs.placement import Room
+from djinn_lab.jobs.backfill import AvailabilityProfile, Ending, Slot
+from djinn_lab.jobs.placement import FreeCapacity
 from djinn_lab.jobs.request import Demand, Node, Where
 
 
@@ -30,17 +30,21 @@ class Backfilled(NamedTuple):
 
 
 def backfill(
-    wishes: Iterable[Wish], room: Room, endings: Iterable[Ending], now_s: float, reservations: int | None = 1
+    wishes: Iterable[Wish],
+    capacity: FreeCapacity,
+    endings: Iterable[Ending],
+    now_s: float,
+    reservations: int | None = 1,
 ) -> Backfilled:
-    """In the order of the queue; those who start are taken in ``room``. ``reservations``: for how many that
+    """Plan in the order of the queue; starts are taken in ``capacity``. ``reservations``: for how many that
     cannot start; None: for everybody."""
-    profile = Profile(room, endings, now_s)
+    profile = AvailabilityProfile(capacity, endings, now_s)
     found = Backfilled([], [])
     for job, demand, seconds in wishes:
         where = profile.now(demand, seconds)
         if where is not None:
             profile.reserve(demand, Slot(now_s, sum(members for _, members in where), where), seconds)
-            room.take(demand, where)
+            capacity.take(demand, where)
             found.starts.append((job, where))
         elif reservations is None or len(found.reserved) < reservations:
             slot = profile.earliest(demand, seconds)
@@ -69,7 +73,7 @@ class Run:
     promised: dict[str, float]
 
 
-def run(jobs: list[Job], room: Room, reservations: int | None) -> Run:
+def run(jobs: list[Job], capacity: FreeCapacity, reservations: int | None) -> Run:
     """First come, first served with backfilling; every event plans anew."""
     by_name = {job.name: job for job in jobs}
     waiting: list[Job] = []
@@ -79,7 +83,7 @@ def run(jobs: list[Job], room: Room, reservations: int | None) -> Run:
     while events:
         now_s = heapq.heappop(events)
         for end_s, name, where in [end for end in ends if end[0] <= now_s]:
-            room.give(by_name[name].demand, where)
+            capacity.give(by_name[name].demand, where)
             ends.remove((end_s, name, where))
         waiting += [job for job in jobs if job.arrives_s == now_s and job not in waiting]
         endings = [
@@ -87,7 +91,7 @@ def run(jobs: list[Job], room: Room, reservations: int | None) -> Run:
             for _, name, where in ends
         ]
         wishes = [Wish(job.name, job.demand, job.estimate_s) for job in waiting]
-        found = backfill(wishes, room, endings, now_s, reservations)
+        found = backfill(wishes, capacity, endings, now_s, reservations)
         for name, where in found.starts:
             told.started[name] = now_s
             end_s = now_s + by_name[name].lasts_s
@@ -124,12 +128,12 @@ MIXED = st.one_of(
 )
 
 
-def counted() -> Room:
-    return Room([Node("all", devices=8)])
+def counted() -> FreeCapacity:
+    return FreeCapacity([Node("all", devices=8)])
 
 
-def mixed() -> Room:
-    return Room([Node("a", devices=4, labels=frozenset({"x"})), Node("b", devices=4)])
+def mixed() -> FreeCapacity:
+    return FreeCapacity([Node("a", devices=4, labels=frozenset({"x"})), Node("b", devices=4)])
 
 
 @settings(max_examples=150, deadline=None)
@@ -161,21 +165,21 @@ def test_when_estimates_are_too_short_it_waits_longer_by_the_worst_of_them_at_mo
 
 
 def test_a_short_job_passes_and_a_long_one_does_not() -> None:
-    room = counted()
-    room.take(gang(5), (("all", 5),))
+    capacity = counted()
+    capacity.take(gang(5), (("all", 5),))
     running = [Ending(100.0, gang(5), (("all", 5),))]
     wishes = [Wish("head", gang(6), 50.0), Wish("long", gang(3), 101.0), Wish("short", gang(3), 100.0)]
-    found = backfill(wishes, room, running, 0.0)
+    found = backfill(wishes, capacity, running, 0.0)
     assert [name for name, _ in found.starts] == ["short"]
     assert found.reserved == [("head", 100.0)]
 
 
 def test_a_long_job_passes_on_what_the_head_leaves() -> None:
-    room = counted()
-    room.take(gang(5), (("all", 5),))
+    capacity = counted()
+    capacity.take(gang(5), (("all", 5),))
     found = backfill(
         [Wish("head", gang(6), 50.0), Wish("long", gang(2), None), Wish("longer", gang(1), None)],
-        room,
+        capacity,
         [Ending(100.0, gang(5), (("all", 5),))],
         0.0,
     )
@@ -184,34 +188,37 @@ def test_a_long_job_passes_on_what_the_head_leaves() -> None:
 
 def test_more_reservations_protect_more_requests() -> None:
     def starts(reservations: int | None) -> list[str]:
-        room = counted()
-        room.take(gang(6), (("all", 6),))
+        capacity = counted()
+        capacity.take(gang(6), (("all", 6),))
         wishes = [Wish("head", gang(8), 10.0), Wish("second", gang(7), 10.0), Wish("third", gang(2), 105.0)]
         running = [Ending(100.0, gang(6), (("all", 6),))]
-        return [name for name, _ in backfill(wishes, room, running, 0.0, reservations).starts]
+        return [name for name, _ in backfill(wishes, capacity, running, 0.0, reservations).starts]
 
     assert starts(0) == ["third"]
     assert starts(1) == []
 
 
 def test_who_is_over_his_time_may_end_at_any_moment() -> None:
-    room = counted()
-    room.take(gang(8), (("all", 8),))
-    slot = Profile(room, [Ending(5.0, gang(8), (("all", 8),))], 10.0).earliest(gang(1), 1.0)
+    capacity = counted()
+    capacity.take(gang(8), (("all", 8),))
+    slot = AvailabilityProfile(capacity, [Ending(5.0, gang(8), (("all", 8),))], 10.0).earliest(gang(1), 1.0)
     assert slot is not None
     assert slot.start_s == math.nextafter(10.0, math.inf)
 
 
 def test_an_unknown_end_is_never_waited_for() -> None:
-    room = counted()
-    room.take(gang(8), (("all", 8),))
-    assert Profile(room, [Ending(None, gang(8), (("all", 8),))], 0.0).earliest(gang(1), 1.0) is None
+    capacity = counted()
+    capacity.take(gang(8), (("all", 8),))
+    assert (
+        AvailabilityProfile(capacity, [Ending(None, gang(8), (("all", 8),))], 0.0).earliest(gang(1), 1.0)
+        is None
+    )
 
 
 def test_what_is_reserved_by_number_keeps_its_room_when_nodes_begin_to_matter() -> None:
-    room = mixed()
-    room.take(gang(4), (("a", 4),))
-    profile = Profile(room, [Ending(10.0, gang(4), (("a", 4),))], 0.0)
+    capacity = mixed()
+    capacity.take(gang(4), (("a", 4),))
+    profile = AvailabilityProfile(capacity, [Ending(10.0, gang(4), (("a", 4),))], 0.0)
     slot = profile.earliest(gang(8), 5.0)
     assert slot is not None
     assert (slot.start_s, slot.where) == (10.0, ())
@@ -225,8 +232,8 @@ def test_what_is_reserved_by_number_keeps_its_room_when_nodes_begin_to_matter() 
 
 
 def test_an_elastic_gang_takes_what_is_free_throughout() -> None:
-    room = counted()
-    profile = Profile(room, [], 0.0)
+    capacity = counted()
+    profile = AvailabilityProfile(capacity, [], 0.0)
     reserved = profile.earliest(gang(6), 10.0, after_s=20.0)
     assert reserved is not None
     profile.reserve(gang(6), reserved, 10.0)
@@ -248,7 +255,7 @@ USES = st.lists(
 def test_the_earliest_slot_is_the_first_moment_at_which_it_fits(
     booked: list[tuple[Demand, float, float]], demand: Demand, seconds: int
 ) -> None:
-    profile = Profile(mixed(), [], 0.0)
+    profile = AvailabilityProfile(mixed(), [], 0.0)
     for other, lasts_s, after_s in booked:
         slot = profile.earliest(other, lasts_s, after_s)
         assert slot is not None
@@ -263,19 +270,19 @@ def test_the_earliest_slot_is_the_first_moment_at_which_it_fits(
 
 
 def test_nobody_passes_counting_on_someone_who_is_over_his_time() -> None:
-    room = counted()
+    capacity = counted()
     late, later = gang(3), gang(4)
-    room.take(late, (("all", 3),))
-    room.take(later, (("all", 4),))
+    capacity.take(late, (("all", 3),))
+    capacity.take(later, (("all", 4),))
     running = [Ending(5.0, late, (("all", 3),)), Ending(6.0, later, (("all", 4),))]
-    found = backfill([Wish("head", gang(4), 10.0), Wish("passer", gang(1), 1.0)], room, running, 7.0)
+    found = backfill([Wish("head", gang(4), 10.0), Wish("passer", gang(1), 1.0)], capacity, running, 7.0)
     assert found.starts == []
 
 
 def test_an_anchored_gang_is_promised_the_node_where_its_state_lies() -> None:
-    room = Room(Node(name) for name in "abc")
-    room.take(gang(1), (("a", 1),))
-    profile = Profile(room, [Ending(30.0, gang(1), (("a", 1),))], 0.0)
+    capacity = FreeCapacity(Node(name) for name in "abc")
+    capacity.take(gang(1), (("a", 1),))
+    profile = AvailabilityProfile(capacity, [Ending(30.0, gang(1), (("a", 1),))], 0.0)
     wants = Demand(members=2, members_min=2, anchor="a")
     assert profile.now(wants, 5.0) is None
     slot = profile.earliest(wants, 5.0)

@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 
 from djinn_lab.jobs import IllegalEvent
 from djinn_lab.jobs.batch import (
+    AttemptOutcome,
     CancelAsked,
-    CellEnded,
+    CellJobEnded,
     CheckpointAnnounced,
     Command,
     ForgetNotebook,
     Notebook,
     NotebookAccepted,
     NotebookEnded,
+    NotebookExplainer,
     NotebookProgressed,
     Notebooks,
-    Outcome,
     Restart,
     RestartRules,
     SaveNotebook,
@@ -29,7 +30,6 @@ from djinn_lab.jobs.batch import (
     StartNotebook,
     StopNotebook,
     Submission,
-    Telling,
     TimePassed,
 )
 from djinn_lab.jobs.batch.notebooks import OVER_KEPT_MAX
@@ -44,13 +44,13 @@ def submit(core: Notebooks, job: str, at_s: float = 0.0, user: str = "ann", **as
 
 
 def end(
-    core: Notebooks, job: str, at_s: float, outcome: Outcome = Outcome.DONE, message: str = ""
+    core: Notebooks, job: str, at_s: float, outcome: AttemptOutcome = AttemptOutcome.DONE, message: str = ""
 ) -> list[Command]:
     return core.handle(NotebookEnded(at_s, job, found(core, job).attempts, outcome, message))
 
 
 def fail(core: Notebooks, job: str, at_s: float) -> list[Command]:
-    return end(core, job, at_s, Outcome.FAILED, "ValueError in cell 3 of 7: no luck")
+    return end(core, job, at_s, AttemptOutcome.FAILED, "ValueError in cell 3 of 7: no luck")
 
 
 def found(core: Notebooks, job: str) -> Notebook:
@@ -68,7 +68,7 @@ def started(commands: list[Command]) -> list[str]:
 
 
 def why(core: Notebooks, job: str, now_s: float = 0.0) -> str:
-    return Telling(core, now_s, lambda at_s: f"{at_s:.0f} o'clock").sentence(job)
+    return NotebookExplainer(core, now_s, lambda at_s: f"{at_s:.0f} o'clock").sentence(job)
 
 
 def stored(core: Notebooks) -> tuple[Notebook, ...]:
@@ -88,7 +88,7 @@ def test_slots_go_by_priority_then_in_turn_between_users_then_by_arrival() -> No
         ("high", "ann", "HIGH"),
     ):
         assert started(submit(core, job, user=user, priority=priority)) == []
-    assert [one.job for one in core.line()[:2]] == ["high", "ben1"]
+    assert [one.job for one in core.queue()[:2]] == ["high", "ben1"]
     order = []
     running = "first"
     for at_s in range(1, 7):
@@ -181,7 +181,7 @@ def test_a_running_notebook_that_is_cancelled_keeps_its_slot_until_its_runner_is
     assert states(core) == {"one": "RUNNING", "two": "QUEUED"}
     assert why(core, "one") == "Its kernel is being stopped: cancelled by ben."
     assert core.handle(CancelAsked(1.5, "one", "by ann")) == []
-    assert started(end(core, "one", 2.0, Outcome.STOPPED)) == ["two"]
+    assert started(end(core, "one", 2.0, AttemptOutcome.STOPPED)) == ["two"]
     assert why(core, "one") == "Cancelled by ben."
     with pytest.raises(IllegalEvent, match="already CANCELLED"):
         core.handle(CancelAsked(3.0, "one", "by ann"))
@@ -201,7 +201,7 @@ def test_a_time_limit_stops_each_attempt_and_is_a_failure() -> None:
     assert core.wake_at_s() == 60.0
     assert StopNotebook("one", 1) in core.handle(TimePassed(60.0))
     assert core.wake_at_s() is None
-    end(core, "one", 61.0, Outcome.STOPPED)
+    end(core, "one", 61.0, AttemptOutcome.STOPPED)
     assert "after attempt 1 of 3: stopped after its time limit of 1 min 0 s" in why(core, "one")
     core.handle(TimePassed(71.0))
     assert core.wake_at_s() == 131.0
@@ -222,7 +222,7 @@ def test_a_notebook_comes_after_others_that_ended_well() -> None:
     assert why(core, "two") == "Waits for one (one, RUNNING) and cell cell to end well."
     assert core.awaited == {"cell"}
     assert started(end(core, "one", 1.0)) == []
-    assert started(core.handle(CellEnded(2.0, "cell", True, "DONE"))) == ["two"]
+    assert started(core.handle(CellJobEnded(2.0, "cell", True, "DONE"))) == ["two"]
     assert started(submit(core, "three", after=("one",))) == ["three"]
 
 
@@ -233,8 +233,8 @@ def test_a_failure_ends_all_that_come_after_it() -> None:
         submit(core, f"n{number}", after=(f"n{number - 1}",))
     fail(core, "n0", 1.0)
     assert set(states(core).values()) == {"FAILED", "CANCELLED"}
-    assert why(core, "n1") == "N0, which it comes after, is FAILED."
-    assert why(core, "n899") == "N898, which it comes after, is CANCELLED."
+    assert why(core, "n1") == "N0, which it depends on, is FAILED."
+    assert why(core, "n899") == "N898, which it depends on, is CANCELLED."
 
 
 def test_a_notebook_that_will_run_again_has_not_failed_yet() -> None:
@@ -250,7 +250,7 @@ def test_a_notebook_that_will_run_again_has_not_failed_yet() -> None:
     [
         ({"priority": "URGENT"}, "'URGENT' is none of CRITICAL"),
         ({"after": ("nobody",)}, "nobody, which is unknown"),
-        ({"after": ("failed",)}, "failed, which it comes after, is FAILED"),
+        ({"after": ("failed",)}, "failed, which it depends on, is FAILED"),
         ({"timeout_s": 0.0}, "a timeout of 0.0 s"),
         ({"deadline_s": math.inf}, "a deadline of inf s"),
         ({"restart": RestartRules(Restart.ALWAYS, restarts_max=-1)}, "-1 restarts"),
@@ -340,8 +340,8 @@ def test_an_attempt_that_ended_while_the_server_was_dead_counts() -> None:
     successor, commands = restarted(
         core,
         50.0,
-        NotebookEnded(50.0, "done", 1, Outcome.DONE, cell=7, cells=7),
-        NotebookEnded(50.0, "failed", 1, Outcome.FAILED, "ValueError"),
+        NotebookEnded(50.0, "done", 1, AttemptOutcome.DONE, cell=7, cells=7),
+        NotebookEnded(50.0, "failed", 1, AttemptOutcome.FAILED, "ValueError"),
     )
     assert states(successor) == {"done": "DONE", "failed": "BACKING_OFF"}
     assert why(successor, "done") == "Done: all 7 cells ran."

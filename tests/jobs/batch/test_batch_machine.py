@@ -12,14 +12,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from djinn_lab.jobs import IllegalEvent, Priority
 from djinn_lab.jobs.batch import (
     TRANSITIONS,
+    AttemptOutcome,
     CancelAsked,
     Command,
     Notebook,
     NotebookAccepted,
     NotebookEnded,
+    NotebookExplainer,
     Notebooks,
     NotebookState,
-    Outcome,
     Restart,
     RestartRules,
     SaveNotebook,
@@ -27,7 +28,6 @@ from djinn_lab.jobs.batch import (
     StartNotebook,
     StopNotebook,
     Submission,
-    Telling,
     TimePassed,
 )
 
@@ -98,8 +98,8 @@ class BatchMachine(RuleBasedStateMachine):
         self.perform(self.core.handle(NotebookAccepted(self.now_s, notebook)))
 
     @precondition(lambda self: self.runners)
-    @rule(outcome=st.sampled_from(list(Outcome)), data=st.data())
-    def runner_ends(self, outcome: Outcome, data: Any) -> None:
+    @rule(outcome=st.sampled_from(list(AttemptOutcome)), data=st.data())
+    def runner_ends(self, outcome: AttemptOutcome, data: Any) -> None:
         job = data.draw(st.sampled_from(sorted(self.runners)))
         attempt = self.runners.pop(job)
         self.perform(self.core.handle(NotebookEnded(self.now_s, job, attempt, outcome, "so")))
@@ -128,10 +128,12 @@ class BatchMachine(RuleBasedStateMachine):
 
     @rule(
         outcomes=st.lists(
-            st.sampled_from((None, Outcome.DONE, Outcome.FAILED)), min_size=SLOTS, max_size=SLOTS
+            st.sampled_from((None, AttemptOutcome.DONE, AttemptOutcome.FAILED)),
+            min_size=SLOTS,
+            max_size=SLOTS,
         )
     )
-    def server_dies(self, outcomes: list[Outcome | None]) -> None:
+    def server_dies(self, outcomes: list[AttemptOutcome | None]) -> None:
         """Some runners got to their end first, and left word."""
         ended = [
             NotebookEnded(self.now_s, job, attempt, outcome, "so")
@@ -158,7 +160,7 @@ class BatchMachine(RuleBasedStateMachine):
         running = {one.job: one.attempts for one in self.core.running}
         assert running == self.runners
         assert len(running) <= SLOTS
-        assert len(running) == SLOTS or not self.core.line()
+        assert len(running) == SLOTS or not self.core.queue()
 
     @invariant()
     def nobody_is_started_more_often_than_allowed(self) -> None:
@@ -173,7 +175,7 @@ class BatchMachine(RuleBasedStateMachine):
 
     @invariant()
     def everybody_can_be_told_why(self) -> None:
-        telling = Telling(self.core, self.now_s, str)
+        telling = NotebookExplainer(self.core, self.now_s, str)
         for one in self.core:
             told = telling.sentence(one.job)
             assert told.endswith(".")

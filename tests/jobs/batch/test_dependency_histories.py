@@ -12,11 +12,11 @@ from test_batch_machine import SLOTS, BatchMachine
 
 from djinn_lab.jobs import IllegalEvent
 from djinn_lab.jobs.batch import (
-    CellEnded,
+    AttemptOutcome,
+    CellJobEnded,
     CheckpointAnnounced,
     DataPublished,
     NotebookAccepted,
-    Outcome,
     Submission,
     TimePassed,
 )
@@ -33,7 +33,7 @@ class DependencyHistories(BatchMachine):
         super().__init__()
         self.published: set[str] = set()
         self.announced: dict[str, tuple[str, ...]] = dict.fromkeys(CELLS, ())
-        self.ended: dict[str, CellEnded] = {}
+        self.ended: dict[str, CellJobEnded] = {}
 
     @rule(
         count=st.none() | st.integers(1, 2),
@@ -95,7 +95,7 @@ class DependencyHistories(BatchMachine):
     def cell_ends(self, state: str, data: Any) -> None:
         job = data.draw(st.sampled_from(sorted(self.announced)))
         names = self.announced.pop(job)
-        self.ended[job] = CellEnded(self.now_s, job, state == "DONE", state, names)
+        self.ended[job] = CellJobEnded(self.now_s, job, state == "DONE", state, names)
         self.perform(self.core.handle(self.ended[job]))
 
     @rule(name=st.sampled_from(NAMES))
@@ -105,17 +105,19 @@ class DependencyHistories(BatchMachine):
 
     @rule(
         outcomes=st.lists(
-            st.sampled_from((None, Outcome.DONE, Outcome.FAILED)), min_size=SLOTS, max_size=SLOTS
+            st.sampled_from((None, AttemptOutcome.DONE, AttemptOutcome.FAILED)),
+            min_size=SLOTS,
+            max_size=SLOTS,
         )
     )
-    def server_dies(self, outcomes: list[Outcome | None]) -> None:
+    def server_dies(self, outcomes: list[AttemptOutcome | None]) -> None:
         """As the pool does it: cells end with their server, and the new one is told of that, and of data."""
         before = {one.job: one.checkpoints for one in self.core}
         super().server_dies(outcomes)
         assert {one.job: one.checkpoints for one in self.core} == before
         for job in sorted(self.announced):
             names = self.announced.pop(job)
-            self.ended[job] = CellEnded(self.now_s, job, False, "FAILED", names)
+            self.ended[job] = CellJobEnded(self.now_s, job, False, "FAILED", names)
         for job in sorted(self.core.awaited):
             self.perform(self.core.handle(self.ended[job]))
         for name in sorted(self.published):
@@ -126,8 +128,8 @@ class DependencyHistories(BatchMachine):
         for one in self.core:
             if one.over:
                 continue
-            assert one.waiting.hopeless is None
-            assert (one.waiting.lacking > 0) == bool(one.waits_for)
+            assert one.waiting.unsatisfiable is None
+            assert (one.waiting.missing_count > 0) == bool(one.waits_for)
             living = {job for job in jobs_in(one.waits_for) if job not in self.announced}
             assert all(not self.database[job].over for job in living if job not in CELLS)
             assert not self.met(one.waits_for)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from djinn_lab.jobs.placement import Free, Room, fragmentation
+from djinn_lab.jobs.placement import Free, FreeCapacity, fragmentation
 from djinn_lab.jobs.placement.scores import Fragmentation
 from djinn_lab.jobs.request import Demand, Node
 
@@ -34,19 +34,23 @@ def test_what_the_next_request_cannot_use(free: Free, fragment_milli: dict[Deman
 def test_a_share_goes_where_it_leaves_the_most_for_the_usual_requests() -> None:
     """The fullest node would be ``tight``, but what is left there suits nobody."""
     typical = [(Demand(device_milli=600, together="one_node"), 0.5), (HALF, 0.5)]
-    room = Room([Node("tight", devices=1, cpu_milli=64_000), Node("whole", devices=1, cpu_milli=64_000)])
-    room.take(Demand(device_milli=400), (("tight", 1),))
+    capacity = FreeCapacity(
+        [Node("tight", devices=1, cpu_milli=64_000), Node("whole", devices=1, cpu_milli=64_000)]
+    )
+    capacity.take(Demand(device_milli=400), (("tight", 1),))
     small = Demand(device_milli=300, together="one_node")
-    default = room.place(small)
-    learned = room.place(small, fragmentation(typical))
+    default = capacity.place(small)
+    learned = capacity.place(small, fragmentation(typical))
     assert default is not None
     assert learned is not None
     assert (default.where, learned.where) == ((("tight", 1),), (("whole", 1),))
 
 
 def test_work_without_devices_stays_away_from_free_ones() -> None:
-    room = Room([Node("idle", devices=1, cpu_milli=4_000), Node("busy", devices=1, cpu_milli=4_000)])
-    room.take(Demand(cpu_milli=1000), (("busy", 1),))
-    placed = room.place(HOST, fragmentation([(WHOLE, 1.0)]))
+    capacity = FreeCapacity(
+        [Node("idle", devices=1, cpu_milli=4_000), Node("busy", devices=1, cpu_milli=4_000)]
+    )
+    capacity.take(Demand(cpu_milli=1000), (("busy", 1),))
+    placed = capacity.place(HOST, fragmentation([(WHOLE, 1.0)]))
     assert placed is not None
     assert placed.where == (("busy", 1),)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from djinn_lab.jobs.backfill.profile import Profile
-from djinn_lab.jobs.placement import SCORINGS, Room
+from djinn_lab.jobs.backfill.profile import AvailabilityProfile
+from djinn_lab.jobs.placement import SCORINGS, FreeCapacity
 from djinn_lab.jobs.request import Demand, Node
 
 MEMBERS_MAX = 6
@@ -26,60 +26,60 @@ def pool(*numa: int | None) -> list[Node]:
     return [device(number, node) for number, node in enumerate(numa)]
 
 
-def room_of(nodes: list[Node], busy: frozenset[str] = frozenset()) -> Room:
-    room = Room(nodes)
+def capacity_of(nodes: list[Node], busy: frozenset[str] = frozenset()) -> FreeCapacity:
+    capacity = FreeCapacity(nodes)
     for name in sorted(busy):
-        room.take(Demand(), ((name, 1),))
-    return room
+        capacity.take(Demand(), ((name, 1),))
+    return capacity
 
 
-def chosen(room: Room, demand: Demand, home: str | None = None) -> list[str]:
-    placed = room.place(demand, home=home)
+def chosen(capacity: FreeCapacity, demand: Demand, home: str | None = None) -> list[str]:
+    placed = capacity.place(demand, home=home)
     return [] if placed is None else [name for name, _ in placed.where]
 
 
-def numa_nodes(room: Room, names: list[str]) -> set[str]:
-    return {label for name in names for label in room.node(name).labels if label.startswith("numa=")}
+def numa_nodes(capacity: FreeCapacity, names: list[str]) -> set[str]:
+    return {label for name in names for label in capacity.node(name).labels if label.startswith("numa=")}
 
 
 def test_two_members_go_to_two_devices_of_one_node() -> None:
-    room = room_of(pool(0, 1, 1, 0))
-    assert chosen(room, Demand(members=2, members_min=2)) == ["cuda:0", "cuda:3"]
-    assert chosen(room_of(pool(None, None, None, None)), Demand(members=2)) == ["cuda:0", "cuda:1"]
-    assert chosen(room_of(pool(1, 1, 1, 1)), Demand(members=2)) == ["cuda:0", "cuda:1"]
+    capacity = capacity_of(pool(0, 1, 1, 0))
+    assert chosen(capacity, Demand(members=2, members_min=2)) == ["cuda:0", "cuda:3"]
+    assert chosen(capacity_of(pool(None, None, None, None)), Demand(members=2)) == ["cuda:0", "cuda:1"]
+    assert chosen(capacity_of(pool(1, 1, 1, 1)), Demand(members=2)) == ["cuda:0", "cuda:1"]
 
 
 def test_others_come_to_where_the_session_lives() -> None:
-    room = room_of(pool(0, 0, 0, 1, 1))
-    assert chosen(room, Demand(members=2), home="cuda:4") == ["cuda:4", "cuda:3"]
+    capacity = capacity_of(pool(0, 0, 0, 1, 1))
+    assert chosen(capacity, Demand(members=2), home="cuda:4") == ["cuda:4", "cuda:3"]
     anchored = Demand(members=2, members_min=2, anchor="cuda:4")
-    assert chosen(room, anchored, home="cuda:4") == ["cuda:4", "cuda:3"]
+    assert chosen(capacity, anchored, home="cuda:4") == ["cuda:4", "cuda:3"]
     named = replace(anchored, anchor="cuda:1", nodes=frozenset({"cuda:1", "cuda:2", "cuda:3", "cuda:4"}))
-    assert chosen(room, named, home="cuda:1") == ["cuda:1", "cuda:2"]
+    assert chosen(capacity, named, home="cuda:1") == ["cuda:1", "cuda:2"]
 
 
 def test_a_small_gang_leaves_the_larger_node_to_others() -> None:
-    room = room_of(pool(0, 0, 0, 1, 1))
-    assert chosen(room, Demand(members=2)) == ["cuda:3", "cuda:4"]
-    assert chosen(room, Demand(members=3)) == ["cuda:0", "cuda:1", "cuda:2"]
+    capacity = capacity_of(pool(0, 0, 0, 1, 1))
+    assert chosen(capacity, Demand(members=2)) == ["cuda:3", "cuda:4"]
+    assert chosen(capacity, Demand(members=3)) == ["cuda:0", "cuda:1", "cuda:2"]
 
 
 def test_price_counts_before_nearness_and_size_before_both() -> None:
     nodes = [device(0, 0), device(1, 0, price=2.0), device(2, 1), device(3, 1, price=2.0)]
-    assert chosen(room_of(nodes), Demand(members=2)) == ["cuda:0", "cuda:2"]
-    assert len(chosen(room_of(nodes), Demand(members=4, members_min=1))) == 4
+    assert chosen(capacity_of(nodes), Demand(members=2)) == ["cuda:0", "cuda:2"]
+    assert len(chosen(capacity_of(nodes), Demand(members=4, members_min=1))) == 4
 
 
 def test_what_is_unknown_is_near_nothing() -> None:
-    room = room_of(pool(None, None, 0, 1, 1))
-    assert chosen(room, Demand(members=2)) == ["cuda:3", "cuda:4"]
-    assert chosen(room, Demand(members=3))[:2] == ["cuda:3", "cuda:4"]
+    capacity = capacity_of(pool(None, None, 0, 1, 1))
+    assert chosen(capacity, Demand(members=2)) == ["cuda:3", "cuda:4"]
+    assert chosen(capacity, Demand(members=3))[:2] == ["cuda:3", "cuda:4"]
 
 
 def test_a_place_that_is_promised_later_is_near_as_well() -> None:
     """With something reserved, places are looked for device by device."""
-    room = room_of(pool(0, 1, 1, 0))
-    profile = Profile(room, (), 0.0)
+    capacity = capacity_of(pool(0, 1, 1, 0))
+    profile = AvailabilityProfile(capacity, (), 0.0)
     last = Demand(nodes=frozenset({"cuda:3"}))
     slot = profile.earliest(last, 1.0, 100.0)
     assert slot is not None
@@ -101,8 +101,8 @@ def test_no_gang_lies_on_more_nodes_than_it_must(numa: list[int], data: st.DataO
     home = data.draw(st.none() | st.sampled_from(names))
     members = data.draw(st.integers(2, MEMBERS_MAX))
     anchor = home if home in free and data.draw(st.booleans()) else None
-    room = room_of(nodes, busy)
-    found = chosen(room, Demand(members=members, anchor=anchor), home)
+    capacity = capacity_of(nodes, busy)
+    found = chosen(capacity, Demand(members=members, anchor=anchor), home)
     assert len(found) == len(set(found)) == min(members, len(free))
     at_home = [home] if home in free else []
     assert found[: len(at_home)] == at_home
@@ -114,7 +114,7 @@ def test_no_gang_lies_on_more_nodes_than_it_must(numa: list[int], data: st.DataO
         for kept in combinations(size, count)
         if needed <= set(kept) and sum(size[node] for node in kept) >= len(found)
     ]
-    assert len(numa_nodes(room, found)) == min(covers)
+    assert len(numa_nodes(capacity, found)) == min(covers)
 
 
 @given(st.lists(st.sampled_from([None, 0]), min_size=1, max_size=8), st.data())
@@ -133,5 +133,7 @@ def test_with_one_node_or_none_known_nothing_is_different(
     demand = Demand(
         members=data.draw(st.integers(1, MEMBERS_MAX)), anchor=data.draw(st.sampled_from([None, home]))
     )
-    placed = [room_of(nodes, busy).place(demand, SCORINGS[scoring], home) for nodes in (pool(*numa), plain)]
+    placed = [
+        capacity_of(nodes, busy).place(demand, SCORINGS[scoring], home) for nodes in (pool(*numa), plain)
+    ]
     assert placed[0] == placed[1]

@@ -1,4 +1,4 @@
-"""What a job asks of decisions."""
+"""Build the request of a job, which decisions read."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.request import Demand, Request
 from djinn_lab.jobs.states import RANKS, JobState
-from djinn_lab.jobs.tables import Tables
+from djinn_lab.jobs.tables import QueueTables
 from djinn_lab.jobs.targets import parsed
 
 _ANYWHERE = Demand()
 
 
-def request_of(tables: Tables, job: Job, *, passed_over: bool) -> Request:
-    """``passed_over``: memory was not ready when a decision wanted it to start, and has said no more."""
-    ready = job.memory in ("free", "granted", "line") or (job.memory == "held" and job.memory_room)
-    only = job.held_on if job.settled or job.move_s is None else None
+def request_of(tables: QueueTables, job: Job, *, awaiting_memory: bool) -> Request:
+    """Return the job's request. ``awaiting_memory``: a decision wanted to start the job without a memory
+    grant, and session memory has not answered since."""
+    ready = job.memory in ("free", "granted", "deferred") or (job.memory == "held" and job.memory_room)
+    only = job.assigned_device if job.settled or job.move_s is None else None
     return Request(
         job=job.job,
         account=job.account,
@@ -26,19 +27,19 @@ def request_of(tables: Tables, job: Job, *, passed_over: bool) -> Request:
         estimate_s=job.remaining_s,
         attained_s=job.ran_s,
         deadline_s=job.deadline_at_s,
-        home=job.held_on,
+        home=job.assigned_device,
         move_s=job.move_s or 0.0,
         preempted=job.preemptions,
         preempted_at_s=job.preempted_at_s,
-        startable=ready and not passed_over,
+        startable=ready and not awaiting_memory,
         park_s=(job.move_s or 0.0) + job.parts_s,
         stuck=job.memory == "held" and job.memory_stuck,
     )
 
 
-def _inherited_rank(tables: Tables, job: Job) -> int:
-    """Its own, or the best of those that cannot run before it: what stands behind it in its session, and
-    what comes after it by its own wish (priority inheritance: Sha, Rajkumar, Lehoczky, IEEE TC 39(9),
+def _inherited_rank(tables: QueueTables, job: Job) -> int:
+    """Return the job's rank, or the best rank of those that cannot run before it: later jobs of its
+    session, and jobs that depend on it (priority inheritance: Sha, Rajkumar, Lehoczky, IEEE TC 39(9),
     1990)."""
     mates = tables.of_session[job.session]
     if len(mates) == 1 and not tables.of_state[JobState.SUBMITTED]:
@@ -51,10 +52,10 @@ def _inherited_rank(tables: Tables, job: Job) -> int:
 
 
 def _demand(job: Job, only: str | None) -> Demand:
-    """``only``: the device that it has to run on; a gang has others besides."""
-    if job.gang == 1 and job.wish is None and not job.terms.tolerates:
+    """``only``: the device that the job has to run on; a gang has others besides."""
+    if job.gang == 1 and job.target is None and not job.terms.tolerates:
         return _ANYWHERE if only is None else Demand(nodes=frozenset({only}))
-    target, alone = parsed(job.wish), job.gang == 1 and only is not None
+    target, alone = parsed(job.target), job.gang == 1 and only is not None
     return Demand(
         members=job.gang,
         members_min=job.gang_min,

@@ -1,17 +1,17 @@
-"""Between the jobs of the pool and the decisions about them: who contends for a device, and what a plan means
-for a job.
+"""Join the jobs of the pool and the decisions about them: which jobs contend for a device, and what a plan
+means for a job.
 
-Of every session one job contends, the first that is there: what a session runs later reads what it made
-before. A job contends from the device that its session is bound to, its *home*; a decision to start it on
-another means that its session moves there first.
+Of every session one job contends, the first: what a session runs later reads what it made before. A job
+contends from the device that its session is bound to, its *home*; a decision to start it on another device
+moves the session there first.
 
 A gang holds several devices, its session's among them, all of them from its start on; it may give one back
-early. Asked to move aside, it leaves all of them at once.
+early. A preempted gang leaves all of them at once.
 
-Session memory has the last word on whether a segment can start (:mod:`djinn_lab.memory`). A decision to start
-one that memory has not granted yet passes over it until memory says something new about it, and has memory
-serve it first (:mod:`.next_up`); where others moved aside for it the device stays its own meanwhile.
-"""
+Session memory has the last word on whether a segment can start (:mod:`djinn_lab.memory`). A decision may
+start a segment that has no memory grant yet. Later decisions then ignore it until session memory answers,
+and session memory serves it first (:mod:`.next_jobs`). Where victims were preempted for it, the device
+stays reserved for it meanwhile."""
 
 from __future__ import annotations
 
@@ -22,46 +22,45 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from djinn_lab.jobs import lifecycle
-from djinn_lab.jobs.asking import request_of
 from djinn_lab.jobs.commands import ChargeAccount, PlaceSegment, StartSegment
 from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start, decide, enact, submit_limit
-from djinn_lab.jobs.decision.moves import keeps_turn
-from djinn_lab.jobs.displacement import for_whom
+from djinn_lab.jobs.explain import preemption_message
 from djinn_lab.jobs.fairness import Amounts, Capacity, ShareTree
 from djinn_lab.jobs.job import Job
+from djinn_lab.jobs.job_requests import request_of
 from djinn_lab.jobs.messages import MemoryNeed, SegmentSubmitted
-from djinn_lab.jobs.next_up import NextUp
+from djinn_lab.jobs.next_jobs import NextJobs
 from djinn_lab.jobs.placement.nearness import company
 from djinn_lab.jobs.request import Node, Request
-from djinn_lab.jobs.states import CONTENDING, RANKS, IllegalEvent, JobState, Move
-from djinn_lab.jobs.tables import Tables, moved, next_state
+from djinn_lab.jobs.states import CONTENDING, RANKS, IllegalEvent, JobState, JobTransition
+from djinn_lab.jobs.tables import QueueTables, moved, next_state
 from djinn_lab.jobs.targets import suits
 
 ROUNDS_MAX = 1000
 
 
 @dataclass(slots=True)
-class Contest:
-    """``contender``: by session. ``passed_over``: memory has not granted what a decision wanted to start.
-    ``turns_kept``: jobs for which a device was kept while they moved there.
-    ``given_back_s``: device-seconds of running gangs on devices that have left them. ``followed``: all that a
-    decision reads of a device, as it was last."""
+class Dispatcher:
+    """``contender``: by session. ``awaiting_memory``: jobs that a decision wanted to start and that have
+    no memory grant. ``targets_reserved_once``: jobs for which a device was reserved while they moved
+    there. ``released_device_s``: device-seconds of running gangs on devices that have left them.
+    ``followed``: all that a decision reads of a device, as it was last."""
 
-    tables: Tables
+    tables: QueueTables
     policy: QueuePolicy = POLICIES["ours"]
     shares: ShareTree = field(default_factory=ShareTree)
     cluster: Cluster = field(default_factory=Cluster)
     contender: dict[str, str] = field(default_factory=dict)
-    passed_over: set[str] = field(default_factory=set)
-    turns_kept: set[str] = field(default_factory=set)
-    next_up: NextUp = field(init=False)
-    given_back_s: dict[str, float] = field(default_factory=dict)
+    awaiting_memory: set[str] = field(default_factory=set)
+    targets_reserved_once: set[str] = field(default_factory=set)
+    next_jobs: NextJobs = field(init=False)
+    released_device_s: dict[str, float] = field(default_factory=dict)
     wake_at_s: float | None = None
     followed: dict[str, tuple[object, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.next_up = NextUp(self.tables, self.cluster)
+        self.next_jobs = NextJobs(self.tables, self.cluster)
 
     def settle(self, at_s: float) -> None:
         """Decide until nothing is left to do."""
@@ -71,13 +70,13 @@ class Contest:
             plan = decide(self.cluster, self.shares, self.policy, at_s)
             self.wake_at_s = plan.wake_at_s
             if not plan:
-                self._take_back()
+                self._revoke_grants()
                 return
-            self._obey(plan, at_s)
+            self._carry_out(plan, at_s)
         raise AssertionError(f"decisions do not come to an end: {plan}")
 
     def check_limits(self, event: SegmentSubmitted) -> None:
-        """Raises IllegalEvent for a job that its account may not hand in."""
+        """Raise IllegalEvent for a job that its account's limits forbid to submit."""
         account = event.account or event.user
         request = Request(event.job, account, RANKS[event.priority], 0, event.at_s)
         hit = submit_limit(self.cluster, self.shares, request)
@@ -95,19 +94,19 @@ class Contest:
     # -- following the jobs --------------------------------------------------------------------------------
 
     def _follow(self, at_s: float) -> None:
-        """Bring what decisions read to what the last event made of the jobs."""
+        """Bring what decisions read up to date with the last event's changes."""
         tables, cluster = self.tables, self.cluster
         others = self._follow_devices()
-        self.passed_over -= tables.memory_news
+        self.awaiting_memory -= tables.memory_news
         touched = [job for name in tables.touched if (job := tables.find(name))]
         for job in touched:
             if job.job in cluster.holdings and job.state is not JobState.RUNNING:
-                self._stopped(job, at_s)
+                self._stop(job, at_s)
             elif job.job in cluster.holdings:
-                self._shrunk(job, at_s)
+                self._shrink(job, at_s)
             if job.finished:
-                self.passed_over.discard(job.job)
-                self.turns_kept.discard(job.job)
+                self.awaiting_memory.discard(job.job)
+                self.targets_reserved_once.discard(job.job)
         sessions = {job.session: None for job in touched}
         named = {name for one in touched if one.terms.after for name in jobs_in(one.terms.after)}
         sessions |= {tables.jobs[name].session: None for name in sorted(named) if name in tables.jobs}
@@ -115,7 +114,7 @@ class Contest:
             self._follow_session(session, at_s)
 
     def _follow_devices(self) -> list[str]:
-        """Sessions for which another device may be the right one now."""
+        """Update the nodes; return the sessions that another device may suit now."""
         others: dict[str, None] = {}
         price_per_kwh = self.policy.energy_price_per_kwh
         for name, device in self.tables.devices.items():
@@ -139,62 +138,66 @@ class Contest:
             if known == node:
                 continue
             self.cluster.set_node(node)
-            self.tables.place_again()
-            self._offer()
+            self.tables.retry_unplaced()
+            self._update_pool_capacity()
             described = known is not None and (known.labels, known.taints) != (node.labels, node.taints)
             if node.cordoned or not node.ready or described:
-                self._keep_nothing_on(name)
+                self._unreserve_device(name)
             if described:
                 others |= dict.fromkeys(self.contender)
         return list(others)
 
-    def _take_back(self) -> None:
-        """Who has room that somebody lacks who is to start before asks for it again, behind."""
+    def _revoke_grants(self) -> None:
+        """Revoke memory grants that keep the next job of a device from its memory; their jobs ask again,
+        behind it."""
         tables, now_s = self.tables, self.tables.now_s
-        in_the_way, again_s = self.next_up.take_back(now_s)
+        in_the_way, again_s = self.next_jobs.grants_to_revoke(now_s)
         if again_s < math.inf:
             self.wake_at_s = min(again_s, self.wake_at_s or again_s)
         for one in in_the_way:
             job = tables.jobs[one.job]
-            if job.held_on == one.held_on:  # else it has moved, with a mate
-                assert job.held_on is not None
-                held = moved(job, Move.HOLD) if job.state is JobState.QUEUED else job
+            if job.assigned_device == one.assigned_device:  # else it has moved, with a mate
+                assert job.assigned_device is not None
+                held = moved(job, JobTransition.HOLD) if job.state is JobState.QUEUED else job
                 tables.put(replace(held, memory="ask"))
-                tables.out.append(PlaceSegment(job.job, job.segment, job.session, job.held_on))
+                tables.out.append(PlaceSegment(job.job, job.segment, job.session, job.assigned_device))
                 self._follow_session(job.session, now_s)
 
-    def _keep_nothing_on(self, device: str) -> None:
-        """Nobody can start there: who waits for his place there looks for another."""
-        for pin in list(self.cluster.pins.values()):
-            if any(node == device for node, _ in pin.where):
-                self.cluster.unpin(pin.job)
+    def _unreserve_device(self, device: str) -> None:
+        """Release the reservations on a device where nothing can start, so that their jobs look for
+        another."""
+        for reservation in list(self.cluster.reserved.values()):
+            if any(node == device for node, _ in reservation.where):
+                self.cluster.unreserve(reservation.job)
 
-    def _offer(self) -> None:
-        """What the pool has to share, all its devices up."""
+    def _update_pool_capacity(self) -> None:
+        """Set the capacity that shares are fractions of: all devices, up or not."""
         devices = self.tables.devices.values()
         memory_bytes = float(sum(device.memory_bytes for device in devices))
         link_bytes_per_s = sum(device.link_bytes_per_s for device in devices)
         slots = float(sum(device.slots for device in devices))
         self.shares.set_capacity(Capacity(slots, memory_bytes, link_bytes_per_s))
 
-    def _stopped(self, job: Job, at_s: float) -> None:
-        """Off its device. What it used replaces what it was charged."""
+    def _stop(self, job: Job, at_s: float) -> None:
+        """Take the job off its device. Its real usage replaces what it was charged."""
         held = self.cluster.finish(job.job)
         ended_at_s = max(at_s, held.started_s)
         used = self.tables.used.pop(job.job, (0.0, 0.0))
-        device_s = (ended_at_s - held.started_s) * len(held.where) + self.given_back_s.pop(job.job, 0.0)
+        device_s = (ended_at_s - held.started_s) * len(held.where) + self.released_device_s.pop(job.job, 0.0)
         self.shares.settle(job.job, Amounts(device_s, *used))
         for number, (device, _) in enumerate(held.where):
             self._charge(job, device, held.started_s, ended_at_s, *(used if number == 0 else (0.0, 0.0)))
-            self._look_again(device, at_s)
+            self._reconsider(device, at_s)
 
-    def _look_again(self, device: str, at_s: float) -> None:
-        """At those there whom memory was not ready for: where they may start is another question now."""
-        if not self.passed_over:
+    def _reconsider(self, device: str, at_s: float) -> None:
+        """Look again at the device's jobs that had no memory grant, since they may start elsewhere now."""
+        if not self.awaiting_memory:
             return
         jobs = self.tables.jobs
-        for name in [one for one in sorted(self.passed_over) if one in jobs and jobs[one].held_on == device]:
-            self.passed_over.discard(name)
+        for name in [
+            one for one in sorted(self.awaiting_memory) if one in jobs and jobs[one].assigned_device == device
+        ]:
+            self.awaiting_memory.discard(name)
             self._follow_session(jobs[name].session, at_s)
 
     def _charge(
@@ -206,7 +209,7 @@ class Contest:
         memory_byte_s: float = 0.0,
         transfer_bytes: float = 0.0,
     ) -> None:
-        """A line of the usage ledger."""
+        """Write a row of the usage ledger."""
         self.tables.out.append(
             ChargeAccount(
                 job=job.job,
@@ -221,15 +224,15 @@ class Contest:
             )
         )
 
-    def _shrunk(self, job: Job, at_s: float) -> None:
-        """A gang has given devices back, or lost them."""
+    def _shrink(self, job: Job, at_s: float) -> None:
+        """Release the devices that a gang has given back, or lost."""
         held = self.cluster.holdings[job.job]
         gone = [device for device, _ in held.where if device not in job.holds]
         if not gone:
             return
         ended_at_s = max(at_s, held.started_s)
         self.cluster.shrink(job.job, tuple(one for one in held.where if one[0] not in gone))
-        self.given_back_s[job.job] = self.given_back_s.get(job.job, 0.0) + len(gone) * (
+        self.released_device_s[job.job] = self.released_device_s.get(job.job, 0.0) + len(gone) * (
             ended_at_s - held.started_s
         )
         for device in gone:
@@ -246,47 +249,52 @@ class Contest:
             self.contender.pop(session, None)
             return
         self.contender[session] = first.job
-        device = self._better_place(first)
+        device = self._suitable_device(first)
         if device is not None:
             self._move(first, device, at_s)
             return
-        request = request_of(self.tables, first, passed_over=first.job in self.passed_over)
+        request = request_of(self.tables, first, awaiting_memory=first.job in self.awaiting_memory)
         known = self.cluster.waiting.get(first.job)
         if known is None:
             self.cluster.submit(request, at_s)
         elif known != request:
             self.cluster.change(request, at_s)
-        pin, nodes, anchor = self.cluster.pins.get(first.job), request.demand.nodes, request.demand.anchor
-        kept = set() if pin is None else {node for node, _ in pin.where}
-        if kept and ((nodes is not None and kept - nodes) or anchor not in (None, *kept)):
-            self.cluster.unpin(first.job)
+        reservation, nodes, anchor = (
+            self.cluster.reserved.get(first.job),
+            request.demand.nodes,
+            request.demand.anchor,
+        )
+        reserved = set() if reservation is None else {node for node, _ in reservation.where}
+        if reserved and ((nodes is not None and reserved - nodes) or anchor not in (None, *reserved)):
+            self.cluster.unreserve(first.job)
 
-    def _better_place(self, job: Job) -> str | None:
-        """A device that suits it, where the one that its session is bound to does not."""
-        assert job.held_on is not None
-        here = self.tables.devices[job.held_on]
-        if job.settled or job.move_s is None or suits(job.wish, job.terms.tolerates, here):
+    def _suitable_device(self, job: Job) -> str | None:
+        """Return a device that suits the job, where the one that its session is bound to does not."""
+        assert job.assigned_device is not None
+        here = self.tables.devices[job.assigned_device]
+        if job.settled or job.move_s is None or suits(job.target, job.terms.tolerates, here):
             return None
         return self._least_loaded(job)
 
-    def elsewhere(self, job: Job) -> tuple[str, ...]:
-        """Devices that serve and suit it, besides the one where it is."""
-        others = (one for one in self.tables.devices.values() if one.device != job.held_on)
+    def other_devices(self, job: Job) -> tuple[str, ...]:
+        """Return the devices that serve and suit the job, besides its assigned device."""
+        others = (one for one in self.tables.devices.values() if one.device != job.assigned_device)
         serving = (one for one in others if one.alive and not one.cordoned)
-        return tuple(one.device for one in serving if suits(job.wish, job.terms.tolerates, one))
+        return tuple(one.device for one in serving if suits(job.target, job.terms.tolerates, one))
 
     def move_to(self, job: Job, device: str, at_s: float) -> None:
-        """Raises IllegalEvent for one that does not wait, or a device that does not suit it."""
-        if job.state not in CONTENDING or device not in self.elsewhere(job):
+        """Move the job's session to the device. Raises IllegalEvent for a job that does not wait, or a
+        device that does not suit it."""
+        if job.state not in CONTENDING or device not in self.other_devices(job):
             raise IllegalEvent(f"job {job.job} ({job.state}) cannot move to {device}", "pool")
         self._move(job, device, at_s)
 
     # -- sessions without a device -------------------------------------------------------------------------
 
     def _bind_new(self, at_s: float) -> None:
-        """Give jobs without a device one, so that memory can be asked: of those that suit it the least
-        loaded; ties by price, for a gang by room nearby, and by name. Binding is no promise: a decision may
-        move the session."""
+        """Bind jobs without a device, so that memory can be asked: to the least loaded device that suits.
+        Ties go by price, for a gang by free devices nearby, and by name. Binding is no promise: a decision
+        may move the session."""
         tables = self.tables
         candidates: list[tuple[int, str]] = []
         self._add_unplaced(candidates, -1)
@@ -302,7 +310,7 @@ class Contest:
                 self._add_unplaced(candidates, arrival)
 
     def _add_unplaced(self, candidates: list[tuple[int, str]], after: int) -> None:
-        """Those that arrived ``after`` that; the others have their turn at the next look."""
+        """Add the unplaced jobs that arrived after ``after``; the others wait for the next round."""
         tables = self.tables
         for name in list(tables.unplaced):
             job = tables.jobs.get(name)
@@ -314,9 +322,9 @@ class Contest:
 
     def _bind(self, job: Job, device: str) -> None:
         self.tables.bind(job.session, device)
-        bound = replace(moved(job, Move.BIND), held_on=device)
+        bound = replace(moved(job, JobTransition.BIND), assigned_device=device)
         if bound.memory in ("ask", "held"):
-            bound = moved(bound, Move.HOLD)
+            bound = moved(bound, JobTransition.HOLD)
         if bound.memory == "ask":
             self.tables.out.append(PlaceSegment(job.job, job.segment, job.session, device))
         self.tables.put(bound)
@@ -328,7 +336,7 @@ class Contest:
         load = {
             device.device: tables.load.get(device.device, 0)
             for device in open_devices
-            if suits(job.wish, tolerates, device)
+            if suits(job.target, tolerates, device)
         }
         near = company(job.gang, [tables.devices[name] for name in load])
 
@@ -340,54 +348,59 @@ class Contest:
 
     # -- obeying a plan ------------------------------------------------------------------------------------
 
-    def _obey(self, plan: Plan, at_s: float) -> None:
-        """As the simulators do, but for starts that their session's place or memory is not ready for."""
+    def _carry_out(self, plan: Plan, at_s: float) -> None:
+        """Carry out a plan as the simulators do, except for starts whose session or memory is not ready."""
         jobs = self.tables.jobs
         ready = tuple(start for start in plan.starts if self._is_ready(jobs[start.job], start))
-        asked = self._asked_to_leave(plan)
+        asked = self._victims(plan)
         enact(self.cluster, self.shares, replace(plan, starts=ready))
         for victim, reason in asked:
-            lifecycle.ask_to_move_aside(self.tables, victim, reason)
+            lifecycle.begin_preemption(self.tables, victim, reason)
         for start in plan.starts:
             job, chosen = jobs[start.job], [node for node, _ in start.where]
             if start in ready:
                 self._start(job, chosen, at_s)
-            elif job.held_on not in chosen:
+            elif job.assigned_device not in chosen:
                 self._move(job, chosen[0], at_s)
-                self._keep_turn(job, start, at_s)
+                self._reserve_target(job, start, at_s)
             else:
-                self.next_up.want(job)
-                self.passed_over.add(job.job)
+                self.next_jobs.want(job)
+                self.awaiting_memory.add(job.job)
                 self._follow_session(job.session, at_s)
 
-    def _keep_turn(self, job: Job, start: Start, at_s: float) -> None:
-        """Once: where memory has no room for it after all, it would be sent to and fro."""
-        if keeps_turn(self.policy) and job.job in self.cluster.waiting and job.job not in self.turns_kept:
-            self.turns_kept.add(job.job)
-            self.cluster.keep(job.job, start.where, at_s)
+    def _reserve_target(self, job: Job, start: Start, at_s: float) -> None:
+        """Reserve the target device of a move, once per job: if its memory does not fit there after all,
+        the session would go to and fro."""
+        if (
+            self.policy.reserves_move_targets
+            and job.job in self.cluster.waiting
+            and job.job not in self.targets_reserved_once
+        ):
+            self.targets_reserved_once.add(job.job)
+            self.cluster.reserve(job.job, start.where, at_s)
 
     def _is_ready(self, job: Job, start: Start) -> bool:
-        at_home = any(node == job.held_on for node, _ in start.where)
+        at_home = any(node == job.assigned_device for node, _ in start.where)
         return at_home and job.memory in ("free", "granted")
 
-    def _asked_to_leave(self, plan: Plan) -> list[tuple[Job, str]]:
-        """Victims, and what each is told."""
+    def _victims(self, plan: Plan) -> list[tuple[Job, str]]:
+        """Return the victims of the plan, each with the message that it gets."""
         jobs, calendar = self.tables.jobs, self.cluster.calendar
         return [
-            (jobs[victim], for_whom(jobs[made.by], jobs[victim], cause, self.shares, calendar))
+            (jobs[victim], preemption_message(jobs[made.by], jobs[victim], cause, self.shares, calendar))
             for made in plan.preemptions
             for victim, cause in zip(made.victims, made.causes, strict=True)
         ]
 
     def _start(self, job: Job, chosen: list[str], at_s: float) -> None:
-        assert job.held_on is not None
-        members = tuple(node for node in chosen if node != job.held_on)
-        for device in (job.held_on, *members):
+        assert job.assigned_device is not None
+        members = tuple(node for node in chosen if node != job.assigned_device)
+        for device in (job.assigned_device, *members):
             self.tables.devices[device].running.append(job.job)
         first_at_s = job.started_at_s if job.started_at_s is not None else at_s
         started = replace(
             job,
-            state=next_state(job, Move.START),
+            state=next_state(job, JobTransition.START),
             started_at_s=first_at_s,
             running_since_s=at_s,
             settled=False,
@@ -395,19 +408,21 @@ class Contest:
             members=members,
         )
         self.tables.put(started)
-        self.tables.out.append(StartSegment(job.job, job.segment, job.held_on, members))
+        self.tables.out.append(StartSegment(job.job, job.segment, job.assigned_device, members))
         self.contender.pop(job.session, None)
-        for device in (job.held_on, *members):
-            self.next_up.begun(device)
-            self._look_again(device, at_s)
+        for device in (job.assigned_device, *members):
+            self.next_jobs.device_started(device)
+            self._reconsider(device, at_s)
 
     def _move(self, job: Job, device: str, at_s: float) -> None:
-        """Its session goes to another device, with all that it has in line."""
+        """Bind the job's session to another device, with all its pending jobs."""
         for name in self.tables.of_session[job.session]:
             mate = self.tables.jobs[name]
             if mate.state not in CONTENDING:
                 continue
             memory: MemoryNeed = "free" if mate.memory == "free" else "ask"
-            loose = replace(moved(mate, Move.UNBIND), held_on=None, memory=memory, memory_reason="")
+            loose = replace(
+                moved(mate, JobTransition.UNBIND), assigned_device=None, memory=memory, memory_reason=""
+            )
             self._bind(replace(loose, settled=True), device)
         self._follow_session(job.session, at_s)

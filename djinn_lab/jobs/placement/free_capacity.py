@@ -1,9 +1,9 @@
-"""Free capacity by node, and who may go where.
+"""Free capacity by node, and the placement of requests on it.
 
-Equal nodes are kept together (:mod:`~djinn_lab.jobs.placement.kinds`), so the cost of a decision grows with
-how *different* the nodes are, not with their number. A transaction is tried in place:
-:meth:`Room.checkpoint`, any number of takes and gives, then :meth:`Room.rollback` or :meth:`Room.commit`;
-marks nest."""
+Equal nodes are kept together (:mod:`~djinn_lab.jobs.placement.node_kinds`), so the cost of a decision
+grows with how *different* the nodes are, not with their number. A transaction is tried in place:
+:meth:`FreeCapacity.checkpoint`, any number of takes and gives, then :meth:`FreeCapacity.rollback` or
+:meth:`FreeCapacity.commit`; marks nest."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from djinn_lab.jobs.placement.answers import EverFits, Misfit, Placed
-from djinn_lab.jobs.placement.free import Free, capacity, empty, given, taken
-from djinn_lab.jobs.placement.kinds import Bunch, Kind, nameless, tolerated
-from djinn_lab.jobs.placement.obstacles import ever_fits, misfit
-from djinn_lab.jobs.placement.scores import Seat
+from djinn_lab.jobs.placement.feasibility import EverFits, Misfit, Placed, ever_fits, misfit
+from djinn_lab.jobs.placement.free import Free, empty, given, members_fitting, taken
+from djinn_lab.jobs.placement.node_kinds import NodeGroup, NodeKind, nameless, tolerated
+from djinn_lab.jobs.placement.scores import ScoreInput
 from djinn_lab.jobs.placement.scoring import DEFAULT, Scoring
-from djinn_lab.jobs.placement.spread import Candidate, FirstOf, node_size, spread
+from djinn_lab.jobs.placement.spread import FirstOf, NodeCandidate, node_size, spread
 from djinn_lab.jobs.request import Demand, Node, Where
 
 SCORES_KEPT_MAX = 200_000
 
 
-class Room:
+class FreeCapacity:
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self._numbers: dict[str, int] = {}
         self._names: list[str] = []
         self._nodes: dict[int, Node] = {}
         self._free: dict[str, Free] = {}
-        self._kind_of: dict[int, Kind] = {}
-        self._kinds: dict[Node, Kind] = {}
-        self._tolerated: dict[tuple[frozenset[str], frozenset[str]], list[Kind]] = {}
+        self._kind_of: dict[int, NodeKind] = {}
+        self._kinds: dict[Node, NodeKind] = {}
+        self._tolerated: dict[tuple[frozenset[str], frozenset[str]], list[NodeKind]] = {}
         self._scores: dict[tuple[str, int, Free, Demand, int, bool], float] = {}
         self._kind_numbers = count()
         self._undo: list[tuple[str, Free]] = []
@@ -44,7 +43,7 @@ class Room:
     # -- nodes ---------------------------------------------------------------------------------------------
 
     def set_node(self, node: Node) -> None:
-        """A new one, or what has changed about it; what it holds stays."""
+        """Add a node, or change a known one; what it holds stays."""
         assert not self._marks, "nodes do not change inside a transaction"
         number = self._numbers.get(node.node)
         if number is None:
@@ -57,14 +56,14 @@ class Room:
         self._nodes[number] = node
         kind = self._kinds.get(nameless(node))
         if kind is None:
-            kind = self._kinds[nameless(node)] = Kind(node, next(self._kind_numbers))
+            kind = self._kinds[nameless(node)] = NodeKind(node, next(self._kind_numbers))
             self._tolerated.clear()
         self._kind_of[number] = kind
         self._free[node.node] = free
         kind.add(number, free)
 
     def remove_node(self, name: str) -> None:
-        """What it held is gone with it and must not be given back."""
+        """Remove a node; what it held is gone with it and must not be given back."""
         assert not self._marks, "nodes do not change inside a transaction"
         number = self._number(name)
         self._leave(number, self._free.pop(name))
@@ -88,7 +87,7 @@ class Room:
     def _number(self, name: str) -> int:
         number = self._numbers.get(name)
         if number is None:
-            raise KeyError(f"there is no node {name!r} in this room")
+            raise KeyError(f"there is no node {name!r} in this pool")
         return number
 
     def __contains__(self, name: str) -> bool:
@@ -103,28 +102,28 @@ class Room:
 
     def free(self, name: str) -> Free:
         if name not in self._free:
-            raise KeyError(f"there is no node {name!r} in this room")
+            raise KeyError(f"there is no node {name!r} in this pool")
         return self._free[name]
 
     def frees(self) -> dict[str, Free]:
-        """Of every node, as of now."""
+        """Return the free capacity of every node, as of now."""
         return self._free.copy()
 
-    def kind(self, name: str) -> Kind:
+    def kind(self, name: str) -> NodeKind:
         return self._kind_of[self._number(name)]
 
     @property
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[NodeKind]:
         return list(self._kinds.values())
 
     @property
     def devices(self) -> int:
-        """Of nodes where something may start."""
+        """Devices of nodes where something may start."""
         return sum(kind.size * kind.node.devices for kind in self._kinds.values() if kind.usable)
 
     @property
     def devices_free(self) -> int:
-        """Wholly free ones of nodes where something may start."""
+        """Wholly free devices of nodes where something may start."""
         free = 0
         for kind in self._kinds.values():
             if kind.usable:
@@ -136,7 +135,7 @@ class Room:
     def take(self, demand: Demand, where: Where) -> None:
         for name, members in where:
             free = self.free(name)
-            assert members <= capacity(free, demand), (name, free, demand, members)
+            assert members <= members_fitting(free, demand), (name, free, demand, members)
             self._change(name, taken(free, demand, members))
 
     def give(self, demand: Demand, where: Where) -> None:
@@ -156,18 +155,18 @@ class Room:
         self._free[name] = free
 
     def checkpoint(self) -> int:
-        """A mark to come back to."""
+        """Return a mark to roll back to."""
         self._marks += 1
         return len(self._undo)
 
     def rollback(self, mark: int) -> None:
-        """Everything is as it was at the mark."""
+        """Restore everything as it was at the mark."""
         while len(self._undo) > mark:
             self._put(*self._undo.pop())
         self._close()
 
     def commit(self, mark: int) -> None:
-        """What happened since stays, unless an outer mark is rolled back."""
+        """Keep what happened since the mark, unless an outer mark is rolled back."""
         assert mark <= len(self._undo)
         self._close()
 
@@ -187,15 +186,15 @@ class Room:
         only: frozenset[str] | None = None,
         near: str | None = None,
     ) -> Placed | None:
-        """Where it would go now, with as many members as fit; nothing is taken. ``only``: of these nodes.
-        ``near``: the NUMA node of a member that has its place."""
+        """Return where the demand would go now, with as many members as fit; nothing is taken. ``only``:
+        of these nodes. ``near``: the NUMA node of a member that is placed already."""
         if demand.anchor is not None:
             return self._place_around(demand.anchor, demand, scoring, home, only)
         kinds = self.eligible(demand)
         candidates = self._candidates(demand, kinds, home, only)
-        members_max = min(demand.members, sum(one.room * one.nodes for one in candidates))
+        members_max = min(demand.members, sum(one.fits * one.nodes for one in candidates))
 
-        def judge(candidate: Candidate, members: int) -> float:
+        def judge(candidate: NodeCandidate, members: int) -> float:
             return self._score(scoring, demand, candidate, members)
 
         size = node_size(kinds, demand) if demand.together == "packed" else 0
@@ -213,22 +212,23 @@ class Room:
         home: str | None,
         only: frozenset[str] | None,
     ) -> Placed | None:
-        """One member at the anchor, the others as they would go without it."""
+        """Place one member at the anchor, the others as they would go without it."""
         loose = replace(demand, anchor=None)
         one = replace(loose, members=1, members_min=1)
         first = self.place(one, scoring, home, frozenset({anchor}) if only is None else only & {anchor})
         if first is None or demand.members == 1:
             return first
         others = replace(loose, members=demand.members - 1, members_min=max(1, demand.members_min - 1))
-        elsewhere = frozenset(self._numbers) - {anchor}
+        other_nodes = frozenset(self._numbers) - {anchor}
         near = self.kind(anchor).numa
-        rest = self.place(others, scoring, None, elsewhere if only is None else only - {anchor}, near)
+        rest = self.place(others, scoring, None, other_nodes if only is None else only - {anchor}, near)
         if rest is None:
             return first if demand.members_min == 1 else None
         return Placed((*first.where, *rest.where), first.scores)
 
-    def eligible(self, demand: Demand) -> list[Kind]:
-        """Kinds of nodes whose labels and taints allow it and where something may start."""
+    def eligible(self, demand: Demand) -> list[NodeKind]:
+        """Return the kinds of nodes whose labels and taints allow the demand and where something may
+        start."""
         key = (demand.selector, demand.tolerates)
         kinds = self._tolerated.get(key)
         if kinds is None:
@@ -237,72 +237,74 @@ class Room:
         return kinds
 
     def _candidates(
-        self, demand: Demand, kinds: list[Kind], home: str | None, only: frozenset[str] | None
-    ) -> list[Candidate]:
+        self, demand: Demand, kinds: list[NodeKind], home: str | None, only: frozenset[str] | None
+    ) -> list[NodeCandidate]:
         named = only if demand.nodes is None else demand.nodes if only is None else demand.nodes & only
         if named is not None:
             return self._named(demand, kinds, home, named)
         at_home = self._named(demand, kinds, home, frozenset({home})) if home is not None else []
         without = self._numbers.get(home) if home is not None else None
         found = [
-            Candidate(kind, free, room, nodes, False, self._first(bunch, without))
+            NodeCandidate(kind, free, fits, nodes, False, self._first(group, without))
             for kind in kinds
-            for free, bunch in kind.bunches.items()
-            if (room := capacity(free, demand)) and (nodes := len(bunch.members) - (without in bunch.members))
+            for free, group in kind.groups.items()
+            if (fits := members_fitting(free, demand))
+            and (nodes := len(group.members) - (without in group.members))
         ]
         return at_home + found
 
     def _named(
-        self, demand: Demand, kinds: list[Kind], home: str | None, names: frozenset[str]
-    ) -> list[Candidate]:
+        self, demand: Demand, kinds: list[NodeKind], home: str | None, names: frozenset[str]
+    ) -> list[NodeCandidate]:
         found = []
         for number in sorted(self._numbers[name] for name in names if name in self._numbers):
             name = self._names[number]
             kind, free = self._kind_of[number], self._free[name]
-            room = capacity(free, demand)
-            if room and kind in kinds:
-                found.append(Candidate(kind, free, room, 1, name == home, _only(name)))
+            fits = members_fitting(free, demand)
+            if fits and kind in kinds:
+                found.append(NodeCandidate(kind, free, fits, 1, name == home, _only(name)))
         return found
 
-    def _first(self, bunch: Bunch, without: int | None) -> FirstOf:
-        return lambda count: [self._names[number] for number in bunch.first(count, without)]
+    def _first(self, group: NodeGroup, without: int | None) -> FirstOf:
+        return lambda count: [self._names[number] for number in group.first(count, without)]
 
-    def _score(self, scoring: Scoring, demand: Demand, candidate: Candidate, members: int) -> float:
+    def _score(self, scoring: Scoring, demand: Demand, candidate: NodeCandidate, members: int) -> float:
         key = (scoring.name, candidate.kind.number, candidate.free, demand, members, candidate.home)
         score = self._scores.get(key)
         if score is None:
             if len(self._scores) > SCORES_KEPT_MAX:
                 self._scores.clear()
-            seat = Seat(candidate.kind.node, candidate.free, demand, members, candidate.home)
-            score = self._scores[key] = scoring.total(seat)
+            scored = ScoreInput(candidate.kind.node, candidate.free, demand, members, candidate.home)
+            score = self._scores[key] = scoring.total(scored)
         return score
 
     def _explain(self, scoring: Scoring, demand: Demand, where: Where, home: str | None) -> dict[str, float]:
         name, members = max(where, key=lambda one: one[1])
         kind, free = self.kind(name), self._free[name]
-        return scoring.explain(Seat(kind.node, free, demand, members, name == home))
+        return scoring.explain(ScoreInput(kind.node, free, demand, members, name == home))
 
-    # -- what stands against it ----------------------------------------------------------------------------
+    # -- what excludes a demand ----------------------------------------------------------------------------
 
     def misfit(self, demand: Demand) -> Misfit:
-        """Every node once, by what excludes it now."""
+        """Count every node once, by what excludes it now."""
         if demand.nodes is None:
-            return misfit(self._kinds.values(), demand, _everybody)
+            return misfit(self._kinds.values(), demand, _all_nodes)
         by_kind: dict[int, list[tuple[Free, int]]] = {}
         for name in demand.nodes & self._numbers.keys():
             by_kind.setdefault(self.kind(name).number, []).append((self._free[name], 1))
         return misfit(self._kinds.values(), demand, lambda kind: by_kind.get(kind.number, []))
 
     def ever_fits(self, demand: Demand) -> EverFits:
-        """With empty nodes, cordoned and absent ones back: False says which constraint is impossible."""
+        """Check against empty nodes, cordoned and absent ones back: False says which constraint is
+        impossible."""
         if demand.nodes is None:
             return ever_fits(self._kinds.values(), demand, lambda kind: kind.size)
         named = Counter(self._kind_of[self._numbers[name]].number for name in demand.nodes if name in self)
         return ever_fits(self._kinds.values(), demand, lambda kind: named[kind.number])
 
 
-def _everybody(kind: Kind) -> list[tuple[Free, int]]:
-    return [(free, len(bunch.members)) for free, bunch in kind.bunches.items()]
+def _all_nodes(kind: NodeKind) -> list[tuple[Free, int]]:
+    return [(free, len(group.members)) for free, group in kind.groups.items()]
 
 
 def _only(name: str) -> FirstOf:

@@ -1,4 +1,4 @@
-"""What a decision was made from, and what came out: enough to make it again and compare."""
+"""What a decision was made from, and its outcome: enough to make it again and compare."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from djinn_lab.jobs.fairness import ShareState, ShareTree
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class DecisionSnapshot(msgspec.Struct, frozen=True):
     """All that a decision reads."""
 
     cluster: ClusterState
@@ -23,7 +23,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     now_s: float
 
     @classmethod
-    def taken(cls, cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float) -> Snapshot:
+    def taken(
+        cls, cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float
+    ) -> DecisionSnapshot:
         return cls(cluster.state(), shares.state(), policy, now_s)
 
     @property
@@ -31,13 +33,13 @@ class Snapshot(msgspec.Struct, frozen=True):
         return blake3(_encode(self)).hexdigest(16)
 
     def decide(self) -> Plan:
-        """Again, on a copy."""
+        """Decide again, on a copy."""
         cluster = Cluster.restored(self.cluster, self.now_s)
         return decide(cluster, ShareTree(self.shares), self.policy, self.now_s)
 
 
 class DecisionRecord(msgspec.Struct, frozen=True):
-    """One line of a decision trace. ``seed``: of whatever drew random numbers around the core, which draws
+    """One row of a decision trace. ``seed``: of the random numbers drawn around the core, which draws
     none. The digests are of the snapshot before and of the plan."""
 
     now_s: float
@@ -50,7 +52,7 @@ class DecisionRecord(msgspec.Struct, frozen=True):
     seed: int | None = None
 
 
-def record(snapshot: Snapshot, plan: Plan, seed: int | None = None) -> DecisionRecord:
+def record(snapshot: DecisionSnapshot, plan: Plan, seed: int | None = None) -> DecisionRecord:
     return DecisionRecord(
         snapshot.now_s,
         snapshot.policy.name,

@@ -1,4 +1,4 @@
-"""Notebooks that ran before are foretold, and refused where they cannot fit."""
+"""Notebooks that ran before are predicted, and refused where they cannot fit."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import pytest
 
 from djinn_lab.jobs import IllegalEvent
 from djinn_lab.jobs.batch import (
+    AttemptOutcome,
     Notebook,
     NotebookAccepted,
     NotebookEnded,
+    NotebookExplainer,
     Notebooks,
-    Outcome,
     ServerStarted,
     Submission,
-    Telling,
 )
-from djinn_lab.jobs.resources import Use
+from djinn_lab.jobs.resources import ResourceUse
 
-LARGE = Use(30.0, 3 * 2**30, "In [14]")
+LARGE = ResourceUse(30.0, 3 * 2**30, "In [14]")
 
 
-def run(core: Notebooks, job: str, outcome: Outcome, use: Use, content: str = "same") -> Notebook:
+def run(
+    core: Notebooks, job: str, outcome: AttemptOutcome, use: ResourceUse, content: str = "same"
+) -> Notebook:
     notebook = core.admit(Submission(0.0, job, "ann", job, content=content))
     core.handle(NotebookAccepted(0.0, notebook))
     core.handle(NotebookEnded(1.0, job, 1, outcome, use=use))
@@ -30,7 +32,7 @@ def run(core: Notebooks, job: str, outcome: Outcome, use: Use, content: str = "s
 
 def test_one_that_did_not_fit_is_refused_unless_there_is_a_larger_device_or_it_is_wanted_anyway() -> None:
     core = Notebooks(slots=1)
-    assert run(core, "nb1", Outcome.FAILED, LARGE).foretold is None
+    assert run(core, "nb1", AttemptOutcome.FAILED, LARGE).predicted is None
     again = Submission(2.0, "nb2", "bob", "again", content="same", memory_bytes=2 * 2**30)
     with pytest.raises(IllegalEvent, match=r"\(nb1\) In \[14\] needed 3.0 GiB, and no device .* 2.0 GiB"):
         core.admit(again)
@@ -41,27 +43,27 @@ def test_one_that_did_not_fit_is_refused_unless_there_is_a_larger_device_or_it_i
 
 def test_seconds_are_those_of_runs_that_went_well_and_a_new_server_knows_them() -> None:
     core = Notebooks(slots=1)
-    run(core, "nb1", Outcome.DONE, Use(10.0, 100, "In [1]"))
-    run(core, "nb2", Outcome.FAILED, Use(1.0, 300, "In [2]"))
-    run(core, "nb3", Outcome.DONE, Use(20.0, 200, "In [3]"))
+    run(core, "nb1", AttemptOutcome.DONE, ResourceUse(10.0, 100, "In [1]"))
+    run(core, "nb2", AttemptOutcome.FAILED, ResourceUse(1.0, 300, "In [2]"))
+    run(core, "nb3", AttemptOutcome.DONE, ResourceUse(20.0, 200, "In [3]"))
     stored = tuple(msgspec.json.decode(msgspec.json.encode(one), type=Notebook) for one in core)
     later = Notebooks(slots=1)
     later.handle(ServerStarted(5.0, stored))
     for known in (core, later):
         notebook = known.admit(Submission(6.0, "nb4", "ann", "four", content="same"))
-        assert notebook.foretold is not None
-        assert (notebook.foretold.device_s, notebook.foretold.peak_bytes) == (15.0, 300)
-        assert (notebook.foretold.runs, notebook.foretold.where) == (3, "In [2]")
+        assert notebook.predicted is not None
+        assert (notebook.predicted.device_s, notebook.predicted.peak_bytes) == (15.0, 300)
+        assert (notebook.predicted.runs, notebook.predicted.where) == (3, "In [2]")
 
 
 def test_what_waits_tells_what_it_is_likely_to_take_and_how_far_such_forecasts_are_off() -> None:
     core = Notebooks(slots=1)
     for number in range(6):
-        run(core, f"nb{number}", Outcome.DONE, Use(10.0, 2**20, "In [1]"))
+        run(core, f"nb{number}", AttemptOutcome.DONE, ResourceUse(10.0, 2**20, "In [1]"))
     blocker = core.admit(Submission(7.0, "nb7", "ann", "seven"))
     core.handle(NotebookAccepted(7.0, blocker))
     waiting = core.admit(Submission(8.0, "nb8", "ann", "eight", content="same"))
     core.handle(NotebookAccepted(8.0, waiting))
-    told = Telling(core, 9.0, str).sentence("nb8")
-    assert "Foretold from 5 earlier runs: 10.0 s on devices and at most 1.0 MiB at once (in In [1])." in told
+    told = NotebookExplainer(core, 9.0, str).sentence("nb8")
+    assert "Predicted from 5 earlier runs: 10.0 s on devices and at most 1.0 MiB at once (in In [1])." in told
     assert "off by 0% in seconds and 0% in bytes, in the median of the last 5" in told

@@ -1,5 +1,5 @@
-"""Equal nodes are decided on once. A *kind* is the nodes that differ in their names only; in it, nodes with
-the same left free make a *bunch*. Ten thousand devices are a few dozen bunches."""
+"""Equal nodes are decided on once. A *kind* is the nodes that differ in their names only; in it, nodes
+with the same free capacity make a *group*. Ten thousand devices are a few dozen groups."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from djinn_lab.jobs.placement.nearness import numa_of
 from djinn_lab.jobs.request import Node
 
 
-class Bunch:
-    """Nodes by their numbers; the lowest go first. Who left stays in the heap until it comes to the top."""
+class NodeGroup:
+    """Nodes by their numbers; the lowest go first. A node that left stays in the heap until it comes to
+    the top."""
 
     __slots__ = ("_heap", "_queued", "members")
 
@@ -45,11 +46,11 @@ class Bunch:
         return found
 
 
-class Kind:
+class NodeKind:
     """``node``: any of them, without its name. ``free_devices``: wholly free ones of all together.
-    ``usable``: something may start there. ``numa``: the label that says on which NUMA node they are."""
+    ``usable``: something may start there. ``numa``: the label of their NUMA node."""
 
-    __slots__ = ("bunches", "empty", "free_devices", "node", "numa", "number", "size", "usable")
+    __slots__ = ("empty", "free_devices", "groups", "node", "numa", "number", "size", "usable")
 
     def __init__(self, node: Node, number: int) -> None:
         self.node = nameless(node)
@@ -57,23 +58,23 @@ class Kind:
         self.empty = empty(node)
         self.usable = node.ready and not node.cordoned
         self.numa = numa_of(node.labels)
-        self.bunches: dict[Free, Bunch] = {}
+        self.groups: dict[Free, NodeGroup] = {}
         self.size = 0
         self.free_devices = 0
 
     def add(self, number: int, free: Free) -> None:
-        bunch = self.bunches.get(free)
-        if bunch is None:
-            bunch = self.bunches[free] = Bunch()
-        bunch.add(number)
+        group = self.groups.get(free)
+        if group is None:
+            group = self.groups[free] = NodeGroup()
+        group.add(number)
         self.size += 1
         self.free_devices += free.devices
 
     def drop(self, number: int, free: Free) -> None:
-        bunch = self.bunches[free]
-        bunch.members.remove(number)
-        if not bunch.members:
-            del self.bunches[free]
+        group = self.groups[free]
+        group.members.remove(number)
+        if not group.members:
+            del self.groups[free]
         self.size -= 1
         self.free_devices -= free.devices
 
@@ -82,6 +83,8 @@ def nameless(node: Node) -> Node:
     return replace(node, node="")
 
 
-def tolerated(kinds: Iterable[Kind], selector: frozenset[str], tolerates: frozenset[str]) -> list[Kind]:
-    """Those whose labels and taints allow it."""
+def tolerated(
+    kinds: Iterable[NodeKind], selector: frozenset[str], tolerates: frozenset[str]
+) -> list[NodeKind]:
+    """Return the kinds whose labels and taints allow it."""
     return [kind for kind in kinds if selector <= kind.node.labels and kind.node.taints <= tolerates]

@@ -1,38 +1,40 @@
-"""Segments on their way in: what may come, and what becomes of it."""
+"""Admit or reject submitted segments."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from djinn_lab.jobs import dependencies, targets
-from djinn_lab.jobs.conditions import Waiting, jobs_in
+from djinn_lab.jobs.conditions import DependencyState, jobs_in
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.messages import SegmentRefused, SegmentSubmitted
-from djinn_lab.jobs.states import RANKS, IllegalEvent, JobState, Move
-from djinn_lab.jobs.tables import Device, Tables, next_state
+from djinn_lab.jobs.states import RANKS, IllegalEvent, JobState, JobTransition
+from djinn_lab.jobs.tables import QueueDevice, QueueTables, next_state
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
 
-def check(tables: Tables, event: SegmentSubmitted) -> None:
-    """Raises IllegalEvent for a submit that cannot be taken; changes nothing."""
+def check(tables: QueueTables, event: SegmentSubmitted) -> None:
+    """Raise IllegalEvent for a submit that must be rejected; change nothing."""
     old = _expect_next(tables, event)
     if old is None:
         _check_terms(tables, event)
     _check_target(tables, event, event.terms if old is None else old.terms)
 
 
-def submit(tables: Tables, event: SegmentSubmitted) -> None:
-    """One that :func:`check` has let pass."""
+def submit(tables: QueueTables, event: SegmentSubmitted) -> None:
+    """Admit a segment that :func:`check` has accepted."""
     old = tables.jobs.get(event.job)
-    if tables.bound.get(event.session) is None and event.memory in ("held", "line", "granted"):
+    if tables.bound.get(event.session) is None and event.memory in ("held", "deferred", "granted"):
         raise IllegalEvent(f"memory is {event.memory} for a session without a device", "pool")
-    job = _arrived(tables, event, old, next_state(old, Move.SUBMIT))
-    waiting = dependencies.begin(tables, event) if old is None else Waiting((), job.waited)
-    tables.elsewhere |= {one.job: one for one in event.elsewhere if one.job in jobs_in(waiting.open)}
+    job = _arrived(tables, event, old, next_state(old, JobTransition.SUBMIT))
+    waiting = (
+        dependencies.begin(tables, event) if old is None else DependencyState((), job.dependency_results)
+    )
+    tables.external |= {one.job: one for one in event.external if one.job in jobs_in(waiting.open)}
     tables.put(
         replace(
             job,
-            wish=event.wish,
+            target=event.target,
             predicted_s=event.predicted_s,
             move_s=event.move_s,
             parts_s=event.parts_s,
@@ -45,20 +47,20 @@ def submit(tables: Tables, event: SegmentSubmitted) -> None:
             devices=event.devices,
             devices_why=event.devices_why,
             waits_for=waiting.open,
-            waited=waiting.waited,
+            dependency_results=waiting.results,
         )
     )
 
 
-def refuse(tables: Tables, event: SegmentRefused) -> None:
+def refuse(tables: QueueTables, event: SegmentRefused) -> None:
     old = _expect_next(tables, event)
-    state = next_state(old, Move.FAIL if event.final else Move.MORE)
+    state = next_state(old, JobTransition.FAIL if event.final else JobTransition.MORE)
     job = replace(_arrived(tables, event, old, state), message=event.message)
     tables.put(replace(job, ended_at_s=event.at_s) if job.finished else job)
 
 
-def _expect_next(tables: Tables, event: SegmentSubmitted | SegmentRefused) -> Job | None:
-    """The job that this is the next segment of, None when it is new."""
+def _expect_next(tables: QueueTables, event: SegmentSubmitted | SegmentRefused) -> Job | None:
+    """Return the job that this is the next segment of, None when it is new."""
     if event.job in tables.finished:
         raise IllegalEvent(f"job {event.job} is already {tables.finished[event.job].state}", "client")
     old = tables.jobs.get(event.job)
@@ -76,7 +78,7 @@ def _expect_next(tables: Tables, event: SegmentSubmitted | SegmentRefused) -> Jo
     return old
 
 
-def _check_terms(tables: Tables, event: SegmentSubmitted) -> None:
+def _check_terms(tables: QueueTables, event: SegmentSubmitted) -> None:
     problem = event.terms.problem()
     if problem is not None:
         raise IllegalEvent(f"it asks for {problem}", "client")
@@ -94,8 +96,8 @@ def _check_terms(tables: Tables, event: SegmentSubmitted) -> None:
     dependencies.check(tables, event)
 
 
-def devices_for(tables: Tables, target: str | None, tolerates: tuple[str, ...]) -> list[Device]:
-    """Those that may run it. Raises IllegalEvent where none may."""
+def devices_for(tables: QueueTables, target: str | None, tolerates: tuple[str, ...]) -> list[QueueDevice]:
+    """Return the devices that may run it. Raises IllegalEvent where none may."""
     devices = [device for _, device in sorted(tables.devices.items())]
     try:
         return targets.allowed(target, tolerates, devices)
@@ -103,24 +105,24 @@ def devices_for(tables: Tables, target: str | None, tolerates: tuple[str, ...]) 
         raise IllegalEvent(str(error), "client") from None
 
 
-def _check_target(tables: Tables, event: SegmentSubmitted, terms: Terms) -> None:
-    """Some device must suit it, and its session must be there or be able to go there."""
-    if event.wish is None and not any(device.taints for device in tables.devices.values()):
+def _check_target(tables: QueueTables, event: SegmentSubmitted, terms: Terms) -> None:
+    """Check that a device suits the segment, and that its session is there or can move there."""
+    if event.target is None and not any(device.taints for device in tables.devices.values()):
         return  # all of them suit it
-    allowed = devices_for(tables, event.wish, terms.tolerates)
-    if tables.devices and len(allowed) < terms.gang_min and event.wish is not None:
+    allowed = devices_for(tables, event.target, terms.tolerates)
+    if tables.devices and len(allowed) < terms.gang_min and event.target is not None:
         raise IllegalEvent(
             f"a gang of at least {terms.gang_min} devices does not fit on {len(allowed)} that suit it",
             "client",
         )
     bound = tables.bound.get(event.session)
     if bound is not None and tables.devices[bound] not in allowed and event.move_s is None:
-        where = event.wish or " or ".join(device.device for device in allowed)
+        where = event.target or " or ".join(device.device for device in allowed)
         raise IllegalEvent(f"the session's values live on {bound}, so it cannot run on {where}", "client")
 
 
 def _arrived(
-    tables: Tables, event: SegmentSubmitted | SegmentRefused, old: Job | None, state: JobState
+    tables: QueueTables, event: SegmentSubmitted | SegmentRefused, old: Job | None, state: JobState
 ) -> Job:
     number = tables.jobs_seen if old is None else old.number
     tables.jobs_seen += old is None
@@ -140,8 +142,8 @@ def _arrived(
             ops_total=event.ops_total,
             ops_done=0,
             segment_at_s=event.at_s,
-            wish=None,
-            held_on=None,
+            target=None,
+            assigned_device=None,
             predicted_s=None,
             message="",
             memory="free",

@@ -1,4 +1,4 @@
-"""Why a notebook is where it is, in one sentence with numbers."""
+"""Explain where a notebook is, in one sentence with numbers."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from djinn_lab.units import format_seconds
 NAMED_MAX = 3
 
 
-class Telling:
-    """Of all notebooks at one moment; the line is looked at once. ``clock_time``: a moment (seconds since the
-    epoch) as people read it, such as ``"14:03"``."""
+class NotebookExplainer:
+    """Explains all notebooks at one moment; the queue is put in order once. ``clock_time``: a moment
+    (seconds since the epoch) as people read it, such as ``"14:03"``."""
 
     def __init__(self, notebooks: Notebooks, now_s: float, clock_time: Callable[[float], str]) -> None:
         self._notebooks = notebooks
         self._now_s = now_s
         self._clock_time = clock_time
         self._running = notebooks.running
-        self.places = {one.job: place for place, one in enumerate(notebooks.line(), 1)}
-        """Of those that wait for a slot; 1 is next."""
+        self.positions = {one.job: place for place, one in enumerate(notebooks.queue(), 1)}
+        """Positions of the notebooks that wait for a slot; 1 is next."""
 
     def sentence(self, job: str) -> str:
-        """Why it is where it is."""
+        """Say why the notebook is where it is."""
         notebook = self._notebooks.get(job)
         assert notebook is not None
         match notebook.state:
             case NotebookState.QUEUED:
-                likely = "" if notebook.foretold is None else f" {resources.told(notebook.foretold)}"
+                likely = (
+                    ""
+                    if notebook.predicted is None
+                    else f" {resources.forecast_sentence(notebook.predicted)}"
+                )
                 return f"{self._queued(notebook)}{likely}"
             case NotebookState.RUNNING:
                 return _running(notebook, self._now_s)
@@ -50,10 +54,10 @@ class Telling:
     def _queued(self, notebook: Notebook) -> str:
         if notebook.waits_for:
             limit_s = notebook.after_timeout_s
-            return conditions.told(notebook.waiting, self._named, self._notebooks.checkpoints, limit_s)
+            return conditions.describe(notebook.waiting, self._named, self._notebooks.checkpoints, limit_s)
         again = f" It runs again because {_unpunctuated(notebook.reason)}." if notebook.reason else ""
-        count, slots = len(self.places), self._notebooks.slots
-        place = ordinal(self.places[notebook.job])
+        count, slots = len(self.positions), self._notebooks.slots
+        place = ordinal(self.positions[notebook.job])
         waiting = f"{place} of {count} waiting notebook{'s' if count > 1 else ''}"
         if len(self._running) < slots:
             return f"{waiting}; a slot is free.{again}"
@@ -84,7 +88,7 @@ def _backing_off(notebook: Notebook, clock_time: Callable[[float], str]) -> str:
 
 
 def _unpunctuated(text: str) -> str:
-    """Errors end with a full stop or not."""
+    """Return the text without a full stop, which only some errors have."""
     return text.rstrip(". ")
 
 

@@ -8,21 +8,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from djinn_lab.jobs.placement import DEFAULT, SCORINGS, Placed, Room
-from djinn_lab.jobs.placement.free import Free, capacity, taken
+from djinn_lab.jobs.placement import DEFAULT, SCORINGS, FreeCapacity, Placed
+from djinn_lab.jobs.placement.free import Free, members_fitting, taken
 from djinn_lab.jobs.placement.free import given as given_back
 from djinn_lab.jobs.request import Demand, Node, Where
 
 EIGHT = [Node(f"node{number}", devices=8) for number in range(4)]
 
 
-def room_with_free(**free: int) -> Room:
+def capacity_with_free(**free: int) -> FreeCapacity:
     """Nodes of eight devices by name, so many of them free."""
-    room = Room(Node(name, devices=8) for name in free)
+    capacity = FreeCapacity(Node(name, devices=8) for name in free)
     for name, devices in free.items():
         if devices < 8:
-            room.take(Demand(members=8 - devices), ((name, 8 - devices),))
-    return room
+            capacity.take(Demand(members=8 - devices), ((name, 8 - devices),))
+    return capacity
 
 
 def where(placed: Placed | None) -> Where:
@@ -31,57 +31,59 @@ def where(placed: Placed | None) -> Where:
 
 
 def test_up_to_a_node_goes_to_the_node_with_the_fewest_free_devices_that_fits() -> None:
-    room = room_with_free(a=8, b=3, c=5, d=2)
-    assert where(room.place(Demand(members=3, members_min=3, together="packed"))) == (("b", 3),)
-    assert where(room.place(Demand(members=4, members_min=4, together="packed"))) == (("c", 4),)
-    assert where(room.place(Demand(members=8, members_min=8, together="packed"))) == (("a", 8),)
+    capacity = capacity_with_free(a=8, b=3, c=5, d=2)
+    assert where(capacity.place(Demand(members=3, members_min=3, together="packed"))) == (("b", 3),)
+    assert where(capacity.place(Demand(members=4, members_min=4, together="packed"))) == (("c", 4),)
+    assert where(capacity.place(Demand(members=8, members_min=8, together="packed"))) == (("a", 8),)
 
 
 def test_more_than_a_node_takes_whole_empty_nodes_and_the_rest_of_the_freest_other() -> None:
     demand = Demand(members=20, members_min=20, together="packed")
-    assert where(room_with_free(a=8, b=4, c=8, d=6).place(demand)) == (("a", 8), ("c", 8), ("d", 4))
-    assert where(room_with_free(a=8, b=8, c=8, d=6).place(demand)) == (("a", 8), ("b", 8), ("c", 4))
-    assert room_with_free(a=8, b=7, c=7, d=7).place(demand) is None
-    assert room_with_free(a=8, b=8, c=3, d=2).place(demand) is None
+    assert where(capacity_with_free(a=8, b=4, c=8, d=6).place(demand)) == (("a", 8), ("c", 8), ("d", 4))
+    assert where(capacity_with_free(a=8, b=8, c=8, d=6).place(demand)) == (("a", 8), ("b", 8), ("c", 4))
+    assert capacity_with_free(a=8, b=7, c=7, d=7).place(demand) is None
+    assert capacity_with_free(a=8, b=8, c=3, d=2).place(demand) is None
 
 
 def test_a_gang_anywhere_fills_the_tightest_nodes_first() -> None:
-    room = room_with_free(a=8, b=1, c=2)
-    assert where(room.place(Demand(members=5, members_min=5))) == (("b", 1), ("c", 2), ("a", 2))
+    capacity = capacity_with_free(a=8, b=1, c=2)
+    assert where(capacity.place(Demand(members=5, members_min=5))) == (("b", 1), ("c", 2), ("a", 2))
 
 
 def test_an_elastic_gang_starts_with_as_many_as_fit() -> None:
-    room = room_with_free(a=2, b=3)
+    capacity = capacity_with_free(a=2, b=3)
     one_node = Demand(members=8, members_min=2, together="one_node")
-    assert where(room.place(one_node)) == (("b", 3),)
-    assert where(room.place(replace(one_node, together="anywhere"))) == (("a", 2), ("b", 3))
-    assert room.place(replace(one_node, members_min=4)) is None
+    assert where(capacity.place(one_node)) == (("b", 3),)
+    assert where(capacity.place(replace(one_node, together="anywhere"))) == (("a", 2), ("b", 3))
+    assert capacity.place(replace(one_node, members_min=4)) is None
 
 
 def test_nodes_are_chosen_by_name_label_taint_cordon_and_readiness() -> None:
     labelled = Node("labelled", labels=frozenset({"gpu=h200"}))
     tainted = Node("tainted", taints=frozenset({"research"}))
-    room = Room([Node("plain"), labelled, tainted, Node("closed", cordoned=True), Node("gone", ready=False)])
-    assert where(room.place(Demand())) in ((("plain", 1),), (("labelled", 1),))
-    assert where(room.place(Demand(selector=frozenset({"gpu=h200"})))) == (("labelled", 1),)
-    assert where(room.place(Demand(nodes=frozenset({"tainted"}), tolerates=frozenset({"research"}))))
+    capacity = FreeCapacity(
+        [Node("plain"), labelled, tainted, Node("closed", cordoned=True), Node("gone", ready=False)]
+    )
+    assert where(capacity.place(Demand())) in ((("plain", 1),), (("labelled", 1),))
+    assert where(capacity.place(Demand(selector=frozenset({"gpu=h200"})))) == (("labelled", 1),)
+    assert where(capacity.place(Demand(nodes=frozenset({"tainted"}), tolerates=frozenset({"research"}))))
     for name in ("tainted", "closed", "gone", "elsewhere"):
-        assert room.place(Demand(nodes=frozenset({name}))) is None
-    assert room.place(Demand(), only=frozenset({"closed"})) is None
-    assert where(room.place(Demand(), only=frozenset({"plain", "closed"}))) == (("plain", 1),)
-    assert where(room.place(Demand(prefers=frozenset({"gpu=h200"})))) == (("labelled", 1),)
+        assert capacity.place(Demand(nodes=frozenset({name}))) is None
+    assert capacity.place(Demand(), only=frozenset({"closed"})) is None
+    assert where(capacity.place(Demand(), only=frozenset({"plain", "closed"}))) == (("plain", 1),)
+    assert where(capacity.place(Demand(prefers=frozenset({"gpu=h200"})))) == (("labelled", 1),)
 
 
 def test_state_stays_at_home_when_there_is_room() -> None:
-    room = Room(EIGHT)
-    assert where(room.place(Demand(), home="node2")) == (("node2", 1),)
-    room.take(Demand(members=8), (("node2", 8),))
-    assert where(room.place(Demand(), home="node2")) == (("node0", 1),)
+    capacity = FreeCapacity(EIGHT)
+    assert where(capacity.place(Demand(), home="node2")) == (("node2", 1),)
+    capacity.take(Demand(members=8), (("node2", 8),))
+    assert where(capacity.place(Demand(), home="node2")) == (("node0", 1),)
 
 
 def test_scores_say_what_decided() -> None:
-    room = Room(EIGHT)
-    placed = room.place(Demand(), SCORINGS["mixed_30_20_20_20_10"], home="node1")
+    capacity = FreeCapacity(EIGHT)
+    placed = capacity.place(Demand(), SCORINGS["mixed_30_20_20_20_10"], home="node1")
     assert placed is not None
     assert placed.scores.keys() == {"fit", "affinity", "load", "locality", "cost"}
     assert placed.scores["locality"] == pytest.approx(0.2)
@@ -90,27 +92,27 @@ def test_scores_say_what_decided() -> None:
 
 
 def test_a_balancing_load_spreads_and_best_fit_packs() -> None:
-    room = room_with_free(a=8, b=3)
-    assert where(room.place(Demand(), SCORINGS["spread"])) == (("a", 1),)
-    assert where(room.place(Demand(), SCORINGS["best_fit"])) == (("b", 1),)
+    capacity = capacity_with_free(a=8, b=3)
+    assert where(capacity.place(Demand(), SCORINGS["spread"])) == (("a", 1),)
+    assert where(capacity.place(Demand(), SCORINGS["best_fit"])) == (("b", 1),)
 
 
 def test_shares_of_a_device_are_kept_on_as_few_devices_as_possible() -> None:
-    room = Room([Node("a", devices=2)])
+    capacity = FreeCapacity([Node("a", devices=2)])
     half, third = Demand(device_milli=500), Demand(device_milli=300)
     for demand in (half, third, half):
-        room.take(demand, (("a", 1),))
-    assert room.free("a") == Free(0, shares=((300, 500), (500,)))
-    assert room.place(Demand()) is None
-    assert room.place(half) is not None
-    room.give(half, (("a", 1),))
-    room.give(third, (("a", 1),))
-    room.give(half, (("a", 1),))
-    assert room.free("a") == Free(2)
+        capacity.take(demand, (("a", 1),))
+    assert capacity.free("a") == Free(0, shares=((300, 500), (500,)))
+    assert capacity.place(Demand()) is None
+    assert capacity.place(half) is not None
+    capacity.give(half, (("a", 1),))
+    capacity.give(third, (("a", 1),))
+    capacity.give(half, (("a", 1),))
+    assert capacity.free("a") == Free(2)
 
 
 def test_what_excludes_each_node_is_counted_once() -> None:
-    room = Room(
+    capacity = FreeCapacity(
         [
             Node("gone", devices=2, ready=False, cordoned=True),
             Node("closed", devices=2, cordoned=True),
@@ -122,12 +124,12 @@ def test_what_excludes_each_node_is_counted_once() -> None:
             Node("open", devices=3, labels=frozenset({"a"})),
         ]
     )
-    room.take(Demand(members=2), (("busy", 2),))
+    capacity.take(Demand(members=2), (("busy", 2),))
     names = frozenset({"gone", "closed", "unlabelled", "tainted", "small", "busy", "open"})
     demand = Demand(
         members=4, members_min=2, together="one_node", selector=frozenset({"a"}), nodes=names | {"nowhere"}
     )
-    misfit = room.misfit(demand)
+    misfit = capacity.misfit(demand)
     assert (misfit.not_ready, misfit.cordoned, misfit.not_named, misfit.label) == (1, 1, 1, 1)
     assert (misfit.taint, misfit.too_small, misfit.busy, misfit.open) == (1, 1, 1, 1)
     assert (misfit.nodes, misfit.members_open) == (8, 3)
@@ -152,37 +154,37 @@ def test_what_excludes_each_node_is_counted_once() -> None:
 def test_what_can_never_start_says_why(
     demand: Demand, constraint: str | None, needed: int, available: int
 ) -> None:
-    room = Room(
+    capacity = FreeCapacity(
         [
             Node("a", devices=8, cpu_milli=4000),
             Node("b", devices=8, cordoned=True, ready=False),
             Node("tainted", devices=8, taints=frozenset({"t"})),
         ]
     )
-    room.take(Demand(members=8), (("a", 8),))
-    verdict = room.ever_fits(demand)
+    capacity.take(Demand(members=8), (("a", 8),))
+    verdict = capacity.ever_fits(demand)
     assert (verdict.constraint, verdict.needed, verdict.available) == (constraint, needed, available)
     assert bool(verdict) == (constraint is None)
 
 
 def test_a_pool_without_devices_has_none_to_give() -> None:
-    verdict = Room([Node("host", devices=0, cpu_milli=1000)]).ever_fits(Demand())
+    verdict = FreeCapacity([Node("host", devices=0, cpu_milli=1000)]).ever_fits(Demand())
     assert (verdict.constraint, verdict.needed, verdict.available) == ("devices", 1, 0)
 
 
 def test_a_node_that_changes_keeps_what_it_holds() -> None:
-    room = Room([Node("a", devices=4)])
-    room.take(Demand(members=3), (("a", 3),))
-    room.set_node(Node("a", devices=8, labels=frozenset({"new"})))
-    assert room.free("a") == Free(5)
-    room.set_node(Node("a", devices=2))
-    assert room.place(Demand()) is None
-    room.give(Demand(members=3), (("a", 3),))
-    assert room.free("a") == Free(2)
-    room.remove_node("a")
-    assert (room.place(Demand()), room.devices) == (None, 0)
+    capacity = FreeCapacity([Node("a", devices=4)])
+    capacity.take(Demand(members=3), (("a", 3),))
+    capacity.set_node(Node("a", devices=8, labels=frozenset({"new"})))
+    assert capacity.free("a") == Free(5)
+    capacity.set_node(Node("a", devices=2))
+    assert capacity.place(Demand()) is None
+    capacity.give(Demand(members=3), (("a", 3),))
+    assert capacity.free("a") == Free(2)
+    capacity.remove_node("a")
+    assert (capacity.place(Demand()), capacity.devices) == (None, 0)
     with pytest.raises(KeyError, match="no node 'a'"):
-        room.give(Demand(), (("a", 1),))
+        capacity.give(Demand(), (("a", 1),))
 
 
 DEMANDS = st.builds(
@@ -219,11 +221,11 @@ class RoomMachine(RuleBasedStateMachine):
     @initialize(nodes=st.lists(NODES, min_size=1, max_size=6))
     def start(self, nodes: list[Node]) -> None:
         self.nodes = {name: replace(node, node=name) for name, node in zip("abcdef", nodes, strict=False)}
-        self.room = Room(self.nodes.values())
+        self.capacity = FreeCapacity(self.nodes.values())
 
     def capacities(self, demand: Demand) -> dict[str, int]:
         return {
-            name: capacity(self.room.free(name), demand)
+            name: members_fitting(self.capacity.free(name), demand)
             for name, node in self.nodes.items()
             if demand.selector <= node.labels
             and node.taints <= demand.tolerates
@@ -236,23 +238,23 @@ class RoomMachine(RuleBasedStateMachine):
     )
     def start_one(self, demand: Demand, scoring: str, home: str | None) -> None:
         rooms = self.capacities(demand)
-        placed = self.room.place(demand, SCORINGS[scoring], home)
+        placed = self.capacity.place(demand, SCORINGS[scoring], home)
         most = max(rooms.values(), default=0)
         if demand.together == "anywhere":
             assert (0 if placed is None else placed.members) in (0, min(demand.members, sum(rooms.values())))
             assert (placed is not None) == (sum(rooms.values()) >= demand.members_min)
         elif demand.together == "one_node":
             assert (placed is not None) == (most >= demand.members_min)
-        misfit = self.room.misfit(demand)
+        misfit = self.capacity.misfit(demand)
         assert misfit.nodes == len(self.nodes)
         assert (misfit.members_open == 0) == (sum(rooms.values()) == 0) or demand.together == "one_node"
         if placed is None:
             return
-        assert self.room.ever_fits(demand)
+        assert self.capacity.ever_fits(demand)
         assert all(members <= rooms[name] for name, members in placed.where)
         assert len({name for name, _ in placed.where}) == len(placed.where)
         assert demand.members_min <= placed.members <= demand.members
-        self.room.take(demand, placed.where)
+        self.capacity.take(demand, placed.where)
         self.held.append((demand, placed.where))
 
     @precondition(lambda self: self.held)
@@ -260,20 +262,20 @@ class RoomMachine(RuleBasedStateMachine):
     def end_one(self, data: st.DataObject) -> None:
         number = data.draw(st.integers(0, len(self.held) - 1))
         self.held = list(self.held)
-        self.room.give(*self.held.pop(number))
+        self.capacity.give(*self.held.pop(number))
 
     @rule()
     def mark(self) -> None:
-        self.marks.append((self.room.checkpoint(), list(self.held)))
+        self.marks.append((self.capacity.checkpoint(), list(self.held)))
 
     @precondition(lambda self: self.marks)
     @rule(keep=st.booleans())
     def close(self, keep: bool) -> None:
         mark, held = self.marks.pop()
         if keep:
-            self.room.commit(mark)
+            self.capacity.commit(mark)
         else:
-            self.room.rollback(mark)
+            self.capacity.rollback(mark)
             self.held = held
 
     @precondition(lambda self: not self.marks)
@@ -281,18 +283,18 @@ class RoomMachine(RuleBasedStateMachine):
     def change(self, node: Node, name: str) -> None:
         if name in self.nodes and node.devices >= self.nodes[name].devices:
             self.nodes[name] = replace(self.nodes[name], labels=node.labels, cordoned=node.cordoned)
-            self.room.set_node(self.nodes[name])
+            self.capacity.set_node(self.nodes[name])
 
     @invariant()
     def totals(self) -> None:
         devices = sum(node.devices for node in self.nodes.values() if not node.cordoned)
-        assert self.room.devices == devices
+        assert self.capacity.devices == devices
         whole = sum(
-            max(0, self.room.free(name).devices) for name, node in self.nodes.items() if not node.cordoned
+            max(0, self.capacity.free(name).devices) for name, node in self.nodes.items() if not node.cordoned
         )
-        assert self.room.devices_free == whole
+        assert self.capacity.devices_free == whole
         for name, node in self.nodes.items():
-            free = self.room.free(name)
+            free = self.capacity.free(name)
             on_it = [(demand, members) for demand, where in self.held for at, members in where if at == name]
             assert free.cpu_milli == node.cpu_milli - sum(d.cpu_milli * members for d, members in on_it)
             shared = sum(sum(held) for held in free.shares)
@@ -300,15 +302,15 @@ class RoomMachine(RuleBasedStateMachine):
             assert (node.devices - free.devices - len(free.shares)) * 1000 + shared == used
 
     def teardown(self) -> None:
-        if not hasattr(self, "room"):
+        if not hasattr(self, "capacity"):
             return
         for mark, held in reversed(self.marks):
-            self.room.rollback(mark)
+            self.capacity.rollback(mark)
             self.held = held
         for demand, at in self.held:
-            self.room.give(demand, at)
+            self.capacity.give(demand, at)
         for name, node in self.nodes.items():
-            assert self.room.free(name) == Free(node.devices, node.cpu_milli, node.memory_mib)
+            assert self.capacity.free(name) == Free(node.devices, node.cpu_milli, node.memory_mib)
 
 
 TestRoomMachine = RoomMachine.TestCase
@@ -318,13 +320,13 @@ TestRoomMachine.settings = settings(max_examples=60, stateful_step_count=30, dea
 @given(DEMANDS, st.integers(1, 12))
 def test_giving_back_undoes_taking(demand: Demand, members: int) -> None:
     free = Free(8, 20_000, 200, ((250, 350), (400,)))
-    assume(members <= capacity(free, demand))
+    assume(members <= members_fitting(free, demand))
     assert given_back(taken(free, demand, members), demand, members)[:3] == free[:3]
     assert sum(map(sum, given_back(taken(free, demand, members), demand, members).shares)) == 1000
 
 
 def test_the_same_room_by_another_history_decides_the_same() -> None:
-    straight, turned = Room(EIGHT), Room(EIGHT)
+    straight, turned = FreeCapacity(EIGHT), FreeCapacity(EIGHT)
     mark = turned.checkpoint()
     for name in ("node3", "node0", "node1"):
         turned.take(Demand(members=5), ((name, 5),))
@@ -338,16 +340,16 @@ def test_the_same_room_by_another_history_decides_the_same() -> None:
 
 
 def test_a_gang_has_a_member_where_what_cannot_be_moved_lies() -> None:
-    room = Room(Node(name) for name in "abcd")
+    capacity = FreeCapacity(Node(name) for name in "abcd")
     anchored = Demand(members=3, members_min=2, anchor="c")
-    assert where(room.place(anchored)) == (("c", 1), ("a", 1), ("b", 1))
-    room.take(Demand(), (("a", 1),))
-    room.take(Demand(), (("b", 1),))
-    assert where(room.place(anchored)) == (("c", 1), ("d", 1))
-    assert room.place(anchored, only=frozenset("abd")) is None
-    room.take(Demand(), (("d", 1),))
-    assert room.place(anchored) is None
-    assert where(room.place(replace(anchored, members_min=1))) == (("c", 1),)
-    room.give(Demand(), (("a", 1),))
-    room.take(Demand(), (("c", 1),))
-    assert room.place(replace(anchored, members_min=1)) is None
+    assert where(capacity.place(anchored)) == (("c", 1), ("a", 1), ("b", 1))
+    capacity.take(Demand(), (("a", 1),))
+    capacity.take(Demand(), (("b", 1),))
+    assert where(capacity.place(anchored)) == (("c", 1), ("d", 1))
+    assert capacity.place(anchored, only=frozenset("abd")) is None
+    capacity.take(Demand(), (("d", 1),))
+    assert capacity.place(anchored) is None
+    assert where(capacity.place(replace(anchored, members_min=1))) == (("c", 1),)
+    capacity.give(Demand(), (("a", 1),))
+    capacity.take(Demand(), (("c", 1),))
+    assert capacity.place(replace(anchored, members_min=1)) is None
