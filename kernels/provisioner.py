@@ -24,8 +24,8 @@ from djinn_lab.protocol.runtime_file import read_runtime
 
 
 class DjinnProvisioner(LocalProvisioner):
-    """Starts the kernel as Jupyter does, and tells it where to note its session. A kernel that notes none, or
-    has no pool, is managed as ever."""
+    """Starts the kernel as Jupyter does, and passes it the place to note its session. A kernel that notes
+    none, or has no pool, is managed as ever."""
 
     _token: str | None = None
 

@@ -1,6 +1,6 @@
 """What announces a cell before it comes: its owner types, or executes something.
 
-The pool is told ``SOON`` and begins to bring back what it parked. That happens from a thread of its own, so
+The pool receives ``SOON`` and begins to restore what it parked. That happens from a thread of its own, so
 that no cell ever waits for it; it never opens a connection and never starts a pool.
 """
 

@@ -169,7 +169,7 @@ def the_session(notebook: Notebook, words: list[str]) -> Session:
 
 
 def memory(notebook: Notebook, words: list[str]) -> str:
-    """Where this notebook's state is (device, host, disk), who else holds what, wake-ups."""
+    """Where this notebook's state is (device, host, disk), what other sessions hold, wake-ups."""
     session = notebook.session
     return describe_memory(session.pool.memory(), session.welcome.session)
 

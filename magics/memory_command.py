@@ -1,4 +1,4 @@
-"""``%djinn memory`` in words: where this notebook's state is, and who else holds what."""
+"""``%djinn memory`` in words: where this notebook's state is, and what other sessions hold."""
 
 from __future__ import annotations
 

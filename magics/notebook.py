@@ -29,7 +29,7 @@ PATH_VARIABLE = "JPY_SESSION_NAME"
 
 
 def notebook_name() -> str | None:
-    """The notebook's file name, where the front end tells; None elsewhere."""
+    """The notebook's file name, where the front end reports it, else None."""
     path = os.environ.get(PATH_VARIABLE, "")
     return Path(path).stem if path.endswith(".ipynb") else None
 

@@ -77,7 +77,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
         parser.add_argument(
             "--typing",
             action=argparse.BooleanOptionalAction,
-            help="let the pool bring back what it parked when you type in this notebook (JupyterLab)",
+            help="let the pool restore what it parked when you type in this notebook (JupyterLab)",
         )
     for name, text in _SWITCHES.items():
         parser.add_argument(name, action=argparse.BooleanOptionalAction, help=text)

@@ -1,4 +1,4 @@
-"""Where a kernel notes its session for the one who manages it (``kernels/provisioner.py``)."""
+"""Where a kernel notes its session for its manager (``kernels/provisioner.py``)."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ AGAIN_AFTER_S = 0.005
 @contextmanager
 def stops_are_kept() -> Iterator[None]:
     """A KeyboardInterrupt that arrives while something is let go (in ``__del__``, or what
-    :func:`weakref.finalize` calls) cannot leave from there: Python reports it and goes on, and the cell would
-    run to its end. Inside this it is raised again a moment later, at the latest at the end."""
+    :func:`weakref.finalize` calls) cannot leave from there: Python reports it and continues, and the cell
+    would run to its end. Inside this it is raised again a moment later, at the latest at the end."""
     report = sys.unraisablehook
     swallowed: list[Timer] = []
 

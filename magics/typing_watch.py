@@ -1,4 +1,4 @@
-"""Tells the kernel when the user types in a cell of this notebook, where the front end is JupyterLab.
+"""Notifies the kernel when the user types in a cell of this notebook, where the front end is JupyterLab.
 
 There is no extension of JupyterLab to install: a text widget that is not displayed is the way to the kernel,
 and a script beside it, which runs where outputs may run scripts, writes the time into it when a key is

@@ -1,8 +1,8 @@
 """Host memory that a lazy tensor shares with others: numpy arrays, plain tensors.
 
 ``.numpy()`` of a lazy tensor is a window on the host's copy of its storage, and ``lazy.data = plain`` makes
-it share ``plain``'s memory, as both do for any other tensor. Others read and write there without telling
-anybody, so while they hold that memory
+it share ``plain``'s memory, as both do for any other tensor. Others read and write there unseen,
+so while they hold that memory
 
 - the host's copy stays current: ops that write it run here;
 - the pool's copy is compared, by digest, before each use, and sent again when the memory was written.

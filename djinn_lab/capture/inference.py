@@ -231,7 +231,7 @@ def _fill(item: Any, ready: Iterator[torch.Tensor], device: torch.device) -> Any
 def _raise_like_eager(call: _Call) -> None:
     """Run once on real zeros, so that type and text are eager's own. Returns when eager accepts the call."""
     with _random_numbers_kept(call.signature), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the worker's to tell
+        warnings.simplefilter("ignore")  # the worker's to report
         try:
             call.run(call.arguments(zeros_sharing(call.values), _CPU))
         except RuntimeError as error:
@@ -364,7 +364,7 @@ class ShapeInference:
             with torch._C.DisableTorchFunction():
                 try:
                     returned = call.run(call.arguments(two_elements, _CPU))
-                except Exception:  # noqa: BLE001 - torch's refusal; it will be told for the real shapes
+                except Exception:  # noqa: BLE001 - torch's refusal; reported for the real shapes
                     returned = None
             known = isinstance(returned, torch.Tensor) and returned.shape in ((), (2,))
             self._dtypes[kinds] = returned.dtype if known else None
@@ -380,7 +380,7 @@ class ShapeInference:
 
     def _returned(self, call: _Call) -> Any:
         """What the op returns for these layouts: meta tensors where the layout cannot depend on the
-        device (ten times faster), else fake CPU tensors. ``_UNKNOWN`` when only the data can tell."""
+        device (ten times faster), else fake CPU tensors. ``_UNKNOWN`` when it depends on data."""
         if kernel_decides(call.signature, call.values) and call.is_small():
             returned = _tried(call)
             if returned is not None:
@@ -401,7 +401,7 @@ class ShapeInference:
                 return call.run(arguments)
         except _NEEDS_DATA:
             return _UNKNOWN
-        except Exception:  # torch's refusal again, now to be told in eager's own words
+        except Exception:  # torch's refusal again, now reported in eager's own words
             if not call.is_small():
                 raise
             _raise_like_eager(call)

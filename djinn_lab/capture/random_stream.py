@@ -1,6 +1,6 @@
 """One random stream for host and pool: the CPU generator of the notebook.
 
-Programs that draw random numbers carry the generator's state along and bring it back advanced, so a
+Programs that draw random numbers carry the generator's state along and return it advanced, so a
 captured cell consumes the same stream as a plain one, and ``torch.manual_seed`` means what it always
 means. ``torch.equal`` on 5 KB per random op is how a seed set in mid-cell is noticed: torch offers no
 hook for it.

@@ -213,7 +213,7 @@ class Segment:
 
     @held()
     def _reap(self) -> RunResult:
-        """Wait for what is under way and learn what became of it. Raises what went wrong with it; what was
+        """Wait for the segment under way, and apply its outcome. Raises its failure; what was
         recorded meanwhile builds on it and is given up then."""
         flight, self._flight = self._flight, None
         if flight is None:

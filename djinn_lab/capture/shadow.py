@@ -31,7 +31,7 @@ _UNINITIALISED = ("aten.empty", "aten.new_empty")
 
 
 class Shadow(UnwrappedDispatchMode):
-    """``differs(what, ours, theirs)`` is told of a Python number that came out differently. ``failure``:
+    """``differs(what, ours, theirs)`` is called with a Python number that came out differently. ``failure``:
     what eager torch raised where recording did not; nothing is shadowed from there on."""
 
     def __init__(self, recorder: Recorder, differs: Callable[[str, Any, Any], None]) -> None:
@@ -174,7 +174,7 @@ class Shadow(UnwrappedDispatchMode):
             self._plain[memory.data_ptr()] = (memory, memory.clone())
 
     def _follow_stream(self) -> None:
-        """The host's generator was touched between two ops: a seed was set, or the pool brought it back."""
+        """The host's generator was touched between two ops: a seed was set, or the pool returned it."""
         state = torch.default_generator.get_state()
         if not torch.equal(state, self._host_stream):
             self._stream = state

@@ -5,7 +5,7 @@ host, or both:
 
 - ``version`` counts writes, wherever they happen;
 - ``host`` holds the bytes as of ``host_version``;
-- ``generation`` tells which pool memory is meant: a write on the host (or the loss of the pool) starts a new
+- ``generation`` says which pool memory is meant: a write on the host (or the loss of the pool) starts a new
   one, and a :class:`Value` whose own generation is older has to be derived again before the pool can use it.
 
 So no read can be stale: a host read needs ``host_version == version``, a pool read ``value.generation ==

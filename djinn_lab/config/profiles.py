@@ -1,7 +1,7 @@
 """Profiles: named, frozen settings for a pool, a session and the scheduler.
 
 A profile belongs to a *workload*, and the built-in profile of that workload supplies every value that
-nobody chose. Each value knows its origin: ``default`` (the built-in one), ``detected`` (derived from this
+were not chosen. Each value knows its origin: ``default`` (the built-in one), ``detected`` (derived from this
 machine by the wizard) or ``you``.
 """
 
@@ -112,7 +112,7 @@ BUILT_IN: dict[Workload, Profile] = {
         Profile(
             name="llm_serving",
             workload="llm_serving",
-            description="Text generation: room is kept for a growing KV cache and progress shows early",
+            description="Text generation: memory is reserved for a growing KV cache and progress shows early",
             session=SessionSettings(progress_after_s=1.0),
             scheduler=SchedulerSettings(memory_reserve_fraction=0.2),
         ),

@@ -96,7 +96,7 @@ def _customise(console: Console, ask: Ask, draft: Draft, fixed_name: str | None)
         draft = _ask_until_accepted(console, ask, draft, "name", "Name of the profile", draft.profile.name)
     while True:
         _show_settings(console, draft)
-        path = ask("Setting to change (Enter to go on)", "").strip()
+        path = ask("Setting to change (Enter to continue)", "").strip()
         if not path and draft.can_save:
             return draft
         if not path:
@@ -169,7 +169,7 @@ def facts_rows(facts: Facts) -> list[tuple[str, str]]:
         ("Cores", f"{facts.cores:g} usable"),
         ("Memory", f"{memory} {facts.memory_detail}"),
         ("Shared memory", f"{format_bytes(shared)} free in /dev/shm" if shared is not None else "unknown"),
-        ("Packages", ", ".join(facts.packages) or "none that tells the workload"),
+        ("Packages", ", ".join(facts.packages) or "none that shows the workload"),
         ("Pool", f"{facts.pool.status}: {facts.pool.detail}" if facts.pool.detail else facts.pool.status),
     ]
 

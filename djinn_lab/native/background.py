@@ -1,4 +1,4 @@
-"""Building beside a session that goes on without the extension."""
+"""Builds the extensions while a session runs without them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def explain_schedule(
     left_out: Sequence[DeviceProfile],
     changed_by: Sequence[str],
 ) -> tuple[str, ...]:
-    """``others``: placements that lost. ``left_out``: devices without room. ``changed_by``: strategies."""
+    """``others``: placements that lost. ``left_out``: devices short of memory. ``changed_by``: strategies."""
     return (
         _device(schedule, profile, others),
         *_devices_left_out(schedule, left_out),
@@ -38,7 +38,7 @@ def _device(
 ) -> str:
     name, predicted = schedule.device.device, format_seconds(schedule.predicted_s)
     if not others:
-        return f"Device {name}: the only candidate with room, {predicted} predicted."
+        return f"Device {name}: the only candidate with enough memory, {predicted} predicted."
     if profile.objective == "latency":
         rivals = ", ".join(f"{format_seconds(o.predicted_s)} on {o.device.device}" for o in others)
         return f"Device {name}: fastest with {predicted} predicted, against {rivals}."

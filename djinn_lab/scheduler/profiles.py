@@ -35,7 +35,7 @@ SCHEDULER_PROFILES = MappingProxyType(
             ),
             SchedulerProfile(
                 "llm_serving",
-                "Token generation: the fastest device, with room for KV to grow.",
+                "Token generation: the fastest device, with memory for the KV cache to grow.",
                 "latency",
                 0.2,
             ),

@@ -1,5 +1,5 @@
 """Agents on a :class:`~djinn_lab.simulator.pool.SimulatedPool`: each computes for a moment, waits for its
-tool, and goes on."""
+tool, and continues."""
 
 from __future__ import annotations
 

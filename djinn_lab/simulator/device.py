@@ -108,7 +108,7 @@ class SimulatedDevice:
         return held.device if held is not None else 0
 
     def grow(self, session: str, nbytes: int) -> bool:
-        """False, and nothing is changed: there is no room."""
+        """False, with nothing changed, when memory is short."""
         if self.used["device"] + nbytes > self.hardware.memory_bytes:
             return False
         held = self.held.setdefault(session, Held())
@@ -225,7 +225,7 @@ class SimulatedDevice:
         command = moving.command
         if self._over(command) is None:
             return
-        reason = f"the {moving.tier} has no room"
+        reason = f"the {moving.tier} is full"
         self._say(
             TransferFailed(
                 self._clock.now_s,

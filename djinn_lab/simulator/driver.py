@@ -35,7 +35,7 @@ class SimulatedDriver(ABC):
         self.clock = Clock()
         self.devices: dict[str, SimulatedDevice] = {}
         for name, hardware in devices.items():
-            self.devices[name] = SimulatedDevice(name, hardware, self.clock, self.tell, self.devices)
+            self.devices[name] = SimulatedDevice(name, hardware, self.clock, self.send, self.devices)
         self.runs: dict[str, Running] = {}
         self._dead: set[str] = set()
         self._commands: engine.CommandQueue[engine.Command] = engine.CommandQueue(self.perform)
@@ -49,8 +49,8 @@ class SimulatedDriver(ABC):
 
     @abstractmethod
     def begin(self, job: jobs.Job, device: SimulatedDevice) -> float | None:
-        """Take the memory of a segment that starts, or goes on. The seconds that all of it takes; None: the
-        device has no room for it."""
+        """Take the memory of a segment that starts or resumes. The seconds that all of it takes; None: the
+        device lacks the memory."""
 
     @abstractmethod
     def stopped(self, job: jobs.Job, device: SimulatedDevice) -> None:
@@ -79,12 +79,12 @@ class SimulatedDriver(ABC):
             clock.step()
         else:
             clock.now_s = tick_s
-            self.tell(engine.ClockTicked(tick_s))
+            self.send(engine.ClockTicked(tick_s))
         return True
 
     # -- the engine ----------------------------------------------------------------------------------------
 
-    def tell(self, event: engine.Event) -> None:
+    def send(self, event: engine.Event) -> None:
         """Events that come up while commands are carried out are handled at once, their commands after
         those."""
         self._commands.put(self.engine.handle(event))
@@ -125,7 +125,7 @@ class SimulatedDriver(ABC):
     def _end(self, job: str, device: str, outcome: str, ops_done: int, message: str = "") -> None:
         if self._stop(job, device) is not None:
             segment = self._job(job).segment
-            self.tell(jobs.SegmentFinished(self.now_s, job, segment, outcome, ops_done, message))
+            self.send(jobs.SegmentFinished(self.now_s, job, segment, outcome, ops_done, message))
 
     def _preempt(self, job: str, device: str) -> None:
         running = self._stop(job, device)
@@ -133,7 +133,7 @@ class SimulatedDriver(ABC):
             known = self._job(job)
             left = OPS * (running.ends_s - self.now_s) / running.takes_s if running.takes_s else 0.0
             ops_done = min(OPS, max(OPS - math.ceil(left), known.ops_done))
-            self.tell(engine.SegmentStopped(self.now_s, job, known.segment, ops_done))
+            self.send(engine.SegmentStopped(self.now_s, job, known.segment, ops_done))
 
     def _stop(self, job: str, device: str) -> Running | None:
         """None: it does not run there any more."""
@@ -159,14 +159,14 @@ class SimulatedDriver(ABC):
             del self.runs[job]
             self.stopped(self._job(job), self.devices[device])
         self.devices[device].die()
-        self.tell(engine.WorkerDied(self.now_s, device))
-        self.tell(jobs.DeviceLost(self.now_s, device, "it was killed"))
+        self.send(engine.WorkerDied(self.now_s, device))
+        self.send(jobs.DeviceLost(self.now_s, device, "it was killed"))
         self.clock.after(back_after_s, lambda: self._come_up(device))
 
     def _come_up(self, device: str) -> None:
         self._dead.discard(device)
         hardware = self.devices[device].hardware
-        self.tell(
+        self.send(
             engine.DeviceAdded(
                 at_s=self.now_s,
                 device=device,

@@ -22,7 +22,7 @@ class Copy:
 
 
 class Lane:
-    """Serves one copy at a time; an expedited one interrupts the others, which go on later."""
+    """Serves one copy at a time; an expedited one interrupts the others, which resume later."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""A pool of the engine, with users who hand in cells that take so many seconds and MiB."""
+"""A pool of the engine, with users who submit cells that take so many seconds and MiB."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class SimulatedPool(SimulatedDriver):
     # -- people --------------------------------------------------------------------------------------------
 
     def open(self, session: str) -> None:
-        self.tell(memory.SessionOpened(self.now_s, session, session))
+        self.send(memory.SessionOpened(self.now_s, session, session))
 
     def close(self, session: str) -> None:
         self.copies = 0
         self.closed_s.append(self.now_s)
-        self.tell(engine.SessionClosed(self.now_s, session))
+        self.send(engine.SessionClosed(self.now_s, session))
 
     def submit(
         self,
@@ -101,7 +101,7 @@ class SimulatedPool(SimulatedDriver):
             account=account or session,
         )
         self.copies = 0
-        self.tell(engine.SegmentArrived(self.now_s, segment, mib * MIB, kept_bytes=mib * MIB))
+        self.send(engine.SegmentArrived(self.now_s, segment, mib * MIB, kept_bytes=mib * MIB))
 
     @property
     def held_from_idle_devices(self) -> list[str]:

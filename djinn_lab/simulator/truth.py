@@ -1,4 +1,4 @@
-"""Is it true what the pool says of those who wait? Each claim of each sentence is compared with what came.
+"""Is it true what the pool says of pending jobs? Each claim of each sentence is compared with what came.
 
 A :class:`Witness` looks at a :class:`~djinn_lab.simulator.pool.SimulatedPool` now and then, as a user would
 who asks why a job waits, and notes what is claimed. In the end it says of each kind of claim how often it
@@ -112,7 +112,7 @@ class Witness:
 
 
 class _Moment:
-    """What is claimed of one job, and what came after."""
+    """What is claimed of one job, and what then happened."""
 
     def __init__(self, pool: SimulatedPool, job: Job) -> None:
         self._pool, self._job, self._now_s = pool, job.job, pool.now_s
@@ -183,8 +183,8 @@ class _Moment:
                 "with a memory grant",
                 lambda: self._stopped_before_start(running),
             ),
-            ("its state is on its way", "are being brought", lambda: self._starts_within(MOMENT_S)),
-            ("others are moved out", "are being moved out", lambda: self._starts_within(MOMENT_S)),
+            ("its state is on its way", "are being restored", lambda: self._starts_within(MOMENT_S)),
+            ("others are moved out", "are being evicted", lambda: self._starts_within(MOMENT_S)),
             ("others wait before it", "others wait before it", lambda: self._others_first()),
         ]
         for kind, words, holds in told:

@@ -1,4 +1,4 @@
-"""What kind of data a node works on, told by the op that takes it in.
+"""What kind of data a node works on, judged by the op that consumes it.
 
 An embedding of integers starts ``text``; a 2-d convolution of a 1- or 3-channel batch ``vision``; a 1-d
 convolution or an STFT ``audio``. Everything downstream inherits, and ``mixed`` is where two kinds meet. A

@@ -173,7 +173,7 @@ class _Parting:
         return tuple(s.value for s in self._program.sources if s.held and s.storage in written)
 
     def _bytes(self, values: Iterable[int]) -> int:
-        """Of their storages, as far as their layouts tell."""
+        """Of their storages, as far as their layouts show."""
         largest: dict[int, int] = {}
         for value in values:
             meta, storage = self._wiring.metas.get(value), self._wiring.storages[value]

@@ -1,8 +1,8 @@
 """Which phase of a workload a node belongs to.
 
-Capture tells ``forward``, ``backward`` and ``optimizer`` apart. In a program without either of the last two,
-a root module call whose attention reads more keys than it has queries is ``decode`` (it uses a KV cache), and
-one where they are equal and more than one is ``prefill``. Everything else stays as captured.
+Capture distinguishes ``forward``, ``backward`` and ``optimizer``. In a program without either of the last
+two, a root module call whose attention reads more keys than it has queries is ``decode`` (it uses a KV
+cache), and one where they are equal and more than one is ``prefill``. Everything else stays as captured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who produces, writes and shares what in a program: the facts that every analysis starts from."""
+"""Which nodes produce, write and share which values in a program, the basis of every analysis."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from djinn_lab.worker.values import SessionValues
 
 
 class Bridge:
-    """One run's. Called with the GIL, by the thread that runs the program. ``made``: told of every value that
-    becomes the session's."""
+    """One run's. Called with the GIL, by the thread that runs the program. ``made``: called with every value
+    that becomes the session's."""
 
     def __init__(
         self,

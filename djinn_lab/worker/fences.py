@@ -1,4 +1,4 @@
-"""Who may touch a storage's bytes: ops and copies never at once.
+"""Access to a storage's bytes: ops and copies never at once.
 
 Read after write: a copy begins to read no storage that an op is writing. Write after read: an op that
 writes a storage, and an op that frees it, waits until the copy has done with the piece it is reading. Both
@@ -35,7 +35,7 @@ class Fences:
             self.changed.notify_all()
 
     def wait_for_readers(self, storage: Storage) -> None:
-        """Called with the lock held, by who is about to write or free."""
+        """Called with the lock held, before a write or free."""
         while storage.reading:
             self.changed.wait()
 

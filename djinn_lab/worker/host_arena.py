@@ -55,7 +55,7 @@ class HostArena:
         return self._extents.used_bytes
 
     def take(self, nbytes: int) -> int | None:
-        """The offset of ``nbytes`` that are the caller's now, None when there is no room."""
+        """The offset of ``nbytes`` that are the caller's now, None when the arena is full."""
         return self._extents.take(nbytes)
 
     def give_back(self, offset: int, nbytes: int) -> None:

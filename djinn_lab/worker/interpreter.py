@@ -135,7 +135,7 @@ class Interpreter:
             values.close()
 
     def drop_parked(self, session: str) -> None:
-        """Of a session that is not on the device, and goes on in another process."""
+        """Of a session that is not on the device, and resumes in another process."""
         with self.tiers.fences.lock:
             values = self.sessions.get(session)
             if values is not None and values.state == "parked":

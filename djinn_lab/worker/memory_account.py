@@ -10,9 +10,9 @@ from djinn_lab.worker.executor import Counts, Executor
 
 
 class MemoryAccount:
-    """Room is reserved before it is allocated. The thread that runs programs counts for itself, without a
-    lock; all other threads use the methods named ``other``. Each side announces what it takes (the others as
-    a claim) before it looks at the other's count, so two takers never both get the last room."""
+    """Bytes are reserved before they are allocated. The thread that runs programs counts for itself, without
+    a lock; all other threads use the methods named ``other``. Each side announces what it takes (the others
+    as a claim) before it looks at the other's count, so two takers never both get the last bytes."""
 
     def __init__(self, limit_bytes: int, executor: Executor | None = None) -> None:
         self.limit_bytes = limit_bytes

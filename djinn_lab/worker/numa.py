@@ -1,4 +1,4 @@
-"""On which NUMA node does a device lie? As Linux tells it in sysfs; None where it does not."""
+"""On which NUMA node does a device lie? As Linux reports it in sysfs; None where it does not."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def park(values: SessionValues) -> None:
-    """Everything is stored: keep the pieces, drop the device's memory. No copy reads any of it."""
+    """Everything is stored: keep the pieces, drop the device's memory. No copy reads it."""
     parked = Parked(values.tiers.store)
     by_key: dict[int, ParkedStorage] = {}
     for key, storage in values.storages.items():
@@ -52,7 +52,7 @@ def _take_pieces(storage: Storage, store: PieceStore) -> list[Piece]:
 
 
 def abandon(values: SessionValues) -> None:
-    """Drop everything on the device at once, from any thread. No copy reads any of it."""
+    """Drop everything on the device at once, from any thread. No copy reads it."""
     for storage in values.storages.values():
         storage.alive = False
         if storage.chain is not None or storage.tail is not None or storage.shared is not None:

@@ -1,7 +1,7 @@
 """The pieces of parked state on the host and the disk, counted, and found by content.
 
 Equal bytes of several sessions, weights or the KV of an equal prompt, are one piece. A piece that no session
-holds any more stays until its room is needed: most often the next state of the same tensor has most of its
+holds any more stays until its space is needed: most often the next state of the same tensor has most of its
 pieces. All methods but :meth:`PieceStore.read` are called with the fences' lock held.
 """
 
@@ -72,7 +72,7 @@ class PieceStore:
         return piece
 
     def take(self, nbytes: int) -> int | None:
-        """Room in the arena, made by giving up idle pieces, the oldest first; None when there is none."""
+        """Space in the arena, freed by dropping idle pieces, the oldest first; None when it is full."""
         offset = self.arena.take(nbytes)
         while offset is None and self._idle:
             digest = next(iter(self._idle))
@@ -99,7 +99,7 @@ class PieceStore:
         return piece
 
     def reserve_file(self, name: str, session: str, nbytes: int) -> PieceFile | None:
-        """A new file on the disk for pieces of this session, None when there is no room for it."""
+        """A new file on the disk for pieces of this session, None when the disk is full."""
         if self.disk_directory is None or self.disk_used_bytes + nbytes > self.disk_bytes_max:
             return None
         self.disk_used_bytes += nbytes

@@ -33,7 +33,7 @@ ADDRESS_SLACK_BYTES = 2**30
 
 @dataclass(eq=False, slots=True)
 class Given:
-    """A segment from its arrival to its answer. ``stop``: what the pool has asked of it."""
+    """A segment from its arrival to its answer. ``stop``: as the pool asked."""
 
     message: messages.RunSegment
     stop: StopSignal = field(default_factory=StopSignal)

@@ -107,7 +107,7 @@ class ProgramRun:
         """Earlier runs' values are this run's to free; what is still to be read must be here."""
         nodes, done = self._program.nodes, self._begins_at
         if not 0 <= done < max(1, len(nodes)):
-            raise AssertionError(f"a program of {len(nodes)} ops cannot go on at op {done}.")
+            raise AssertionError(f"a program of {len(nodes)} ops cannot resume at op {done}.")
         self._temporary.update(self._made_before())
         if not done:
             return
@@ -199,7 +199,7 @@ class ProgramRun:
         native = bridge.begin(plan, counts, self._program, outcome.executed, origin, stop)
         values.transient = native
         try:
-            report(0, len(self._program.nodes))  # at last: who then asks it to stop meets it on its way
+            report(0, len(self._program.nodes))  # last: a later stop finds the run under way
             going_on = True
             while going_on:
                 status = native.advance().name
@@ -241,7 +241,7 @@ class ProgramRun:
         needed, made = products_of_node(node, call, preparation.expected)
         if status == "MEMORY":
             self.running = True
-            self._owner.memory.reserve(needed, call.op)  # raises, unless another thread has made room
+            self._owner.memory.reserve(needed, call.op)  # raises, unless another thread has freed memory
             self._owner.memory.release(needed)
             self.running = False
             return True
@@ -296,7 +296,7 @@ class ProgramRun:
             raise RestoreFailed
 
     def undo(self) -> None:
-        """The session cannot be brought back as its segment needs it: this run has done nothing, and the
+        """The session cannot be restored as its segment needs it: this run has done nothing, and the
         segment is to be sent again."""
         outcome, program = self._outcome, self._program
         outcome.undone, outcome.failure, outcome.missing = True, None, []
@@ -307,7 +307,7 @@ class ProgramRun:
         outcome.if_given_up = [*made, *program.release]
 
     def finish(self) -> None:
-        """Free what the client does not hold, unless the program goes on later."""
+        """Free what the client does not hold, unless the program resumes later."""
         self._owner.memory.release(self._reserved)
         if not self._values.running:
             return

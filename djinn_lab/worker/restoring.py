@@ -130,7 +130,7 @@ class Restores:
     # --- its pieces
 
     def _serve(self, values: SessionValues, loading: Loading, wanted: Wanted) -> None:
-        """Take up who waits for it, and open the session where that one may begin."""
+        """Serve the segment that waits for the copy, and open the session where it may begin."""
         reads = wanted.reads
         if reads is None:
             return

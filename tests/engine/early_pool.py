@@ -48,7 +48,7 @@ class EarlyPool(SimulatedPool):
         moving = device._moving.get(command.transfer)
         if moving is not None and moving.kind == "restore" and moving.nbytes:
             device.report()
-            self.tell(
+            self.send(
                 memory.FirstValuesRestored(self.now_s, command.transfer, session, device.name, command.job)
             )
 
@@ -70,14 +70,14 @@ class EarlyPool(SimulatedPool):
         device._set(device.held[session], "device", 0)
         device.report()
         number = moving.command.transfer
-        self.tell(memory.TransferFailed(self.now_s, number, session, device.name, "restore", "it is broken"))
+        self.send(memory.TransferFailed(self.now_s, number, session, device.name, "restore", "it is broken"))
         for job in [name for name, run in self.runs.items() if run.device == device.name]:
             known = self._job(job)
             if known.session == session:
                 del self.runs[job]
                 self._ran(known)
                 device.report(job)
-                self.tell(engine.SegmentStopped(self.now_s, job, known.segment, 0, undone=True))
+                self.send(engine.SegmentStopped(self.now_s, job, known.segment, 0, undone=True))
 
     # -- cells: what they change, and their answers, wait for the end of the restore
 
@@ -128,4 +128,4 @@ class EarlyPool(SimulatedPool):
 
 def progressed(pool: EarlyPool, job: str, ops_done: int) -> None:
     assert ops_done <= OPS
-    pool.tell(jobs.SegmentProgressed(pool.now_s, job, 0, ops_done))
+    pool.send(jobs.SegmentProgressed(pool.now_s, job, 0, ops_done))

@@ -174,7 +174,7 @@ def test_who_waits_for_a_close_hears_which_session_has_no_client() -> None:
         pool.run(pool.now_s + 1.0)
     job = next(job.job for job, _, _ in pool.queue.waiting())
     assert pool.queue.explain(job).endswith("it waits for one to close")
-    pool.tell(engine.SessionDetached(pool.now_s, "s0"))
+    pool.send(engine.SessionDetached(pool.now_s, "s0"))
     pool.run(pool.now_s + 2.0)
     assert pool.queue.explain(job).endswith("one has no client: djinn-lab close s0")
     pool.close("s0")
@@ -234,14 +234,14 @@ def test_a_small_cell_is_not_refused_for_what_larger_sessions_need() -> None:
 def test_a_session_without_room_goes_to_a_device_that_has_it() -> None:
     """All came in on one device, since the other one was cordoned: it serves again."""
     pool = SimulatedPool(2, 200, host_mib=100, disk_mib=60, link_mib_per_s=800)
-    pool.tell(jobs.DeviceCordoned(0.0, "cpu:0", True))
+    pool.send(jobs.DeviceCordoned(0.0, "cpu:0", True))
     for number in range(8):
         pool.open(f"s{number}")
         pool.submit(f"first{number}", f"s{number}", seconds=0.01, mib=45)
         pool.run(pool.now_s + 1.0)
     outside = [f"first{number}" for number in range(8) if f"first{number}" not in pool.ended_s]
     assert len(outside) >= 2
-    pool.tell(jobs.DeviceCordoned(pool.now_s, "cpu:0", False))
+    pool.send(jobs.DeviceCordoned(pool.now_s, "cpu:0", False))
     pool.run(pool.now_s + 5.0)
     assert [job for job in outside if job not in pool.ended_s] == []
     assert {pool.history[job][-1].device for job in outside} == {"cpu:0"}

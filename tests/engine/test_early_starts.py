@@ -103,9 +103,9 @@ def test_what_ends_a_cell_before_its_session_is_back_takes_effect_at_its_end(
     submit_early(pool, seconds=10.0)
     match how:
         case "preempt":
-            pool.tell(jobs.PreemptRequested(pool.now_s, "early", "an operator"))
+            pool.send(jobs.PreemptRequested(pool.now_s, "early", "an operator"))
         case "cancel":
-            pool.tell(jobs.CancelRequested(pool.now_s, "early", "its owner"))
+            pool.send(jobs.CancelRequested(pool.now_s, "early", "its owner"))
         case _:
             pool.close("ann")
     pool.run(pool.now_s + RESTORE_S)

@@ -45,7 +45,7 @@ def hand_in(pool: SimulatedPool) -> None:
 @pytest.mark.parametrize("memory_mib", [1000, 100])
 def test_a_reserved_device_serves_those_it_is_kept_for_past_others_in_its_line(memory_mib: int) -> None:
     pool = crowded(memory_mib)
-    pool.tell(ReservationMade(0.0, "course", frozenset({"cpu:0"}), 0.0, LATER_S, frozenset({"bob"})))
+    pool.send(ReservationMade(0.0, "course", frozenset({"cpu:0"}), 0.0, LATER_S, frozenset({"bob"})))
     hand_in(pool)
     pool.run(1.0)
     kept_back = [
@@ -65,7 +65,7 @@ def test_those_who_moved_aside_for_a_reservation_do_not_keep_it_from_its_owners(
     pool = crowded(memory_mib)
     hand_in(pool)
     pool.run(1.0)
-    pool.tell(ReservationMade(1.0, "course", frozenset({"cpu:0"}), 1.0, LATER_S, frozenset({"bob"})))
+    pool.send(ReservationMade(1.0, "course", frozenset({"cpu:0"}), 1.0, LATER_S, frozenset({"bob"})))
     pool.submit("lesson", "bob", priority=Priority.SCAVENGER, mib=40)
     pool.run(1.0 + SOON_S)
     assert pool.started_s["lesson"] < 1.0 + SOON_S
@@ -74,7 +74,7 @@ def test_those_who_moved_aside_for_a_reservation_do_not_keep_it_from_its_owners(
 @pytest.mark.parametrize("memory_mib", [1000, 100])
 def test_those_at_their_limit_do_not_keep_an_idle_device_from_others(memory_mib: int) -> None:
     pool = crowded(memory_mib)
-    pool.tell(SharesChanged(0.0, "ann", limits=Limits(devices_max=1)))
+    pool.send(SharesChanged(0.0, "ann", limits=Limits(devices_max=1)))
     hand_in(pool)
     pool.run(1.0)
     in_line = [reason for job, place, reason in pool.queue.waiting() if place is not None]
@@ -175,14 +175,14 @@ class Watched:
             case "wait":
                 self.run(what[0])
             case "limit":
-                pool.tell(SharesChanged(now_s, what[0], limits=Limits(devices_max=what[1])))
+                pool.send(SharesChanged(now_s, what[0], limits=Limits(devices_max=what[1])))
             case "reserve" if not pool.queue.reservations:
                 kept = frozenset({what[1]})
-                pool.tell(ReservationMade(now_s, "course", kept, now_s, now_s + 30.0, frozenset({what[0]})))
+                pool.send(ReservationMade(now_s, "course", kept, now_s, now_s + 30.0, frozenset({what[0]})))
             case "end reservation" if pool.queue.reservations:
-                pool.tell(ReservationEnded(now_s, "course"))
+                pool.send(ReservationEnded(now_s, "course"))
             case "cordon":
-                pool.tell(DeviceCordoned(now_s, *what))
+                pool.send(DeviceCordoned(now_s, *what))
             case "lose":
                 pool.lose(what[0], back_after_s=0.5)
             case "fail" if isinstance(pool, EarlyPool):
@@ -190,7 +190,7 @@ class Watched:
             case "cancel":
                 job = pool.queue.job(f"job{what[0]}")
                 if job is not None and not job.finished:
-                    pool.tell(CancelRequested(now_s, job.job, "its owner"))
+                    pool.send(CancelRequested(now_s, job.job, "its owner"))
 
 
 @settings(max_examples=60, deadline=None)

@@ -21,7 +21,7 @@ def promised(pool: SimulatedPool) -> dict[str, float]:
 def test_no_cell_starts_later_than_it_was_promised(seed: int) -> None:
     chance = Random(seed)
     pool = SimulatedPool(2, 1000)
-    pool.tell(jobs.PolicyChanged(0.0, "conservative"))
+    pool.send(jobs.PolicyChanged(0.0, "conservative"))
     first: dict[str, float] = {}
     for number in range(30):
         user = f"user{chance.randrange(5)}"

@@ -247,7 +247,7 @@ def test_happenings_say_what_and_why() -> None:
     happenings = swapped().accounts.snapshot().happenings
     assert {"store", "evict", "hold", "grant"} <= {happening.what for happening in happenings}
     (eviction, _) = [happening for happening in happenings if happening.what == "evict"]
-    assert "room for" in eviction.reason
+    assert "for session " in eviction.reason
 
 
 def test_who_is_stored_whole_survives_its_device() -> None:

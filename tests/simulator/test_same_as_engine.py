@@ -48,13 +48,13 @@ class OnEngine(SimulatedDriver):
         super().__init__(hardware)
         self.jobs = {job.job: job for job in trace}
         self.started_s: dict[str, float] = {}
-        self.tell(engine.PoolOpened(0.0, policy, ShareState(), POLICIES["ours"]))
+        self.send(engine.PoolOpened(0.0, policy, ShareState(), POLICIES["ours"]))
         self.start()
         for job in trace:
             self.clock.at(job.submit_s, lambda job=job: self.submit(job))  # type: ignore[misc]
 
     def submit(self, job: TraceJob) -> None:
-        self.tell(memory.SessionOpened(self.now_s, job.job, job.account))
+        self.send(memory.SessionOpened(self.now_s, job.job, job.account))
         segment = jobs.SegmentSubmitted(
             at_s=self.now_s,
             job=job.job,
@@ -66,7 +66,7 @@ class OnEngine(SimulatedDriver):
             final=True,
             predicted_s=job.estimate_s,
         )
-        self.tell(engine.SegmentArrived(self.now_s, segment, 0, kept_bytes=0))
+        self.send(engine.SegmentArrived(self.now_s, segment, 0, kept_bytes=0))
 
     def begin(self, job: jobs.Job, device: SimulatedDevice) -> float:
         self.started_s[job.job] = self.now_s

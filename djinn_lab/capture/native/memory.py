@@ -194,7 +194,7 @@ def _dtype_of(storage: Any) -> torch.dtype:
 
 
 def _keep(value: Any, tensor: torch.Tensor) -> bool:
-    """Keep fetched bytes as the storage's host copy, when they are all of it."""
+    """Keep fetched bytes as the storage's host copy, when they are the whole storage."""
     if not value.covers_storage():
         return False
     layout = value.layout

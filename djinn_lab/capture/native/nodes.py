@@ -14,7 +14,7 @@ from djinn_lab.srg.program import EncodedProgram
 
 
 class NativeNodes:
-    """A :class:`~djinn_lab.capture.segment.Nodes`; where an op comes from is told here, too."""
+    """A :class:`~djinn_lab.capture.segment.Nodes`; it also records where an op comes from."""
 
     goes_ahead = True
 

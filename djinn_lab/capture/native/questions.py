@@ -1,4 +1,4 @@
-"""What the native side asks Python, and how: it is told once in a process."""
+"""What the native side asks Python; registered once in a process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _prepared: list[bool] = []
 
 
 def introduce(recorder: type[NativeRecorder]) -> None:
-    """Once in a process: the native side learns who is asked, torch.Tensor how lazy tensors behave."""
+    """Register, once in a process, what the native side calls and how torch.Tensor shows lazy tensors."""
     if _prepared:
         return
     _prepared.append(True)

@@ -44,11 +44,11 @@ from djinn_lab.errors import CaptureError
 
 _aten = torch.ops.aten
 _RNN_LAYER = _aten.mkldnn_rnn_layer.default
-"""Computes differently under ``torch.no_grad()``; its last argument, otherwise unused, tells the worker."""
+"""Computes differently under ``torch.no_grad()``; its last argument, else unused, says so to the worker."""
 
 
 def _changes_layout_unseen(signature: Signature, args: tuple[Any, ...]) -> bool:
-    """Does the op give the tensor that it writes a layout which no shape rule tells?"""
+    """Does the op give the tensor that it writes a layout that no shape rule predicts?"""
     if signature.name == BROADCASTS_SELF:
         return bool(args[0].shape != args[1].shape[1:2] + args[2].shape[2:3])
     return signature.name == LEAVES_CONJUGATE and bool(args[0].is_complex())
@@ -366,7 +366,7 @@ class NativeRecorder:
 
     @one_thread
     def drop_dirty(self) -> list[int]:
-        """Forget what captured ops wrote to plain tensors; the ids of it."""
+        """Forget what captured ops wrote to plain tensors; return the ids."""
         ids: list[int] = self.core.ids(self.plain.drop_dirty())
         return ids
 

@@ -1,4 +1,4 @@
-"""Which values exist, who holds them, and which are on the pool."""
+"""Which values exist, which tensors hold them, and which are on the pool."""
 
 from __future__ import annotations
 

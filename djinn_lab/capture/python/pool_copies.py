@@ -228,7 +228,7 @@ def _all_of(storage: Storage, dtype: torch.dtype) -> Layout:
 
 
 def _cache(value: Value, tensor: torch.Tensor) -> bool:
-    """Keep fetched bytes as the storage's host copy, when they are all of it."""
+    """Keep fetched bytes as the storage's host copy, when they are the whole storage."""
     if not value.covers_storage():
         return False
     layout, storage = value.layout, value.storage

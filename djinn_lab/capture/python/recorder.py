@@ -6,7 +6,7 @@ The path of one op through :meth:`Recorder.dispatch`:
 key, input values and scalars; the key gives a cached :class:`~djinn_lab.capture.inference.Plan`; 3. the
 outputs are wrapped and a node is appended. Nothing runs.
 
-The :class:`~djinn_lab.capture.segment.Segment` sends what is still reachable and learns what became of it.
+The :class:`~djinn_lab.capture.segment.Segment` sends what is still reachable and receives the outcome.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _QUESTIONS: dict[OpOverload, Callable[[torch.Tensor, torch.Tensor], bool]] = {
 }
 """Torch asks itself these; the answers need no values."""
 _RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
-"""Computes differently under ``torch.no_grad()``; its last argument, otherwise unused, tells the worker."""
+"""Computes differently under ``torch.no_grad()``; its last argument, else unused, says so to the worker."""
 _CLONE = torch.ops.aten.clone.default
 
 
@@ -104,7 +104,7 @@ class Recorder:
             become(tensor, wrap(value))
 
     def drop_dirty(self) -> list[int]:
-        """Forget what captured ops wrote to plain tensors; the ids of it."""
+        """Forget what captured ops wrote to plain tensors; return the ids."""
         dirty, self.host.dirty = self.host.dirty, {}
         return [lazy._value.id for _, lazy in dirty.values()]
 

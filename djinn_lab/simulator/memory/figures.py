@@ -13,7 +13,7 @@ from djinn_lab.memory import Counters
 
 @dataclass(slots=True)
 class Tally:
-    """Collected while a run goes on. A wake-up is from the wish to the grant; ``floors_s`` runs parallel:
+    """Collected during a run. A wake-up is from the wish to the grant; ``floors_s`` runs parallel:
     how long copying the state takes at least. Those of killed sessions are infinite. ``first_tokens_s``:
     from the same wish to the first token."""
 
@@ -36,8 +36,8 @@ class RunFigures(msgspec.Struct, frozen=True):
     """``n``: wake-ups of sessions that hold state, without those that waited for admission. ``wake_*``: in
     seconds, infinite where sessions were killed. ``p99_floor_s``: of the session at the 99th percentile of
     sizes, the physical limit; ``p99_ratio``: over it. ``hit_rate``: without a copy to wait for.
-    ``useful_swaps``: share of evictions whose room was used and whose owner came back or still will; None
-    without evictions. ``live_max``: sessions that held state at once, ``live_bytes_max`` their bytes."""
+    ``useful_swaps``: share of evictions whose capacity was used and whose session returned or still will;
+    None without evictions. ``live_max``: sessions that held state at once, ``live_bytes_max`` their bytes."""
 
     policy: str
     workload: str

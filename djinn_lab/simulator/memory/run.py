@@ -64,7 +64,7 @@ class Simulation(SimulatedDriver):
 
     def figures(self) -> RunFigures:
         """Of the whole workload."""
-        self.tell(engine.PoolOpened(0.0, QUEUE_POLICY, ShareState(), self.policy))
+        self.send(engine.PoolOpened(0.0, QUEUE_POLICY, ShareState(), self.policy))
         self.start()
         for script in self.workload.scripts:
             if script.after:
@@ -104,7 +104,7 @@ class Simulation(SimulatedDriver):
 
     def _open(self, script: Script) -> None:
         agent = self.agents[script.session] = Agent(script)
-        self.tell(SessionOpened(self.now_s, script.session, script.user))
+        self.send(SessionOpened(self.now_s, script.session, script.user))
         self._wish(agent)
 
     def _turn(self, agent: Agent) -> Turn:
@@ -134,11 +134,11 @@ class Simulation(SimulatedDriver):
             final=True,
             predicted_s=self._compute_s(turn, turn.new_tokens),
         )
-        self.tell(engine.SegmentArrived(now_s, segment, self._bytes_of(turn)))
+        self.send(engine.SegmentArrived(now_s, segment, self._bytes_of(turn)))
         if agent.script.chaos:
-            self.tell(PhaseSignalled(now_s, session, "COMPUTE"))
-            self.tell(PhaseSignalled(now_s, session, "IO_WAIT", 1.0))
-            self.tell(PhaseSignalled(now_s, session, "COMPUTE"))
+            self.send(PhaseSignalled(now_s, session, "COMPUTE"))
+            self.send(PhaseSignalled(now_s, session, "IO_WAIT", 1.0))
+            self.send(PhaseSignalled(now_s, session, "COMPUTE"))
         if agent.script.dies_turn == agent.turn and not agent.closed and not agent.hit:
             self.clock.after(0.3 * self._floor_s(agent), lambda: self._close(agent))
 
@@ -211,11 +211,11 @@ class Simulation(SimulatedDriver):
         rebuild_s = None
         if self.policy.recompute != "never":
             rebuild_s = self.parameters.prefill_s(agent.nbytes // self.parameters.bytes_per_token)
-        self.tell(PhaseSignalled(now_s, session, "IO_WAIT", expected_s, rebuild_s))
+        self.send(PhaseSignalled(now_s, session, "IO_WAIT", expected_s, rebuild_s))
         if agent.script.chaos:
-            self.tell(PhaseSignalled(now_s, session, "IO_WAIT", expected_s, rebuild_s))
-            self.tell(PhaseSignalled(now_s, session, "COMPUTE"))
-            self.tell(PhaseSignalled(now_s, session, "IO_WAIT", expected_s, rebuild_s))
+            self.send(PhaseSignalled(now_s, session, "IO_WAIT", expected_s, rebuild_s))
+            self.send(PhaseSignalled(now_s, session, "COMPUTE"))
+            self.send(PhaseSignalled(now_s, session, "IO_WAIT", expected_s, rebuild_s))
 
     def _kill(self, agent: Agent) -> None:
         """Out of memory: it never wakes."""
@@ -232,7 +232,7 @@ class Simulation(SimulatedDriver):
         self.tally.live -= agent.nbytes > 0
         self._left -= 1
         self._closed += 1
-        self.tell(engine.SessionClosed(self.now_s, agent.script.session))
+        self.send(engine.SessionClosed(self.now_s, agent.script.session))
         while self._waiting_to_open and self._waiting_to_open[0].after <= self._closed:
             script = self._waiting_to_open.popleft()
             self.clock.after(0.0, lambda script=script: self._open(script))  # type: ignore[misc]

@@ -1,5 +1,5 @@
 """One pool under a simulated clock. Decisions are :func:`djinn_lab.jobs.decision.decide`'s, as in the live
-pool; what is simulated is that jobs arrive, run, end, move aside and come back, and that nodes fail.
+pool; what is simulated is that jobs arrive, run, end, are preempted and resume, and that nodes fail.
 
 All that happens at one moment happens before the decision about it: ends first, then arrivals."""
 
@@ -32,8 +32,8 @@ NEVER_CHARGED_AGAIN_S = 1e15
 @dataclass(slots=True)
 class Running:
     """A job in the system. ``left_s``: of its run time, at full size. ``since_s``: when it began to compute
-    this time, ``rate`` the part of full speed that it has. ``attempt`` tells a stale end from the true
-    one."""
+    this time, ``rate`` the part of full speed that it has. ``attempt`` distinguishes a stale end from the
+    true one."""
 
     job: TraceJob
     left_s: float
@@ -88,7 +88,7 @@ class PoolSimulation:
     # -- time ------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until nothing is left to happen. Who can never start stays waiting."""
+        """Run until nothing is left to happen. Jobs that can never start stay pending."""
         while self.step():
             pass
 

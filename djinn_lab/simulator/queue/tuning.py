@@ -83,8 +83,8 @@ def tune(
     settings: QueueSettings | None = None,
     heard: Heard = lambda number, policy, figures: None,
 ) -> Tuning:
-    """``heard`` is told of every policy that was tried. Raises ValueError for a trace of less than two jobs,
-    or one that names no nodes."""
+    """``heard`` is called with every policy that was tried. Raises ValueError for a trace of less than two
+    jobs, or one that names no nodes."""
     settings = replace(settings or QueueSettings(), keep_jobs=0)
     early, late = halves(trace)
     tried: dict[QueuePolicy, QueueFigures] = {}
@@ -127,6 +127,6 @@ def halves(trace: Trace, part: float = EARLY_PART) -> tuple[Trace, Trace]:
 
 
 def _cost(before: QueueFigures, after: QueueFigures, handicap: float = 0.0) -> tuple[bool, float]:
-    """Less even or with jobs left over comes last; else who completes soonest is best."""
+    """Policies that are less even or leave jobs come last; else the soonest completion is best."""
     uneven = before.jain is not None and after.jain is not None and after.jain < before.jain - JAIN_LOSS_MAX
     return uneven or after.unfinished > before.unfinished, after.jct_mean_s * (1 + handicap)

@@ -14,7 +14,7 @@ NORMAL = 2
 
 class TraceJob(msgspec.Struct, frozen=True, gc=False):
     """``run_s``: how long it runs undisturbed. ``estimate_s``: what was known of that when it was
-    handed in, None when nothing. ``account``: who pays, ``"group/user"``. ``pool``: the part of the cluster
+    handed in, None when nothing. ``account``: that pays, ``"group/user"``. ``pool``: the part of the cluster
     that it was handed in to; parts do not help each other."""
 
     job: str

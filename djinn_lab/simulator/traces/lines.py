@@ -1,4 +1,4 @@
-"""Reading line by line. A line that cannot be understood is counted and shown, and the rest goes on."""
+"""Reading line by line. A line that cannot be understood is counted and shown; reading continues."""
 
 from __future__ import annotations
 
