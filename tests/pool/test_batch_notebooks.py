@@ -181,7 +181,7 @@ def test_what_comes_after_others_waits_for_them_or_ends_with_them(
     assert second.started_at >= first.finished_at
     ended = until_over(pool, jobs["never follows"])
     assert ended.state == "CANCELLED"
-    assert "which it comes after, is FAILED" in ended.reason
+    assert "which it depends on, is FAILED" in ended.reason
 
 
 def test_a_kernel_is_its_users_and_knows_nothing_more(pool: PoolUnderTest, jobs: dict[str, str]) -> None:

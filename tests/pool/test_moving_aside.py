@@ -82,9 +82,9 @@ def test_training_moves_aside_again_and_again_and_ends_as_if_it_had_not(pool: Ru
 
 
 def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: PoolUnderTest) -> None:
-    """Somebody with a higher priority wants its device, and another one is idle."""
-    program, _ = training(STEPS, size=128, ballast_bytes=4 * MIB)
-    other, _ = training(STEPS // 2, seed=1)
+    """A cell of a higher priority takes its device for longer than a move is worth, and another one is idle."""
+    program, _ = training(3 * STEPS, size=128, ballast_bytes=4 * MIB)
+    other, _ = training(STEPS, seed=1, size=128)
     expected = undisturbed(two.info, program)
     places: list[str] = []
     with Client(two.info) as ann, ExitStack() as stack:

@@ -69,8 +69,8 @@ def counters(pool: PoolUnderTest) -> Counters:
     return pool.rest.memory().counters
 
 
-def grown(before: dict[str, int], after: dict[str, int], name: str) -> int:
-    return after[name] - before[name]
+def grown(before: Counters, after: Counters, name: str) -> int:
+    return getattr(after, name) - getattr(before, name)
 
 
 def sessions(pool: PoolUnderTest, count: int, stack: ExitStack) -> list[Session]:
