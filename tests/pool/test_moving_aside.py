@@ -82,7 +82,7 @@ def test_training_moves_aside_again_and_again_and_ends_as_if_it_had_not(pool: Ru
 
 
 def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: PoolUnderTest) -> None:
-    """A cell of a higher priority takes its device for longer than a move is worth, and another one is idle."""
+    """An urgent cell takes its device for longer than a move is worth, and another one is idle."""
     program, _ = training(3 * STEPS, size=128, ballast_bytes=4 * MIB)
     other, _ = training(STEPS, seed=1, size=128)
     expected = undisturbed(two.info, program)
