@@ -113,7 +113,7 @@ def test_a_notebook_knows_what_a_cell_announced_before_it_came(shared_pool: Runt
 def until(pool: PoolUnderTest, job: str, state: str) -> NotebookView:
     deadline_s = time.monotonic() + OVER_WITHIN_S
     while (found := pool.rest.notebook(job)).state != state:
-        assert time.monotonic() < deadline_s, f"waited in vain for {state}: {found.reason}"
+        assert time.monotonic() < deadline_s, f"timed out waiting for {state}: {found.reason}"
         time.sleep(0.05)
     return found
 

@@ -46,7 +46,7 @@ def until(pool: PoolUnderTest, job: str, *states: str) -> NotebookView:
         found = pool.rest.notebook(job)
         if found.state in states:
             return found
-        assert time.monotonic() < deadline_s, f"waited in vain for {states}: {found.reason}"
+        assert time.monotonic() < deadline_s, f"timed out waiting for {states}: {found.reason}"
         time.sleep(0.1)
 
 

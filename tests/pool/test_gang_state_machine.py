@@ -49,7 +49,7 @@ class World:
     def hear(self, orders: list[Order]) -> None:
         for order in orders:
             assert self.end is None, f"{order} after the end"
-            assert not self.aside or isinstance(order, CloseGroup), f"{order} while it stands aside"
+            assert not self.aside or isinstance(order, CloseGroup), f"{order} while it is preempted"
             match order:
                 case RequestMemory(group, device):
                     assert device in self.held
