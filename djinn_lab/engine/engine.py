@@ -212,7 +212,7 @@ class Engine:
             if bound and first:
                 self._placed.add(segment.job)
             if bound and not first:
-                segment = replace(segment, memory="deferred")
+                segment = replace(segment, memory="queued")
             self._to_queue(translation.with_verdict(segment, answer))
         self._of_memory.run()
 
@@ -354,9 +354,7 @@ class Engine:
         if self.queue.first_of(job.session) == job.job:
             self._ask_for(job)
         else:
-            self._to_queue(
-                jobs.MemoryHeld(self._now_s, job.job, "", deferred=True, device=job.assigned_device)
-            )
+            self._to_queue(jobs.MemoryHeld(self._now_s, job.job, "", queued=True, device=job.assigned_device))
 
     def _ask_for_first(self, session: str) -> None:
         """Ask session memory for the session's first pending cell. A session's cells run one after the
@@ -446,7 +444,7 @@ class Engine:
                         job=job,
                         reason=command.reason,
                         wait_s=command.estimate_s,
-                        deferred=command.queued,
+                        queued=command.queued,
                         room=command.preemptible,
                         stuck=command.stuck,
                         closing=command.admission,

@@ -12,7 +12,7 @@ from djinn_lab.engine.events import SegmentArrived
 def asks(job: jobs.Job) -> bool:
     """Whether the job waits for session memory's answer; the job may be over by now."""
     aside = job.state is jobs.JobState.PREEMPTED and job.memory == "ask"
-    return aside or job.state is jobs.JobState.RESTORING or job.memory == "deferred"
+    return aside or job.state is jobs.JobState.RESTORING or job.memory == "queued"
 
 
 def placed(event: SegmentArrived) -> memory.SegmentPlaced:
@@ -47,7 +47,7 @@ def with_verdict(segment: jobs.SegmentSubmitted, verdict: memory.Command) -> job
         case memory.GrantSegment():
             return replace(segment, memory="granted")
         case memory.DeferSegment(queued=True):
-            return replace(segment, memory="deferred")
+            return replace(segment, memory="queued")
         case memory.DeferSegment():
             return replace(
                 segment,

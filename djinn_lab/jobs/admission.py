@@ -24,7 +24,7 @@ def check(tables: QueueTables, event: SegmentSubmitted) -> None:
 def submit(tables: QueueTables, event: SegmentSubmitted) -> None:
     """Admit a segment that :func:`check` has accepted."""
     old = tables.jobs.get(event.job)
-    if tables.bound.get(event.session) is None and event.memory in ("held", "deferred", "granted"):
+    if tables.bound.get(event.session) is None and event.memory in ("held", "queued", "granted"):
         raise IllegalEvent(f"memory is {event.memory} for a session without a device", "pool")
     job = _arrived(tables, event, old, next_state(old, JobTransition.SUBMIT))
     waiting = (

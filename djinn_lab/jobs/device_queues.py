@@ -144,7 +144,7 @@ class DeviceQueues:
 
     def _lack_memory(self, jobs: Iterable[str]) -> bool:
         """Whether session memory has yet to answer for one of these jobs."""
-        return any(self._tables.jobs[name].memory in ("deferred", "held") for name in jobs)
+        return any(self._tables.jobs[name].memory in ("queued", "held") for name in jobs)
 
     def _next_jobs(self) -> Set[str]:
         return self._dispatcher.next_jobs.jobs().keys()

@@ -89,7 +89,7 @@ def check_job(job: Job) -> None:
     if job.state is JobState.RUNNING:
         assert job.memory in ("free", "granted"), f"{job.job} runs with memory {job.memory}"
     if job.state is JobState.QUEUED:
-        assert job.memory in ("free", "deferred", "granted"), f"{job.job} is pending with memory {job.memory}"
+        assert job.memory in ("free", "queued", "granted"), f"{job.job} is pending with memory {job.memory}"
     assert (job.assigned_device is not None) == on_device, (
         f"{job.job} is {job.state} and held on {job.assigned_device}"
     )

@@ -15,7 +15,7 @@ _ANYWHERE = Demand()
 def request_of(tables: QueueTables, job: Job, *, awaiting_memory: bool) -> Request:
     """Return the job's request. ``awaiting_memory``: a decision wanted to start the job without a memory
     grant, and session memory has not answered since."""
-    ready = job.memory in ("free", "granted", "deferred") or (job.memory == "held" and job.memory_room)
+    ready = job.memory in ("free", "granted", "queued") or (job.memory == "held" and job.memory_room)
     only = job.assigned_device if job.settled or job.move_s is None else None
     return Request(
         job=job.job,

@@ -32,8 +32,8 @@ def hold(tables: QueueTables, event: MemoryHeld) -> None:
     if _is_outdated(tables, event):
         return
     job = _waiting_for_memory(tables, event.job)
-    if event.deferred:
-        tables.put(_back_in_queue(job, "deferred"))
+    if event.queued:
+        tables.put(_back_in_queue(job, "queued"))
         return
     held = moved(job, JobTransition.HOLD) if job.state in PENDING_STATES else job
     tables.put(
@@ -85,7 +85,7 @@ def _waiting_for_memory(tables: QueueTables, job: str) -> Job:
     known = tables.active(job, "pool")
     tables.memory_news.add(job)
     asked = known.state is JobState.PREEMPTED and known.memory == "ask"
-    if known.state is not JobState.RESTORING and known.memory != "deferred" and not asked:
+    if known.state is not JobState.RESTORING and known.memory != "queued" and not asked:
         raise IllegalEvent(f"job {job} does not wait for memory ({known.state})", "pool")
     return known
 

@@ -10,9 +10,9 @@ from djinn_lab.jobs.decision.policy import QueuePolicy
 from djinn_lab.jobs.fairness import Limits, ShareState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
-MemoryNeed = Literal["free", "ask", "held", "deferred", "granted"]
+MemoryNeed = Literal["free", "ask", "held", "queued", "granted"]
 """``free``: runs without asking session memory. ``ask``: :class:`~djinn_lab.jobs.commands.PlaceSegment`
-asks once the job is bound. ``held``: was asked, and waits. ``deferred``: the session's state is there, and
+asks once the job is bound. ``held``: was asked, and waits. ``queued``: the session's state is there, and
 the memory grant comes with its turn. ``granted``: may run on the device that its session is bound to."""
 
 
@@ -105,7 +105,7 @@ class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
 
 class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
     """The job's segment waits for its session's state, or for a memory grant, on its device; sent again
-    when the reason changes. ``deferred``: only until its turn is near. ``room``: waiting for other
+    when the reason changes. ``queued``: only until its turn is near. ``room``: waiting for other
     sessions to leave, not for a copy. ``stuck``: nothing is under way that frees memory, so no capacity is
     reserved for the job meanwhile. ``closing``: until sessions close. ``device``: as in
     :class:`MemoryGranted`."""
@@ -114,7 +114,7 @@ class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
     job: str
     reason: str
     wait_s: float | None = None
-    deferred: bool = False
+    queued: bool = False
     room: bool = False
     stuck: bool = False
     closing: bool = False

@@ -106,7 +106,7 @@ def test_a_later_cell_of_a_session_has_no_room_that_others_could_use() -> None:
     pool.run(1.0)
     later = pool.queue.job("later")
     assert later is not None
-    assert (later.state, later.memory) == (jobs.JobState.QUEUED, "deferred")
+    assert (later.state, later.memory) == (jobs.JobState.QUEUED, "queued")
     pool.submit("other", "bob", seconds=1.0, mib=40)
     pool.run(60.0)
     assert pool.outcomes == dict.fromkeys(("runs", "first", "later", "other"), "DONE")

@@ -176,13 +176,13 @@ class SimulatedPool:
                 del self.asked[job]
                 assert self.tell(MemoryGranted(self.now_s, job))
 
-        kind = self.random.choice(("at once", "at once", "copy", "room", "deferred"))
+        kind = self.random.choice(("at once", "at once", "copy", "room", "queued"))
         if kind == "at once":
             grant()
             return
         known = self.queue.job(job)
         if known is not None and _asks(known) and self.asked.get(job) == number:
-            told = MemoryHeld(self.now_s, job, "Wait.", 1.0, kind == "deferred", room=kind == "room")
+            told = MemoryHeld(self.now_s, job, "Wait.", 1.0, kind == "queued", room=kind == "room")
             assert self.tell(told)
             self.at(self.random.choice((0.1, 1.0, 5.0)), grant)
 
@@ -295,4 +295,4 @@ class SimulatedPool:
 
 def _asks(job: Job) -> bool:
     waits = job.state is JobState.RESTORING
-    return waits or (job.state in (JobState.PREEMPTED, JobState.QUEUED) and job.memory in ("ask", "deferred"))
+    return waits or (job.state in (JobState.PREEMPTED, JobState.QUEUED) and job.memory in ("ask", "queued"))

@@ -51,7 +51,7 @@ SESSIONS = st.sampled_from(["s0", "s1", "s2", "s3"])
 OUTCOMES = st.sampled_from(["done", "failed", "cancelled", "bad"])
 PRIORITIES = st.sampled_from([*Priority, "URGENT"])
 SMALL = st.integers(-1, 4)
-MEMORY = st.sampled_from(["free", "ask", "held", "deferred", "granted"])
+MEMORY = st.sampled_from(["free", "ask", "held", "queued", "granted"])
 REACHABLE = {(before, after) for (before, _), after in TRANSITIONS.items()}
 
 
@@ -158,16 +158,16 @@ class QueueMachine(RuleBasedStateMachine):
         segment = 0 if known is None else known.segment + 1
         self.feed(SegmentRefused(self.tick(), job, segment, session, session, "NORMAL", 1, final, "no"))
 
-    @rule(job=JOBS, reason=st.sampled_from(["Room.", "Copy."]), deferred=st.booleans())
-    def hold(self, job: str, reason: str, deferred: bool) -> None:
+    @rule(job=JOBS, reason=st.sampled_from(["Room.", "Copy."]), queued=st.booleans())
+    def hold(self, job: str, reason: str, queued: bool) -> None:
         waits = self.waits_for_memory(job)
-        assert (self.feed(MemoryHeld(self.tick(), job, reason, None, deferred)) is not None) == waits
+        assert (self.feed(MemoryHeld(self.tick(), job, reason, None, queued)) is not None) == waits
         if waits:
             known = self.queue.job(job)
             assert known is not None
             in_a_line = known.state in (JobState.QUEUED, JobState.PREEMPTED)
-            assert in_a_line if deferred else known.state is JobState.RESTORING
-            assert deferred or self.queue.explain(job) == reason
+            assert in_a_line if queued else known.state is JobState.RESTORING
+            assert queued or self.queue.explain(job) == reason
 
     @rule(job=JOBS)
     def grant(self, job: str) -> None:
@@ -188,7 +188,7 @@ class QueueMachine(RuleBasedStateMachine):
         if known is None:
             return False
         asked = known.state is JobState.PREEMPTED and known.memory == "ask"
-        in_line = known.state in (JobState.QUEUED, JobState.PREEMPTED) and known.memory == "deferred"
+        in_line = known.state in (JobState.QUEUED, JobState.PREEMPTED) and known.memory == "queued"
         return known.state is JobState.RESTORING or asked or in_line
 
     @rule(device=DEVICES, ops=SMALL)
