@@ -86,7 +86,7 @@ def test_what_if_is_asked_of_waiting_jobs_only(pool: RuntimeInfo) -> None:
 
 def test_a_cell_waits_for_another_to_end_well(pool: RuntimeInfo) -> None:
     with Client(pool) as ann, Client(pool) as bob, closing(rest(pool)) as client:
-        first = ann.submit(act("sleep 0.4"))
+        first = ann.submit(act("sleep 2"))  # still there when the next has come, on any machine
         ann.until(first, "RUNNING")
         after = bob.submit(act(""), terms=Terms(after=(first[:10],)))
         assert first[:8] in bob.until(after, "SUBMITTED").reason
@@ -95,7 +95,7 @@ def test_a_cell_waits_for_another_to_end_well(pool: RuntimeInfo) -> None:
         assert events[after].started_at >= events[first].finished_at
         assert ann.result(first).outcome == "done"
 
-        failing = ann.submit(act("sleep 0.3", "fail no such key"))
+        failing = ann.submit(act("sleep 2", "fail no such key"))
         ann.until(failing, "RUNNING")
         result = bob.run(act(""), terms=Terms(after=(failing,)))
         assert result.outcome == "cancelled"

@@ -34,8 +34,8 @@ def test_a_cell_moves_aside_for_a_reservation_and_goes_on_after_it_as_if_nothing
             chief.reserve("course", ["cpu:0"], ["teaching"], ends_at=time.time() + 600)
             lesson = teacher.submit(short, priority="SCAVENGER")
             assert teacher.result(lesson).outcome == "done"
-            expected = f"for bob's job {lesson[:8]} (SCAVENGER): cpu:0 is reserved for teaching (course)"
-            assert expected in chief.job(cell).reason
+            stopped = f"for bob's job {lesson[:8]} (SCAVENGER): cpu:0 is reserved for teaching (course)"
+            assert stopped in chief.job(cell).reason
             waits = another.submit(short, priority="CRITICAL")
             another.until(waits, "QUEUED")
             assert all("reserved for other accounts" in chief.why(job).sentence for job in (waits, cell))
