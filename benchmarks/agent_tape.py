@@ -12,8 +12,8 @@ import blake3
 import torch
 from msgspec.structs import replace
 
-from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.capture.recorders import capturing, make_recorder
+from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.srg.program import EncodedProgram, Program, Source, encode_program
 
 HIDDEN, LAYERS, HEADS, VOCABULARY = 256, 4, 8, 2048

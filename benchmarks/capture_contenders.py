@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from djinn_lab.capture.backend import Cut, RunResult
-from djinn_lab.capture.dispatch_mode import UnwrappedDispatchMode
 from djinn_lab.capture.recorders import capturing, make_recorder
+from djinn_lab.capture.sending.backend import Cut, RunResult
+from djinn_lab.capture.torch_functions.dispatch_mode import UnwrappedDispatchMode
 from djinn_lab.srg.program import EncodedProgram
 
 

@@ -17,7 +17,7 @@ from time import perf_counter
 from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, Goal, figure
 from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start, decide, enact, end, park
-from djinn_lab.jobs.decision.keys import effective_rank, estimate_s, within_key
+from djinn_lab.jobs.decision.rules.keys import effective_rank, estimate_s, within_key
 from djinn_lab.jobs.decision.trial import charge_for
 from djinn_lab.jobs.fairness import Capacity, Limits, ShareTree
 from djinn_lab.jobs.request import Demand, Node, Request

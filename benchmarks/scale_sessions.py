@@ -14,8 +14,8 @@ from time import perf_counter
 import torch
 from websockets.asyncio.client import ClientConnection, connect
 
-from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.capture.recorders import capturing, make_recorder
+from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.srg.program import EncodedProgram

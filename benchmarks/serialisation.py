@@ -13,7 +13,7 @@ import torch
 from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, Goal, figure
 from benchmarks.samples import Samples, scaled
-from djinn_lab.capture.memory_bytes import bytes_of
+from djinn_lab.capture.host.memory_bytes import bytes_of
 from djinn_lab.capture.values import Layout
 from djinn_lab.client.blobs import digest_of, write_blob
 from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of

@@ -10,7 +10,7 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.hub import Hub, Snapshot
 from djinn_lab.dashboard.route import Route
-from djinn_lab.dashboard.theme import Look
+from djinn_lab.dashboard.widgets.theme import Look
 
 FIRST_WAIT_S = 0.5
 """How long the first page of a server waits for the first answer of the pool."""

@@ -17,8 +17,8 @@ from typing import Literal
 import msgspec
 
 from djinn_lab.client.rest import PoolClient
-from djinn_lab.dashboard.memory_history import MemoryHistory
-from djinn_lab.dashboard.queue_history import QueueHistory
+from djinn_lab.dashboard.memory.history import MemoryHistory
+from djinn_lab.dashboard.queueing.history import QueueHistory
 from djinn_lab.errors import AuthenticationError, DjinnError, PoolNotFound
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.notebooks import NotebookView

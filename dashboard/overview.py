@@ -8,13 +8,13 @@ from typing import Any
 import panel as pn
 
 from djinn_lab.dashboard.board import Board
-from djinn_lab.dashboard.components import LiveTable
-from djinn_lab.dashboard.controls import button, choice_bar
 from djinn_lab.dashboard.hub import Snapshot
-from djinn_lab.dashboard.job_details import job_details_html
-from djinn_lab.dashboard.job_table import job_columns, job_row
-from djinn_lab.dashboard.memory_chart import MemoryChart
-from djinn_lab.dashboard.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
+from djinn_lab.dashboard.jobs.details import job_details_html
+from djinn_lab.dashboard.jobs.table import job_columns, job_row
+from djinn_lab.dashboard.memory.used_chart import MemoryChart
+from djinn_lab.dashboard.widgets.components import LiveTable
+from djinn_lab.dashboard.widgets.controls import button, choice_bar
+from djinn_lab.dashboard.widgets.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
 from djinn_lab.errors import DjinnError
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.sessions import SessionView

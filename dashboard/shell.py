@@ -10,18 +10,18 @@ import panel as pn
 
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board, Page, shared_hub
-from djinn_lab.dashboard.components import STATIC, Navigation
+from djinn_lab.dashboard.graph.page import SrgPage
 from djinn_lab.dashboard.hub import Hub, Snapshot
-from djinn_lab.dashboard.jobs_page import JobsPage
-from djinn_lab.dashboard.memory_page import MemoryPage
+from djinn_lab.dashboard.jobs.page import JobsPage
+from djinn_lab.dashboard.memory.page import MemoryPage
 from djinn_lab.dashboard.overview import Overview
-from djinn_lab.dashboard.queue_page import QueuePage
+from djinn_lab.dashboard.queueing.page import QueuePage
 from djinn_lab.dashboard.route import Route
-from djinn_lab.dashboard.schedule_page import SchedulePage
-from djinn_lab.dashboard.simulation_page import SimulationPage
-from djinn_lab.dashboard.srg_page import SrgPage
-from djinn_lab.dashboard.theme import current_look
-from djinn_lab.dashboard.wizard_page import WizardPage
+from djinn_lab.dashboard.schedule.page import SchedulePage
+from djinn_lab.dashboard.simulation.page import SimulationPage
+from djinn_lab.dashboard.widgets.components import STATIC, Navigation
+from djinn_lab.dashboard.widgets.theme import current_look
+from djinn_lab.dashboard.wizard.page import WizardPage
 
 TICK_MS = 400
 STALE_S = 3.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.signature import Kind, Signature
+from djinn_lab.capture.shapes.signature import Kind, Signature
 from djinn_lab.capture.values import Value
 from djinn_lab.srg.program import ComplexNumber, Scalar
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from djinn_lab.capture.backend import Backend
-from djinn_lab.capture.segment import Segment
+from djinn_lab.capture.sending.backend import Backend
+from djinn_lab.capture.sending.segment import Segment
 from djinn_lab.errors import UserError
 from djinn_lab.native import load
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.backend import Cut, RunResult
-from djinn_lab.capture.dispatch_mode import UnwrappedDispatchMode
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.capture.recorders import Checkpoint, Recorder
-from djinn_lab.capture.segment import paused
-from djinn_lab.capture.signature import signature_of
+from djinn_lab.capture.sending.backend import Cut, RunResult
+from djinn_lab.capture.sending.segment import paused
+from djinn_lab.capture.shapes.signature import signature_of
+from djinn_lab.capture.torch_functions.dispatch_mode import UnwrappedDispatchMode
 from djinn_lab.srg.program import EncodedProgram, Program
 
 NOT_COMPUTED = "this value was not computed: dry run (its cell ran under --dry-run)."
@@ -37,7 +37,7 @@ class RehearsalEnded(BaseException):
 
 
 class _Collector:
-    """A :class:`~djinn_lab.capture.backend.Backend` that believes every program ran."""
+    """A :class:`~djinn_lab.capture.sending.backend.Backend` that believes every program ran."""
 
     def __init__(self) -> None:
         self.programs: list[Program] = []

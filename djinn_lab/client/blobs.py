@@ -9,7 +9,7 @@ import blake3
 import httpx
 import torch
 
-from djinn_lab.capture.interrupts import held
+from djinn_lab.capture.host.interrupts import held
 from djinn_lab.client.connection import Connection
 from djinn_lab.errors import PoolLost, Refused
 from djinn_lab.protocol.messages import BlobsMissing, BlobStored, Fetched, QueryBlobs

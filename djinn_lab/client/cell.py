@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from time import perf_counter
 from types import TracebackType
 
+from djinn_lab.capture.host.turns import only_cell
 from djinn_lab.capture.recorders import Recorder, capturing
-from djinn_lab.capture.turns import only_cell
 from djinn_lab.client.executor import CellJob, PoolExecutor
 from djinn_lab.client.report import CellReport
 from djinn_lab.errors import UserError

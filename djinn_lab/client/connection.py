@@ -17,7 +17,7 @@ from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as open_websocket
 from websockets.typing import DataLike
 
-from djinn_lab.capture.interrupts import held
+from djinn_lab.capture.host.interrupts import held
 from djinn_lab.errors import AuthenticationError, PoolLost, PoolNotFound, Refused, VersionMismatch
 from djinn_lab.jobs import Terms
 from djinn_lab.protocol import messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from djinn_lab.capture.backend import Cut
+from djinn_lab.capture.sending.backend import Cut
 from djinn_lab.errors import StrictError
 from djinn_lab.srg.merging import STREAMED
 from djinn_lab.units import format_seconds

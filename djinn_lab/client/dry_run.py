@@ -8,8 +8,8 @@ from types import TracebackType
 
 import msgspec
 
-from djinn_lab.capture.backend import Cut
 from djinn_lab.capture.rehearsal import Rehearsal, RehearsalEnded
+from djinn_lab.capture.sending.backend import Cut
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.cuts import cure_of, name_of
 from djinn_lab.client.session import Session

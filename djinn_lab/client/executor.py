@@ -15,8 +15,8 @@ from time import perf_counter
 import torch
 from msgspec.structs import replace
 
-from djinn_lab.capture.backend import Cut, RunResult
-from djinn_lab.capture.interrupts import deliver, delivered
+from djinn_lab.capture.host.interrupts import deliver, delivered
+from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.client.blobs import BlobTransfer
 from djinn_lab.client.connection import Connection, SubmissionEncoder
 from djinn_lab.client.cuts import CutRecord
@@ -113,7 +113,7 @@ class Flight:
 
 
 class PoolExecutor:
-    """A :class:`~djinn_lab.capture.backend.Backend`. ``open_connection`` is called when there is no
+    """A :class:`~djinn_lab.capture.sending.backend.Backend`. ``open_connection`` is called when there is no
     connection (yet, or any more). ``priority`` and ``terms``: of what is fetched outside any cell."""
 
     def __init__(self, open_connection: Callable[[], tuple[Connection, str]], priority: str) -> None:

@@ -28,7 +28,7 @@ EXPECTED_S_MAX = 30 * 86400.0
 
 class Session:
     """Made by :func:`djinn_lab.connect`. Its tensors may be used by several threads, which wait for each
-    other; cells are recorded one at a time in a process (:mod:`djinn_lab.capture.turns`)."""
+    other; cells are recorded one at a time in a process (:mod:`djinn_lab.capture.host.turns`)."""
 
     def __init__(self, url: str, token: str, profile: Profile, name: str) -> None:
         self._url, self._token, self._name = url, token, name

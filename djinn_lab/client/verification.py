@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from djinn_lab.capture.lazy import is_lazy
-from djinn_lab.capture.segment import paused
+from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.shadow import CAUSE, Shadow
 from djinn_lab.client.session import Session
 from djinn_lab.errors import VerificationError

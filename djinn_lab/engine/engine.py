@@ -45,8 +45,8 @@ from djinn_lab.engine.events import (
     WorkerDied,
 )
 from djinn_lab.engine.stall import Stall, Watch
-from djinn_lab.jobs.queue import JobQueue
-from djinn_lab.memory.accounts import MemoryAccounts
+from djinn_lab.jobs.machine.queue import JobQueue
+from djinn_lab.memory.machine.accounts import MemoryAccounts
 
 LOOKED_AT = 16
 """Segments for which no capacity is coming that are looked at in one tick."""

@@ -8,7 +8,7 @@ import msgspec
 
 from djinn_lab import memory
 from djinn_lab.engine.commands import Command, WorkStalled
-from djinn_lab.jobs.queue import JobQueue
+from djinn_lab.jobs.machine.queue import JobQueue
 
 STALLED_AFTER_S = 5.0
 

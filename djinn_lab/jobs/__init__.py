@@ -12,8 +12,8 @@ from djinn_lab.jobs.commands import (
     PreemptSegment,
     StartSegment,
 )
-from djinn_lab.jobs.explain import QueuePosition
 from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
+from djinn_lab.jobs.machine.explain import QueuePosition
 from djinn_lab.jobs.messages import (
     CancelRequested,
     CheckpointAnnounced,

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from djinn_lab.jobs.decision.policy import QueuePolicy
+from djinn_lab.jobs.decision.rules.policy import QueuePolicy
 from djinn_lab.jobs.fairness import Limits, ShareState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
@@ -329,7 +329,7 @@ class ReservationEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class ClockTicked(msgspec.Struct, frozen=True, tag=True):
-    """Something may be due: see :meth:`djinn_lab.jobs.queue.JobQueue.due_s`."""
+    """Something may be due: see :meth:`djinn_lab.jobs.machine.queue.JobQueue.due_s`."""
 
     at_s: float
 

@@ -11,8 +11,8 @@ its values are lost. A decision may bind the session to another device, and its 
 
 A device runs one segment at a time. :func:`djinn_lab.jobs.decision.decide` chooses which one is next,
 where, and which victims are preempted for it, among one job of each session
-(:mod:`djinn_lab.jobs.dispatcher`). Within a session segments run in the order of arrival, whatever their
-priorities, since later ones read what earlier ones made. A job keeps its queue position with its next
+(:mod:`djinn_lab.jobs.machine.dispatcher`). Within a session segments run in the order of arrival, whatever
+their priorities, since later ones read what earlier ones made. A job keeps its queue position with its next
 segment, so that a cell with many cuts does not start over.
 
 A running segment can be *preempted*. It stops between two ops, keeps its results among its session's

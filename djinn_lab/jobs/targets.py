@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.:/-]*")
 
 
 class Described(Protocol):
-    """A device as :class:`djinn_lab.jobs.tables.QueueDevice` has it."""
+    """A device as :class:`djinn_lab.jobs.machine.tables.QueueDevice` has it."""
 
     device: str
 

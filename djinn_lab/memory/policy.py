@@ -1,5 +1,5 @@
 """A policy is a set of switches: which sessions move, in which order, when.
-:mod:`djinn_lab.memory.accounts` obeys them."""
+:mod:`djinn_lab.memory.machine.accounts` obeys them."""
 
 from __future__ import annotations
 

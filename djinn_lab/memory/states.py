@@ -24,7 +24,7 @@ Preemption ends a segment's grant as any other end does. The segment is placed a
 belong to its session's state. A session that moves to another device stays with its present one until its
 state is on the host or the disk; no segment of it is granted meanwhile. Then it belongs to the other
 device. The process that parked it is its *keeper* until it is restored there. See
-:mod:`djinn_lab.memory.moving`.
+:mod:`djinn_lab.memory.machine.moving`.
 
 Waiting segments are served in the job queue's order, then by rank and arrival: so session memory and the
 queue never wait for each other.

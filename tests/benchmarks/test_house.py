@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 FILES = {
     "djinn_lab/__init__.py": "",
     "djinn_lab/errors.py": "class DjinnError(Exception):\n    pass\n",
-    "djinn_lab/jobs/__init__.py": "from djinn_lab.jobs.queue import Queue as Queue\n",
-    "djinn_lab/jobs/queue.py": (
+    "djinn_lab/jobs/__init__.py": "from djinn_lab.jobs.machine.queue import Queue as Queue\n",
+    "djinn_lab/jobs/machine/queue.py": (
         "from djinn_lab.errors import DjinnError\n\n\nclass Queue(DjinnError):\n    pass\n"
     ),
     "djinn_lab/pool/api.py": (
@@ -54,8 +54,8 @@ def test_a_small_tree_is_measured(tree: Path) -> None:
     }
     assert house.file_lengths.longest == 9
     assert (house.function_lengths.count, house.function_lengths.median) == (1, 2)
-    assert house.one_importer == ["djinn_lab.jobs", "djinn_lab.jobs.queue"]
-    assert house.doubled_classes == {"Queue": ["djinn_lab.jobs.queue", "djinn_lab.magics.cell"]}
+    assert house.one_importer == ["djinn_lab.jobs", "djinn_lab.jobs.machine.queue"]
+    assert house.doubled_classes == {"Queue": ["djinn_lab.jobs.machine.queue", "djinn_lab.magics.cell"]}
     assert house.signatures_with_any == 1
     assert house.long_prose == {"docs/page.md": 1}
     assert house.words == {"product": 1, "tests and benchmarks": 1, "docs": 1, "pages": 1}

@@ -13,8 +13,8 @@ from pathlib import Path
 import blake3
 import torch
 
-from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.capture.recorders import Recorder, capturing
+from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.client.remote_errors import to_exception
 from djinn_lab.pool.sessions.answers import worker_error
 from djinn_lab.protocol.worker import FetchedTensor

@@ -14,8 +14,8 @@ from test_shape_rules import laid_out_exactly, same_layout
 from torch._ops import OpOverload
 from torch.nn import functional as F
 
-from djinn_lab.capture.inference import ShapeInference
 from djinn_lab.capture.recorders import capturing
+from djinn_lab.capture.shapes.inference import ShapeInference
 
 _aten = torch.ops.aten
 Call = tuple[OpOverload, list[Any], dict[str, Any]]

@@ -7,8 +7,8 @@ import torch
 from in_process import InProcessBackend, cell
 from torch import nn
 
-from djinn_lab.capture.backend import Cut, RunResult
 from djinn_lab.capture.recorders import make_recorder
+from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.errors import PoolLost, ValueLost
 from djinn_lab.srg.program import Program
 

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for
 from djinn_lab.capture.shape_rules.views import view_of
-from djinn_lab.capture.signature import Kind, Signature, signature_of
+from djinn_lab.capture.shapes.signature import Kind, Signature, signature_of
 from djinn_lab.capture.values import Layout
 from djinn_lab.srg.ops import allowed_ops
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_lab.capture import interrupts
-from djinn_lab.capture.segment import Segment
+from djinn_lab.capture.host import interrupts
+from djinn_lab.capture.sending.segment import Segment
 from djinn_lab.client import cell, executor
 from djinn_lab.client.blobs import BlobTransfer
 from djinn_lab.client.connection import Connection

@@ -13,7 +13,7 @@ import torch
 from real_pool import PoolUnderTest
 from torch import nn
 
-from djinn_lab.capture import turns
+from djinn_lab.capture.host import turns
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.client.session import Session
 from djinn_lab.errors import UserError

@@ -16,15 +16,15 @@ import pytest
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board
+from djinn_lab.dashboard.graph.page import SrgPage
 from djinn_lab.dashboard.hub import Hub, Snapshot
-from djinn_lab.dashboard.memory_page import MemoryPage
+from djinn_lab.dashboard.memory.page import MemoryPage
 from djinn_lab.dashboard.overview import Overview, visible_jobs
 from djinn_lab.dashboard.route import Route
-from djinn_lab.dashboard.schedule_page import SchedulePage
+from djinn_lab.dashboard.schedule.page import SchedulePage
 from djinn_lab.dashboard.shell import freshness
-from djinn_lab.dashboard.srg_page import SrgPage
-from djinn_lab.dashboard.theme import LIGHT
-from djinn_lab.dashboard.wizard_page import STEPS, WizardPage
+from djinn_lab.dashboard.widgets.theme import LIGHT
+from djinn_lab.dashboard.wizard.page import STEPS, WizardPage
 from djinn_lab.errors import AuthenticationError, PoolNotFound
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.status import PoolStatus

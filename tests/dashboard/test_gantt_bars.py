@@ -10,8 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_lab.dashboard.bars import BARS_MAX, bars_in, make_lane
-from djinn_lab.dashboard.gantt import (
+from djinn_lab.dashboard.schedule.gantt import (
     BAR_COLUMNS,
     lanes,
     memory_columns,
@@ -24,7 +23,8 @@ from djinn_lab.dashboard.gantt import (
     transfer_columns,
     transfer_lane,
 )
-from djinn_lab.dashboard.theme import PHASE_COLOURS
+from djinn_lab.dashboard.widgets.bars import BARS_MAX, bars_in, make_lane
+from djinn_lab.dashboard.widgets.theme import PHASE_COLOURS
 from djinn_lab.scheduler import DeviceProfile, ExecutionSchedule
 from djinn_lab.scheduler.memory_plan import MemoryPlan
 from djinn_lab.scheduler.parts import ScheduledNode, Transfer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from djinn_lab.dashboard.job_details import job_details_html
+from djinn_lab.dashboard.jobs.details import job_details_html
 from djinn_lab.jobs.resources import ResourceForecast
 from djinn_lab.protocol.rest.jobs import JobView
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from djinn_lab.dashboard.fairness_chart import SHOWN_S_MIN, FairnessChart
-from djinn_lab.dashboard.jobs_page import history_row
-from djinn_lab.dashboard.queue_history import RecentUse
-from djinn_lab.dashboard.theme import LIGHT
+from djinn_lab.dashboard.jobs.page import history_row
+from djinn_lab.dashboard.queueing.fairness_chart import SHOWN_S_MIN, FairnessChart
+from djinn_lab.dashboard.queueing.history import RecentUse
+from djinn_lab.dashboard.widgets.theme import LIGHT
 from djinn_lab.protocol.rest.jobs import JobView
 
 

@@ -17,9 +17,9 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Hub
-from djinn_lab.dashboard.memory_page import MemoryPage
+from djinn_lab.dashboard.memory.page import MemoryPage
 from djinn_lab.dashboard.route import Route
-from djinn_lab.dashboard.theme import DARK
+from djinn_lab.dashboard.widgets.theme import DARK
 
 pytestmark = pytest.mark.processes
 MIB = 2**20

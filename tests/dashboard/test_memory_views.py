@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from memory_snapshots import ADA, BO, CY, DEE, HAPPENINGS, MIB, NOW_S, account, counters, device, memory
 
 from djinn_lab.client.session_memory import STATES, expected_wake, format_rate
-from djinn_lab.dashboard.memory_cards import device_cards, figures, sentence
-from djinn_lab.dashboard.memory_history import SPANS_MAX, MemoryHistory
-from djinn_lab.dashboard.memory_lanes import (
+from djinn_lab.dashboard.memory.cards import device_cards, figures, sentence
+from djinn_lab.dashboard.memory.history import SPANS_MAX, MemoryHistory
+from djinn_lab.dashboard.memory.lanes import (
     LANES_MAX,
     SPANS_DRAWN_MAX,
     MemoryLanes,
@@ -24,7 +24,7 @@ from djinn_lab.dashboard.memory_lanes import (
     lane_sessions,
     span_columns,
 )
-from djinn_lab.dashboard.memory_tables import (
+from djinn_lab.dashboard.memory.tables import (
     SESSION_COLUMNS,
     WHAT,
     happening_rows,
@@ -34,8 +34,8 @@ from djinn_lab.dashboard.memory_tables import (
     session_rows,
     sessions_csv,
 )
-from djinn_lab.dashboard.theme import DARK, LIGHT, MEMORY_COLOURS
-from djinn_lab.dashboard.wake_chart import LABELS, WakeChart, ratio_counts, wake_sentence
+from djinn_lab.dashboard.memory.wake_chart import LABELS, WakeChart, ratio_counts, wake_sentence
+from djinn_lab.dashboard.widgets.theme import DARK, LIGHT, MEMORY_COLOURS
 from djinn_lab.memory.snapshot import MemoryChange, WakeUps
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from djinn_lab.dashboard.notebook_table import COLUMNS, ROWS_MAX, listed, notebook_row
+from djinn_lab.dashboard.jobs.notebook_table import COLUMNS, ROWS_MAX, listed, notebook_row
 from djinn_lab.protocol.rest.notebooks import NotebookView
 
 

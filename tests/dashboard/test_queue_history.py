@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from accounts import account
 
-from djinn_lab.dashboard.queue_history import QueueHistory, RecentUse
+from djinn_lab.dashboard.queueing.history import QueueHistory, RecentUse
 from djinn_lab.protocol.rest.queue import QueueView, RunningJob
 
 

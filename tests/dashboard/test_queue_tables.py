@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from accounts import account
 
-from djinn_lab.dashboard.queue_tables import account_rows, reservation_rows, running_rows, waiting_rows
+from djinn_lab.dashboard.queueing.tables import account_rows, reservation_rows, running_rows, waiting_rows
 from djinn_lab.jobs.decision import CalendarReservation
 from djinn_lab.jobs.fairness import Limits
 from djinn_lab.protocol.rest.queue import QueueView, RunningJob, WaitingJob

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from bokeh.models import GlyphRenderer
 
-from djinn_lab.dashboard.simulation_charts import SimulationCharts, completed_within
-from djinn_lab.dashboard.simulation_tables import account_rows, best_sentence, policy_rows, result_sentence
-from djinn_lab.dashboard.theme import LIGHT
+from djinn_lab.dashboard.simulation.charts import SimulationCharts, completed_within
+from djinn_lab.dashboard.simulation.tables import account_rows, best_sentence, policy_rows, result_sentence
+from djinn_lab.dashboard.widgets.theme import LIGHT
 from djinn_lab.jobs.request import Demand
 from djinn_lab.simulator.queue import QueueSettings, Trace, TraceJob, equal_nodes, simulate_queue
 from djinn_lab.simulator.queue.result_file import QueueResult, result_of, write_result

@@ -15,7 +15,7 @@ from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Hub, Snapshot
 from djinn_lab.dashboard.route import Route
-from djinn_lab.dashboard.theme import current_look
+from djinn_lab.dashboard.widgets.theme import current_look
 from djinn_lab.errors import PoolNotFound
 from djinn_lab.protocol.rest.status import PoolStatus
 from djinn_lab.srg.graph import SRG

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from djinn_lab import jobs, memory
 from djinn_lab.engine.stall import STALLED_AFTER_S, Watch
-from djinn_lab.jobs.queue import JobQueue
+from djinn_lab.jobs.machine.queue import JobQueue
 from djinn_lab.simulator.pool import SimulatedPool
 
 

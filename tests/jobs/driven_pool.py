@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import Cluster, Plan, QueuePolicy, decide, enact, end, park
-from djinn_lab.jobs.decision.forecast import SessionMoves
+from djinn_lab.jobs.decision.explaining.forecast import SessionMoves
 from djinn_lab.jobs.fairness import Capacity, ShareSettings, ShareState, ShareTree
 from djinn_lab.jobs.request import Demand, Node, Request
 

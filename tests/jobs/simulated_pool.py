@@ -38,7 +38,7 @@ from djinn_lab.jobs import (
     StartSegment,
     Terms,
 )
-from djinn_lab.jobs.queue import JobQueue
+from djinn_lab.jobs.machine.queue import JobQueue
 
 OPS = 8
 TICKS_MAX = 50

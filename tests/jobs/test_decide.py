@@ -7,7 +7,7 @@ from driven_pool import DrivenPool, device_nodes, request
 from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import POLICIES, CalendarReservation, Cluster, decide
-from djinn_lab.jobs.decision.verdicts import DecisionTrace
+from djinn_lab.jobs.decision.explaining.verdicts import DecisionTrace
 from djinn_lab.jobs.fairness import ShareTree
 from djinn_lab.jobs.request import Demand, Node
 

@@ -21,7 +21,7 @@ from djinn_lab.jobs import (
     Terms,
 )
 from djinn_lab.jobs.decision import POLICIES
-from djinn_lab.jobs.queue import JobQueue
+from djinn_lab.jobs.machine.queue import JobQueue
 from djinn_lab.jobs.resources import ResourceForecast, forecast_sentence
 from djinn_lab.units import format_joules
 

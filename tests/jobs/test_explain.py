@@ -18,7 +18,7 @@ from djinn_lab.jobs.decision import (
     sentence,
     what_if,
 )
-from djinn_lab.jobs.decision.forecast import Change, changed_request
+from djinn_lab.jobs.decision.explaining.forecast import Change, changed_request
 from djinn_lab.jobs.fairness import Limits
 from djinn_lab.jobs.request import Demand, Node, Request
 

@@ -33,12 +33,12 @@ from djinn_lab.jobs import (
 )
 from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.jobs.decision import POLICIES, Outlook, sentence
-from djinn_lab.jobs.decision.cluster import Cluster
+from djinn_lab.jobs.decision.state.cluster import Cluster
 from djinn_lab.jobs.fairness import Limits, ShareTree
-from djinn_lab.jobs.invariants import check_indexes
-from djinn_lab.jobs.notifications import POSITIONS_TOLD_MAX
-from djinn_lab.jobs.queue import JobQueue
-from djinn_lab.jobs.tables import FINISHED_JOBS_MAX
+from djinn_lab.jobs.machine.invariants import check_indexes
+from djinn_lab.jobs.machine.notifications import POSITIONS_TOLD_MAX
+from djinn_lab.jobs.machine.queue import JobQueue
+from djinn_lab.jobs.machine.tables import FINISHED_JOBS_MAX
 
 DISTURBED_S = 60.0
 BOUND_S = 20_000.0

@@ -42,8 +42,8 @@ from djinn_lab.jobs import (
     StartSegment,
     Terms,
 )
+from djinn_lab.jobs.machine.queue import JobQueue
 from djinn_lab.jobs.messages import MemoryNeed
-from djinn_lab.jobs.queue import JobQueue
 
 DEVICES = st.sampled_from(["cpu:0", "cpu:1", "cpu:2"])
 JOBS = st.sampled_from([f"job{n}" for n in range(8)])

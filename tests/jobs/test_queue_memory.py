@@ -15,9 +15,9 @@ from djinn_lab.jobs import (
     SegmentProgressed,
     SegmentSubmitted,
 )
-from djinn_lab.jobs.notifications import POSITIONS_TOLD_MAX
-from djinn_lab.jobs.queue import JobQueue
-from djinn_lab.jobs.tables import FINISHED_JOBS_MAX
+from djinn_lab.jobs.machine.notifications import POSITIONS_TOLD_MAX
+from djinn_lab.jobs.machine.queue import JobQueue
+from djinn_lab.jobs.machine.tables import FINISHED_JOBS_MAX
 
 
 def submit(

@@ -10,7 +10,7 @@ import pytest
 from scenario_kit import parse_event, render, run_scenario
 
 from djinn_lab.jobs import Event, IllegalEvent
-from djinn_lab.jobs.queue import JobQueue
+from djinn_lab.jobs.machine.queue import JobQueue
 
 KINDS = {kind.__name__: kind for kind in get_args(Event)}
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))

@@ -16,7 +16,7 @@ from djinn_lab.jobs import (
     StartSegment,
     Terms,
 )
-from djinn_lab.jobs.queue import JobQueue
+from djinn_lab.jobs.machine.queue import JobQueue
 
 
 def queue_of(slots: int) -> JobQueue:

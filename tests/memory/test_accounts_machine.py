@@ -26,7 +26,7 @@ from djinn_lab.memory import (
     SessionOpened,
     SessionResumed,
 )
-from djinn_lab.memory.accounts import MemoryAccounts
+from djinn_lab.memory.machine.accounts import MemoryAccounts
 
 DEVICES = st.sampled_from(["cpu:0", "cpu:1"])
 SESSIONS = st.sampled_from(["s0", "s1", "s2"])

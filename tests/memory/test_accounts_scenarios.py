@@ -12,7 +12,7 @@ import pytest
 from scenario_kit import parse_event, render, run_scenario
 
 from djinn_lab.memory import Event, IllegalEvent, MemoryReported
-from djinn_lab.memory.accounts import MemoryAccounts
+from djinn_lab.memory.machine.accounts import MemoryAccounts
 
 KINDS = {kind.__name__: kind for kind in get_args(Event)}
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))

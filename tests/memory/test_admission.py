@@ -17,7 +17,7 @@ from djinn_lab.memory import (
     SessionClosed,
     SessionOpened,
 )
-from djinn_lab.memory.accounts import MemoryAccounts
+from djinn_lab.memory.machine.accounts import MemoryAccounts
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 

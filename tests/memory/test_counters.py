@@ -22,7 +22,7 @@ from djinn_lab.memory import (
     SessionOpened,
     StoreSession,
 )
-from djinn_lab.memory.accounts import MemoryAccounts
+from djinn_lab.memory.machine.accounts import MemoryAccounts
 
 RATE = 1000.0
 """Bytes per second over the link, so that a session of 480 bytes takes about half a second."""

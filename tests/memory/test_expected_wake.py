@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from djinn_lab.memory.wake_prediction import Gap, WakePredictor, expect, remaining_s
+from djinn_lab.memory.machine.wake_prediction import Gap, WakePredictor, expect, remaining_s
 
 SECONDS = st.floats(0.1, 1e5)
 

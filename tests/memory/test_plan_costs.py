@@ -17,7 +17,7 @@ from djinn_lab.memory import (
     SessionBound,
     SessionOpened,
 )
-from djinn_lab.memory.accounts import MemoryAccounts
+from djinn_lab.memory.machine.accounts import MemoryAccounts
 
 FEW, MANY = 100, 1_000
 DEVICE = "cpu:0"

@@ -33,7 +33,7 @@ from djinn_lab.memory import (
     SessionResumed,
     ValuesLost,
 )
-from djinn_lab.memory.accounts import MemoryAccounts
+from djinn_lab.memory.machine.accounts import MemoryAccounts
 
 NAMES = [f"s{number}" for number in range(5)]
 SESSIONS = st.sampled_from(NAMES)

@@ -19,7 +19,7 @@ from djinn_lab.memory import (
     SessionClosed,
     SessionOpened,
 )
-from djinn_lab.memory.accounts import MemoryAccounts
+from djinn_lab.memory.machine.accounts import MemoryAccounts
 
 WALKS = 60
 SESSIONS = 7

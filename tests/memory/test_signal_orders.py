@@ -27,7 +27,7 @@ from djinn_lab.memory import (
     SessionOpened,
     SessionResumed,
 )
-from djinn_lab.memory.accounts import MemoryAccounts
+from djinn_lab.memory.machine.accounts import MemoryAccounts
 
 STATE_BYTES = 400
 PEAK_BYTES = 100

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from djinn_lab.capture.backend import Backend
 from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.sending.backend import Backend
 
 
 class _Was(NamedTuple):

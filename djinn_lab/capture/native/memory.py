@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.backend import INLINE_SOURCE_BYTES_MAX, Cut
-from djinn_lab.capture.exposure import Exposures
-from djinn_lab.capture.memory_bytes import bytes_of_storage
+from djinn_lab.capture.host.exposure import Exposures
+from djinn_lab.capture.host.memory_bytes import bytes_of_storage
 from djinn_lab.capture.native.extension import native
-from djinn_lab.capture.segment import Segment, paused
+from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Cut
+from djinn_lab.capture.sending.segment import Segment, paused
 from djinn_lab.capture.values import Layout, read_as
 from djinn_lab.errors import CaptureError, ValueLost
 

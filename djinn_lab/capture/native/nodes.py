@@ -1,4 +1,6 @@
-"""The pending nodes of a native recorder, as :class:`~djinn_lab.capture.segment.Segment` sees them."""
+"""The pending nodes of a native recorder, as a :class:`~djinn_lab.capture.sending.segment.Segment` reads
+them.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,14 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.exposure import digest_of
+from djinn_lab.capture.host.exposure import digest_of
 from djinn_lab.capture.native.extension import native
-from djinn_lab.capture.segment import Assembled
+from djinn_lab.capture.sending.segment import Assembled
 from djinn_lab.srg.program import EncodedProgram
 
 
 class NativeNodes:
-    """A :class:`~djinn_lab.capture.segment.Nodes`; it also records where an op comes from."""
+    """A :class:`~djinn_lab.capture.sending.segment.Nodes`; it also records where an op comes from."""
 
     goes_ahead = True
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.memory_bytes import bytes_of, travelling
+from djinn_lab.capture.host.memory_bytes import bytes_of, travelling
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import HostMemory
 from djinn_lab.capture.refusals import refuse_unsupported
-from djinn_lab.capture.segment import paused
+from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.values import Layout, read_as
 
 

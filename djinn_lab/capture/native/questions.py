@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import OpOverload
 
+from djinn_lab.capture.host.ops import MOVES_DATA, SEES_ALL_MEMORY
 from djinn_lab.capture.lazy import register
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.tensor_methods import install
-from djinn_lab.capture.on_host import MOVES_DATA, SEES_ALL_MEMORY
-from djinn_lab.capture.segment import pauses
-from djinn_lab.capture.signature import signature_of
+from djinn_lab.capture.sending.segment import pauses
+from djinn_lab.capture.shapes.signature import signature_of
 from djinn_lab.errors import UserError
 
 if TYPE_CHECKING:

@@ -1,8 +1,9 @@
 """Drives the native recorder: what it asks Python about, and the cell around it.
 
-The path of one op is ``dispatch.h``: its arguments become a key, the key gives a plan, the node is appended.
-Python is asked once for each key what the call returns (:mod:`djinn_lab.capture.inference`), and for each op
-that may stay on the host, changes a layout, or has an input that is not on the pool yet.
+The path of one op is ``dispatch.h``: its arguments become a key, the key gives a plan, the node is
+appended. Python is asked once for each key what the call returns
+(:mod:`djinn_lab.capture.shapes.inference`), and for each op that may stay on the host, changes a layout, or
+has an input that is not on the pool yet.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from djinn_lab.capture.backend import Backend, Cut
-from djinn_lab.capture.hooks import ModulePaths
-from djinn_lab.capture.inference import Plan, ShapeInference
+from djinn_lab.capture.host.ops import (
+    SEES_ALL_MEMORY,
+    has_generator,
+    run_on_host,
+    stays_on_host,
+    tensors_in,
+)
+from djinn_lab.capture.host.turns import one_thread
 from djinn_lab.capture.native import on_host
 from djinn_lab.capture.native.cell import cell_surroundings
 from djinn_lab.capture.native.checkpoint import NativeCheckpoint
@@ -28,17 +34,12 @@ from djinn_lab.capture.native.memory import HostMemory
 from djinn_lab.capture.native.nodes import NativeNodes
 from djinn_lab.capture.native.plain_tensors import PlainTensors
 from djinn_lab.capture.native.questions import RECORD, introduce
-from djinn_lab.capture.on_host import (
-    SEES_ALL_MEMORY,
-    has_generator,
-    run_on_host,
-    stays_on_host,
-    tensors_in,
-)
-from djinn_lab.capture.packed_sequences import PACK, pack
-from djinn_lab.capture.segment import Segment, paused
-from djinn_lab.capture.signature import BROADCASTS_SELF, LEAVES_CONJUGATE, Signature, signature_of
-from djinn_lab.capture.turns import one_thread
+from djinn_lab.capture.sending.backend import Backend, Cut
+from djinn_lab.capture.sending.segment import Segment, paused
+from djinn_lab.capture.shapes.inference import Plan, ShapeInference
+from djinn_lab.capture.shapes.signature import BROADCASTS_SELF, LEAVES_CONJUGATE, Signature, signature_of
+from djinn_lab.capture.torch_functions.hooks import ModulePaths
+from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
 from djinn_lab.capture.values import Layout
 from djinn_lab.errors import CaptureError
 

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 
 import torch
 
-from djinn_lab.capture.exposure import is_shown_to_numpy
-from djinn_lab.capture.memory_bytes import bytes_of, travelling
+from djinn_lab.capture.host.exposure import is_shown_to_numpy
+from djinn_lab.capture.host.memory_bytes import bytes_of, travelling
 from djinn_lab.capture.python.identity import is_in_a_graph, take_over
 from djinn_lab.capture.python.ledger import Ledger
 from djinn_lab.capture.python.pool_copies import PoolCopies
 from djinn_lab.capture.python.tensor import LazyTensor, wrap
 from djinn_lab.capture.refusals import refuse_unsupported
-from djinn_lab.capture.segment import paused
+from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.values import Layout, Owner, Storage, Value, read_as
 from djinn_lab.srg.program import Residency
 

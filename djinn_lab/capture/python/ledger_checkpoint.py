@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.backend import Backend
 from djinn_lab.capture.python.ledger import Ledger
+from djinn_lab.capture.sending.backend import Backend
 from djinn_lab.capture.values import Storage
 
 

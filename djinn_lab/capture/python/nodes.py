@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import torch
 
 from djinn_lab.capture.arguments import Arguments
-from djinn_lab.capture.inference import Plan, ShapeInference
 from djinn_lab.capture.python.assembly import PendingNode, assemble
 from djinn_lab.capture.python.ledger import Ledger
 from djinn_lab.capture.python.scope import ScopeTracker
-from djinn_lab.capture.segment import Assembled
-from djinn_lab.capture.signature import Signature
+from djinn_lab.capture.sending.segment import Assembled
+from djinn_lab.capture.shapes.inference import Plan, ShapeInference
+from djinn_lab.capture.shapes.signature import Signature
 from djinn_lab.srg.program import EncodedProgram
 
 

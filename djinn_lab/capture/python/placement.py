@@ -1,14 +1,14 @@
-"""Which ops of a captured cell run on plain tensors as they are (:mod:`djinn_lab.capture.on_host`)."""
+"""Which ops of a captured cell run on plain tensors as they are (:mod:`djinn_lab.capture.host.ops`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from djinn_lab.capture.on_host import SEES_ALL_MEMORY, stays_on_host, tensors_in
+from djinn_lab.capture.host.ops import SEES_ALL_MEMORY, stays_on_host, tensors_in
 from djinn_lab.capture.python.host_tensors import HostTensors
 from djinn_lab.capture.python.tensor import LazyTensor
-from djinn_lab.capture.segment import Segment
-from djinn_lab.capture.signature import Signature
+from djinn_lab.capture.sending.segment import Segment
+from djinn_lab.capture.shapes.signature import Signature
 from djinn_lab.errors import CaptureError
 
 

@@ -15,14 +15,14 @@ import torch
 from torch._ops import OpOverload
 
 from djinn_lab.capture.arguments import Arguments
-from djinn_lab.capture.backend import INLINE_SOURCE_BYTES_MAX, Cut
-from djinn_lab.capture.exposure import Exposures, is_shown_to_numpy
-from djinn_lab.capture.memory_bytes import bytes_of_storage
+from djinn_lab.capture.host.exposure import Exposures, is_shown_to_numpy
+from djinn_lab.capture.host.memory_bytes import bytes_of_storage
 from djinn_lab.capture.python.assembly import PendingSource
 from djinn_lab.capture.python.nodes import PythonNodes
 from djinn_lab.capture.python.tensor import LazyTensor, wrap
-from djinn_lab.capture.segment import Segment, paused
-from djinn_lab.capture.signature import signature_of
+from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Cut
+from djinn_lab.capture.sending.segment import Segment, paused
+from djinn_lab.capture.shapes.signature import signature_of
 from djinn_lab.capture.values import Layout, Owner, Storage, Value
 from djinn_lab.errors import ValueLost
 

@@ -2,11 +2,12 @@
 
 The path of one op through :meth:`Recorder.dispatch`:
 
-1. what belongs on the host stays there (:mod:`djinn_lab.capture.python.placement`); 2. the arguments become a
-key, input values and scalars; the key gives a cached :class:`~djinn_lab.capture.inference.Plan`; 3. the
-outputs are wrapped and a node is appended. Nothing runs.
+1. what belongs on the host stays there (:mod:`djinn_lab.capture.python.placement`); 2. the arguments become
+a key, input values and scalars; the key gives a cached :class:`~djinn_lab.capture.shapes.inference.Plan`;
+3. the outputs are wrapped and a node is appended. Nothing runs.
 
-The :class:`~djinn_lab.capture.segment.Segment` sends what is still reachable and receives the outcome.
+The :class:`~djinn_lab.capture.sending.segment.Segment` sends what is still reachable and receives the
+outcome.
 """
 
 from __future__ import annotations
@@ -22,11 +23,8 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.arguments import Arguments
-from djinn_lab.capture.backend import Backend, Cut
-from djinn_lab.capture.data_attribute import ask_when_data_is_set, set_data_of_torch
-from djinn_lab.capture.inference import Output, Plan
-from djinn_lab.capture.on_host import has_generator, run_on_host, tensors_in
-from djinn_lab.capture.packed_sequences import PACK, pack
+from djinn_lab.capture.host.ops import has_generator, run_on_host, tensors_in
+from djinn_lab.capture.host.turns import one_thread
 from djinn_lab.capture.python.assembly import PendingSource
 from djinn_lab.capture.python.host_tensors import HostTensors
 from djinn_lab.capture.python.identity import is_in_a_graph
@@ -37,9 +35,12 @@ from djinn_lab.capture.python.placement import Placement
 from djinn_lab.capture.python.pool_copies import PoolCopies
 from djinn_lab.capture.python.resizing import Resizing
 from djinn_lab.capture.python.tensor import LazyTensor, become, wrap
-from djinn_lab.capture.segment import Segment, paused
-from djinn_lab.capture.signature import Signature, signature_of
-from djinn_lab.capture.turns import one_thread
+from djinn_lab.capture.sending.backend import Backend, Cut
+from djinn_lab.capture.sending.segment import Segment, paused
+from djinn_lab.capture.shapes.inference import Output, Plan
+from djinn_lab.capture.shapes.signature import Signature, signature_of
+from djinn_lab.capture.torch_functions.data_attribute import ask_when_data_is_set, set_data_of_torch
+from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
 from djinn_lab.capture.values import Layout, Storage, Value
 from djinn_lab.errors import CaptureError
 

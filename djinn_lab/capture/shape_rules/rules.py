@@ -17,7 +17,7 @@ from djinn_lab.capture.shape_rules.strides import (
     looks_channels_last,
     ordered_like,
 )
-from djinn_lab.capture.signature import Kind, Signature
+from djinn_lab.capture.shapes.signature import Kind, Signature
 from djinn_lab.capture.values import Layout
 from djinn_lab.srg.program import row_major
 

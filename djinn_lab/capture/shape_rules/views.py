@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from djinn_lab.capture.signature import Signature
+from djinn_lab.capture.shapes.signature import Signature
 from djinn_lab.capture.values import Layout
 from djinn_lab.srg.program import row_major
 

@@ -9,7 +9,7 @@ from djinn_lab.jobs import conditions, resources
 from djinn_lab.jobs.batch.notebook import Notebook
 from djinn_lab.jobs.batch.notebooks import Notebooks
 from djinn_lab.jobs.batch.states import NotebookState
-from djinn_lab.jobs.explain import ordinal
+from djinn_lab.jobs.machine.explain import ordinal
 from djinn_lab.units import format_seconds
 
 NAMED_MAX = 3

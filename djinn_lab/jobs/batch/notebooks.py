@@ -16,7 +16,7 @@ from djinn_lab.jobs.batch.notebook import Notebook, Stopping, forecast_notebook
 from djinn_lab.jobs.batch.restarts import Restart
 from djinn_lab.jobs.batch.states import TRANSITIONS, NotebookState, NotebookTransition
 from djinn_lab.jobs.conditions import DependencyResults, DependencyState
-from djinn_lab.jobs.dependencies import CHECKPOINTS_MAX
+from djinn_lab.jobs.machine.dependencies import CHECKPOINTS_MAX
 from djinn_lab.jobs.messages import CheckpointAnnounced, DataPublished
 from djinn_lab.jobs.states import IllegalEvent
 from djinn_lab.units import format_seconds

@@ -1,24 +1,43 @@
 """Decide which jobs start, which are preempted, and why the others wait. Pure functions over a
 :class:`Cluster`."""
 
-from djinn_lab.jobs.decision.cluster import CalendarReservation, CapacityReservation, Cluster, ClusterState
 from djinn_lab.jobs.decision.decide import decide
 from djinn_lab.jobs.decision.enact import enact, end, park
-from djinn_lab.jobs.decision.explain import Ahead, Blocker, Counterfactual, Explanation, Outlook, explain
-from djinn_lab.jobs.decision.forecast import Change, ExpectedStart, Forecast, WhatIf, forecast, what_if
-from djinn_lab.jobs.decision.guarantees import Guarantees, JobQos, QosClass
-from djinn_lab.jobs.decision.limiting import start_limit, submit_limit
-from djinn_lab.jobs.decision.plan import Plan, Preemption, Start, StartReservation, TopUp
-from djinn_lab.jobs.decision.policy import OURS, POLICIES, Cause, QueuePolicy
-from djinn_lab.jobs.decision.records import DecisionRecord, DecisionSnapshot, record
-from djinn_lab.jobs.decision.sentence import (
+from djinn_lab.jobs.decision.explaining.explain import (
+    Ahead,
+    Blocker,
+    Counterfactual,
+    Explanation,
+    Outlook,
+    explain,
+)
+from djinn_lab.jobs.decision.explaining.forecast import (
+    Change,
+    ExpectedStart,
+    Forecast,
+    WhatIf,
+    forecast,
+    what_if,
+)
+from djinn_lab.jobs.decision.explaining.sentence import (
     class_sentence,
     error_sentence,
     sentence,
     sentence_with_start,
     with_short_ids,
 )
-from djinn_lab.jobs.decision.verdicts import DecisionTrace, Reason, Verdict
+from djinn_lab.jobs.decision.explaining.verdicts import DecisionTrace, Reason, Verdict
+from djinn_lab.jobs.decision.plan import Plan, Preemption, Start, StartReservation, TopUp
+from djinn_lab.jobs.decision.records import DecisionRecord, DecisionSnapshot, record
+from djinn_lab.jobs.decision.rules.guarantees import Guarantees, JobQos, QosClass
+from djinn_lab.jobs.decision.rules.limiting import start_limit, submit_limit
+from djinn_lab.jobs.decision.rules.policy import OURS, POLICIES, Cause, QueuePolicy
+from djinn_lab.jobs.decision.state.cluster import (
+    CalendarReservation,
+    CapacityReservation,
+    Cluster,
+    ClusterState,
+)
 
 __all__ = [
     "OURS",

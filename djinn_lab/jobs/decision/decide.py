@@ -17,17 +17,17 @@ import math
 
 from msgspec.structs import replace
 
-from djinn_lab.jobs.decision import preempting
-from djinn_lab.jobs.decision.cluster import Cluster
-from djinn_lab.jobs.decision.guarantees import Guarantees
-from djinn_lab.jobs.decision.keys import estimate_s, steps
-from djinn_lab.jobs.decision.limiting import members_allowed, soft_limit, start_limit
+from djinn_lab.jobs.decision.explaining.verdicts import DecisionTrace, Reason
 from djinn_lab.jobs.decision.plan import Plan, Preemption
-from djinn_lab.jobs.decision.policy import PROMISING_BACKFILL, QueuePolicy
-from djinn_lab.jobs.decision.shortcuts import GuaranteeSearch, PreemptionAttempts, start_only_job
+from djinn_lab.jobs.decision.rules import preempting
+from djinn_lab.jobs.decision.rules.guarantees import Guarantees
+from djinn_lab.jobs.decision.rules.keys import estimate_s, steps
+from djinn_lab.jobs.decision.rules.limiting import members_allowed, soft_limit, start_limit
+from djinn_lab.jobs.decision.rules.policy import PROMISING_BACKFILL, QueuePolicy
+from djinn_lab.jobs.decision.rules.shortcuts import GuaranteeSearch, PreemptionAttempts, start_only_job
+from djinn_lab.jobs.decision.state.cluster import Cluster
+from djinn_lab.jobs.decision.state.waiting import Bucket, Cursor, WaitingIndex
 from djinn_lab.jobs.decision.trial import Trial, fits_at
-from djinn_lab.jobs.decision.verdicts import DecisionTrace, Reason
-from djinn_lab.jobs.decision.waiting import Bucket, Cursor, WaitingIndex
 from djinn_lab.jobs.fairness import LimitHit, ShareTree
 from djinn_lab.jobs.placement import Placed
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Request, members_in

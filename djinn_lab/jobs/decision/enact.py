@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from djinn_lab.jobs.decision.cluster import Cluster
 from djinn_lab.jobs.decision.plan import Plan
+from djinn_lab.jobs.decision.state.cluster import Cluster
 from djinn_lab.jobs.decision.trial import charge_for
 from djinn_lab.jobs.fairness import ShareTree
 from djinn_lab.jobs.request import Holding, members_in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from djinn_lab.jobs.decision.policy import Cause
+from djinn_lab.jobs.decision.rules.policy import Cause
 from djinn_lab.jobs.fairness import Amounts
 from djinn_lab.jobs.request import Where, members_in
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from blake3 import blake3
 
-from djinn_lab.jobs.decision.cluster import Cluster, ClusterState
 from djinn_lab.jobs.decision.decide import decide
 from djinn_lab.jobs.decision.plan import Plan
-from djinn_lab.jobs.decision.policy import QueuePolicy
+from djinn_lab.jobs.decision.rules.policy import QueuePolicy
+from djinn_lab.jobs.decision.state.cluster import Cluster, ClusterState
 from djinn_lab.jobs.fairness import ShareState, ShareTree
 
 _encode = msgspec.json.Encoder(order="deterministic").encode

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from djinn_lab.jobs.backfill import AvailabilityProfile, Ending, Slot
-from djinn_lab.jobs.decision.cluster import CalendarReservation, CapacityReservation, Cluster
-from djinn_lab.jobs.decision.guarantees import Guarantees
-from djinn_lab.jobs.decision.keys import devices_of, estimate_s, remaining_s
 from djinn_lab.jobs.decision.plan import Preemption, Start, StartReservation, TopUp
-from djinn_lab.jobs.decision.policy import QueuePolicy
-from djinn_lab.jobs.decision.running import RunningIndex
+from djinn_lab.jobs.decision.rules.guarantees import Guarantees
+from djinn_lab.jobs.decision.rules.keys import devices_of, estimate_s, remaining_s
+from djinn_lab.jobs.decision.rules.policy import QueuePolicy
+from djinn_lab.jobs.decision.state.cluster import CalendarReservation, CapacityReservation, Cluster
+from djinn_lab.jobs.decision.state.running import RunningIndex
 from djinn_lab.jobs.fairness import Amounts, ShareTree
 from djinn_lab.jobs.placement import SCORINGS, FreeCapacity, Placed
 from djinn_lab.jobs.placement.free import members_fitting

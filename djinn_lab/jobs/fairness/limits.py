@@ -16,7 +16,7 @@ class Limits(msgspec.Struct, frozen=True):
     its own soft limit wants them. ``device_s_max``: device-seconds in the window (decayed).
     ``queued_max``: waiting jobs. ``rank_min``: the best rank of priority that its jobs may have (0 is
     CRITICAL). ``devices_guaranteed``: up to so many devices, other accounts' jobs are preempted for its
-    jobs, and its jobs are not preempted (:mod:`djinn_lab.jobs.decision.guarantees`)."""
+    jobs, and its jobs are not preempted (:mod:`djinn_lab.jobs.decision.rules.guarantees`)."""
 
     devices_max: float | None = None
     devices_soft: float | None = None

@@ -13,7 +13,7 @@ NUMA = "numa"
 
 
 class Labelled(Protocol):
-    """A device as :class:`djinn_lab.jobs.tables.QueueDevice` has it."""
+    """A device as :class:`djinn_lab.jobs.machine.tables.QueueDevice` has it."""
 
     device: str
     running: list[str]

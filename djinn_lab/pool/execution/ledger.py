@@ -13,8 +13,8 @@ from djinn_lab.pool.execution.clock import Clock
 from djinn_lab.protocol.rest.queue import DecisionTimes
 
 if TYPE_CHECKING:
-    from djinn_lab.jobs.queue import JobQueue
-    from djinn_lab.memory.accounts import MemoryAccounts
+    from djinn_lab.jobs.machine.queue import JobQueue
+    from djinn_lab.memory.machine.accounts import MemoryAccounts
 
 HANDLED_MAX = 2000
 

@@ -15,7 +15,7 @@ from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.sessions.registry import SessionRegistry
 
 if TYPE_CHECKING:
-    from djinn_lab.jobs.queue import JobQueue
+    from djinn_lab.jobs.machine.queue import JobQueue
 
 
 class NotebookPrerequisites:

@@ -1,0 +1,237 @@
+"""Fold a graph by module path.
+
+A group is a run of consecutive nodes with the same module path, so it is an interval of program order. As
+every edge points forward in that order, folding intervals can make no cycle; sums over a group are
+differences of prefix sums. A module that is called again, or left and entered again, is another group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from djinn_lab.dashboard.graph.runs import Run, pack
+from djinn_lab.srg.graph import SRG, Node
+
+VISIBLE_MAX = 400
+START_VISIBLE = 36
+_OWN_ROOTS = ("backward", "optimizer")
+
+
+class Item(msgspec.Struct, frozen=True):
+    """A group, or one op (``node`` is its id). Covers the nodes ``first`` to ``last - 1``."""
+
+    index: int
+    name: str
+    path: str
+    parent: int | None
+    first: int
+    last: int
+    children: tuple[int, ...] = ()
+    node: int | None = None
+
+    @property
+    def is_group(self) -> bool:
+        return self.node is None
+
+    @property
+    def ops(self) -> int:
+        return self.last - self.first
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """Sums over an item's nodes."""
+
+    ops: int
+    flops: int
+    bytes_read: int
+    bytes_written: int
+    phase: str
+    phases: tuple[str, ...]
+
+
+class Tree:
+    """The folded graph. Item 0 is the whole graph; items are numbered in the order of their first node."""
+
+    def __init__(self, srg: SRG) -> None:
+        self.srg = srg
+        self.items: list[Item] = []
+        self._build(srg.nodes)
+        self._flops = _prefix(node.flops for node in srg.nodes)
+        self._read = _prefix(node.bytes_read for node in srg.nodes)
+        self._written = _prefix(node.bytes_written for node in srg.nodes)
+        self.phases = sorted({node.phase for node in srg.nodes})
+        self._phase_counts = {
+            phase: _prefix(int(node.phase == phase) for node in srg.nodes) for phase in self.phases
+        }
+        real = [edge for edge in srg.edges if edge.source is not None and edge.source != edge.target]
+        self.edge_source = np.array([edge.source for edge in real], dtype=np.int64)
+        self.edge_target = np.array([edge.target for edge in real], dtype=np.int64)
+        self.edge_bytes = np.array([edge.nbytes for edge in real], dtype=np.float64)
+
+    @property
+    def root(self) -> Item:
+        return self.items[0]
+
+    def totals(self, item: Item) -> Totals:
+        """Sums over the item's nodes; ``phase`` is the one that most of them have."""
+        first, last = item.first, item.last
+        counts = {phase: int(sums[last] - sums[first]) for phase, sums in self._phase_counts.items()}
+        present = tuple(
+            sorted((phase for phase in counts if counts[phase]), key=lambda phase: -counts[phase])
+        )
+        return Totals(
+            item.ops,
+            int(self._flops[last] - self._flops[first]),
+            int(self._read[last] - self._read[first]),
+            int(self._written[last] - self._written[first]),
+            present[0] if present else "other",
+            present,
+        )
+
+    def ancestors(self, item: Item) -> list[Item]:
+        """From the outermost group below the whole graph to the item's own group."""
+        found: list[Item] = []
+        while item.parent:
+            item = self.items[item.parent]
+            found.append(item)
+        return found[::-1]
+
+    def visible(self, open_groups: Iterable[int]) -> list[Item]:
+        """The boxes to draw when ``open_groups`` are expanded: folded groups and ops, in program order."""
+        opened = set(open_groups) | {0}
+        found: list[Item] = []
+        stack = [self.root]
+        while stack:
+            item = stack.pop()
+            if item.is_group and item.index in opened:
+                stack += [self.items[child] for child in reversed(item.children)]
+            else:
+                found.append(item)
+        return found
+
+    def start(self, limit: int = START_VISIBLE) -> frozenset[int]:
+        """Groups to expand at first: from the outside in, while at most ``limit`` boxes show."""
+        opened: set[int] = set()
+        shown = len(self.root.children)
+        level = [self.items[child] for child in self.root.children]
+        while level:
+            groups = [item for item in level if item.is_group]
+            more = sum(len(item.children) - 1 for item in groups)
+            if not groups or shown + more > limit:
+                break
+            shown += more
+            opened |= {item.index for item in groups}
+            level = [self.items[child] for item in groups for child in item.children]
+        return frozenset(opened)
+
+    def matches(self, pattern: str) -> list[Node]:
+        """Nodes whose op, module, ``line N`` or phase matches the regular expression. Raises ``re.error``."""
+        wanted = re.compile(pattern, re.IGNORECASE)
+        return [
+            node
+            for node in self.srg.nodes
+            if wanted.search(node.op)
+            or wanted.search(node.module)
+            or wanted.search(f"line {node.line} {node.phase}")
+        ]
+
+    def item_of_node(self, node: int) -> Item:
+        """The op's own item."""
+        return self.items[self._item_of_node[node]]
+
+    def _build(self, nodes: Sequence[Node]) -> None:
+        self._item_of_node = [0] * len(nodes)
+        self.items.append(Item(0, "graph", "", None, 0, len(nodes)))
+        parts = [module_parts(node) for node in nodes]
+        children = self._children(nodes, parts, 0, len(nodes), 0, 0)
+        self.items[0] = msgspec.structs.replace(self.items[0], children=children)
+
+    def _children(
+        self,
+        nodes: Sequence[Node],
+        parts: list[tuple[str, ...]],
+        first: int,
+        last: int,
+        depth: int,
+        parent: int,
+    ) -> tuple[int, ...]:
+        """Items for the nodes ``first`` to ``last - 1``, which share the first ``depth`` parts."""
+
+        def key(index: int) -> str | int:
+            return parts[index][depth] if len(parts[index]) > depth else index
+
+        runs = []
+        for name, members in groupby(range(first, last), key):
+            inside = list(members)
+            label = short_op(nodes[name].op) if isinstance(name, int) else name
+            runs.append(Run(label, inside[0], inside[-1] + 1, node=isinstance(name, int)))
+        return tuple(self._run_item(nodes, parts, run, depth, parent) for run in pack(runs))
+
+    def _run_item(
+        self, nodes: Sequence[Node], parts: list[tuple[str, ...]], run: Run, depth: int, parent: int
+    ) -> int:
+        if run.node:
+            index = self._add(run.name, nodes[run.first].module, parent, run.first, run.last, run.first)
+            self._item_of_node[run.first] = index
+            return index
+        if run.inner:
+            index = self._add(run.name, self.items[parent].path, parent, run.first, run.last)
+            inner = tuple(self._run_item(nodes, parts, part, depth, index) for part in run.inner)
+        else:
+            shared = [run.name]
+            while (more := _common_part(parts, run.first, run.last, depth + 1)) is not None:
+                depth += 1
+                shared.append(more)
+            path = " / ".join(parts[run.first][: depth + 1])
+            index = self._add(" · ".join(shared), path, parent, run.first, run.last)
+            inner = self._children(nodes, parts, run.first, run.last, depth + 1, index)
+        self.items[index] = msgspec.structs.replace(self.items[index], children=inner)
+        return index
+
+    def _add(self, name: str, path: str, parent: int, first: int, last: int, node: int | None = None) -> int:
+        self.items.append(Item(len(self.items), name, path, parent, first, last, (), node))
+        return len(self.items) - 1
+
+
+def _common_part(parts: list[tuple[str, ...]], first: int, last: int, depth: int) -> str | None:
+    """The part at ``depth`` when all nodes ``first`` to ``last - 1`` have the same."""
+    if len(parts[first]) <= depth:
+        return None
+    name = parts[first][depth]
+    same = all(len(parts[index]) > depth and parts[index][depth] == name for index in range(first, last))
+    return name if same else None
+
+
+def module_parts(node: Node) -> tuple[str, ...]:
+    """The groups a node lies in, outermost first: ``("GPT2 #3", "transformer", "h.0", "attn")``.
+
+    Nodes outside modules are grouped by cell line; backward and optimizer nodes have roots of their own.
+    """
+    suffix = f" {node.phase}" if node.phase in _OWN_ROOTS else ""
+    if not node.module:
+        return (f"line {node.line}{suffix}" if node.line else f"outside modules{suffix}",)
+    names: list[str] = []
+    for name in node.module.split("."):
+        if name.isdigit() and len(names) > 1:
+            names[-1] += f".{name}"
+        else:
+            names.append(name)
+    call = f" #{node.call}" if node.call else ""
+    return (f"{names[0]}{call}{suffix}", *names[1:])
+
+
+def short_op(op: str) -> str:
+    """``aten.addmm.default`` -> ``addmm``; overloads other than the default keep their name."""
+    name = op.split("::")[-1].removeprefix("aten.")
+    return name.removesuffix(".default")
+
+
+def _prefix(values: Iterable[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    numbers = np.fromiter(values, dtype=np.float64)
+    return np.concatenate([[0.0], np.cumsum(numbers)])

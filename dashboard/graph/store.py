@@ -1,0 +1,54 @@
+"""Folded graphs and their drawings, made once and shared by all browser sessions of the process."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from djinn_lab.client.rest import PoolClient
+from djinn_lab.dashboard.graph.folding import Tree
+from djinn_lab.dashboard.graph.scene import Scene, arrange
+from djinn_lab.srg.graph import SRG
+
+TREES_MAX = 8
+SCENES_MAX = 16
+
+
+class GraphStore:
+    """Thread-safe; the least recently used entries go first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._trees: OrderedDict[Any, Any] = OrderedDict()
+        self._scenes: WeakKeyDictionary[Tree, OrderedDict[Any, Any]] = WeakKeyDictionary()
+
+    def tree(self, reader: PoolClient, job: str, segment: int | None, segments: int) -> Tree:
+        """The folded graph of a job's segment (None: its largest of ``segments``)."""
+
+        def make() -> Tree:
+            return Tree(SRG.from_program(reader.program(job, segment)))
+
+        tree: Tree = self._get(self._trees, (job, segment, segments), make, TREES_MAX)
+        return tree
+
+    def scene(self, tree: Tree, open_groups: frozenset[int]) -> Scene:
+        """The drawing with ``open_groups`` expanded."""
+        with self._lock:
+            scenes = self._scenes.setdefault(tree, OrderedDict())
+        scene: Scene = self._get(scenes, open_groups, lambda: arrange(tree, open_groups), SCENES_MAX)
+        return scene
+
+    def _get(self, cache: OrderedDict[Any, Any], key: Any, make: Callable[[], Any], limit: int) -> Any:
+        with self._lock:
+            if key in cache:
+                cache.move_to_end(key)
+                return cache[key]
+        made = make()
+        with self._lock:
+            cache[key] = made
+            while len(cache) > limit:
+                cache.popitem(last=False)
+        return made

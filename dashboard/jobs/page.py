@@ -1,0 +1,263 @@
+"""Jobs: what ran, when and how it went, and for one of them the whole trace of decisions about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import panel as pn
+
+from djinn_lab.dashboard.board import Board
+from djinn_lab.dashboard.hub import Snapshot
+from djinn_lab.dashboard.jobs.details import job_details_html
+from djinn_lab.dashboard.jobs.notebook_table import COLUMNS as NOTEBOOK_COLUMNS
+from djinn_lab.dashboard.jobs.notebook_table import listed, notebook_row
+from djinn_lab.dashboard.jobs.table import job_columns, job_row, so_far
+from djinn_lab.dashboard.widgets.components import LiveTable
+from djinn_lab.dashboard.widgets.controls import choice_bar, text_input
+from djinn_lab.dashboard.widgets.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
+from djinn_lab.errors import DjinnError
+from djinn_lab.protocol.rest.jobs import JobDetail, JobEvent, JobView
+from djinn_lab.protocol.rest.queue import WhyAnswer
+from djinn_lab.units import format_seconds
+
+COLUMNS = job_columns(
+    "submitted", "state", "cell", "user", "priority", "device", "waited", "took", "aside", "how", "job"
+)
+TRACE_COLUMNS = [
+    {"key": "at", "label": "At", "kind": "number"},
+    {"key": "after", "label": "After", "kind": "number"},
+    {"key": "what", "label": "What happened", "kind": "text"},
+    {"key": "detail", "label": "With", "kind": "text"},
+]
+WHAT = {
+    "SegmentSubmitted": "a part of the cell came",
+    "SegmentRefused": "a part was refused",
+    "MemoryGranted": "session memory has room and its state",
+    "MemoryHeld": "session memory lets it wait",
+    "MemoryRefused": "session memory cannot hold it",
+    "SegmentProgressed": "it went on",
+    "SegmentFinished": "the part ended",
+    "SegmentPreempted": "it moved aside between two ops",
+    "PreemptRequested": "a user asked for its preemption",
+    "MoveRefused": "its session could not be moved",
+    "CancelRequested": "it was cancelled",
+    "JobFinished": "its notebook says that it is over",
+    "DeviceAdded": "a device became ready",
+    "DeviceLost": "its device was lost",
+    "DeviceCordoned": "its device was cordoned or serves again",
+    "SessionDetached": "its notebook went away",
+    "SessionClosed": "its session was closed",
+    "ClockTicked": "its time came",
+}
+_KNOWN = frozenset({"type", "at_s", "job", "session", "user", "segment", "account"})
+DETAIL_CHARS_MAX = 160
+
+
+class JobsPage:
+    """State: the address holds the chosen job, the filter and the text that is looked for."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._snapshot = Snapshot()
+        self._detailed: JobView | None = None
+        shown = board.route.get("jobs")
+        self.filter = choice_bar(
+            {"All": "all", "Unfinished": "unfinished", "Failed": "failed"},
+            shown if shown in ("unfinished", "failed") else "all",
+            align="end",
+        )
+        self.search = text_input("User, cell or job", value=board.route.get("find"), width=220)
+        self.jobs = LiveTable(
+            columns=COLUMNS,
+            label="Jobs",
+            empty="No job fits",
+            selectable=True,
+            sizing_mode="stretch_width",
+            styles={"--table-height": "max(26rem, 62vh)"},
+        )
+        self.why = html_pane(margin=(10, 0, 4, 0))
+        self.details = html_pane(margin=(4, 0, 8, 0))
+        self.trace = LiveTable(
+            columns=TRACE_COLUMNS, label="Decision trace", visible=False, sizing_mode="stretch_width"
+        )
+        self._trace_heading = html_pane(margin=(4, 0, 4, 0))
+        self.notebooks = LiveTable(
+            columns=NOTEBOOK_COLUMNS,
+            label="Batch notebooks",
+            visible=False,
+            margin=(0, 0, 18, 0),
+            sizing_mode="stretch_width",
+        )
+        self._notebooks_heading = html_pane(margin=(4, 0, 8, 0), visible=False)
+        full: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
+        self._heading = html_pane(margin=(0, 0, 8, 0))
+        self._first_steps = html_pane(NO_JOBS, visible=False)
+        bar = pn.Row(self.filter, self.search, margin=0)
+        parts = [
+            self._notebooks_heading,
+            self.notebooks,
+            self._heading,
+            bar,
+            self.jobs,
+            self.why,
+            self.details,
+        ]
+        parts += [self._trace_heading, self.trace]
+        self._live = pn.Column(*parts, self._first_steps, visible=False, **full)
+        self._missing = html_pane()
+        self.view = pn.Column(self._missing, self._live, **full)
+        self.filter.param.watch(lambda event: board.background.soon(self._choices_changed), "value")
+        self.search.param.watch(lambda event: board.background.soon(self._choices_changed), "value")
+        self.jobs.param.watch(lambda event: self._chosen(), "selected")
+
+    def enter(self) -> None:
+        """Called when the page is shown: follow the address."""
+        self.jobs.selected = self._board.route.get("job")
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Bring the page up to the snapshot, sending only what changed."""
+        self._board.hub.want_notebooks()
+        self._snapshot = snapshot
+        if not show_known(self._live, self._missing, snapshot, snapshot.status):
+            return
+        assert snapshot.status is not None
+        self._show_notebooks(snapshot, snapshot.status.now)
+        found = matching(snapshot.jobs, self.filter.value, self.search.value)
+        self.jobs.show([history_row(job, snapshot.status.now) for job in found])
+        words = f"The newest {len(snapshot.jobs)} cells; {len(found)} are listed."
+        show_html(self._heading, heading("Jobs", words))
+        self._first_steps.visible = not snapshot.jobs
+        job = snapshot.job(self.jobs.selected) if self.jobs.selected else None
+        if job is not None and (self._detailed is None or _changed(self._detailed, job)):
+            self._read_details(job)
+
+    def _show_notebooks(self, snapshot: Snapshot, now: float) -> None:
+        known = snapshot.notebooks
+        rows = listed(known)
+        self.notebooks.visible = self._notebooks_heading.visible = bool(known)
+        self.notebooks.show([notebook_row(one, now) for one in rows])
+        words = f"{sum(not one.over for one in known)} wait or run; {len(rows)} of {len(known)} are listed."
+        show_html(self._notebooks_heading, heading("Batch notebooks", words))
+
+    def _choices_changed(self) -> None:
+        shown = None if self.filter.value == "all" else self.filter.value
+        self._board.route.update(jobs=shown, find=self.search.value)
+        self.update(self._snapshot)
+
+    def _chosen(self) -> None:
+        self._board.route.update(job=self.jobs.selected)
+        self._detailed = None
+        self.trace.visible = False
+        for pane in (self.why, self.details, self._trace_heading):
+            show_html(pane, "")
+        self.update(self._snapshot)
+
+    def _read_details(self, job: JobView) -> None:
+        """Ask for what the list does not hold: why, code and events."""
+        self._detailed = job
+        hub = self._board.hub
+
+        def read() -> tuple[JobDetail, WhyAnswer]:
+            reader = hub.reader()
+            return reader.job(job.job), reader.why(job.job)
+
+        def done(answers: tuple[JobDetail, WhyAnswer]) -> None:
+            more, why = answers
+            title = f"Why is {job.short_id} {job.state.lower()}?"
+            show_html(self.why, f"<h2>{escape(title)}</h2><p>{escape(why.sentence)}</p>")
+            show_html(self.details, job_details_html(job, more.code, qos=_qos(why)))
+            rows = trace_rows(more.events)
+            self.trace.visible = bool(rows)
+            text = "Every event that the queue handled for this cell." if rows else ""
+            show_html(self._trace_heading, heading("Decision trace", text) if rows else "")
+            self.trace.show(rows)
+
+        def failed(error: DjinnError) -> None:
+            show_html(self.why, notice(f"No details: {error.message}", error.advice))
+
+        self._board.background.run("job", read, done, failed)
+
+
+def _qos(why: WhyAnswer) -> str:
+    """Name the class of service of a cell that waits or runs, where an account is guaranteed devices."""
+    return "" if why.qos is None else why.qos.qos_class
+
+
+def _changed(before: JobView, now: JobView) -> bool:
+    return (before.job, before.state, before.segments, before.device) != (
+        now.job,
+        now.state,
+        now.segments,
+        now.device,
+    )
+
+
+def matching(jobs: Sequence[JobView], show: str, text: str) -> list[JobView]:
+    """Those of the filter whose user, cell or id has the text in it, in the pool's order."""
+    wanted = text.strip().lower()
+    found = []
+    for job in jobs:
+        fits = show == "all" or (show == "failed" and job.state == "FAILED")
+        fits = fits or (show == "unfinished" and not job.finished)
+        if fits and (not wanted or any(wanted in part.lower() for part in (job.user, job.cell, job.job))):
+            found.append(job)
+    return found
+
+
+def history_row(job: JobView, now: float) -> dict[str, Any]:
+    """A job as a row of its history."""
+    row = job_row(job, now)
+    submitted = job.submitted_at or 0.0
+    aside_s = job.stages.get("preempted", 0.0)
+    clock = time.strftime("%H:%M:%S", time.localtime(submitted)) if submitted else ""
+    return {
+        **row,
+        "submitted": {"text": clock, "sort": submitted},
+        "waited": _waited(job, submitted, now),
+        "aside": {"text": format_seconds(aside_s), "sort": aside_s} if aside_s else None,
+    }
+
+
+def _waited(job: JobView, submitted: float, now: float) -> dict[str, Any] | None:
+    """Of one that has not started, so far."""
+    if job.stages:
+        waited_s = sum(job.stages.get(name, 0.0) for name in ("queued", "restoring"))
+        return {"text": format_seconds(waited_s), "sort": waited_s}
+    if job.finished or job.started_at is not None or not submitted:
+        return None
+    return so_far(float(max(0, int(now - submitted))))
+
+
+def trace_rows(events: Sequence[JobEvent]) -> list[dict[str, Any]]:
+    """List the queue's events of one job as rows, oldest first."""
+    rows = []
+    before = None
+    for number, event in enumerate(events):
+        gap_s = 0.0 if before is None else max(0.0, event.at - before)
+        before = event.at
+        rows.append(
+            {
+                "id": f"{number}-{event.event}",
+                "at": {"text": time.strftime("%H:%M:%S", time.localtime(event.at)), "sort": event.at},
+                "after": {"text": format_seconds(gap_s), "sort": gap_s},
+                "what": WHAT.get(event.event, event.event),
+                "detail": _detail(event.detail),
+            }
+        )
+    return rows
+
+
+def _detail(detail: Mapping[str, Any]) -> str:
+    """Say what only the event itself says, beside what the page says anyway."""
+    told = [f"{key} {_value(key, value)}" for key, value in detail.items() if key not in _KNOWN and value]
+    text = ", ".join(told)
+    return text if len(text) <= DETAIL_CHARS_MAX else f"{text[: DETAIL_CHARS_MAX - 1]}…"
+
+
+def _value(key: str, value: Any) -> str:
+    if key.endswith("_s") and isinstance(value, float):
+        return format_seconds(value)
+    return str(value)

@@ -1,0 +1,68 @@
+"""The tables of cells, on the pages Overview and Jobs: a column for each field, a row for each cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
+from djinn_lab.protocol.rest.jobs import JobView
+from djinn_lab.units import format_seconds
+
+_FIELDS = {
+    "submitted": ("submitted", "Submitted", "number"),
+    "state": ("state", "State", "pill"),
+    "cell": ("cell", "Cell", "mono"),
+    "user": ("user", "User", "short"),
+    "priority": ("priority", "Priority", "short"),
+    "device": ("device", "Device", "short"),
+    "progress": ("progress", "Ops done", "progress"),
+    "position": ("position", "Place", "number"),
+    "waited": ("waited", "Waited", "number"),
+    "took": ("took", "Time", "number"),
+    "aside": ("aside", "Aside", "number"),
+    "why": ("reason", "Why", "text"),
+    "how": ("reason", "How it is", "text"),
+    "job": ("job", "Job", "mono"),
+}
+"""Key in the row, heading, kind."""
+
+
+def job_columns(*names: str) -> list[dict[str, str]]:
+    """For a :class:`~djinn_lab.dashboard.widgets.components.LiveTable`, in this order."""
+    return [dict(zip(("key", "label", "kind"), _FIELDS[name], strict=True)) for name in names]
+
+
+def job_row(job: JobView, now: float) -> dict[str, Any]:
+    """A cell as a row of the table; ``now`` is the pool's clock."""
+    took = _elapsed(job, now)
+    return {
+        "id": job.job,
+        "job": {"text": job.short_id, "title": job.job},
+        "state": {"text": job.state.lower(), "colour": STATE_COLOURS.get(job.state, "#7F8C99")},
+        "cell": job.cell,
+        "user": job.user,
+        "device": job.device,
+        "priority": job.priority.lower(),
+        "position": job.position,
+        "reason": job.error.message if job.error else job.reason,
+        "progress": {
+            "done": job.ops_done,
+            "total": job.ops_total,
+            "text": f"{job.ops_done} / {job.ops_total}",
+        }
+        if job.ops_total
+        else None,
+        "took": so_far(took) if took is not None else None,
+    }
+
+
+def so_far(seconds: float) -> dict[str, Any]:
+    """Whole seconds of something that goes on."""
+    return {"text": format_seconds(seconds) if seconds else "< 1 s", "sort": seconds}
+
+
+def _elapsed(job: JobView, now: float) -> float | None:
+    if job.started_at is None:
+        return None
+    seconds = (job.finished_at or now) - job.started_at
+    return max(0.0, seconds if job.finished else float(int(seconds)))

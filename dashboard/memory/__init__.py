@@ -1,0 +1,1 @@
+"""The page Memory and KV: tiers, copies, wake-ups and sessions."""

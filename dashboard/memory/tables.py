@@ -1,0 +1,213 @@
+"""Session memory as rows of tables, as facts of one session, and as files to take away."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Iterable, Sequence
+from html import escape
+from io import StringIO
+from typing import Any
+
+import msgspec
+
+from djinn_lab.client.session_memory import STATES, expected_wake
+from djinn_lab.dashboard.widgets.theme import MEMORY_COLOURS
+from djinn_lab.memory.snapshot import HeldSegment, MemoryChange
+from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
+from djinn_lab.units import format_bytes, format_seconds
+
+SESSION_COLUMNS = [
+    {"key": "name", "label": "Session", "kind": "short"},
+    {"key": "user", "label": "User", "kind": "short"},
+    {"key": "state", "label": "State is", "kind": "pill"},
+    {"key": "phase", "label": "Phase", "kind": "short"},
+    {"key": "moving", "label": "Moving", "kind": "short"},
+    {"key": "device", "label": "Device", "kind": "short"},
+    {"key": "bytes", "label": "Holds", "kind": "number"},
+    {"key": "kv", "label": "KV", "kind": "number"},
+    {"key": "stored", "label": "Copied out", "kind": "progress"},
+    {"key": "wake", "label": "Expected back", "kind": "text"},
+    {"key": "lease", "label": "Kept for", "kind": "number"},
+    {"key": "last", "label": "Last wake-up", "kind": "number"},
+    {"key": "ratio", "label": "× floor", "kind": "number"},
+]
+HELD_COLUMNS = [
+    {"key": "name", "label": "Session", "kind": "short"},
+    {"key": "kind", "label": "Waits for", "kind": "pill"},
+    {"key": "device", "label": "Device", "kind": "short"},
+    {"key": "since", "label": "Waits", "kind": "number"},
+    {"key": "estimate", "label": "Estimate", "kind": "number"},
+    {"key": "reason", "label": "Why", "kind": "text"},
+]
+HAPPENING_COLUMNS = [
+    {"key": "at", "label": "At", "kind": "short"},
+    {"key": "what", "label": "What", "kind": "short"},
+    {"key": "device", "label": "Device", "kind": "short"},
+    {"key": "bytes", "label": "Bytes", "kind": "number"},
+    {"key": "took", "label": "Took", "kind": "number"},
+    {"key": "reason", "label": "Why", "kind": "text"},
+]
+WHAT = {
+    "store": "copied out",
+    "evict": "left the device",
+    "restore": "brought back",
+    "demote": "moved to disk",
+    "forget": "copy dropped",
+    "prefetch": "prefetch begun",
+    "wake": "woke up",
+    "hold": "made to wait",
+    "grant": "let in",
+    "lost": "values lost",
+    "failed": "copy failed",
+}
+"""Each kind of happening in plain words."""
+SESSIONS_SHOWN_MAX = 100
+_ORDER = list(STATES)
+
+
+def session_row(session: MemorySession, now: float) -> dict[str, Any]:
+    """A session as a row of the table; ``now`` is the pool's clock."""
+    share = min(1.0, session.stored_bytes / session.total_bytes) if session.total_bytes else None
+    lease_s = None if session.leased_until_s is None else session.leased_until_s - now
+    connection = "" if session.connection == "connected" else f" ({session.connection})"
+    return {
+        "id": session.session,
+        "name": {"text": session.label + connection, "title": session.session},
+        "user": session.user,
+        "state": {"text": STATES[session.state], "colour": MEMORY_COLOURS[session.state]},
+        "phase": session.phase.lower().replace("_", " "),
+        "moving": session.moving,
+        "device": session.device,
+        "bytes": {"text": format_bytes(session.total_bytes), "sort": session.total_bytes},
+        "kv": {"text": format_bytes(session.kv_bytes), "sort": session.kv_bytes}
+        if session.kv_bytes
+        else None,
+        "stored": None
+        if share is None
+        else {"done": share, "total": 1, "text": f"{share:.0%}", "sort": share},
+        "wake": expected_wake(session, now),
+        "lease": {"text": f"{lease_s:.0f} s", "sort": lease_s}
+        if lease_s is not None and lease_s > 0
+        else None,
+        "last": None
+        if session.last_wake_s is None
+        else {"text": format_seconds(session.last_wake_s), "sort": session.last_wake_s},
+        "ratio": None
+        if session.last_ratio is None
+        else {"text": f"{session.last_ratio:.2f}", "sort": session.last_ratio},
+    }
+
+
+def session_rows(memory: MemoryView, show: str) -> tuple[list[dict[str, Any]], str]:
+    """The sessions to list, busiest first, and a note when some are left out. ``show``: ``all``, ``device``
+    or ``parked``."""
+    chosen = [session for session in memory.sessions if _is_shown(session, show)]
+    chosen.sort(key=lambda session: (_ORDER.index(session.state), -session.total_bytes, session.session))
+    note = ""
+    if len(chosen) > SESSIONS_SHOWN_MAX:
+        note = f"The first {SESSIONS_SHOWN_MAX} of {len(chosen)} are listed; the CSV file has all"
+    return [session_row(session, memory.now) for session in chosen[:SESSIONS_SHOWN_MAX]], note
+
+
+def _is_shown(session: MemorySession, show: str) -> bool:
+    if show == "device":
+        return session.state in ("busy", "idle", "loading")
+    return show != "parked" or session.state in ("host", "disk")
+
+
+def held_rows(memory: MemoryView) -> list[dict[str, Any]]:
+    """The cells that wait for memory, in the order in which they began to."""
+    ordered = sorted(memory.held, key=lambda held: held.since_s)
+    return [_held_row(held, memory) for held in ordered[:SESSIONS_SHOWN_MAX]]
+
+
+def _held_row(held: HeldSegment, memory: MemoryView) -> dict[str, Any]:
+    kind = ("others to leave", "#D55E00") if held.admission else ("its copy", "#56B4E9")
+    waits_s = max(0.0, memory.now - held.since_s)
+    return {
+        "id": held.job,
+        "name": memory.readable(held.session),
+        "kind": {"text": kind[0], "colour": kind[1]},
+        "device": held.device,
+        "since": {"text": "< 1 s" if waits_s < 1 else format_seconds(float(int(waits_s))), "sort": waits_s},
+        "estimate": None
+        if held.estimate_s is None
+        else {"text": f"about {format_seconds(held.estimate_s)}", "sort": held.estimate_s},
+        "reason": memory.readable(held.reason),
+    }
+
+
+def happening_rows(happenings: Sequence[MemoryChange], most: int, memory: MemoryView) -> list[dict[str, Any]]:
+    """The newest first."""
+    return [
+        {
+            "id": f"{happening.at_s:.6f}-{happening.what}-{number}",
+            "at": time.strftime("%H:%M:%S", time.localtime(happening.at_s)),
+            "what": WHAT.get(happening.what, happening.what),
+            "device": happening.device,
+            "bytes": {"text": format_bytes(happening.nbytes), "sort": happening.nbytes}
+            if happening.nbytes
+            else None,
+            "took": None
+            if happening.seconds is None
+            else {"text": format_seconds(happening.seconds), "sort": happening.seconds},
+            "reason": memory.readable(happening.reason),
+        }
+        for number, happening in enumerate(reversed(happenings[-most:]))
+    ]
+
+
+def session_facts(session: MemorySession, now: float, why_moving: str = "") -> str:
+    """Everything known about one session, as a table. ``why_moving``: the reason of the copy under way."""
+    state = STATES[session.state]
+    moving = f"{session.moving}: {why_moving}" if why_moving else str(session.moving)
+    waking = "–"
+    if session.last_wake_s is not None:
+        waking = format_seconds(session.last_wake_s)
+        if session.last_floor_s and session.last_ratio is not None:
+            floor = format_seconds(session.last_floor_s)
+            waking += f", {session.last_ratio:.2f} times the {floor} that copying its bytes takes"
+    idle = "–"
+    if session.idle_since_s is not None:
+        idle = format_seconds(float(int(max(0.0, now - session.idle_since_s))))
+    rows = [
+        (
+            "Session",
+            f"<code>{escape(session.session)}</code> of {escape(session.user)}, {session.jobs} cells",
+        ),
+        ("Its state is", escape(state) + (f" ({escape(session.device)})" if session.device else "")),
+        ("Under way", escape(moving) if session.moving else "–"),
+        ("Phase", escape(f"{session.phase}, {session.connection}")),
+        (
+            "Holds",
+            f"{format_bytes(session.total_bytes)}, {format_bytes(session.kv_bytes)} of it key-value caches",
+        ),
+        ("Has a copy outside", format_bytes(session.stored_bytes)),
+        ("Idle for", idle),
+        ("Expected back", escape(expected_wake(session, now)) or "nothing is known"),
+        ("Last wake-up", waking),
+    ]
+    body = "".join(f"<tr><th scope='row'>{label}</th><td>{value}</td></tr>" for label, value in rows)
+    return f"<h2>{escape(session.label)}</h2><table class='facts'>{body}</table>"
+
+
+def sessions_csv(memory: MemoryView | None) -> str:
+    """Every session with every field, in the pool's own words."""
+    fields = [*MemorySession.__struct_fields__, "state", "last_ratio"]
+    sessions = memory.sessions if memory is not None else ()
+    return _csv(fields, ([getattr(session, field) for field in fields] for session in sessions))
+
+
+def happenings_csv(happenings: Iterable[MemoryChange]) -> str:
+    """What happened, oldest first."""
+    fields = list(MemoryChange.__struct_fields__)
+    return _csv(fields, (list(msgspec.structs.astuple(happening)) for happening in happenings))
+
+
+def _csv(fields: list[str], rows: Iterable[list[Any]]) -> str:
+    text = StringIO()
+    writer = csv.writer(text)
+    writer.writerow(fields)
+    writer.writerows(rows)
+    return text.getvalue()

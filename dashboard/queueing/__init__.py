@@ -1,0 +1,1 @@
+"""The page Queue: waiting cells, the reasons they wait, and fairness."""

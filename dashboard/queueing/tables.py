@@ -1,0 +1,234 @@
+"""The queue as rows of tables and as sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
+from djinn_lab.jobs import RANKS
+from djinn_lab.jobs.decision import CalendarReservation
+from djinn_lab.jobs.fairness import AccountView
+from djinn_lab.protocol.rest.queue import QueueView, RunningJob, StallView, WaitingJob, is_leaf
+from djinn_lab.units import format_seconds
+
+ACCOUNT_COLUMNS = [
+    {"key": "account", "label": "Account", "kind": "mono"},
+    {"key": "weight", "label": "Weight", "kind": "number"},
+    {"key": "share", "label": "Due", "kind": "progress"},
+    {"key": "part", "label": "Of what was used", "kind": "progress"},
+    {"key": "used", "label": "Device time", "kind": "number"},
+    {"key": "turn", "label": "Turn", "kind": "number"},
+    {"key": "waiting", "label": "Waiting", "kind": "number"},
+    {"key": "running", "label": "Running", "kind": "number"},
+    {"key": "limits", "label": "Limits", "kind": "text"},
+]
+WAITING_COLUMNS = [
+    {"key": "place", "label": "Place", "kind": "number"},
+    {"key": "state", "label": "State", "kind": "pill"},
+    {"key": "cell", "label": "Cell", "kind": "mono"},
+    {"key": "user", "label": "User", "kind": "short"},
+    {"key": "priority", "label": "Priority", "kind": "short"},
+    {"key": "since", "label": "Waits", "kind": "number"},
+    {"key": "expected", "label": "Expected in", "kind": "number"},
+    {"key": "why", "label": "Why", "kind": "text"},
+    {"key": "job", "label": "Job", "kind": "mono"},
+]
+RUNNING_COLUMNS = [
+    {"key": "device", "label": "Device", "kind": "short"},
+    {"key": "cell", "label": "Cell", "kind": "mono"},
+    {"key": "user", "label": "User", "kind": "short"},
+    {"key": "priority", "label": "Priority", "kind": "short"},
+    {"key": "since", "label": "Runs", "kind": "number"},
+    {"key": "left", "label": "Expected end", "kind": "number"},
+    {"key": "aside", "label": "Moved aside", "kind": "number"},
+    {"key": "job", "label": "Job", "kind": "mono"},
+    {"key": "note", "label": "Note", "kind": "text"},
+]
+RESERVATION_COLUMNS = [
+    {"key": "name", "label": "Reservation", "kind": "mono"},
+    {"key": "devices", "label": "Devices", "kind": "short"},
+    {"key": "accounts", "label": "For", "kind": "text"},
+    {"key": "begins", "label": "Begins in", "kind": "number"},
+    {"key": "ends", "label": "Ends in", "kind": "number"},
+]
+
+
+def account_rows(queue: QueueView) -> list[dict[str, Any]]:
+    """Those who pay, who is next first; above the first of those below it, each account that has limits for
+    all of them together, such as a project's guaranteed devices."""
+    had = queue.device_s()
+    leaves = sorted((one for one in queue.accounts if is_leaf(one)), key=lambda one: one.rank or 0)
+    shared = {one.account: one for one in queue.accounts if not is_leaf(one) and limits_text(one)}
+    ordered: dict[str, AccountView] = {}
+    for leaf in leaves:
+        above = (one for name, one in sorted(shared.items()) if _is_below(leaf.account, name))
+        ordered.update((one.account, one) for one in (*above, leaf) if one.account not in ordered)
+    ordered.update((name, one) for name, one in sorted(shared.items()) if name not in ordered)
+    total = sum(leaf.dominant for leaf in leaves)
+    waiting = Counter(cell.account for cell in queue.waiting)
+    running = Counter(cell.account for cell in queue.running)
+    return [
+        _account_row(account, _those_below(account, leaves), total, had, waiting, running)
+        for account in ordered.values()
+    ]
+
+
+def _is_below(account: str, above: str) -> bool:
+    return account.startswith(f"{above}/")
+
+
+def _those_below(account: AccountView, leaves: Sequence[AccountView]) -> list[AccountView]:
+    """Those who pay for it: itself, or all below it."""
+    if is_leaf(account):
+        return [account]
+    return [leaf for leaf in leaves if _is_below(leaf.account, account.account)]
+
+
+def _account_row(
+    account: AccountView,
+    own: Sequence[AccountView],
+    total: float,
+    had: Mapping[str, float],
+    waiting: Mapping[str, int],
+    running: Mapping[str, int],
+) -> dict[str, Any]:
+    """``own``: its leaf accounts; ``total``: dominant shares of all accounts."""
+    part = sum(leaf.dominant for leaf in own) / total if total else 0.0
+    had_s = sum(had[leaf.account] for leaf in own)
+    return {
+        "id": account.account,
+        "account": account.account if is_leaf(account) else f"{account.account}/…",
+        "weight": {"text": f"{account.weight:g}", "sort": account.weight},
+        "share": {"done": account.share, "total": 1, "text": f"{account.share:.0%}"},
+        "part": {"done": part, "total": 1, "text": f"{part:.0%}"},
+        "used": {"text": format_seconds(had_s), "sort": had_s},
+        "turn": account.rank,
+        "waiting": sum(waiting[leaf.account] for leaf in own),
+        "running": sum(running[leaf.account] for leaf in own),
+        "limits": limits_text(account),
+    }
+
+
+def limits_text(account: AccountView) -> str:
+    limits = account.limits
+    told = [
+        (limits.devices_guaranteed or None, "guaranteed devices: {:g}"),
+        (limits.devices_max, "devices at most: {:g}"),
+        (limits.devices_soft, "devices while others want them: {:g}"),
+        (limits.device_s_max, "{:g} device-seconds a week"),
+        (limits.queued_max, "{:g} waiting"),
+    ]
+    texts = [text.format(value) for value, text in told if value is not None]
+    if limits.rank_min:
+        texts.append(f"at best {list(RANKS)[limits.rank_min]}")
+    return ". ".join(filter(None, (", ".join(texts), account.overcommitted)))
+
+
+def waiting_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """``names``: of cells, by job, as far as they are known."""
+    return [_waiting_row(cell, queue.now, names.get(cell.job)) for cell in queue.waiting]
+
+
+def _waiting_row(cell: WaitingJob, now: float, name: str | None) -> dict[str, Any]:
+    expected = None
+    if cell.expected_at is not None:
+        left_s = max(0.0, cell.expected_at - now)
+        expected = {"text": _coarse(left_s), "sort": left_s}
+    waits_s = max(0.0, now - cell.since)
+    return {
+        "id": cell.job,
+        "place": cell.position,
+        "state": {"text": cell.state.lower(), "colour": STATE_COLOURS.get(cell.state, "#7F8C99")},
+        "cell": name,
+        "user": cell.user,
+        "priority": _priority_text(cell),
+        "since": {"text": _coarse(waits_s), "sort": waits_s},
+        "expected": expected,
+        "why": cell.sentence,
+        "job": cell.job[:8],
+    }
+
+
+def running_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """``names``: of cells, by job, as far as they are known."""
+    return [_running_row(cell, queue.now, names.get(cell.job)) for cell in queue.running]
+
+
+def _running_row(cell: RunningJob, now: float, name: str | None) -> dict[str, Any]:
+    ran_s = 0.0 if cell.since is None else max(0.0, now - cell.since)
+    left = None if cell.ends_at is None else max(0.0, cell.ends_at - now)
+    return {
+        "id": cell.job,
+        "device": ", ".join(filter(None, (cell.device, *cell.members))),
+        "cell": name,
+        "user": cell.user,
+        "priority": _priority_text(cell),
+        "since": {"text": _coarse(ran_s), "sort": ran_s},
+        "left": None if left is None else {"text": _coarse(left), "sort": left},
+        "aside": cell.preemptions or None,
+        "job": cell.job[:8],
+        "note": " ".join((*(["Moving aside."] if cell.preempting else ()), cell.unusual)).strip(),
+    }
+
+
+def reservation_rows(queue: QueueView) -> list[dict[str, Any]]:
+    """What ends first comes first."""
+    entries = sorted(queue.reservations, key=lambda one: (one.ends_s, one.name))
+    return [_reservation_row(entry, queue.now) for entry in entries if entry.ends_s > queue.now]
+
+
+def _reservation_row(entry: CalendarReservation, now: float) -> dict[str, Any]:
+    waits_s, left_s = max(0.0, entry.begins_s - now), entry.ends_s - now
+    return {
+        "id": entry.name,
+        "name": entry.name,
+        "devices": ", ".join(sorted(entry.nodes)),
+        "accounts": ", ".join(sorted(entry.accounts)),
+        "begins": {"text": _coarse(waits_s) if waits_s else "has begun", "sort": waits_s},
+        "ends": {"text": _coarse(left_s), "sort": left_s},
+    }
+
+
+def _priority_text(cell: WaitingJob | RunningJob) -> str:
+    """With its class, where there are classes: ``normal, best effort``."""
+    return ", ".join(filter(None, (cell.priority, cell.qos))).lower().replace("_", " ")
+
+
+def queue_sentence(queue: QueueView) -> str:
+    """The page's first line: how many wait, and whether the scheduler is alive."""
+    waiting, running = queue.waiting_count, len(queue.running)
+    cells = "cell waits" if waiting == 1 else "cells wait"
+    told = f"{waiting} {cells}, {running} {'runs' if running == 1 else 'run'}; policy {queue.policy}."
+    if queue.decisions is not None:
+        p99 = format_seconds(queue.decisions.p99_s)
+        told += f" A decision takes {format_seconds(queue.decisions.p50_s)} (99 % below {p99})."
+    error = queue.estimate_error
+    if error is not None:
+        told += (
+            f" Starts were predicted to within {format_seconds(error.median_s)} (median of {error.count})."
+        )
+    return told
+
+
+def stall_sentence(stall: StallView, now: float) -> str:
+    waited = format_seconds(max(0.0, now - stall.since_s))
+    return (
+        f"{stall.device} has idled for {waited} though cell {stall.job[:8]} could run there, and nothing is "
+        f"under way that would let it: {stall.reason}"
+    )
+
+
+def fairness_sentence(queue: QueueView) -> str:
+    if queue.jain is None:
+        return "Nothing has been used yet. Usage counts for a week, less and less."
+    return (
+        f"Jain’s index of what was used per weight in the last week is {queue.jain:.2f}; 1 is even, and "
+        "who asks for little makes it less. "
+        "The account with the least usage per weight is next."
+    )
+
+
+def _coarse(seconds: float) -> str:
+    return "< 1 s" if seconds < 1 else format_seconds(float(int(seconds)))

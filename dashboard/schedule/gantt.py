@@ -1,0 +1,201 @@
+"""A schedule as bars, rows of a table, and files to take away."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from io import StringIO
+from typing import Any
+
+from djinn_lab.dashboard.graph.folding import short_op
+from djinn_lab.dashboard.widgets.bars import Lane, bars_in, make_lane
+from djinn_lab.dashboard.widgets.theme import PHASE_COLOURS, TRANSFER_COLOUR, phase_colour
+from djinn_lab.scheduler.parts import ScheduledNode
+from djinn_lab.scheduler.schedule import ExecutionSchedule
+from djinn_lab.units import format_bytes, format_seconds
+
+TRANSFER_BARS_MAX = 200
+"""Fewer than other bars: a browser draws hatched ones slowly."""
+_PHASES = list(PHASE_COLOURS)
+TABLE_MAX = 300
+Columns = dict[str, list[Any]]
+BAR_COLUMNS = ("row", "left", "right", "colour", "name", "module", "detail", "took")
+
+
+def row_names(schedule: ExecutionSchedule) -> list[str]:
+    """The Gantt's rows from top to bottom."""
+    device = schedule.device.device
+    rows = [f"{device} predicted"]
+    if schedule.transfers:
+        rows.insert(0, f"{device} transfers")
+    return [*rows, f"{device} measured"] if schedule.node_end_s else rows
+
+
+def lanes(schedule: ExecutionSchedule) -> dict[str, Lane]:
+    """The op rows by name: predicted, and measured where it ran."""
+    device = schedule.device.device
+    nodes = schedule.nodes
+    found = {
+        f"{device} predicted": _lane(nodes, [node.start_s for node in nodes], [node.end_s for node in nodes])
+    }
+    starts, ends = schedule.node_start_s, schedule.node_end_s
+    if starts is not None and ends:
+        ran = [node for node in nodes if node.node < len(ends)]
+        measured = _lane(ran, [starts[node.node] for node in ran], [ends[node.node] for node in ran])
+        found[f"{device} measured"] = measured
+    return found
+
+
+def _lane(nodes: Sequence[ScheduledNode], starts: list[float], ends: list[float]) -> Lane:
+    return make_lane(
+        starts, ends, [_PHASES.index(node.phase) for node in nodes], [node.node for node in nodes]
+    )
+
+
+def op_columns(schedule: ExecutionSchedule, rows: Mapping[str, Lane], low: float, high: float) -> Columns:
+    """Bars of the ops in the window from ``low`` to ``high`` milliseconds."""
+    columns: Columns = {name: [] for name in BAR_COLUMNS}
+    by_node = {node.node: node for node in schedule.nodes}
+    for row, lane in rows.items():
+        for bar in bars_in(lane, low, high):
+            node = by_node[int(lane.node[bar.first])]
+            place = f", line {node.line}" if node.line else ""
+            detail = f"node {node.node}, {node.phase}, {node.bound} bound{place}"
+            if bar.ops > 1:
+                detail = f"from node {node.node} on, mostly {_PHASES[bar.kind]}; zoom in for each of them"
+            values = (
+                row,
+                bar.left,
+                bar.right,
+                phase_colour(_PHASES[bar.kind]),
+                short_op(node.op) if bar.ops == 1 else f"{bar.ops} ops",
+                (node.module or "outside modules") if bar.ops == 1 else "several",
+                detail,
+                format_seconds(bar.busy / 1e3),
+            )
+            for name, value in zip(BAR_COLUMNS, values, strict=True):
+                columns[name].append(value)
+    return columns
+
+
+def transfer_lane(schedule: ExecutionSchedule) -> Lane:
+    """The uploads and fetches; ``node`` is the position in ``schedule.transfers``."""
+    transfers = schedule.transfers
+    return make_lane(
+        [transfer.start_s for transfer in transfers],
+        [transfer.end_s for transfer in transfers],
+        [int(transfer.direction == "fetch") for transfer in transfers],
+        range(len(transfers)),
+    )
+
+
+def transfer_columns(schedule: ExecutionSchedule, lane: Lane, low: float, high: float) -> Columns:
+    """Bars of the transfers in the window from ``low`` to ``high`` milliseconds."""
+    columns: Columns = {name: [] for name in BAR_COLUMNS}
+    for bar in bars_in(lane, low, high, TRANSFER_BARS_MAX):
+        parts = [schedule.transfers[int(at)] for at in lane.node[bar.first : bar.first + bar.ops]]
+        many = (
+            f"{len(parts)} transfers, zoom in for each of them" if bar.ops > 1 else f"value {parts[0].value}"
+        )
+        values = (
+            f"{schedule.device.device} transfers",
+            bar.left,
+            bar.right,
+            TRANSFER_COLOUR,
+            parts[0].direction,
+            many,
+            format_bytes(sum(part.nbytes for part in parts)),
+            format_seconds(bar.busy / 1e3),
+        )
+        for name, value in zip(BAR_COLUMNS, values, strict=True):
+            columns[name].append(value)
+    return columns
+
+
+def memory_columns(schedule: ExecutionSchedule) -> Columns:
+    """Bytes alive over predicted time, in milliseconds and MiB: the most in each of up to 2000 steps."""
+    nodes = schedule.nodes
+    times: list[float] = []
+    live: list[float] = []
+    size = max(1, -(-len(nodes) // 1000))
+    for at in range(0, len(nodes), size):
+        chunk = nodes[at : at + size]
+        most = max(node.live_bytes for node in chunk) / 2**20
+        times += [chunk[0].start_s * 1e3, chunk[-1].end_s * 1e3]
+        live += [most, most]
+    return {"time": times, "live": live}
+
+
+def schedule_sentence(schedule: ExecutionSchedule) -> str:
+    """Predicted against measured, and what takes longest, in one sentence."""
+    shares: Counter[str] = Counter()
+    for node in schedule.nodes:
+        shares[short_op(node.op)] += node.end_s - node.start_s  # type: ignore[assignment]
+    total = sum(shares.values())
+    sentence = f"{len(schedule.nodes)} ops, predicted {format_seconds(schedule.predicted_s)}"
+    measured = schedule.measured_s
+    if measured is None:
+        sentence += ", not measured yet"
+    elif measured > 0:
+        ratio = measured / schedule.predicted_s if schedule.predicted_s else float("inf")
+        sentence += f", measured {format_seconds(measured)} ({ratio:.2g} times the prediction)"
+    if total > 0:
+        op, longest = shares.most_common(1)[0]
+        sentence += f"; {op} takes the largest part, {longest / total:.0%} of the predicted op time"
+    return sentence + f". Peak memory planned: {format_bytes(schedule.memory.peak_bytes)}."
+
+
+def table_rows(schedule: ExecutionSchedule) -> tuple[list[dict[str, Any]], str]:
+    """The longest ops first, and a note when not all are listed."""
+    rows = sorted(_all_rows(schedule), key=lambda row: -max(row["predicted_ms"], row["measured_ms"] or 0.0))
+    listed = [
+        {
+            "id": str(row["node"]),
+            **{key: row[key] for key in ("node", "op", "module", "line", "phase")},
+            "start": {"text": f"{row['start_ms']:.3f}", "sort": row["start_ms"]},
+            "predicted": {"text": f"{row['predicted_ms']:.3f}", "sort": row["predicted_ms"]},
+            "measured": None
+            if row["measured_ms"] is None
+            else {"text": f"{row['measured_ms']:.3f}", "sort": row["measured_ms"]},
+        }
+        for row in rows[:TABLE_MAX]
+    ]
+    note = f"The {TABLE_MAX} longest of {len(rows)} ops; the CSV holds all" if len(rows) > TABLE_MAX else ""
+    return listed, note
+
+
+def _all_rows(schedule: ExecutionSchedule) -> list[dict[str, Any]]:
+    starts, ends = schedule.node_start_s or (), schedule.node_end_s or ()
+    return [
+        {
+            "node": node.node,
+            "op": node.op,
+            "module": node.module,
+            "line": node.line,
+            "phase": node.phase,
+            "bound": node.bound,
+            "live_bytes": node.live_bytes,
+            "start_ms": node.start_s * 1e3,
+            "predicted_ms": (node.end_s - node.start_s) * 1e3,
+            "measured_start_ms": starts[node.node] * 1e3 if node.node < len(ends) else None,
+            "measured_ms": (ends[node.node] - starts[node.node]) * 1e3 if node.node < len(ends) else None,
+        }
+        for node in schedule.nodes
+    ]
+
+
+def to_csv(schedule: ExecutionSchedule) -> str:
+    """Every op as a line of CSV."""
+    rows = _all_rows(schedule)
+    text = StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["node"])
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def to_trace(schedule: ExecutionSchedule) -> str:
+    """JSON for Perfetto (ui.perfetto.dev) or chrome://tracing."""
+    return json.dumps(schedule.chrome_trace(), allow_nan=False)

@@ -1,0 +1,1 @@
+"""The page Simulation: policies side by side."""

@@ -1,0 +1,81 @@
+"""The job and segment that a page shows, kept in the address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+
+from djinn_lab.dashboard.board import Board
+from djinn_lab.dashboard.hub import Snapshot
+from djinn_lab.dashboard.widgets.controls import select
+from djinn_lab.protocol.rest.jobs import JobCut, JobView
+
+LARGEST = "largest"
+
+
+class JobChooser:
+    """Two selects. ``wanted`` is the job of the address, else the newest one with ops."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._filling = False
+        self.job = select("Cell", {}, width=420)
+        self.segment = select("Part between cuts", {"largest": LARGEST}, width=170)
+        self.view = pn.Row(self.job, self.segment, margin=0)
+        self.job.param.watch(lambda event: self._job_chosen(event.new), "value")
+        self.segment.param.watch(lambda event: self._segment_chosen(event.new), "value")
+
+    def wanted(self, snapshot: Snapshot) -> tuple[JobView, int | None] | None:
+        """The job to show and its segment (None: the largest); None when there is none."""
+        name = self._board.route.get("job")
+        found = snapshot.job(name) if name else None
+        if found is None and name:
+            found = next((job for job in snapshot.jobs if job.job.startswith(name)), JobView(name))
+        if found is None:
+            found = next((job for job in snapshot.jobs if job.ops_total), None)
+        return (found, self._board.route.number("segment")) if found else None
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Bring the choices up to date."""
+        chosen = self.wanted(snapshot)
+        if chosen is None:
+            return
+        job, segment = chosen
+        jobs = [found for found in snapshot.jobs if found.ops_total or found.job == job.job]
+        if job not in jobs:
+            jobs.insert(0, job)
+        labels: dict[str, Any] = {_label(found): found.job for found in jobs}
+        parts: dict[str, Any] = {"largest": LARGEST}
+        parts |= {_part(cut): str(cut.segment) for cut in job.cuts}
+        self._fill(self.job, labels, job.job)
+        wanted = LARGEST if segment is None else str(segment)
+        self._fill(self.segment, parts, wanted if wanted in parts.values() else LARGEST)
+
+    def _fill(self, widget: Any, options: dict[str, Any], value: Any) -> None:
+        self._filling = True
+        if widget.options != options:
+            widget.param.update(options=options, value=value)
+        elif widget.value != value:
+            widget.value = value
+        self._filling = False
+
+    def _job_chosen(self, job: str | None) -> None:
+        if not self._filling and job:
+            self._board.route.update(job=job, segment=None, open=None, item=None)
+
+    def _segment_chosen(self, segment: str) -> None:
+        if not self._filling:
+            number = None if segment == LARGEST else segment
+            self._board.route.update(segment=number, open=None, item=None)
+
+
+def _part(cut: JobCut) -> str:
+    line = f", line {cut.line}" if cut.line else ""
+    return f"up to {cut.cause}{line} (#{cut.segment + 1})"
+
+
+def _label(job: JobView) -> str:
+    """One line without the changing figures, so that the list stays as it is while a job runs."""
+    cell = job.cell if len(job.cell) <= 40 else f"{job.cell[:39]}…"
+    return " · ".join(part for part in (cell, job.user, job.state.lower(), job.short_id) if part)

@@ -1,0 +1,1 @@
+"""The page Wizard: the profile of the machine."""

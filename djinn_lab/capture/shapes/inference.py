@@ -1,0 +1,459 @@
+"""Shapes without data: what an op will return, known locally and cached.
+
+A :class:`Plan` is computed once per (op, input layouts, static arguments) by torch's own fake tensors and
+reused for every later call with the same key. Scalars that cannot change a shape are not part of the key,
+so a learning rate that changes each step costs nothing. Keys hold interned
+:class:`~djinn_lab.capture.values.Layout` objects and literals: no ids, no tensors.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+
+from djinn_lab.capture.arguments import NUMBERS
+from djinn_lab.capture.host.ops import tensors_in
+from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for, stays_as_it_is
+from djinn_lab.capture.shape_rules.views import view_of
+from djinn_lab.capture.shapes.kernel_layouts import is_device_dependent, kernel_decides, refuses_only_shapes
+from djinn_lab.capture.shapes.signature import Kind, Signature
+from djinn_lab.capture.shapes.stand_ins import META, fake, meta, ones, two_elements, zeros, zeros_sharing
+from djinn_lab.capture.values import Layout, Value
+from djinn_lab.errors import CaptureError
+from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Leaf, ScalarHole, Template, TensorHole
+
+REAL_CHECK_BYTES_MAX = 64 * 2**20
+_encode_template = msgspec.msgpack.Encoder().encode
+_CPU = torch.device("cpu")
+_UNKNOWN = object()
+_ATTENTION = "aten._native_multi_head_attention.default"
+_NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+
+
+class Output:
+    """One returned tensor: fresh memory, a view at ``offset`` of an input, or (``written``) that input
+    itself. ``source`` names the argument whose memory it shares; None for fresh memory."""
+
+    __slots__ = ("layout", "offset", "source", "written")
+
+    def __init__(self, layout: Layout, offset: int, source: str | None, written: bool) -> None:
+        self.layout = layout
+        self.offset = offset
+        self.source = source
+        self.written = written
+
+
+class Plan:
+    """``outputs`` in order (None where torch returns no tensor; then ``literals`` holds what it returned).
+    ``container``: None (a single return), ``tuple`` or ``list``. ``dynamic``: the shapes depend on data.
+    ``resized``: for each ``out=`` tensor that torch would resize, its argument, its place in a list of such,
+    and what it becomes."""
+
+    __slots__ = ("container", "dynamic", "layouts", "literals", "outputs", "resized", "simple", "template")
+
+    def __init__(
+        self,
+        template: Template,
+        outputs: Sequence[Output | None],
+        container: type | None,
+        dynamic: bool = False,
+        literals: Sequence[Any] = (),
+        resized: Sequence[tuple[str, int, Layout]] = (),
+    ) -> None:
+        self.template = template
+        self.resized = tuple(resized)
+        self.outputs = tuple(outputs)
+        self.container = container
+        self.dynamic = dynamic
+        self.literals = tuple(literals)
+        self.layouts = tuple(None if output is None else output.layout for output in outputs)
+        self.simple = (
+            container is None
+            and len(outputs) == 1
+            and outputs[0] is not None
+            and outputs[0].source is None
+            and not dynamic
+        )
+
+    @property
+    def packed(self) -> bytes:
+        """The template as it travels."""
+        return _encode_template(self.template)
+
+
+def encode_literal(value: Any) -> Argument:
+    """A static argument as wire data. Raises CaptureError on what cannot be data."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_leaf(item) for item in value]
+    if isinstance(value, complex):
+        return ComplexNumber(value.real, value.imag)
+    if isinstance(value, torch.dtype):
+        return Atom("dtype", str(value).removeprefix("torch."))
+    if isinstance(value, torch.device):
+        return Atom("device", "cpu")
+    if isinstance(value, torch.layout):
+        return Atom("layout", str(value).removeprefix("torch."))
+    if isinstance(value, torch.memory_format):
+        return Atom("memory_format", str(value).removeprefix("torch."))
+    raise CaptureError(
+        f"an argument of type {type(value).__name__} cannot be sent to the pool.",
+        "Run this cell with %%local.",
+    )
+
+
+def _leaf(value: Any) -> Leaf:
+    encoded = encode_literal(value)
+    assert not isinstance(encoded, list)
+    return encoded
+
+
+def _encode(kind: Kind, value: Any) -> Argument:
+    if value is None:
+        return None
+    if kind is Kind.TENSOR:
+        return ScalarHole() if type(value) in NUMBERS else TensorHole()
+    if kind is Kind.TENSOR_LIST:
+        return [None if item is None else TensorHole() for item in value]
+    if kind is Kind.SCALAR:
+        return ScalarHole()
+    if kind is Kind.SCALAR_LIST:
+        return [ScalarHole() for _ in value]
+    return encode_literal(value)
+
+
+def make_template(signature: Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> Template:
+    positional = [_encode(kind, value) for kind, value in zip(signature.kinds, args, strict=False)]
+    named = {name: _encode(signature.keyword_kinds[name], value) for name, value in kwargs.items()}
+    return Template(signature.name, positional, named)
+
+
+class _Call:
+    """One op with its arguments, to be run on stand-ins of its tensors."""
+
+    def __init__(
+        self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any], values: Sequence[Value]
+    ) -> None:
+        self.signature = signature
+        self.values = values
+        self.args = args
+        self.kwargs = kwargs
+        self._stand_ins: list[torch.Tensor] = []
+        self._firsts: list[int] = []
+        if signature.written and len(values) > 1:  # eager refuses to write a tensor that it also reads
+            tensors = list(map(id, tensors_in(tuple(args), kwargs)))
+            if len(tensors) == len(values):
+                self._firsts = [tensors.index(one) for one in tensors]
+
+    def arguments(
+        self, convert: Callable[[Value], torch.Tensor], device: torch.device
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments with each tensor replaced by what ``convert`` makes of its value, and devices by
+        ``device``."""
+        made = [convert(value) for value in self.values]
+        self._stand_ins = [made[first] for first in self._firsts] if self._firsts else made
+        ready = iter(self._stand_ins)
+        args = [_fill(item, ready, device) for item in self.args]
+        kwargs = {name: _fill(item, ready, device) for name, item in self.kwargs.items()}
+        if self.signature.is_factory and "device" in self.signature.keyword_kinds:
+            kwargs["device"] = device
+        return args, kwargs
+
+    def may_write_twice(self) -> bool:
+        """Does some input overlap itself or another? Eager refuses many writes to such memory."""
+        values = self.values
+        return (
+            len({value.storage for value in values}) < len(set(values))
+            or len(set(self._firsts)) < len(self._firsts)
+            or any(value.layout.overlaps for value in values)
+        )
+
+    def is_apart(self) -> bool:
+        """Has each distinct tensor memory of its own, every element its own place? A tensor may come twice:
+        ``x.mul_(x)`` is no hazard to an elementwise op."""
+        firsts = self._firsts or range(len(self.values))
+        distinct = dict(zip(firsts, self.values, strict=True)).values()
+        return len({value.storage for value in distinct}) == len(distinct) and not any(
+            value.layout.overlaps for value in distinct
+        )
+
+    def is_small(self) -> bool:
+        """Little enough to try it here on real zeros."""
+        return sum(value.layout.span_bytes for value in self.values) <= REAL_CHECK_BYTES_MAX
+
+    def resized(self) -> Iterator[tuple[str, int, Layout]]:
+        """What became of the stand-ins for ``out=`` tensors: argument, place in its list, new layout."""
+        stand_ins = iter(zip(self._stand_ins, self.values, strict=True))
+        for name, argument in (*zip(self.signature.names, self.args, strict=False), *self.kwargs.items()):
+            tensors = argument if isinstance(argument, (list, tuple)) else (argument,)
+            for place, tensor in enumerate(tensors):
+                if isinstance(tensor, torch.Tensor):
+                    now, value = next(stand_ins)
+                    if name in self.signature.written and tuple(now.shape) != value.layout.shape:
+                        yield name, place, Layout.of_tensor(now)
+
+    def run(self, arguments: tuple[list[Any], dict[str, Any]]) -> Any:
+        return self.signature.func(*arguments[0], **arguments[1])
+
+
+def _promoted_as(argument: Any) -> Any:
+    """What type promotion wants to know of an argument besides the tensors."""
+    return argument if isinstance(argument, (torch.dtype, str)) or argument is None else type(argument)
+
+
+_ORDINARY = {torch.float32, torch.float64}
+_ZERO_DIVISION = "ZeroDivisionError"
+_MEMORY_WORDS = "single memory location"
+_DTYPE_WORDS = ("dtype", "scalar type", "data type", "same type", "can't be cast")
+
+
+def _fill(item: Any, ready: Iterator[torch.Tensor], device: torch.device) -> Any:
+    if isinstance(item, torch.Tensor):
+        return next(ready)
+    if isinstance(item, (list, tuple)):
+        return [_fill(part, ready, device) for part in item]
+    return device if isinstance(item, torch.device) else item
+
+
+def _raise_like_eager(call: _Call) -> None:
+    """Run once on real zeros, so that type and text are eager's own. Returns when eager accepts the call."""
+    with _random_numbers_kept(call.signature), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the worker's to report
+        try:
+            call.run(call.arguments(zeros_sharing(call.values), _CPU))
+        except RuntimeError as error:
+            if str(error) != _ZERO_DIVISION:  # of these zeros; the data may hold others
+                raise
+
+
+def _refuse_memory(call: _Call) -> None:
+    """Raise what eager says of memory that is written twice, which torch's shape rules do not look at. Other
+    errors may be those of the zeros, such as a mask that selects nothing."""
+    try:
+        _raise_like_eager(call)
+    except RuntimeError as error:
+        if _MEMORY_WORDS in str(error):
+            raise
+    except (IndexError, ValueError, TypeError):
+        pass  # the shape rules know these
+
+
+def _tried(call: _Call) -> Any:
+    """What the CPU's kernel returns for stand-ins; None when it takes none, such as a singular matrix."""
+    for stand_in in (zeros, ones):  # valid positions; what can be divided by
+        with _random_numbers_kept(call.signature), suppress(RuntimeError, IndexError):
+            return call.run(call.arguments(stand_in, _CPU))
+    return None
+
+
+@contextmanager
+def _random_numbers_kept(signature: Signature) -> Iterator[None]:
+    state = torch.default_generator.get_state() if signature.random else None
+    try:
+        yield
+    finally:
+        if state is not None:
+            torch.default_generator.set_state(state)
+
+
+class ShapeInference:
+    """Turns arguments into a :class:`Plan`. Tensors among them are only placeholders: their layouts come
+    from ``values``, the input values in reading order."""
+
+    def __init__(self) -> None:
+        self._mode = FakeTensorMode(allow_non_fake_inputs=False)
+        self._templates: dict[bytes, Template] = {}
+        self._dtypes: dict[tuple[Any, ...], torch.dtype | None] = {}
+        self._accepted: set[tuple[Any, ...]] = set()
+
+    def plan(
+        self,
+        signature: Signature,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        values: Sequence[Value],
+    ) -> Plan:
+        """Raises what eager torch would raise for these shapes."""
+        template = make_template(signature, args, kwargs)
+        template = self._templates.setdefault(_encode_template(template), template)
+        call = _Call(signature, args, kwargs, values)
+        with torch._C.DisableTorchFunction():
+            self._refuse_dtypes(call)
+        inputs = [value.layout for value in values]
+        if stays_as_it_is(signature, inputs, args) and call.is_apart():
+            return Plan(template, [Output(inputs[0], 0, signature.names[0], True)], None, literals=[None])
+        layouts = self._by_rule(call)
+        if layouts is not None:
+            outputs = [None if layout is None else Output(layout, 0, None, False) for layout in layouts]
+            container = None if len(outputs) == 1 else tuple
+            return Plan(template, outputs, container, literals=[None] * len(outputs))
+        view = view_of(signature, inputs, args)
+        if view is not None:
+            output = Output(view, values[0].offset, signature.names[0], False)
+            return Plan(template, [output], None, literals=[None])
+        with torch._C.DisableTorchFunction():
+            if signature.written and call.may_write_twice() and call.is_small():
+                _refuse_memory(call)
+            returned = _as_kernels_return(call, self._returned(call))
+            resized = self._resized(call) if signature.is_out and returned is not _UNKNOWN else ()
+        if returned is _UNKNOWN:
+            return Plan(template, (), None, dynamic=True)
+        return self._describe(signature, template, returned, resized)
+
+    def _refuse_dtypes(self, call: _Call) -> None:
+        """Torch's shape rules accept dtypes that its kernels refuse: tried once per op and dtypes, on zeros.
+        Only an error that speaks of dtypes counts; zeros may be wrong for other reasons."""
+        dtypes = tuple(value.layout.dtype for value in call.values)
+        if call.signature.is_view or (_ORDINARY.issuperset(dtypes) and len(set(dtypes)) <= 1):
+            return
+        kinds = (call.signature, dtypes)
+        if kinds in self._accepted or not call.is_small():
+            return
+        try:
+            _raise_like_eager(call)
+        except NotImplementedError:
+            raise
+        except RuntimeError as error:
+            if any(word in str(error) for word in _DTYPE_WORDS):
+                raise
+        except (IndexError, ValueError, TypeError):
+            pass  # the shape rules know these
+        self._accepted.add(kinds)
+
+    def _by_rule(self, call: _Call) -> Sequence[Layout | None] | None:
+        """Layouts of the new tensors that the op returns, where a rule of our own knows them."""
+        inputs = [value.layout for value in call.values]
+        rule = rule_for(call.signature)
+        if rule is not None:
+            return rule(inputs, call.args, call.kwargs)
+        if not inputs or not is_elementwise(call.signature):
+            return None
+        dtype = self._elementwise_dtype(call)
+        if dtype is None:
+            return None
+        layouts = elementwise(dtype, inputs)
+        if layouts is None and call.is_small():
+            with torch._C.DisableTorchFunction():
+                return [Layout.of_tensor(call.run(call.arguments(ones, _CPU)))]
+        return layouts
+
+    def _elementwise_dtype(self, call: _Call) -> torch.dtype | None:
+        """What torch's type promotion makes of these inputs: asked once, on two elements each. None when it
+        refuses."""
+        kinds = (
+            call.signature,
+            torch.get_default_dtype(),
+            *((value.layout.dtype, bool(value.layout.shape)) for value in call.values),
+            *map(_promoted_as, call.args),
+            *((name, _promoted_as(argument)) for name, argument in call.kwargs.items()),
+        )
+        if kinds not in self._dtypes:
+            with torch._C.DisableTorchFunction():
+                try:
+                    returned = call.run(call.arguments(two_elements, _CPU))
+                except Exception:  # noqa: BLE001 - torch's refusal; reported for the real shapes
+                    returned = None
+            known = isinstance(returned, torch.Tensor) and returned.shape in ((), (2,))
+            self._dtypes[kinds] = returned.dtype if known else None
+        return self._dtypes[kinds]
+
+    def _resized(self, call: _Call) -> tuple[tuple[str, int, Layout], ...]:
+        """What became of the ``out=`` tensors in the run before. Kernels give them strides that torch's shape
+        rules do not know."""
+        resized = tuple(call.resized())
+        if resized and call.is_small() and _tried(call) is not None:
+            return tuple(call.resized())
+        return resized
+
+    def _returned(self, call: _Call) -> Any:
+        """What the op returns for these layouts: meta tensors where the layout cannot depend on the
+        device (ten times faster), else fake CPU tensors. ``_UNKNOWN`` when it depends on data."""
+        if kernel_decides(call.signature, call.values) and call.is_small():
+            returned = _tried(call)
+            if returned is not None:
+                return returned
+            if refuses_only_shapes(call.signature):
+                _raise_like_eager(call)
+        device_free = not is_device_dependent(call.signature)
+        if call.signature.is_view or (call.signature.returns_tensors and device_free):
+            arguments = call.arguments(meta, META)
+            try:
+                return call.run(arguments)
+            except Exception:  # noqa: BLE001 - torch's refusal; fake tensors know how to answer or to report it
+                pass
+        with self._mode:
+            arguments = call.arguments(fake, _CPU)
+        try:
+            with self._mode, _quiet():
+                return call.run(arguments)
+        except _NEEDS_DATA:
+            return _UNKNOWN
+        except Exception:  # torch's refusal again, now reported in eager's own words
+            if not call.is_small():
+                raise
+            _raise_like_eager(call)
+            return _UNKNOWN
+
+    def _describe(
+        self,
+        signature: Signature,
+        template: Template,
+        returned: Any,
+        resized: Sequence[tuple[str, int, Layout]],
+    ) -> Plan:
+        container = type(returned) if isinstance(returned, (list, tuple)) else None
+        items = list(returned) if container is not None else [returned]
+        aliases = signature.return_aliases
+        outputs: list[Output | None] = []
+        literals: list[Any] = []
+        for index, item in enumerate(items):
+            literals.append(None if isinstance(item, torch.Tensor) else item)
+            if not isinstance(item, torch.Tensor):
+                outputs.append(None)
+                continue
+            alias = aliases[index if len(aliases) == len(items) else 0] if aliases else None
+            if item.layout is not torch.strided:
+                raise CaptureError(
+                    f"{signature.name} makes a {item.layout} tensor, which cannot be captured.",
+                    "Run this cell with %%local, or use .to_dense() first.",
+                )
+            layout = Layout.of_tensor(item)
+            offset = int(item.storage_offset()) if signature.is_view else 0
+            source, written = alias if alias is not None else (None, False)
+            outputs.append(Output(layout, offset, source, written))
+        if any(isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)) for item in literals):
+            return Plan(template, (), None, dynamic=True)
+        return Plan(template, outputs, container, literals=literals, resized=resized)
+
+
+def _as_kernels_return(call: _Call, returned: Any) -> Any:
+    """Attention without weights: torch's shape rule returns an empty tensor for them, its kernels None."""
+    signature = call.signature
+    absent = signature.name == _ATTENTION and isinstance(returned, tuple)
+    if absent and signature.argument("need_weights", call.args, call.kwargs) is False:
+        return (returned[0], None)
+    return returned
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch logs a traceback when a fake op fails; the user gets eager's own error instead."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -1,0 +1,71 @@
+"""Ops whose CPU kernel lays its results out otherwise than torch's shape rules say, found by comparing all of
+torch's operator database (``make sweep-ops``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+from djinn_lab.capture.shapes.signature import Signature
+from djinn_lab.capture.values import Layout, Value
+
+_DEVICE_DEPENDENT = (
+    *("convolution", "mkldnn", "rnn", "lstm", "gru", "cudnn", "fused_sdp_choice"),
+    *("_fft_", "linalg_", "pixel_shuffle", "median", "mode", "histc"),
+)
+"""Ops whose result layout is the CPU kernel's own choice."""
+_SHAPED_BY_KERNEL = (
+    *("native_batch_norm", "_batch_norm_with_update", "native_layer_norm.", "_embedding_bag"),
+    *("mkldnn_rnn_layer.default", "nonzero_static", "max_unpool", "linalg_eig."),
+)
+"""Ops whose CPU kernel returns other layouts than torch's shape rule says: asked once per key, on zeros."""
+_STRIDED_BY_KERNEL = (
+    *("logical_", "logaddexp", "ldexp", "copysign", "heaviside", "angle", "div.Tensor_mode", "pow."),
+    *("native_dropout_backward", "nll_loss2d", "_fft_", "softmax_backward", "elu_backward", "isin."),
+    *("hardsigmoid_backward", "hardswish_backward", "hardtanh_backward", "logit_backward", "log_sigmoid"),
+    *("softplus_backward", "_loss_backward", "cross_entropy_backward", "floor_divide.", "float_power"),
+    *("xlog1py", "xlogy", "_weight_norm_interface", "masked_select_backward", "channel_shuffle", "normal."),
+)
+"""Such as do so when an input is not row-major."""
+_TRIAL_BYTES_MAX = 2**20
+_DYNAMIC = torch.Tag.dynamic_output_shape
+
+
+@cache
+def is_device_dependent(signature: Signature) -> bool:
+    return any(part in signature.name for part in _DEVICE_DEPENDENT)
+
+
+def kernel_decides(signature: Signature, values: Sequence[Value]) -> bool:
+    """Must the kernel be asked, on zeros? Rules also forget empty tensors, ``out=`` ones among them, which
+    cost little to try."""
+    layouts = [value.layout for value in values]
+    return (
+        _has_part(signature, _SHAPED_BY_KERNEL)
+        or (not all(layout.numel for layout in layouts) and _may_try(signature, layouts))
+        or (_has_part(signature, _STRIDED_BY_KERNEL) and not all(map(_is_row_major, layouts)))
+    )
+
+
+@cache
+def _has_part(signature: Signature, parts: tuple[str, ...]) -> bool:
+    return any(part in signature.name for part in parts)
+
+
+def refuses_only_shapes(signature: Signature) -> bool:
+    """Does its CPU kernel refuse shapes that torch's rule accepts, and no values?"""
+    return signature.name.startswith("aten.normal.")
+
+
+def _may_try(signature: Signature, layouts: Sequence[Layout]) -> bool:
+    """Is it cheap, and do the shapes not depend on the data?"""
+    packet = signature.func._overloadpacket
+    dynamic = any(_DYNAMIC in getattr(packet, overload).tags for overload in packet.overloads())
+    small = sum(layout.span_bytes for layout in layouts) <= _TRIAL_BYTES_MAX
+    return small and not dynamic and not signature.is_view
+
+
+def _is_row_major(layout: Layout) -> bool:
+    return torch.empty_strided(layout.shape, layout.stride, device="meta").is_contiguous()

@@ -1,0 +1,1 @@
+"""Functions of torch that answer otherwise while a cell is captured."""

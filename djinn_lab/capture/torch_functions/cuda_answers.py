@@ -1,0 +1,199 @@
+"""What torch answers about CUDA while a cell is captured.
+
+``cuda`` means the pool and lazy tensors claim to be on the CPU, so everything that a device *type* switches
+on (autocast, loss scaling, generators) is switched on for the CPU instead, with the settings that ``cuda``
+stands for. Calls that only a local GPU could answer get the harmless answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from djinn_lab.capture.torch_functions.replaced import all_replaced
+from djinn_lab.errors import CaptureError
+
+_AUTOCAST: Any = torch.amp.autocast_mode.autocast
+_SCALER: Any = torch.amp.GradScaler
+_GENERATOR: Any = torch._C.Generator
+
+
+def is_pool(device: Any) -> bool:
+    if isinstance(device, str):
+        return device.startswith("cuda")
+    if isinstance(device, torch.device):
+        return device.type == "cuda"
+    return isinstance(device, int) and not isinstance(device, bool)
+
+
+class _GeneratorType(type(_GENERATOR)):  # type: ignore[misc]
+    def __instancecheck__(cls, instance: object) -> bool:
+        return type(instance) is _GENERATOR
+
+    def __call__(cls, device: Any = "cpu") -> torch.Generator:
+        return _GENERATOR("cpu" if is_pool(device) else device)  # type: ignore[no-any-return]
+
+
+class PoolGenerator(_GENERATOR, metaclass=_GeneratorType):  # type: ignore[misc]
+    """Stands in for :class:`torch.Generator`: one for ``cuda`` draws in the notebook, as they all do."""
+
+
+def _autocast_init(original: Callable[..., None]) -> Callable[..., None]:
+    @wraps(original)
+    def init(self: Any, device_type: str, dtype: torch.dtype | None = None, *rest: Any, **named: Any) -> None:
+        if is_pool(device_type):
+            dtype = torch.float16 if dtype is None else dtype
+            device_type = "cpu"
+        original(self, device_type, dtype, *rest, **named)
+
+    return init
+
+
+def _scaler_init(original: Callable[..., None]) -> Callable[..., None]:
+    @wraps(original)
+    def init(self: Any, device: str = "cuda", *rest: Any, **named: Any) -> None:
+        original(self, "cpu" if is_pool(device) else device, *rest, **named)
+
+    return init
+
+
+def _asked_of_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For questions about a device type, which torch takes to be ``cuda`` when it is left out."""
+
+    @wraps(original)
+    def ask(device_type: str = "cuda") -> Any:
+        return original("cpu" if is_pool(device_type) else device_type)
+
+    return ask
+
+
+def _load(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def load(file: Any, map_location: Any = None, *rest: Any, **named: Any) -> Any:
+        if isinstance(map_location, (str, torch.device)) and is_pool(map_location):
+            map_location = "cpu"
+        with _disable_current_modes(), torch._C.DisableTorchFunction():  # bytes to tensors, nothing to record
+            return original(file, map_location, *rest, **named)
+
+    return load
+
+
+def _set_default_device(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    return lambda device: original(None if is_pool(device) else device)
+
+
+_ALWAYS: tuple[tuple[Any, str, Any], ...] = (
+    (_AUTOCAST, "__init__", _autocast_init(_AUTOCAST.__init__)),
+    (_SCALER, "__init__", _scaler_init(_SCALER.__init__)),
+    (torch, "load", _load(torch.load)),
+    (torch, "Generator", PoolGenerator),
+    (torch, "is_autocast_enabled", _asked_of_cpu(torch.is_autocast_enabled)),
+    (torch, "get_autocast_dtype", _asked_of_cpu(torch.get_autocast_dtype)),
+)
+_WITHOUT_CUDA: tuple[tuple[Any, str, Any], ...] = (
+    (torch, "set_default_device", _set_default_device(torch.set_default_device)),
+    (torch.cuda, "synchronize", lambda device=None: None),
+    (torch.cuda, "current_device", lambda: 0),
+    (torch.cuda, "set_device", lambda device: None),
+    (torch.cuda, "get_device_name", lambda device=None: "Djinn Lab pool"),
+)
+
+
+class PoolStream:
+    """Stands in for :class:`torch.cuda.Stream`: ops of a cell run in the order in which it records them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.device = torch.device("cuda", 0)
+
+    def __enter__(self) -> PoolStream:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def wait_stream(self, stream: Any) -> None:
+        pass
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def record_event(self, event: Any = None) -> Any:
+        event = torch.cuda.Event() if event is None else event
+        event.record(self)
+        return event
+
+
+class PoolEvent:
+    """Stands in for :class:`torch.cuda.Event`. One with timing runs what is recorded so far: its time is when
+    the pool had done that, the way there and back included."""
+
+    run_pending: Callable[[str], None]
+
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> None:
+        self._times = enable_timing
+        self._done_s: float | None = None
+
+    def record(self, stream: Any = None) -> None:
+        if self._times:
+            self.run_pending("a CUDA event was recorded")
+        self._done_s = perf_counter()
+
+    def wait(self, stream: Any = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: PoolEvent) -> float:
+        """Milliseconds, as torch has it."""
+        if not (self._times and end._times):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._done_s is None or end._done_s is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return 1000 * (end._done_s - self._done_s)
+
+
+def _stream_context(stream: Any) -> AbstractContextManager[Any]:
+    return nullcontext(stream)
+
+
+def _no_memory_info(device: Any = None) -> tuple[int, int]:
+    raise CaptureError(
+        "torch.cuda.mem_get_info: a cell does not know which device of the pool it will run on.",
+        "Use %djinn status for the devices and %djinn memory for this session's memory.",
+    )
+
+
+_STREAMS: tuple[tuple[Any, str, Any], ...] = (
+    (torch.cuda, "Stream", PoolStream),
+    (torch.cuda, "stream", _stream_context),
+    (torch.cuda, "current_stream", PoolStream),
+    (torch.cuda, "default_stream", PoolStream),
+    (torch.cuda, "mem_get_info", _no_memory_info),
+)
+
+
+@contextmanager
+def cuda_answers(run_pending: Callable[[str], None]) -> Iterator[None]:
+    """Torch's answers about CUDA speak of the pool inside. ``run_pending`` runs what was recorded."""
+    event = type("PoolEvent", (PoolEvent,), {"run_pending": staticmethod(run_pending)})
+    answers = (*_WITHOUT_CUDA, *_STREAMS, (torch.cuda, "Event", event))
+    with all_replaced((*_ALWAYS, *(() if torch.cuda.is_available() else answers))):
+        yield

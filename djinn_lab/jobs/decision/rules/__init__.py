@@ -1,0 +1,1 @@
+"""The rules of a decision: policies, order keys, limits, guarantees, preemption."""

@@ -1,0 +1,361 @@
+"""Enacts a plan's suggestions, and applies the results of transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from djinn_lab.memory.machine import moving, phases
+from djinn_lab.memory.machine.admission import guess_bytes, is_new
+from djinn_lab.memory.machine.records import Device, Segment, Session, Transfer
+from djinn_lab.memory.machine.suggestions import (
+    Defer,
+    Expedite,
+    Grant,
+    RefuseMove,
+    Reject,
+    StartTransfer,
+    Suggestion,
+)
+from djinn_lab.memory.machine.tables import Tables
+from djinn_lab.memory.messages import (
+    Command,
+    DeferSegment,
+    DemoteSession,
+    DropParked,
+    EvictSession,
+    ExpediteTransfer,
+    FirstValuesRestored,
+    ForgetStored,
+    GrantSegment,
+    RejectSegment,
+    RestoreSession,
+    StoreSession,
+    TransferDone,
+    TransferFailed,
+    ValuesLost,
+)
+from djinn_lab.memory.states import PLACES, IllegalEvent
+
+RETRY_S = 0.25
+"""After a failed transfer its session is left alone for this long, doubled with each failure in a row."""
+HEARS_EVERY_S = 0.25
+"""The owner of a waiting segment hears of changes at most this often."""
+PEAK_SHARE = 0.1
+"""Weight of the latest segment in what segments usually need at once."""
+LINK_SHARE = 0.2
+"""Weight of the latest copy in the measured rate of a link."""
+LINK_BYTES_MIN = 2**20
+"""Smaller copies say nothing about a link's rate."""
+
+
+def enact(tables: Tables, suggestions: Iterable[Suggestion]) -> None:
+    for suggestion in suggestions:
+        match suggestion:
+            case Grant():
+                grant(tables, suggestion.segment)
+            case Defer():
+                _hold(tables, suggestion)
+            case StartTransfer():
+                _transport(tables, suggestion)
+            case Expedite():
+                _hurry(tables, suggestion)
+            case Reject():
+                refuse(tables, suggestion.segment, suggestion.message, suggestion.advice)
+            case RefuseMove():
+                moving.stay(tables, suggestion.session, suggestion.reason)
+
+
+def grant(tables: Tables, segment: Segment) -> None:
+    session, device = tables.session(segment.session), tables.device(segment.device)
+    free_bytes = device.free_bytes()
+    if segment in device.waiting:
+        device.waiting.remove(segment)
+    segment.granted = True
+    device.usual_peak_bytes += PEAK_SHARE * (segment.peak_bytes - device.usual_peak_bytes)
+    session.recoverable = False
+    segment.base_bytes = device.session_bytes.get(session.session, 0) + session.rebuild_bytes
+    device.granted[segment.job] = segment
+    if is_new(session):
+        session.guess_bytes = guess_bytes(segment, session.user, tables.admission_history)
+    _leave_line(tables, segment)
+    waited_s = tables.now_s - segment.since_s - segment.lined_s
+    statistics = tables.statistics
+    statistics.took(session.session, device.device, segment.peak_bytes, free_bytes)
+    statistics.came_back(session.session)
+    if segment.kind:
+        statistics.note(tables.now_s, "grant", session.session, device.device, segment.peak_bytes, waited_s)
+    if session.wish_s is not None:
+        _woke(tables, session, segment, device)
+    session.wish_s = session.ready_s = None
+    session.prefetched = False
+    session.settled_until_s = 0.0
+    tables.changed(session)
+    tables.out.append(GrantSegment(segment.job, segment.segment, waited_s))
+
+
+def _woke(tables: Tables, session: Session, segment: Segment, device: Device) -> None:
+    """Record a wake-up: from the wish until the state was there, and from then, or the call, until the
+    grant."""
+    assert session.wish_s is not None
+    ready_s = session.ready_s if session.ready_s is not None else tables.now_s
+    if segment.since_s > ready_s:
+        seconds = ready_s - session.wish_s + tables.now_s - segment.since_s
+    else:
+        seconds = tables.now_s - session.wish_s
+    seconds = max(0.0, seconds - segment.lined_s)
+    floor_s = device.seconds_for(session.total_bytes)
+    session.last_wake_s, session.last_floor_s = seconds, floor_s
+    tables.statistics.woke(seconds, floor_s, session.wish_hit)
+    reason = "it was on the device" if session.wish_hit else "it was restored"
+    tables.statistics.note(
+        tables.now_s, "wake", session.session, device.device, session.total_bytes, seconds, reason
+    )
+
+
+def _hold(tables: Tables, hold: Defer) -> None:
+    """Defer a segment, and tell its user what changed, except for every queue position."""
+    segment = hold.segment
+    lines = hold.queued or segment.queued_since_s is not None
+    decides = (segment.preemptible, segment.stuck) != (hold.preemptible, hold.stuck)  # the queue goes by it
+    if segment.kind == hold.kind or (tables.now_s < segment.hears_s and not (lines or decides)):
+        return
+    if hold.queued:
+        segment.queued_since_s = tables.now_s
+    else:
+        _leave_line(tables, segment)
+    if hold.admission and not segment.counted:
+        tables.statistics.count(admission_waits=1)
+        segment.counted = True
+    segment.admission, segment.hears_s = hold.admission, tables.now_s + HEARS_EVERY_S
+    segment.kind, segment.reason, segment.estimate_s = hold.kind, hold.reason, hold.estimate_s
+    segment.preemptible, segment.stuck = hold.preemptible, hold.stuck
+    tables.changed(tables.session(segment.session))
+    tables.statistics.note(
+        tables.now_s, "hold", segment.session, segment.device, segment.peak_bytes, reason=hold.reason
+    )
+    tables.out.append(
+        DeferSegment(
+            segment.job,
+            segment.segment,
+            hold.reason,
+            hold.estimate_s,
+            hold.admission,
+            hold.queued,
+            hold.preemptible,
+            hold.stuck,
+        )
+    )
+
+
+def _leave_line(tables: Tables, segment: Segment) -> None:
+    """Time in the device's queue is not time spent waiting for memory."""
+    if segment.queued_since_s is not None:
+        segment.lined_s += tables.now_s - segment.queued_since_s
+        segment.queued_since_s = None
+
+
+def refuse(tables: Tables, segment: Segment, message: str, advice: str) -> None:
+    session = tables.session(segment.session)
+    tables.drop(segment)
+    session.failures = 0
+    tables.out.append(RejectSegment(segment.job, segment.segment, message, advice, segment.node, segment.op))
+
+
+def _transport(tables: Tables, ask: StartTransfer) -> None:
+    session = ask.session
+    device = tables.device_of(session)
+    assert device is not None
+    assert session.moving is None
+    assert (session.place, ask.kind) in PLACES, (session.place, ask.kind)
+    free_bytes = device.free_bytes()
+    transfer = tables.begin(ask.kind, session, device, ask.expedited, ask.prefetch, ask.discard, ask.job)
+    if ask.kind == "restore":
+        tables.statistics.took(session.session, device.device, transfer.nbytes, free_bytes)
+        tables.statistics.count(prefetches=ask.prefetch)
+    elif ask.kind == "evict":
+        tables.statistics.leaves(session.session, device.device, transfer.nbytes)
+    what = "prefetch" if ask.prefetch else ask.kind
+    tables.statistics.note(
+        tables.now_s, what, session.session, device.device, transfer.nbytes, reason=ask.reason
+    )
+    tables.out.append(_command(transfer))
+
+
+def _command(transfer: Transfer) -> Command:
+    number, session, device = transfer.number, transfer.session, transfer.device
+    match transfer.kind:
+        case "store":
+            return StoreSession(number, session, device, transfer.expedited)
+        case "evict":
+            return EvictSession(number, session, device, transfer.discard)
+        case "restore":
+            return RestoreSession(number, session, device, transfer.expedited, transfer.job)
+        case "demote":
+            return DemoteSession(number, session, device)
+        case "forget":
+            return ForgetStored(number, session, device)
+
+
+def _hurry(tables: Tables, expedite: Expedite) -> None:
+    transfer = expedite.session.moving
+    assert transfer is not None
+    transfer.expedited = True
+    if expedite.job:
+        transfer.job, transfer.usable = expedite.job, False
+    tables.out.append(ExpediteTransfer(transfer.number, transfer.session, transfer.device, expedite.job))
+
+
+def transfer_of(
+    tables: Tables, event: FirstValuesRestored | TransferDone | TransferFailed
+) -> Transfer | None:
+    """The transfer that the event is about; None for one that was given up. Raises IllegalEvent."""
+    transfer = tables.transfers.get(event.transfer)
+    if transfer is None:
+        if 0 < event.transfer <= tables.transfers_begun:
+            return None
+        raise IllegalEvent(f"transfer {event.transfer} was never begun")
+    kind = "restore" if isinstance(event, FirstValuesRestored) else event.kind
+    if (transfer.session, transfer.device, transfer.kind) != (event.session, event.device, kind):
+        raise IllegalEvent(
+            f"transfer {event.transfer} is the {transfer.kind} of {transfer.session} at {transfer.device},"
+            f" not the {kind} of {event.session} at {event.device}"
+        )
+    return transfer
+
+
+def opened(tables: Tables, transfer: Transfer, event: FirstValuesRestored) -> None:
+    """The session may be used by the job, unless another job waits for it by now."""
+    session = tables.session(transfer.session)
+    if transfer.job != event.job:
+        return
+    transfer.usable = True
+    if session.wish_s is not None and session.ready_s is None:
+        session.ready_s = tables.now_s
+
+
+def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
+    session, device = tables.session(transfer.session), tables.device(transfer.device)
+    statistics = tables.statistics
+    tables.end(transfer)
+    session.failures, session.retry_s = 0, 0.0
+    session.place = PLACES[session.place, transfer.kind]
+    statistics.copied(tables.now_s, device.device, transfer.kind, event.copied_bytes)
+    statistics.count(hash_checks=event.checked_pieces)
+    _measure(device, event)
+    match transfer.kind:
+        case "store":
+            statistics.count(stores=1)
+            tables.sync(session, device)
+            if event.whole and not any(segment.granted for segment in session.segments.values()):
+                session.unstored_bytes = session.ready_bytes = 0
+                session.recoverable = True
+        case "evict":
+            _evicted(tables, session, device, transfer)
+        case "restore":
+            statistics.count(restores=1)
+            statistics.came_back(session.session)
+            session.unstored_bytes = session.ready_bytes = 0
+            granted = any(segment.granted for segment in session.segments.values())
+            session.prefetched = transfer.prefetch and not granted
+            if session.busy and not granted:
+                stays_s = tables.policy.residency_copies * (tables.now_s - transfer.begun_s)
+                session.settled_until_s = tables.now_s + stays_s
+            if session.wish_s is not None and session.ready_s is None:
+                session.ready_s = tables.now_s
+            moving.arrived(tables, session)
+            if device.session_bytes.get(session.session, 0):
+                tables.sync(session, device)
+        case "demote":
+            statistics.count(demotions=1)
+            device.host_full = False
+        case "forget":
+            device.host_full = False
+            session.unstored_bytes = session.total_bytes
+            session.ready_bytes = 0
+            session.recoverable = False
+    tables.changed(session)
+    seconds = tables.now_s - transfer.begun_s
+    statistics.note(
+        tables.now_s, transfer.kind, session.session, device.device, event.copied_bytes, seconds, "done"
+    )
+
+
+def _evicted(tables: Tables, session: Session, device: Device, transfer: Transfer) -> None:
+    tables.statistics.count(evictions=1)
+    tables.statistics.count(prefetches_wasted=session.prefetched)
+    session.prefetched = False
+    session.wish_hit = False
+    session.ready_s = None
+    device.device_full = False
+    session.unstored_bytes = session.ready_bytes = 0
+    if device.on_disk_bytes.get(session.session, 0) >= session.total_bytes:
+        session.place = "disk"
+    session.recoverable = not transfer.discard
+    session.keeper = None if transfer.discard else device.device
+    if transfer.discard:
+        session.place = "none"
+        session.rebuild_bytes, session.total_bytes = session.total_bytes, 0
+
+
+def _measure(device: Device, event: TransferDone) -> None:
+    """Measure the link's rate, from copies that are large enough."""
+    if event.kind not in ("store", "restore") or event.copied_bytes < LINK_BYTES_MIN or event.copy_s <= 0:
+        return
+    rate = event.copied_bytes / event.copy_s
+    before = device.measured_bytes_per_s or rate
+    device.measured_bytes_per_s = before + LINK_SHARE * (rate - before)
+
+
+def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
+    session, device = tables.session(transfer.session), tables.device(transfer.device)
+    tables.end(transfer)
+    tables.statistics.count(failed_transfers=1)
+    tables.statistics.note(
+        tables.now_s, "failed", session.session, device.device, transfer.nbytes, reason=event.reason
+    )
+    if transfer.kind == "evict":
+        tables.statistics.stays(session.session)
+    if event.mismatch:
+        tables.statistics.count(mismatches=1)
+        lose(tables, session, device.device, session.total_bytes, event.reason)
+        return
+    device.host_full |= event.full == "host"
+    device.disk_full |= event.full == "disk"
+    device.device_full |= event.full == "device"
+    if event.full is not None:
+        device.full_s = tables.now_s
+    if transfer.kind == "restore":
+        _take_back(tables, session)
+    session.failures += 1
+    session.retry_s = tables.now_s + RETRY_S * 2 ** min(session.failures - 1, 6)
+    if session.target is not None and session.busy and transfer.kind in ("store", "evict"):
+        moving.stay(tables, session, event.reason)
+    tables.changed(session)
+    tables.sync(session, device)
+
+
+def _take_back(tables: Tables, session: Session) -> None:
+    """Revoke grants for which the session was open: their segments were preempted, and will be placed
+    again."""
+    granted = [segment for segment in session.segments.values() if segment.granted]
+    for segment in granted:
+        tables.drop(segment)
+    if granted:
+        phases.segment_over(tables, session)
+
+
+def lose(tables: Tables, session: Session, device: str, nbytes: int, reason: str) -> None:
+    """The session's values are gone; the session stays open, and holds nothing."""
+    session.place = "none"
+    session.recoverable = False
+    session.total_bytes = session.kv_bytes = session.unstored_bytes = session.ready_bytes = 0
+    session.prefetched = False
+    session.wish_s = session.ready_s = None
+    tables.changed(session)
+    keeper, session.keeper = session.keeper, None
+    if keeper is not None and keeper != device:
+        tables.out.append(DropParked(session.session, keeper))
+    tables.statistics.count(values_lost=1)
+    tables.statistics.swaps.pop(session.session, None)
+    tables.statistics.note(tables.now_s, "lost", session.session, device, nbytes, reason=reason)
+    tables.out.append(ValuesLost(session.session, device, nbytes, reason))

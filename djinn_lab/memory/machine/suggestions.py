@@ -1,0 +1,63 @@
+"""The suggestions of a plan. A plan yields them one at a time; each is enacted before the plan continues,
+so that the plan sees what has changed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from djinn_lab.memory.machine.records import Segment, Session
+from djinn_lab.memory.messages import TransferKind
+
+
+class StartTransfer(NamedTuple):
+    """Begin a transfer of a session that has none under way. ``job``: may start before its end."""
+
+    kind: TransferKind
+    session: Session
+    expedited: bool = False
+    prefetch: bool = False
+    discard: bool = False
+    reason: str = ""
+    job: str = ""
+
+
+class Expedite(NamedTuple):
+    """A segment waits for the session's transfer under way. ``job``: may start before its end."""
+
+    session: Session
+    job: str = ""
+
+
+class Grant(NamedTuple):
+    segment: Segment
+
+
+class Defer(NamedTuple):
+    """``kind``: the kind of reason, so that the user hears only of changes. ``queued``: only the queue
+    position is missing. ``preemptible``: preemption of running cells would free enough. ``stuck``: no
+    capacity is coming."""
+
+    segment: Segment
+    kind: str
+    reason: str
+    estimate_s: float | None = None
+    admission: bool = False
+    queued: bool = False
+    preemptible: bool = False
+    stuck: bool = False
+
+
+class Reject(NamedTuple):
+    segment: Segment
+    message: str
+    advice: str
+
+
+class RefuseMove(NamedTuple):
+    """The session cannot go to its target device."""
+
+    session: Session
+    reason: str
+
+
+Suggestion = StartTransfer | Expedite | Grant | Defer | Reject | RefuseMove
