@@ -176,7 +176,7 @@ class SchedulePage:
         hub = self._board.hub
 
         def work() -> ExecutionSchedule:
-            return ExecutionSchedule.from_json(hub.reader().schedule(job.job, segment))
+            return hub.reader().schedule(job.job, segment)
 
         self._board.background.run("schedule", work, self.show, self._failed)
 

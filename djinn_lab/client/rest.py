@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # each method imports its own: a command starts without the q
     from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
     from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
     from djinn_lab.protocol.rest.users import UserToken, UserView
+    from djinn_lab.scheduler import ExecutionSchedule
+    from djinn_lab.srg.graph import SRG
 
 POOL_VARIABLE = "DJINN_POOL"
 TOKEN_VARIABLE = "DJINN_TOKEN"
@@ -50,7 +52,7 @@ START_ADVICE = "Start one with: djinn-lab pool start"
 OTHER_VERSION_ADVICE = "Install the same version of djinn-lab here and on the pool."
 
 Json = dict[str, Any]
-"""A document with a format of its own: a graph, a schedule, a request."""
+"""A request, or a document whose format is defined elsewhere."""
 Answer = TypeVar("Answer")
 
 
@@ -157,13 +159,21 @@ class PoolClient:
         content = self._request("GET", f"/v1/jobs/{_part(job)}/program", {"segment": segment}).content
         return decode_program(content)
 
-    def graph(self, job: str, segment: int | None = None) -> Json:
-        """The SRG, as :func:`djinn_lab.srg.export.from_json` reads it, with its ``segment``."""
-        return self._read(Json, f"/v1/jobs/{_part(job)}/graph", {"segment": segment})
+    def graph(self, job: str, segment: int | None = None) -> SRG:
+        """Read the graph of a segment (default: the largest)."""
+        from djinn_lab.srg.export import from_json
 
-    def schedule(self, job: str, segment: int | None = None) -> Json:
-        """The execution schedule, with measured times where it ran, and its ``segment``."""
-        return self._read(Json, f"/v1/jobs/{_part(job)}/schedule", {"segment": segment})
+        document = self._read(Json, f"/v1/jobs/{_part(job)}/graph", {"segment": segment})
+        try:
+            return from_json(document)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise PoolError(f"The pool's answer is not understood: {error}", OTHER_VERSION_ADVICE) from None
+
+    def schedule(self, job: str, segment: int | None = None) -> ExecutionSchedule:
+        """Read the schedule of a segment (default: the largest), with measured times where it ran."""
+        from djinn_lab.scheduler import ExecutionSchedule
+
+        return self._read(ExecutionSchedule, f"/v1/jobs/{_part(job)}/schedule", {"segment": segment})
 
     def events(self, after: int | None = None, limit: int = 200) -> list[JournalLine]:
         """Read the journal after line ``after``, or its end; oldest first."""

@@ -369,13 +369,13 @@ def test_a_cell_sent_in_parts_is_one_graph_on_the_pool(session: Session) -> None
     assert [cut.cause for cut in job.cuts] == ["item", "cell end"]
     assert job.segments > len(job.cuts)
     graph = session.pool.graph(job.job)
-    assert len(graph["nodes"]) == 2502
-    assert graph["segment"] == job.cuts[0].segment
-    assert session.pool.graph(job.job, segment=0) == graph
+    assert len(graph.nodes) == 2502
+    first = session.pool.graph(job.job, segment=job.cuts[0].segment)
+    assert first.nodes == graph.nodes == session.pool.graph(job.job, segment=0).nodes
     assert session.pool.program(job.job).fetch
     schedule = session.pool.schedule(job.job)
-    assert len(schedule["node_end_s"]) == 2502
-    assert len(session.pool.graph(job.job, segment=job.segments - 1)["nodes"]) == 1
+    assert len(schedule.node_end_s) == 2502
+    assert len(session.pool.graph(job.job, segment=job.segments - 1).nodes) == 1
     assert y.tolist() == [5000.0, 5000.0]
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from djinn_lab.magics.memory_command import OTHERS_SHOWN, describe_memory
 from djinn_lab.memory.snapshot import DeviceAccount, HeldSegment, WakeUps
+from djinn_lab.memory.states import Connection, Phase
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
 
 MIB = 2**20
@@ -15,11 +16,11 @@ NOW_S = 1000.0
 OWN = MemorySession(
     "a0b0" * 8,
     "ann",
-    "ann",
-    "connected",
-    "IO_WAIT",
+    Connection.CONNECTED,
+    Phase.IO_WAIT,
     "cpu:0",
-    "host",
+    tier="host",
+    name="ann",
     total_bytes=120 * MIB,
     kv_bytes=80 * MIB,
     stored_bytes=120 * MIB,
@@ -45,7 +46,14 @@ def said(own: MemorySession = OWN, **changes: Any) -> str:
         in_bytes_per_s=120e6,
     )
     other = MemorySession(
-        "b0b1" * 8, "bob", "agent", "connected", "COMPUTE", "cpu:0", "device", None, 200 * MIB
+        "b0b1" * 8,
+        "bob",
+        Connection.CONNECTED,
+        Phase.COMPUTE,
+        "cpu:0",
+        tier="device",
+        total_bytes=200 * MIB,
+        name="agent",
     )
     made = MemoryView(NOW_S, "lazy", (device,), (own, other), (), WakeUps(12, 9, 0.001, 0.05, 0.06, 1.2, 1.6))
     return describe_memory(msgspec.structs.replace(made, **changes), OWN.session)
@@ -89,7 +97,15 @@ def test_it_says_what_the_devices_hold_and_who_else_holds_what() -> None:
 
 def test_it_is_bounded_and_names_the_rest() -> None:
     crowd = tuple(
-        MemorySession(f"{number:032x}", "bob", f"agent {number}", tier="disk", total_bytes=MIB)
+        MemorySession(
+            f"{number:032x}",
+            "bob",
+            Connection.CONNECTED,
+            Phase.IO_WAIT,
+            tier="disk",
+            total_bytes=MIB,
+            name=f"agent {number}",
+        )
         for number in range(100)
     )
     text = said(sessions=(OWN, *crowd))

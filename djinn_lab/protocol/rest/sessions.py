@@ -6,7 +6,15 @@ import re
 
 import msgspec
 
-from djinn_lab.memory.snapshot import Counters, DeviceAccount, HeldSegment, MemoryChange, WakeUps
+from djinn_lab.memory.snapshot import (
+    Counters,
+    DeviceAccount,
+    HeldSegment,
+    MemoryChange,
+    SessionAccount,
+    WakeUps,
+)
+from djinn_lab.memory.states import Phase
 
 _SESSION_ID = re.compile(r"\b[0-9a-f]{32}\b")
 LABEL_CHARS_MAX = 28
@@ -29,31 +37,11 @@ class SessionView(msgspec.Struct, frozen=True):
     last_seen: float | None = None
 
 
-class MemorySession(msgspec.Struct, frozen=True):
-    """Show a session's state in memory, with the fields of
-    :class:`djinn_lab.memory.snapshot.SessionAccount` in plain words. ``name``: as its user called it.
-    ``jobs``: how many cells it sent."""
+class MemorySession(SessionAccount, frozen=True):
+    """Show a session's state in memory. ``name``: as its user called it. ``jobs``: how many cells it sent."""
 
-    session: str
-    user: str = ""
     name: str = ""
-    connection: str = ""
-    phase: str = ""
-    device: str | None = None
-    tier: str = "none"
-    moving: str | None = None
-    total_bytes: int = 0
-    kv_bytes: int = 0
-    stored_bytes: int = 0
     jobs: int = 0
-    idle_since_s: float | None = None
-    wake_at_s: float | None = None
-    wake_from_s: float | None = None
-    wake_until_s: float | None = None
-    leased_until_s: float | None = None
-    last_wake_s: float | None = None
-    last_floor_s: float | None = None
-    target: str | None = None
 
     @property
     def short_id(self) -> str:
@@ -73,7 +61,7 @@ class MemorySession(msgspec.Struct, frozen=True):
         if self.moving == "restore":
             return "loading"
         if self.tier == "device":
-            return "idle" if self.phase == "IO_WAIT" else "busy"
+            return "idle" if self.phase is Phase.IO_WAIT else "busy"
         return self.tier if self.tier in ("host", "disk") else "none"
 
     @property
