@@ -3,10 +3,11 @@ the worker frees them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from djinn_lab.srg.liveness import last_touches, live_bytes
 from djinn_lab.srg.program import Program
 
 REMAINDERS_MAX = 64
@@ -32,36 +33,57 @@ class Footprint(msgspec.Struct, frozen=True):
 
 def predict_peak_bytes(program: Program) -> Footprint:
     """Predict the footprint of a valid program. Values that the session already holds are not counted."""
-    last_use = _last_uses(program)
-    size_of: dict[int, int] = {}
-    live = 0
-    held_before: set[int] = set()
+    storage_of = _storages(program)
+    sizes = _sizes(program)
+    loaded = {source.storage for source in program.sources if source.storage in sizes}
+    outliving = {storage_of[value] for value in (*program.keep, *program.fetch) if value in storage_of}
+    live = live_bytes(
+        (_known(node.storages, sizes) for node in program.nodes),
+        last_touches(
+            [storage_of[value] for value in (*node.inputs, *node.outputs) if value in storage_of]
+            for node in program.nodes
+        ),
+        sizes,
+        loaded,
+        outliving | {source.storage for source in program.sources},
+    )
+    loaded_bytes = sum(sizes[storage] for storage in loaded)
+    peak_bytes = max(loaded_bytes, *live.during) if live.during else loaded_bytes
+    return Footprint(
+        peak_bytes,
+        live.during.index(peak_bytes) if peak_bytes > loaded_bytes else None,
+        _kept_bytes(program, sizes, storage_of),
+        len(program.nodes),
+        _remainders(live.before, live.during),
+    )
+
+
+def _storages(program: Program) -> dict[int, int]:
+    """Map each value to the storage that it lies in."""
+    found = {source.value: source.storage for source in program.sources}
+    for node in program.nodes:
+        for value, storage in zip(node.outputs, node.storages, strict=False):
+            if value is not None and storage is not None:
+                found[value] = storage
+    return found
+
+
+def _sizes(program: Program) -> dict[int, int]:
+    """Map the storages that the program loads or makes to their bytes."""
+    found: dict[int, int] = {}
+    held_before = {source.storage for source in program.sources if source.blob is None}
     for source in program.sources:
-        if source.blob is None:
-            held_before.add(source.storage)
-        elif source.storage not in size_of:
-            size_of[source.storage] = program.metas[source.meta].span_bytes
-            live += size_of[source.storage]
-    peak = live
-    peak_node: int | None = None
-    dying: dict[int, list[int]] = {}
-    for used, last in last_use.items():
-        dying.setdefault(last, []).append(used)
-    before: list[int] = []
-    during: list[int] = []
-    for index, node in enumerate(program.nodes):
-        before.append(live)
+        if source.blob is not None:
+            found.setdefault(source.storage, program.metas[source.meta].span_bytes)
+    for node in program.nodes:
         for meta, storage in zip(node.output_metas, node.storages, strict=False):
-            if meta is None or storage is None or storage in size_of or storage in held_before:
-                continue
-            size_of[storage] = program.metas[meta].span_bytes
-            live += size_of[storage]
-        if live > peak:
-            peak, peak_node = live, index
-        during.append(live)
-        live -= sum(size_of.get(dead, 0) for dead in dying.get(index, ()))
-    kept_bytes = _kept_bytes(program, size_of)
-    return Footprint(peak, peak_node, kept_bytes, len(program.nodes), _remainders(before, during))
+            if meta is not None and storage is not None and storage not in held_before:
+                found.setdefault(storage, program.metas[meta].span_bytes)
+    return found
+
+
+def _known(storages: Iterable[int | None], sizes: Mapping[int, int]) -> list[int]:
+    return [storage for storage in storages if storage in sizes]
 
 
 def _run_length(ops: int) -> int:
@@ -80,32 +102,7 @@ def _remainders(before: Sequence[int], during: Sequence[int]) -> tuple[int, ...]
     return tuple(reversed(found))
 
 
-def _kept_bytes(program: Program, size_of: Mapping[int, int]) -> int:
-    storage_of = {source.value: source.storage for source in program.sources}
-    for node in program.nodes:
-        storage_of.update(_made(node.outputs, node.storages))
+def _kept_bytes(program: Program, size_of: Mapping[int, int], storage_of: Mapping[int, int]) -> int:
     blobs = {source.storage for source in program.sources if source.blob is not None}
     kept = {storage_of[value] for value in program.keep if value in storage_of} - blobs
     return sum(size_of.get(storage, 0) for storage in kept)
-
-
-def _last_uses(program: Program) -> dict[int, int]:
-    """The last node that touches each storage, for storages that do not outlive the program."""
-    storage_of = {source.value: source.storage for source in program.sources}
-    last: dict[int, int] = {}
-    for index, node in enumerate(program.nodes):
-        for value, storage in _made(node.outputs, node.storages):
-            storage_of[value] = storage
-            last[storage] = index
-        for read in node.inputs:
-            if read is not None and read in storage_of:
-                last[storage_of[read]] = index
-    outliving = {storage_of[value] for value in (*program.keep, *program.fetch) if value in storage_of}
-    outliving |= {source.storage for source in program.sources}
-    return {storage: node for storage, node in last.items() if storage not in outliving}
-
-
-def _made(outputs: tuple[int | None, ...], storages: tuple[int | None, ...]) -> Iterator[tuple[int, int]]:
-    for value, storage in zip(outputs, storages, strict=False):
-        if value is not None and storage is not None:
-            yield value, storage

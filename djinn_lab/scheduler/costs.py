@@ -1,7 +1,7 @@
 """How long a node takes: the roofline model.
 
-A node is limited either by arithmetic or by moving its bytes, by the slower of both, plus the fixed cost of
-starting an op (Williams, Waterman, Patterson, "Roofline", CACM 2009).
+A node is limited either by arithmetic or by moving its bytes, by the slower of both
+(:func:`djinn_lab.srg.work.roofline_s`), plus the fixed cost of starting an op.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 
 from djinn_lab.scheduler.devices import DeviceProfile
 from djinn_lab.srg.graph import Node
+from djinn_lab.srg.work import roofline_s
 
 Bound = Literal["compute", "memory", "overhead"]
 
@@ -33,10 +34,10 @@ class GraphCostEstimator:
     """The roofline over the graph's FLOPs and bytes."""
 
     def estimate(self, node: Node, device: DeviceProfile) -> NodeEstimate:
-        compute_s = node.flops / device.flops_per_s
-        memory_s = (node.bytes_read + node.bytes_written) / device.memory_bytes_per_s
-        busy_s = max(compute_s, memory_s)
-        bound: Bound = "compute" if compute_s > memory_s else "memory"
-        return NodeEstimate(
-            busy_s + device.op_overhead_s, bound if busy_s > device.op_overhead_s else "overhead"
-        )
+        moved_bytes = node.bytes_read + node.bytes_written
+        busy_s = roofline_s(node.flops, moved_bytes, device.flops_per_s, device.memory_bytes_per_s)
+        seconds = busy_s + device.op_overhead_s
+        if busy_s <= device.op_overhead_s:
+            return NodeEstimate(seconds, "overhead")
+        memory_bound = moved_bytes / device.memory_bytes_per_s >= busy_s
+        return NodeEstimate(seconds, "memory" if memory_bound else "compute")

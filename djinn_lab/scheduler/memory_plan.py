@@ -1,9 +1,8 @@
-"""Which memory is alive when.
+"""Plan the memory of a schedule: which bytes are alive while each node runs.
 
-Liveness is a matter of storages, not of values: a view keeps its base alive. What the session holds already
-stays throughout; what is uploaded is there from the start. A storage that is produced or uploaded lives
-until the last node that touches it, or to the end when one of its values is kept or fetched. Workspaces
-inside ops are not counted.
+What the session holds already stays throughout; what is uploaded is there from the start. A storage that is
+produced or uploaded lives until the last node that touches it, or to the end when one of its values is kept
+or fetched.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from djinn_lab.srg.graph import SRG
+from djinn_lab.srg.liveness import last_touches, live_bytes
 
 
 class MemoryPlan(msgspec.Struct, frozen=True):
@@ -38,37 +38,24 @@ def storage_bytes(srg: SRG) -> dict[int, int]:
 
 
 def plan_memory(srg: SRG, order: Sequence[int]) -> MemoryPlan:
-    """Liveness of ``srg`` when its nodes run in ``order``."""
+    """Plan the memory of ``srg`` when its nodes run in ``order``."""
     values, sizes = srg.values, storage_bytes(srg)
     resident = {value.storage for value in values.values() if value.producer is None}
-    resident_bytes = sum(sizes[storage] for storage in resident)
-    last_touch: dict[int, int] = {}
-    for position, node_id in enumerate(order):
-        node = srg.nodes[node_id]
-        for value in node.inputs:
-            last_touch[values[value].storage] = position
-        for value in node.outputs:
-            last_touch[values[value].storage] = position
     held = {value.storage for value in values.values() if value.producer is None and not value.upload_bytes}
-    lasting = held | {values[value].storage for value in (*srg.keep, *srg.fetch)}
-    freed_after: dict[int, int] = {}
-    for storage, position in last_touch.items():
-        if storage not in lasting:
-            freed_after[position] = freed_after.get(position, 0) + sizes[storage]
-    live, alive, live_bytes = resident_bytes, set(resident), []
-    for position, node_id in enumerate(order):
-        for value in srg.nodes[node_id].outputs:
-            storage = values[value].storage
-            if storage not in alive:
-                alive.add(storage)
-                live += sizes[storage]
-        live_bytes.append(live)
-        live -= freed_after.get(position, 0)
-    peak = max(live_bytes, default=resident_bytes)
+    nodes = [srg.nodes[node] for node in order]
+    live = live_bytes(
+        ([values[value].storage for value in node.outputs] for node in nodes),
+        last_touches([values[value].storage for value in (*node.inputs, *node.outputs)] for node in nodes),
+        sizes,
+        resident,
+        held | {values[value].storage for value in (*srg.keep, *srg.fetch)},
+    )
+    resident_bytes = sum(sizes[storage] for storage in resident)
+    peak = max(live.during, default=resident_bytes)
     return MemoryPlan(
         resident_bytes=resident_bytes,
         peak_bytes=peak,
-        peak_position=live_bytes.index(peak) if live_bytes else None,
-        kept_bytes=live,
-        live_bytes=tuple(live_bytes),
+        peak_position=live.during.index(peak) if live.during else None,
+        kept_bytes=live.after,
+        live_bytes=tuple(live.during),
     )

@@ -9,6 +9,12 @@ from djinn_lab.srg.program import Program
 from djinn_lab.srg.wiring import trace_wiring
 
 
+def roofline_s(flops: int, moved_bytes: int, flops_per_s: float, memory_bytes_per_s: float) -> float:
+    """Bound run time by arithmetic or by memory, the slower of both, in seconds (Williams, Waterman,
+    Patterson, "Roofline", CACM 2009)."""
+    return max(flops / flops_per_s, moved_bytes / memory_bytes_per_s)
+
+
 class Work(msgspec.Struct, frozen=True):
     """Sums over all ops. ``moved_bytes``: read and written on the device."""
 
@@ -17,9 +23,8 @@ class Work(msgspec.Struct, frozen=True):
     moved_bytes: int
 
     def seconds(self, flops_per_s: float, memory_bytes_per_s: float, op_overhead_s: float) -> float:
-        """The roofline of the whole (Williams, Waterman, Patterson, CACM 2009): bound by arithmetic or by
-        memory, the longer of both, plus the fixed cost of every op."""
-        busy_s = max(self.flops / flops_per_s, self.moved_bytes / memory_bytes_per_s)
+        """Predict the run time by the roofline of the whole, plus the fixed cost of every op."""
+        busy_s = roofline_s(self.flops, self.moved_bytes, flops_per_s, memory_bytes_per_s)
         return busy_s + self.ops * op_overhead_s
 
 

@@ -16,6 +16,7 @@ from djinn_lab.srg.costs import CostBook
 from djinn_lab.srg.parting import Part, Parts, part_program
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.srg.wiring import trace_wiring
+from djinn_lab.srg.work import roofline_s
 from djinn_lab.units import format_bytes, format_seconds
 
 UNMEASURED = DeviceMeasured(flops_per_s=2e10, memory_bytes_per_s=5e9, op_overhead_s=5e-6)
@@ -176,7 +177,7 @@ def op_seconds(program: Program, rates: DeviceMeasured) -> list[float]:
     for index, record in enumerate(program.nodes):
         cost = book.cost(index, record)
         moved_bytes = cost.bytes_read + cost.bytes_written
-        busy_s = max(cost.flops / rates.flops_per_s, moved_bytes / rates.memory_bytes_per_s)
+        busy_s = roofline_s(cost.flops, moved_bytes, rates.flops_per_s, rates.memory_bytes_per_s)
         found.append(busy_s + rates.op_overhead_s)
     return found
 
