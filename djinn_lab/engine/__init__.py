@@ -14,8 +14,6 @@ from djinn_lab.engine.commands import (
 )
 from djinn_lab.engine.engine import Engine
 from djinn_lab.engine.events import (
-    ClockTicked,
-    DeviceAdded,
     Event,
     PartMemoryReleased,
     PartMemoryRequested,
@@ -23,10 +21,8 @@ from djinn_lab.engine.events import (
     PoolOpened,
     SegmentArrived,
     SegmentStopped,
-    SessionClosed,
-    SessionDetached,
-    WorkerDied,
 )
+from djinn_lab.events import ClockTicked, DeviceAdded, SessionClosed, SessionDetached, WorkerDied
 
 __all__ = [
     "Anomaly",

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from djinn_lab import jobs, memory
 
 _Command = TypeVar("_Command")
-_OF_SEGMENTS = (memory.GrantSegment, memory.DeferSegment, memory.RejectSegment, memory.MoveRefused)
+_OF_SEGMENTS = (memory.GrantSegment, memory.DeferSegment, memory.RejectSegment, memory.RejectMove)
 
 
 class CommandQueue(Generic[_Command]):

@@ -30,8 +30,6 @@ from djinn_lab.engine import translation
 from djinn_lab.engine.command_queue import CommandQueue, about, of_queue
 from djinn_lab.engine.commands import Anomaly, Command, WorkLost
 from djinn_lab.engine.events import (
-    ClockTicked,
-    DeviceAdded,
     Event,
     OfMemory,
     PartMemoryReleased,
@@ -40,11 +38,9 @@ from djinn_lab.engine.events import (
     PoolOpened,
     SegmentArrived,
     SegmentStopped,
-    SessionClosed,
-    SessionDetached,
-    WorkerDied,
 )
 from djinn_lab.engine.stall import Stall, Watch
+from djinn_lab.events import ClockTicked, DeviceAdded, SessionClosed, SessionDetached, WorkerDied
 from djinn_lab.jobs.machine.queue import JobQueue
 from djinn_lab.memory.machine.accounts import MemoryAccounts
 
@@ -148,25 +144,26 @@ class Engine:
                 self._to_queue(jobs.QueueOpened(at_s, event.queue_policy, event.shares))
                 self.accounts = MemoryAccounts(event.memory_policy)
             case DeviceAdded():
-                self._add_device(event)
+                self._to_memory(event)
+                self._to_queue(event)
             case WorkerDied():
                 self._watch.died(event.device)
                 self._undone[event.device] = self.accounts.open_jobs(event.device)
-                self._to_memory(memory.DeviceLost(at_s, event.device))
+                self._to_memory(event)
             case PartMemoryRequested():
                 self._ask_room(event)
             case PartMemoryWithdrawn():
                 self._to_memory(memory.SegmentWithdrawn(at_s, event.room))
             case PartMemoryReleased() if event.room in self._rooms:
                 self._rooms.discard(event.room)
-                self._to_memory(memory.SessionClosed(at_s, event.room))
+                self._to_memory(SessionClosed(at_s, event.room))
             case SessionDetached():
-                self._to_queue(jobs.SessionDetached(at_s, event.session))
-                self._to_memory(memory.SessionDetached(at_s, event.session))
+                self._to_queue(event)
+                self._to_memory(event)
             case SessionClosed():
                 self._sent_s.pop(event.session, None)
-                self._to_queue(jobs.SessionClosed(at_s, event.session))
-                self._to_memory(memory.SessionClosed(at_s, event.session))
+                self._to_queue(event)
+                self._to_memory(event)
             case _:
                 pass
 
@@ -243,14 +240,14 @@ class Engine:
         self._to_queue(stopped)
 
     def _tick(self, event: ClockTicked) -> None:
-        commands = self.accounts.handle(memory.ClockTicked(event.at_s))
+        commands = self.accounts.handle(event)
         self._of_memory.put(commands)
         self._of_memory.run()
         due_s = self.queue.due_s()
         self.idle = not commands
         if due_s is not None and due_s <= event.at_s:
             self.idle = False
-            self._to_queue(jobs.ClockTicked(event.at_s))
+            self._to_queue(event)
         self._relocate_waiting()
 
     def _relocate_waiting(self) -> None:
@@ -274,29 +271,6 @@ class Engine:
                 self.idle, self._sent_s[job.session] = False, self._now_s
                 self._to_queue(jobs.MoveProposed(self._now_s, job.job, device))
                 others = self.accounts.other_devices()
-
-    def _add_device(self, event: DeviceAdded) -> None:
-        added = memory.DeviceAdded(
-            at_s=event.at_s,
-            device=event.device,
-            memory_bytes=event.memory_bytes,
-            host_bytes=event.host_bytes,
-            disk_bytes=event.disk_bytes,
-            link_bytes_per_s=event.link_bytes_per_s,
-            slots=event.slots,
-        )
-        self._to_memory(added)
-        link = event.link_bytes_per_s or 0.0
-        self._to_queue(
-            jobs.DeviceAdded(
-                at_s=event.at_s,
-                device=event.device,
-                memory_bytes=event.memory_bytes,
-                link_bytes_per_s=link,
-                numa_node=event.numa_node,
-                slots=event.slots,
-            )
-        )
 
     def _ask_room(self, event: PartMemoryRequested) -> None:
         """Session memory accounts for a gang part as for a session."""
@@ -410,9 +384,7 @@ class Engine:
 
     def _obey_memory(self, command: memory.Command) -> None:
         match command:
-            case (
-                memory.GrantSegment() | memory.DeferSegment() | memory.RejectSegment() | memory.MoveRefused()
-            ):
+            case memory.GrantSegment() | memory.DeferSegment() | memory.RejectSegment() | memory.RejectMove():
                 if command.job in self._rooms:
                     self._out.append(translation.of_room(command))
                 else:
@@ -429,7 +401,7 @@ class Engine:
 
     def _pass_on(
         self,
-        command: memory.GrantSegment | memory.DeferSegment | memory.RejectSegment | memory.MoveRefused,
+        command: memory.GrantSegment | memory.DeferSegment | memory.RejectSegment | memory.RejectMove,
     ) -> None:
         """Pass session memory's answer to the queue."""
         now_s, job = self._now_s, command.job
@@ -454,7 +426,7 @@ class Engine:
             case memory.RejectSegment():
                 self._out.append(command)
                 self._to_queue(jobs.MemoryRefused(now_s, job, command.sentence))
-            case memory.MoveRefused():
+            case memory.RejectMove():
                 try:
                     self._to_queue(jobs.MoveRefused(now_s, job, command.device, command.reason))
                 except jobs.IllegalEvent as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from djinn_lab import jobs, memory
+from djinn_lab.events import ClockTicked, DeviceAdded, SessionClosed, SessionDetached, WorkerDied
 from djinn_lab.jobs.decision import QueuePolicy
 from djinn_lab.jobs.fairness import ShareState
 
@@ -54,28 +55,6 @@ class SegmentStopped(msgspec.Struct, frozen=True, tag=True):
     undone: bool = False
 
 
-class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
-    """A worker became ready, for the first time or again; as in :class:`djinn_lab.memory.DeviceAdded` and
-    :class:`djinn_lab.jobs.DeviceAdded`."""
-
-    at_s: float
-    device: str
-    memory_bytes: int
-    host_bytes: int = 0
-    disk_bytes: int = 0
-    link_bytes_per_s: float | None = None
-    slots: int = 1
-    numa_node: int | None = None
-
-
-class WorkerDied(msgspec.Struct, frozen=True, tag=True):
-    """The device's process ended, and the contents of its memory are gone.
-    :class:`djinn_lab.jobs.DeviceLost` follows, once gangs with a part on the device have released it."""
-
-    at_s: float
-    device: str
-
-
 class PartMemoryRequested(msgspec.Struct, frozen=True, tag=True):
     """A part of a gang wants to run on ``device``, with a memory account ``room`` of its own. The part's
     values stay there until the account is released, and move along to another device. Answered like
@@ -102,27 +81,6 @@ class PartMemoryReleased(msgspec.Struct, frozen=True, tag=True):
 
     at_s: float
     room: str
-
-
-class SessionDetached(msgspec.Struct, frozen=True, tag=True):
-    """The client vanished without closing: its jobs are cancelled, its values stay."""
-
-    at_s: float
-    session: str
-
-
-class SessionClosed(msgspec.Struct, frozen=True, tag=True):
-    """The client closed the session: all its values are freed."""
-
-    at_s: float
-    session: str
-
-
-class ClockTicked(msgspec.Struct, frozen=True, tag=True):
-    """Time passed. Sent several times a second, and when :meth:`~djinn_lab.engine.engine.Engine.due_s`
-    says so."""
-
-    at_s: float
 
 
 OfQueue = (

@@ -77,7 +77,7 @@ def refused(segment: jobs.SegmentSubmitted, verdict: memory.RejectSegment) -> jo
 
 
 def of_room(
-    command: memory.GrantSegment | memory.DeferSegment | memory.RejectSegment | memory.MoveRefused,
+    command: memory.GrantSegment | memory.DeferSegment | memory.RejectSegment | memory.RejectMove,
 ) -> PartMemoryGranted | PartMemoryDeferred | PartMemoryRejected:
     match command:
         case memory.GrantSegment():

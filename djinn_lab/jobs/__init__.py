@@ -1,6 +1,7 @@
 """CORE: decide which job runs next, and on which device. State in, event in, commands out; see
 :mod:`djinn_lab.jobs.states`."""
 
+from djinn_lab.events import ClockTicked, DeviceAdded, IllegalEvent, SessionClosed, SessionDetached
 from djinn_lab.jobs.commands import (
     CancelSegment,
     ChargeAccount,
@@ -17,9 +18,7 @@ from djinn_lab.jobs.machine.explain import QueuePosition
 from djinn_lab.jobs.messages import (
     CancelRequested,
     CheckpointAnnounced,
-    ClockTicked,
     DataPublished,
-    DeviceAdded,
     DeviceCordoned,
     DeviceDescribed,
     DeviceLost,
@@ -43,8 +42,6 @@ from djinn_lab.jobs.messages import (
     SegmentProgressed,
     SegmentRefused,
     SegmentSubmitted,
-    SessionClosed,
-    SessionDetached,
     SharesChanged,
 )
 from djinn_lab.jobs.states import (
@@ -52,7 +49,6 @@ from djinn_lab.jobs.states import (
     PENDING_STATES,
     RANKS,
     TRANSITIONS,
-    IllegalEvent,
     JobState,
     JobTransition,
     Priority,

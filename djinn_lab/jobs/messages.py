@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from djinn_lab.events import ClockTicked, DeviceAdded, SessionClosed, SessionDetached
 from djinn_lab.jobs.decision.rules.policy import QueuePolicy
 from djinn_lab.jobs.fairness import Limits, ShareState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
@@ -14,19 +15,6 @@ MemoryNeed = Literal["free", "ask", "held", "queued", "granted"]
 """``free``: runs without asking session memory. ``ask``: :class:`~djinn_lab.jobs.commands.PlaceSegment`
 asks once the job is bound. ``held``: was asked, and waits. ``queued``: the session's state is there, and
 the memory grant comes with its turn. ``granted``: may run on the device that its session is bound to."""
-
-
-class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
-    """A worker became ready, for the first time or again. ``memory_bytes`` and ``link_bytes_per_s``: what
-    the device offers, for shares of it; 0: not shared by. ``numa_node``: where the device is, None when
-    unknown. ``slots``: jobs that the device runs at once."""
-
-    at_s: float
-    device: str
-    memory_bytes: int = 0
-    link_bytes_per_s: float = 0.0
-    numa_node: int | None = None
-    slots: int = 1
 
 
 class DeviceLost(msgspec.Struct, frozen=True, tag=True):
@@ -326,26 +314,6 @@ class ReservationEnded(msgspec.Struct, frozen=True, tag=True):
 
     at_s: float
     name: str
-
-
-class ClockTicked(msgspec.Struct, frozen=True, tag=True):
-    """Something may be due: see :meth:`djinn_lab.jobs.machine.queue.JobQueue.due_s`."""
-
-    at_s: float
-
-
-class SessionDetached(msgspec.Struct, frozen=True, tag=True):
-    """The client vanished: the session's jobs are cancelled, and the session stays bound."""
-
-    at_s: float
-    session: str
-
-
-class SessionClosed(msgspec.Struct, frozen=True, tag=True):
-    """The user closed the session: its jobs are cancelled and its device is forgotten."""
-
-    at_s: float
-    session: str
 
 
 Event = (

@@ -132,12 +132,3 @@ CONTENDING = (*PENDING_STATES, JobState.RESTORING)
 """States in which a job is assigned to a device and wants to run there."""
 FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 RANKS: Mapping[str, int] = {priority: rank for rank, priority in enumerate(Priority)}
-
-
-class IllegalEvent(Exception):
-    """Reports an event that cannot happen in this state. ``fault``: ``"client"`` when a client's message
-    can cause it, ``"pool"`` when only a bug of the pool or of a worker can."""
-
-    def __init__(self, message: str, fault: str) -> None:
-        super().__init__(message)
-        self.fault = fault

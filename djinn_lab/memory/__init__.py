@@ -1,17 +1,22 @@
 """CORE: what sessions hold on the devices and the tiers below, which sessions move, and which are
 admitted. See :mod:`djinn_lab.memory.states`."""
 
+from djinn_lab.events import (
+    ClockTicked,
+    DeviceAdded,
+    IllegalEvent,
+    SessionClosed,
+    SessionDetached,
+    WorkerDied,
+)
 from djinn_lab.memory.footprint import predict_peak_bytes
 from djinn_lab.memory.messages import (
     AdmitSegment,
     AnswerPhase,
     CellEnded,
-    ClockTicked,
     Command,
     DeferSegment,
     DemoteSession,
-    DeviceAdded,
-    DeviceLost,
     DropParked,
     Event,
     EvictSession,
@@ -21,17 +26,15 @@ from djinn_lab.memory.messages import (
     FreeSession,
     GrantSegment,
     MemoryReported,
-    MoveRefused,
     PhaseSignalled,
     QueueOrdered,
+    RejectMove,
     RejectSegment,
     RestoreSession,
     SegmentPlaced,
     SegmentProposed,
     SegmentWithdrawn,
     SessionBound,
-    SessionClosed,
-    SessionDetached,
     SessionOpened,
     SessionResumed,
     StoreSession,
@@ -52,7 +55,7 @@ from djinn_lab.memory.snapshot import (
     Tier,
     WakeUps,
 )
-from djinn_lab.memory.states import AFTER_LOSS, PLACES, TRANSITIONS, Connection, IllegalEvent, Phase
+from djinn_lab.memory.states import AFTER_LOSS, PLACES, TRANSITIONS, Connection, Phase
 
 __all__ = [
     "AFTER_LOSS",
@@ -70,7 +73,6 @@ __all__ = [
     "DemoteSession",
     "DeviceAccount",
     "DeviceAdded",
-    "DeviceLost",
     "DropParked",
     "Event",
     "EvictSession",
@@ -85,10 +87,10 @@ __all__ = [
     "MemoryPolicy",
     "MemoryReported",
     "MemorySnapshot",
-    "MoveRefused",
     "Phase",
     "PhaseSignalled",
     "QueueOrdered",
+    "RejectMove",
     "RejectSegment",
     "RestoreSession",
     "SegmentPlaced",
@@ -108,5 +110,6 @@ __all__ = [
     "TransferKind",
     "ValuesLost",
     "WakeUps",
+    "WorkerDied",
     "predict_peak_bytes",
 ]

@@ -10,31 +10,12 @@ from typing import Literal
 
 import msgspec
 
+from djinn_lab.events import ClockTicked, DeviceAdded, SessionClosed, SessionDetached, WorkerDied
+
 TransferKind = Literal["store", "evict", "restore", "demote", "forget"]
 """``store``: device to host, what has no valid host copy yet. ``evict``: drop the device's copy of a
 session that is stored whole. ``restore``: host or disk to device, every byte checked. ``demote``: host to
 disk. ``forget``: drop the host's copy of a session that is on the device."""
-
-
-class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
-    """``host_bytes``, ``disk_bytes``: how much of this device's sessions the host and the disk may hold.
-    ``link_bytes_per_s``: between device and host, None until measured.
-    ``slots``: segments that run at once."""
-
-    at_s: float
-    device: str
-    memory_bytes: int
-    host_bytes: int = 0
-    disk_bytes: int = 0
-    link_bytes_per_s: float | None = None
-    slots: int = 1
-
-
-class DeviceLost(msgspec.Struct, frozen=True, tag=True):
-    """Its process died: what was on the device is gone, what was on the host or the disk is not."""
-
-    at_s: float
-    device: str
 
 
 class SessionOpened(msgspec.Struct, frozen=True, tag=True):
@@ -47,26 +28,14 @@ class SessionOpened(msgspec.Struct, frozen=True, tag=True):
     passing: bool = False
 
 
-class SessionDetached(msgspec.Struct, frozen=True, tag=True):
-    """The client vanished without closing."""
-
-    at_s: float
-    session: str
-
-
 class SessionResumed(msgspec.Struct, frozen=True, tag=True):
-    at_s: float
-    session: str
-
-
-class SessionClosed(msgspec.Struct, frozen=True, tag=True):
     at_s: float
     session: str
 
 
 class SessionBound(msgspec.Struct, frozen=True, tag=True):
     """Assign the session to a device. State that lies on another device is brought over when a segment of
-    the session waits, or :class:`MoveRefused` says why not. No segment of the session may be granted."""
+    the session waits, or :class:`RejectMove` says why not. No segment of the session may be granted."""
 
     at_s: float
     session: str
@@ -213,15 +182,9 @@ class TransferFailed(msgspec.Struct, frozen=True, tag=True):
     mismatch: bool = False
 
 
-class ClockTicked(msgspec.Struct, frozen=True, tag=True):
-    """Several times a second: leases run out, expectations move, prefetches begin."""
-
-    at_s: float
-
-
 Event = (
     DeviceAdded
-    | DeviceLost
+    | WorkerDied
     | SessionOpened
     | SessionDetached
     | SessionResumed
@@ -357,7 +320,7 @@ class DropParked(msgspec.Struct, frozen=True, tag=True):
     device: str
 
 
-class MoveRefused(msgspec.Struct, frozen=True, tag=True):
+class RejectMove(msgspec.Struct, frozen=True, tag=True):
     """The session of the waiting segment stays on ``device``, whatever its target was, and its segment is
     served there."""
 
@@ -394,7 +357,7 @@ Command = (
     | ExpediteTransfer
     | FreeSession
     | DropParked
-    | MoveRefused
+    | RejectMove
     | ValuesLost
     | AnswerPhase
 )

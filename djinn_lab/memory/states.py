@@ -100,7 +100,3 @@ AFTER_LOSS: Mapping[tuple[Place, TransferKind | None], Place] = {
 }
 """Place and transfer under way to where the state is when the device's process died, of a session that was
 stored whole and ran nothing. Of the others, all that was on the device is gone."""
-
-
-class IllegalEvent(Exception):
-    """An event that cannot happen in this state; a bug of the pool's, since clients cannot cause one."""

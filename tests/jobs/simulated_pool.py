@@ -73,7 +73,7 @@ class SimulatedPool:
         self._commands: deque[Command] = deque()
         self._performing = False
         for device in self.devices:
-            self.tell(DeviceAdded(0.0, device, 1 << 30, 1e9))
+            self.tell(DeviceAdded(0.0, device, 1 << 30, link_bytes_per_s=1e9))
 
     # -- time ----------------------------------------------------------------------------------------------
 

@@ -6,11 +6,12 @@ from functools import partial
 
 from lines_run import lines_run
 
+from djinn_lab.events import DeviceAdded
 from djinn_lab.jobs import JobState
 from djinn_lab.jobs.commands import Notify
 from djinn_lab.jobs.machine.explain import POSITIONS_MAX
 from djinn_lab.jobs.machine.queue import JobQueue
-from djinn_lab.jobs.messages import DeviceAdded, DeviceCordoned, SegmentFinished, SegmentSubmitted
+from djinn_lab.jobs.messages import DeviceCordoned, SegmentFinished, SegmentSubmitted
 
 CELLS = 2
 """Of each session."""

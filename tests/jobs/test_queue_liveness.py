@@ -94,7 +94,7 @@ def lose(pool: SimulatedPool, device: str) -> None:
 
 
 def bring_back(pool: SimulatedPool, device: str) -> None:
-    pool.tell(DeviceAdded(pool.now_s, device, 1 << 30, 1e9))
+    pool.tell(DeviceAdded(pool.now_s, device, 1 << 30, link_bytes_per_s=1e9))
 
 
 def calm(pool: SimulatedPool, keep_closed: bool) -> None:

@@ -12,7 +12,6 @@ from djinn_lab.memory import (
     Command,
     Connection,
     DeviceAdded,
-    DeviceLost,
     Event,
     FreeSession,
     IllegalEvent,
@@ -25,6 +24,7 @@ from djinn_lab.memory import (
     SessionDetached,
     SessionOpened,
     SessionResumed,
+    WorkerDied,
 )
 from djinn_lab.memory.machine.accounts import MemoryAccounts
 
@@ -46,7 +46,7 @@ class AccountsMachine(RuleBasedStateMachine):
 
     @rule(device=DEVICES)
     def lose_device(self, device: str) -> None:
-        self.feed(DeviceLost(self.tick(), device))
+        self.feed(WorkerDied(self.tick(), device))
         assert self.accounts.device(device) is None
 
     @rule(session=SESSIONS)

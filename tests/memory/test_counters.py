@@ -12,7 +12,6 @@ from djinn_lab.memory import (
     ClockTicked,
     Counters,
     DeviceAdded,
-    DeviceLost,
     Event,
     PhaseSignalled,
     RestoreSession,
@@ -21,6 +20,7 @@ from djinn_lab.memory import (
     SessionClosed,
     SessionOpened,
     StoreSession,
+    WorkerDied,
 )
 from djinn_lab.memory.machine.accounts import MemoryAccounts
 
@@ -258,7 +258,7 @@ def test_who_is_stored_whole_survives_its_device() -> None:
     pool.open("b", 100)
     assert any(isinstance(command, StoreSession) for command in pool.engine.under_way.values())
     pool.engine.die()
-    pool.say(DeviceLost(pool.now_s, "cpu:0"))
+    pool.say(WorkerDied(pool.now_s, "cpu:0"))
     assert pool.engine.lost == ["b"]
     assert (pool.tier("a"), pool.tier("b")) == ("host", "none")
     pool.say(DeviceAdded(pool.now_s, "cpu:0", 1000, 2000, 0, RATE))

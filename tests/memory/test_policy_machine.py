@@ -16,12 +16,11 @@ from djinn_lab.memory import (
     Command,
     Connection,
     DeviceAdded,
-    DeviceLost,
     Event,
     GrantSegment,
-    MoveRefused,
     PhaseSignalled,
     QueueOrdered,
+    RejectMove,
     RejectSegment,
     RestoreSession,
     SegmentPlaced,
@@ -32,6 +31,7 @@ from djinn_lab.memory import (
     SessionOpened,
     SessionResumed,
     ValuesLost,
+    WorkerDied,
 )
 from djinn_lab.memory.machine.accounts import MemoryAccounts
 
@@ -242,7 +242,7 @@ class PolicyMachine(RuleBasedStateMachine):
         in_doubt = {c.session for c in engine.under_way.values()}
         may_lose = engine.die() | running | in_doubt
         self.may_lose |= may_lose
-        commands = self.feed(DeviceLost(self.now_s, name))
+        commands = self.feed(WorkerDied(self.now_s, name))
         lost = {command.session for command in commands if isinstance(command, ValuesLost)}
         assert lost <= may_lose
         self.running = {s: at for s, at in self.running.items() if at[0] != name}
@@ -334,7 +334,7 @@ class PolicyMachine(RuleBasedStateMachine):
                 self.check_promises(engine, command)
             if isinstance(command, RejectSegment):
                 self.running.pop(command.job, None)
-            if isinstance(command, MoveRefused):
+            if isinstance(command, RejectMove):
                 self.open[command.session] = command.device
                 self.running[command.session] = (command.device, self.running[command.session][1])
         return commands

@@ -104,6 +104,6 @@ def test_long_walks(kind: type[PolicyMachine]) -> None:
         assert sums["evictions"] == sums["stores"] == 0
     else:
         assert min(sums["evictions"], sums["restores"], sums["mismatches"], sums["failed_transfers"]) > 0
-        assert min(sums["DropParked"], sums["MoveRefused"]) > 0
+        assert min(sums["DropParked"], sums["RejectMove"]) > 0
     if kind is PolicyMachine:
         assert sums["early"] > 0

@@ -9,6 +9,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from djinn_lab.events import IllegalEvent
 from djinn_lab.jobs import conditions, resources
 from djinn_lab.jobs.batch import messages
 from djinn_lab.jobs.batch.messages import AttemptOutcome, Command, NotebookEnded
@@ -18,7 +19,6 @@ from djinn_lab.jobs.batch.states import TRANSITIONS, NotebookState, NotebookTran
 from djinn_lab.jobs.conditions import DependencyResults, DependencyState
 from djinn_lab.jobs.machine.dependencies import CHECKPOINTS_MAX
 from djinn_lab.jobs.messages import CheckpointAnnounced, DataPublished
-from djinn_lab.jobs.states import IllegalEvent
 from djinn_lab.units import format_seconds
 
 WAITING_MAX = 1000

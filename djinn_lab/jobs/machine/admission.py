@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from djinn_lab.events import IllegalEvent
 from djinn_lab.jobs import targets
 from djinn_lab.jobs.conditions import DependencyState, jobs_in
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.machine import dependencies
 from djinn_lab.jobs.machine.tables import QueueDevice, QueueTables, next_state
 from djinn_lab.jobs.messages import SegmentRefused, SegmentSubmitted
-from djinn_lab.jobs.states import RANKS, IllegalEvent, JobState, JobTransition
+from djinn_lab.jobs.states import RANKS, JobState, JobTransition
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
 

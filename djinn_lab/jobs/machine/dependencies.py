@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from djinn_lab.events import IllegalEvent
 from djinn_lab.jobs import conditions
 from djinn_lab.jobs.conditions import DependencyResults, DependencyState, Need, jobs_in
 from djinn_lab.jobs.job import Job
@@ -22,7 +23,7 @@ from djinn_lab.jobs.messages import (
     ExternalDependencyChanged,
     SegmentSubmitted,
 )
-from djinn_lab.jobs.states import IllegalEvent, JobTransition
+from djinn_lab.jobs.states import JobTransition
 
 CHECKPOINTS_MAX = 1000
 """Most checkpoints of one job."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from djinn_lab.events import IllegalEvent
 from djinn_lab.jobs.commands import ChargeAccount, PlaceSegment, StartSegment
 from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start, decide, enact, submit_limit
@@ -34,7 +35,7 @@ from djinn_lab.jobs.machine.tables import QueueTables, moved, next_state
 from djinn_lab.jobs.messages import MemoryNeed, SegmentSubmitted
 from djinn_lab.jobs.placement.nearness import company
 from djinn_lab.jobs.request import Node, Request
-from djinn_lab.jobs.states import CONTENDING, RANKS, IllegalEvent, JobState, JobTransition
+from djinn_lab.jobs.states import CONTENDING, RANKS, JobState, JobTransition
 from djinn_lab.jobs.targets import suits
 
 ROUNDS_MAX = 1000

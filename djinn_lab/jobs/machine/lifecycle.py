@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from djinn_lab.events import IllegalEvent
 from djinn_lab.jobs.commands import CancelSegment, EndSegment, PlaceSegment, PreemptSegment
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.machine.tables import OUTCOME_TRANSITIONS, QueueTables, moved
@@ -21,7 +22,7 @@ from djinn_lab.jobs.messages import (
     SegmentPreempted,
     SegmentProgressed,
 )
-from djinn_lab.jobs.states import PENDING_STATES, IllegalEvent, JobState, JobTransition
+from djinn_lab.jobs.states import PENDING_STATES, JobState, JobTransition
 from djinn_lab.jobs.targets import suits
 from djinn_lab.units import format_seconds
 

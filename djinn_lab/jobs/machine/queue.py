@@ -9,6 +9,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from djinn_lab.events import ClockTicked, DeviceAdded, IllegalEvent, SessionClosed, SessionDetached
 from djinn_lab.jobs import targets
 from djinn_lab.jobs.commands import Command
 from djinn_lab.jobs.decision import POLICIES, CalendarReservation, DecisionSnapshot
@@ -24,9 +25,7 @@ from djinn_lab.jobs.machine.tables import FINISHED_JOBS_MAX, QueueDevice, QueueT
 from djinn_lab.jobs.messages import (
     CancelRequested,
     CheckpointAnnounced,
-    ClockTicked,
     DataPublished,
-    DeviceAdded,
     DeviceCordoned,
     DeviceDescribed,
     DeviceLost,
@@ -49,11 +48,9 @@ from djinn_lab.jobs.messages import (
     SegmentProgressed,
     SegmentRefused,
     SegmentSubmitted,
-    SessionClosed,
-    SessionDetached,
     SharesChanged,
 )
-from djinn_lab.jobs.states import PENDING_STATES, IllegalEvent, JobState
+from djinn_lab.jobs.states import PENDING_STATES, JobState
 
 
 class JobQueue:
@@ -404,7 +401,7 @@ class JobQueue:
         if known.alive:
             raise IllegalEvent(f"{event.device} is already up", "pool")
         known.alive, known.slots = True, event.slots
-        known.memory_bytes, known.link_bytes_per_s = event.memory_bytes, event.link_bytes_per_s
+        known.memory_bytes, known.link_bytes_per_s = event.memory_bytes, event.link_bytes_per_s or 0.0
         known.numa_node = event.numa_node
 
     def _lose_device(self, event: DeviceLost) -> None:

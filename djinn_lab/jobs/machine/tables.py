@@ -9,18 +9,12 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from djinn_lab.events import IllegalEvent
 from djinn_lab.jobs.commands import Command, EndSegment
 from djinn_lab.jobs.job import Job, UnavailableDevices
 from djinn_lab.jobs.messages import ExternalDependency
 from djinn_lab.jobs.placement.nearness import NUMA, numa_of
-from djinn_lab.jobs.states import (
-    CONTENDING,
-    PENDING_STATES,
-    TRANSITIONS,
-    IllegalEvent,
-    JobState,
-    JobTransition,
-)
+from djinn_lab.jobs.states import CONTENDING, PENDING_STATES, TRANSITIONS, JobState, JobTransition
 
 FINISHED_JOBS_MAX = 200
 """How many finished jobs are remembered, with their stories."""

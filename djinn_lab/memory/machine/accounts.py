@@ -3,6 +3,14 @@
 
 from __future__ import annotations
 
+from djinn_lab.events import (
+    ClockTicked,
+    DeviceAdded,
+    IllegalEvent,
+    SessionClosed,
+    SessionDetached,
+    WorkerDied,
+)
 from djinn_lab.memory.machine import admission, enacting, moving, phases, reports, serving_order, views
 from djinn_lab.memory.machine.background import in_background
 from djinn_lab.memory.machine.other_devices import OtherDevices
@@ -12,10 +20,7 @@ from djinn_lab.memory.machine.tables import Tables
 from djinn_lab.memory.messages import (
     AdmitSegment,
     CellEnded,
-    ClockTicked,
     Command,
-    DeviceAdded,
-    DeviceLost,
     Event,
     FirstValuesRestored,
     FreeSession,
@@ -27,8 +32,6 @@ from djinn_lab.memory.messages import (
     SegmentProposed,
     SegmentWithdrawn,
     SessionBound,
-    SessionClosed,
-    SessionDetached,
     SessionOpened,
     SessionResumed,
     TransferDone,
@@ -36,7 +39,7 @@ from djinn_lab.memory.messages import (
 )
 from djinn_lab.memory.policy import POLICIES, MemoryPolicy
 from djinn_lab.memory.snapshot import DeviceAccount, MemorySnapshot, SessionAccount
-from djinn_lab.memory.states import IllegalEvent, Move
+from djinn_lab.memory.states import Move
 from djinn_lab.units import format_bytes
 
 ADVICE = "Use smaller batches or tensors, or run on a pool whose devices have more memory."
@@ -184,7 +187,7 @@ class MemoryAccounts:
         match event:
             case DeviceAdded():
                 self._add_device(event)
-            case DeviceLost():
+            case WorkerDied():
                 for device in reports.lose_device(self._tables, event):
                     self._plan(device)
             case SessionOpened():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from djinn_lab.events import IllegalEvent
 from djinn_lab.memory.machine import moving, phases
 from djinn_lab.memory.machine.admission import guess_bytes, is_new
 from djinn_lab.memory.machine.records import Device, Segment, Session, Transfer
@@ -34,7 +35,7 @@ from djinn_lab.memory.messages import (
     TransferFailed,
     ValuesLost,
 )
-from djinn_lab.memory.states import PLACES, IllegalEvent
+from djinn_lab.memory.states import PLACES
 
 RETRY_S = 0.25
 """After a failed transfer its session is left alone for this long, doubled with each failure in a row."""

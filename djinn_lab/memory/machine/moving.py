@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from djinn_lab.events import IllegalEvent
 from djinn_lab.memory.machine.records import Device, Segment, Session
 from djinn_lab.memory.machine.suggestions import Defer, Expedite, RefuseMove, StartTransfer, Suggestion
 from djinn_lab.memory.machine.tables import Tables
 from djinn_lab.memory.machine.tier_capacity import free_host
-from djinn_lab.memory.messages import DropParked, MoveRefused, SessionBound
+from djinn_lab.memory.messages import DropParked, RejectMove, SessionBound
 from djinn_lab.memory.policy import MemoryPolicy
-from djinn_lab.memory.states import IllegalEvent
 from djinn_lab.units import format_bytes
 
 
@@ -96,7 +96,7 @@ def stay(tables: Tables, session: Session, reason: str) -> None:
     session.target = None
     tables.changed(session)
     tables.out += [
-        MoveRefused(segment.job, session.session, session.device, reason)
+        RejectMove(segment.job, session.session, session.device, reason)
         for segment in session.segments.values()
     ]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from djinn_lab.events import IllegalEvent, WorkerDied
 from djinn_lab.memory.machine import enacting, moving, phases
 from djinn_lab.memory.machine.records import Device, Session
 from djinn_lab.memory.machine.tables import Tables
-from djinn_lab.memory.messages import DeviceLost, FreeSession, MemoryReported
-from djinn_lab.memory.states import AFTER_LOSS, IllegalEvent
+from djinn_lab.memory.messages import FreeSession, MemoryReported
+from djinn_lab.memory.states import AFTER_LOSS
 
 
 def take(tables: Tables, event: MemoryReported) -> list[Device]:
@@ -104,7 +105,7 @@ def _end_segment(tables: Tables, job: str, device: Device) -> None:
     phases.segment_over(tables, tables.session(segment.session))
 
 
-def lose_device(tables: Tables, event: DeviceLost) -> list[Device]:
+def lose_device(tables: Tables, event: WorkerDied) -> list[Device]:
     """A device died. Sessions that were stored whole survive, bound to no device; of the others the lost
     bytes are reported. Moving sessions continue on their target devices, which are returned."""
     lost = tables.device(event.device)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from djinn_lab.events import IllegalEvent
 from djinn_lab.memory.machine.admission import AdmissionHistory
 from djinn_lab.memory.machine.records import Device, Index, Segment, Session, Transfer
 from djinn_lab.memory.machine.statistics import Statistics
 from djinn_lab.memory.machine.wake_prediction import WakePredictor
 from djinn_lab.memory.messages import Command, TransferKind
 from djinn_lab.memory.policy import MemoryPolicy
-from djinn_lab.memory.states import PLACES, TRANSITIONS, Connection, IllegalEvent, Move, Phase
+from djinn_lab.memory.states import PLACES, TRANSITIONS, Connection, Move, Phase
 
 
 class Tables:

@@ -1,0 +1,59 @@
+"""Events that queue, session memory and engine share, each with its own time in seconds."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
+    """A worker became ready, for the first time or again. ``memory_bytes``: what the device offers.
+    ``host_bytes``, ``disk_bytes``: how much of this device's sessions the host and the disk may hold.
+    ``link_bytes_per_s``: between device and host, None until measured. ``slots``: segments that run at
+    once. ``numa_node``: where the device is, None when unknown."""
+
+    at_s: float
+    device: str
+    memory_bytes: int = 0
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    link_bytes_per_s: float | None = None
+    slots: int = 1
+    numa_node: int | None = None
+
+
+class WorkerDied(msgspec.Struct, frozen=True, tag=True):
+    """The device's process ended. The contents of its memory are gone; what was on the host or the disk is
+    not."""
+
+    at_s: float
+    device: str
+
+
+class SessionDetached(msgspec.Struct, frozen=True, tag=True):
+    """The client vanished without closing: its jobs are cancelled, its values stay, and the session stays
+    bound to its device."""
+
+    at_s: float
+    session: str
+
+
+class SessionClosed(msgspec.Struct, frozen=True, tag=True):
+    """The client closed the session: its jobs are cancelled, and all its values are freed."""
+
+    at_s: float
+    session: str
+
+
+class ClockTicked(msgspec.Struct, frozen=True, tag=True):
+    """Time passed: leases may have ended, estimates changed, or something become due."""
+
+    at_s: float
+
+
+class IllegalEvent(Exception):
+    """Reports an event that cannot happen in this state; nothing has changed. ``fault``: ``"client"`` when a
+    client's message can cause it, ``"pool"`` when only a bug of the pool or of a worker can."""
+
+    def __init__(self, message: str, fault: str = "pool") -> None:
+        super().__init__(message)
+        self.fault = fault
