@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE_STAMP := $(VENV)/.native
 NATIVE_SOURCES := $(wildcard djinn_lab/native/*.py $(foreach end,cpp h hpp,djinn_lab/*/native/*.$(end)))
+CORES := engine jobs memory scheduler srg
 LIBRARIES := $(VENV)/libraries
 MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-examples install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-examples install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -48,6 +49,10 @@ lint: install ## style, types, layers
 
 check: lint ## before each commit: lint, types, layers, half a minute of tests of the packages touched since origin/main
 	@folders="$$($(BIN)/python tests/touched.py)"; [ -z "$$folders" ] || $(BIN)/pytest -q -n 2 --dist loadfile -m "not browser and not processes and not hypothesis" --budget-s 30 $$folders
+
+coverage: install ## how much of the cores their own tests run (goal: over 90 %)
+	@$(BIN)/coverage run -m pytest -q $(CORES:%=tests/%)
+	@$(BIN)/coverage report
 
 unit: install ## the tests that need neither browser nor pool processes
 	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not browser and not processes"
