@@ -83,7 +83,7 @@ def _sizes(program: Program) -> dict[int, int]:
 
 
 def _known(storages: Iterable[int | None], sizes: Mapping[int, int]) -> list[int]:
-    return [storage for storage in storages if storage in sizes]
+    return [storage for storage in storages if storage is not None and storage in sizes]
 
 
 def _run_length(ops: int) -> int:

@@ -185,7 +185,7 @@ def test_every_page_and_parameter_of_the_dashboard_is_on_its_page() -> None:
         if line.startswith("| `"):
             told |= set(re.findall(r"`(\w+)`", line.split("|")[1]))
     used = set()
-    for path in (ROOT / "dashboard").glob("*.py"):
+    for path in (ROOT / "dashboard").rglob("*.py"):
         text = path.read_text()
         used |= set(re.findall(r"route\.(?:get|number)\(\"(\w+)\"", text))
         for call in re.findall(r"route\.update\(([^)]*)", text):

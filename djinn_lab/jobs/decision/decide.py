@@ -66,12 +66,13 @@ def _nothing_to_decide(cluster: Cluster, policy: QueuePolicy, now_s: float) -> b
 class _Decision:
     """``why``: what kept the last candidate from being placed. ``unmet``: what accounts hold, where a
     waiting account has less than it is guaranteed. ``spent``: no candidate can start or is tried any more,
-    but for a guarantee."""
+    but for a guarantee. ``full_homes``: where a demand does not fit; capacity only shrinks in a decision."""
 
     def __init__(self, trial: Trial, trace: DecisionTrace | None, index: WaitingIndex) -> None:
         self.trial = trial
         self.trace = trace
         self.policy = trial.policy
+        self.full_homes: set[tuple[str, Demand]] = set()
         self.attempts = PreemptionAttempts(self.policy)
         guarantees = trial.guarantees
         self.unmet = guarantees if guarantees is not None and guarantees.unmet else None
@@ -391,8 +392,10 @@ class _Decision:
             return False
         if not node.ready or node.cordoned or (allowed is not None and home not in allowed):
             return False
-        if trial.capacity.place(demand, trial.scoring, home, frozenset({home})) is not None:
-            return False
+        if (home, demand) not in self.full_homes:
+            if trial.capacity.place(demand, trial.scoring, home, frozenset({home})) is not None:
+                return False
+            self.full_homes.add((home, demand))
         wait_s = trial.home_wait_s(home)
         patience_s = max(self.policy.home_patience_s_min, self.policy.home_patience * request.move_s)
         if wait_s is None or wait_s > patience_s:
