@@ -22,7 +22,7 @@ OPERATORS, MODELS = f"operators-{MACHINE}-2026-11-22", f"models-{MACHINE}-2026-1
 LIBRARIES, TUTORIALS = f"libraries-{MACHINE}-2026-11-22", f"tutorials-{MACHINE}-2026-11-23"
 FUZZ, KILLS = f"fuzz-{MACHINE}-2026-11-23", f"kills-{MACHINE}-2026-11-22"
 BUSY, QUIET = f"recorder-{MACHINE}-2026-11-23-907a221", f"recorder-{MACHINE}-2026-11-23"
-WHY, LIVE = f"why-truth-{MACHINE}-2026-11-23", f"memory-live-{MACHINE}-2026-11-21"
+WHY, ENGINE = f"why-truth-{MACHINE}-2026-11-23", f"engine-{MACHINE}-2026-11-23"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
 
 
@@ -246,6 +246,74 @@ def why_truth() -> Iterator[str]:
         yield f"{words} {values[name]['held']} of {values[name]['looks']}"
 
 
+SCALE = {
+    "alive": [f"/v1/alive while cells are {what}" for what in ("handed in", "read", "run")],
+    "answer": [f"from handing in to the first answer, while {what}" for what in ("none runs", "all run")],
+    "commands": [
+        f"djinn-lab {what} with 10,000 waiting cells" for what in ("queue", "why JOB", "pool status")
+    ],
+}
+
+
+def late(figure: Any) -> float:
+    return float(figure["series"]["djinn"]["p99"])
+
+
+def scale() -> Iterator[str]:
+    found = figures(ENGINE)
+    for kind, unit, unit_s in (("alive", "ms", 1), ("answer", "ms", 1), ("commands", "s", 1000)):
+        chosen = [found[name] for name in SCALE[kind]]
+        medians = ", ".join(shown(ours(figure) / unit_s) for figure in chosen)
+        slowest = "" if kind == "commands" else f"; p99 {', '.join(f'{late(one):.0f}' for one in chosen)} ms"
+        ratios = ", ".join(f"{one:.1f}x" for one in beside(chosen, "10 sessions"))
+        yield f"| {medians} {unit}{slowest} | {ratios} |"
+    cpu = found["CPU time of the server for a cell"]
+    [ratio] = beside([cpu], "10 sessions")
+    yield f"| CPU time of the server for a cell | {ours(cpu):.0f} ms | {ratio:.2f}x | 1.5x met |"
+    queue = found["GET /v1/queue with 10,000 waiting cells"]
+    yield f"| {ours(queue):.0f} ms; maximum {queue['series']['djinn']['maximum']:.0f} ms |"
+    assert not ours(found["cells that did not end well"])
+
+
+def turns() -> Iterator[str]:
+    found = figures(ENGINE)
+    for what, unit, per_unit in (
+        ("turn p50", "s", 1.0),
+        ("turn p99", "s", 1.0),
+        ("wake-up p99", "s", 1.0),
+        ("copied", "GB", 1e9),
+    ):
+        sides = []
+        for workload in ("80 agents live at once", "overload, 120 agents"):
+            figure = found[f"{workload}: {what}"]
+            [ratio] = beside([figure], "lru_write_through")
+            missed = not all(goal["met"] for goal in figure["goals"])
+            limit = " 1.2x" if missed and what == "copied" else ""
+            verdict = f", missed{limit}" if missed else ""
+            sides.append(f"{shown(ours(figure) / per_unit)} {unit} | {ratio:.2f}x{verdict}")
+        yield f"| {' | '.join(sides)} |"
+    yield f"Ten agents that all fit: {ours(found['10 agents that all fit: evictions']):.0f} evictions"
+
+
+def decisions() -> Iterator[str]:
+    found = figures(ENGINE)
+    event = found["one event with 10,000 waiting cells: end, arrival, decision, enacted"]
+    [ratio] = beside([event], "full_scan")
+    yield f"| {ours(event):.0f}, {late(event):.0f} us | a full scan {shown(ratio)}x |"
+    guaranteed = found["one event where 65 accounts are guaranteed devices"]
+    [ratio] = beside([guaranteed], "without_guarantees")
+    yield f"| {ours(guaranteed):.0f} us | without guarantees {shown(ratio)}x |"
+    wait = found["wait of an interactive cell of one op meanwhile"]
+    [ratio] = beside([wait], "fifo_passing")
+    yield f"| {ours(wait):.0f}, {late(wait):.0f} ms | `fifo_passing` {ratio:.2f}x |"
+    for name in ("device free for another, both fit", "device free for another, its state parked first"):
+        [ratio] = beside([found[name]], "waiting for its end")
+        yield (
+            f"| {name} | {shown(ours(found[name]))} ms; p99 {late(found[name]):.0f} ms | "
+            f"waiting for its end {ratio:.2f}x |"
+        )
+
+
 # -- docs/pool.md, docs/session-memory.md --------------------------------------------------------------------
 
 
@@ -262,7 +330,7 @@ def kills() -> Iterator[str]:
 
 
 def memory_live() -> Iterator[str]:
-    found = figures(LIVE)
+    found = figures(ENGINE)
     for name in found:
         workload, _, figure = name.partition(": ")
         if figure != "wake p99 over floor":
@@ -308,7 +376,7 @@ def two_recorders() -> Iterator[str]:
 
 CLAIMS = {
     "coverage": (operators, fuzz, models, libraries, tutorials),
-    "benchmarks": (recording, whole_cells, why_truth),
+    "benchmarks": (recording, whole_cells, why_truth, scale, turns, decisions),
     "pool": (kills,),
     "decisions/03-two-recorders": (two_recorders,),
 }
