@@ -18,12 +18,11 @@ import torch
 from torch._ops import OpOverload
 
 from djinn_lab.capture.host.ops import (
-    SEES_ALL_MEMORY,
     has_generator,
     run_on_host,
-    stays_on_host,
     tensors_in,
 )
+from djinn_lab.capture.host.placement import Placement
 from djinn_lab.capture.host.turns import one_thread
 from djinn_lab.capture.native import on_host
 from djinn_lab.capture.native.cell import cell_surroundings
@@ -66,6 +65,7 @@ class NativeRecorder:
         self.segment = Segment(backend, self.nodes, stream_nodes)
         self.memory = HostMemory(self.core, self.segment)
         self.plain = PlainTensors(self.core, self.memory)
+        self.placement = Placement(self.plain, self.segment, native.is_lazy)
         self.layouts = LayoutChanges(self)
         self.capturing = False
         self.owner: object = None
@@ -116,7 +116,7 @@ class NativeRecorder:
         tensors = tensors_in(args, kwargs)
         if signature.sets_storage or signature.mutates_layout:
             return self.layouts.change(signature, args, kwargs)
-        if self._is_host(signature, args, kwargs, tensors):
+        if self.placement.is_host(signature, args, kwargs, tensors, self.host_only):
             return run_on_host(func, args, kwargs)
         if (
             not signature.on_pool
@@ -162,30 +162,6 @@ class NativeRecorder:
             storage = native.storage_of(tensor)
             if not storage.usable:
                 self.memory.ready(storage)
-
-    def _is_host(
-        self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
-    ) -> bool:
-        """Does the op run on the plain tensors as they are? They are then up to date."""
-        if any(native.is_lazy(tensor) for tensor in tensors):
-            if signature.func in SEES_ALL_MEMORY and not native.is_lazy(args[0]):
-                raise CaptureError(
-                    f"{signature.name} of a plain tensor and a lazy one may look beyond the plain one.",
-                    "Make the first lazy, with .clone() in the cell, or fetch the other with .cpu().",
-                )
-            return False
-        written = list(signature.written_tensors(args, kwargs))
-        stays = self.host_only or stays_on_host(signature, args, kwargs, tensors)
-        stays = stays or any(self.plain.must_write(tensor) for tensor in written)
-        if not stays and not self.plain.share_memory(written, tensors):
-            return False
-        if any(self.plain.is_dirty(tensor) for tensor in tensors):
-            self.plain.write_back("a tensor written in this cell was read on the host")
-        if signature.random:
-            self.segment.finish_draws("random numbers were drawn on the host")
-        for tensor in written:
-            self.plain.forget(tensor)
-        return True
 
     def _writes_shown(
         self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]

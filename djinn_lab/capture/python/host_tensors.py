@@ -71,7 +71,7 @@ class HostTensors:
         self.forget(tensor)
 
     def is_dirty(self, tensor: torch.Tensor) -> bool:
-        return _storage_address(tensor) in self.dirty
+        return bool(self.dirty) and _storage_address(tensor) in self.dirty
 
     def settle_views(self, tensors: Sequence[torch.Tensor]) -> None:
         """Before an op that writes: other views of tensors written in this cell get what they show."""

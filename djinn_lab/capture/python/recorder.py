@@ -2,7 +2,7 @@
 
 The path of one op through :meth:`Recorder.dispatch`:
 
-1. what belongs on the host stays there (:mod:`djinn_lab.capture.python.placement`); 2. the arguments become
+1. what belongs on the host stays there (:mod:`djinn_lab.capture.host.placement`); 2. the arguments become
 a key, input values and scalars; the key gives a cached :class:`~djinn_lab.capture.shapes.inference.Plan`;
 3. the outputs are wrapped and a node is appended. Nothing runs.
 
@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.arguments import Arguments
 from djinn_lab.capture.host.ops import has_generator, run_on_host, tensors_in
+from djinn_lab.capture.host.placement import Placement
 from djinn_lab.capture.host.turns import one_thread
 from djinn_lab.capture.python.assembly import PendingSource
 from djinn_lab.capture.python.host_tensors import HostTensors
@@ -31,7 +32,6 @@ from djinn_lab.capture.python.identity import is_in_a_graph
 from djinn_lab.capture.python.ledger_checkpoint import LedgerCheckpoint
 from djinn_lab.capture.python.local import run_locally
 from djinn_lab.capture.python.nodes import PythonNodes
-from djinn_lab.capture.python.placement import Placement
 from djinn_lab.capture.python.pool_copies import PoolCopies
 from djinn_lab.capture.python.resizing import Resizing
 from djinn_lab.capture.python.tensor import LazyTensor, become, wrap
@@ -64,6 +64,10 @@ def _elements(tensor: torch.Tensor) -> int:
     return memory // tensor.itemsize
 
 
+def _is_lazy(item: object) -> bool:
+    return type(item) is LazyTensor
+
+
 class Recorder:
     """``lock``: of the thread that uses it now. ``capturing``: a cell runs, in ``thread``."""
 
@@ -76,7 +80,8 @@ class Recorder:
         self.copies = PoolCopies(self, self.segment, self.nodes)
         self.exposures = self.copies.exposures
         self.host = HostTensors(self, self.copies, self.ledger)
-        self.placement = Placement(self.host, self.segment)
+        self.host_only = False
+        self.placement = Placement(self.host, self.segment, _is_lazy)
         self.resizing = Resizing(self._record, self.host)
         self.lock = RLock()
         self.capturing = False
@@ -86,15 +91,6 @@ class Recorder:
         _recorders.add(self)
         ask_when_data_is_set(_set_data)
         self.may_display: Callable[[], bool] = lambda: True
-
-    @property
-    def host_only(self) -> bool:
-        """Whatever can stay on the host does (set around data loaders)."""
-        return self.placement.host_only
-
-    @host_only.setter
-    def host_only(self, on: bool) -> None:
-        self.placement.host_only = on
 
     def value_of_lazy(self, tensor: Any) -> Value:
         return tensor._value  # type: ignore[no-any-return]
@@ -154,7 +150,10 @@ class Recorder:
         signature = signature_of(func)
         if signature.mutates_layout:
             return self.resizing.change(signature, args, kwargs)
-        if self.placement.is_host(signature, args, kwargs):
+        first_is_lazy = args and _is_lazy(args[0])
+        if not first_is_lazy and self.placement.is_host(
+            signature, args, kwargs, tensors_in(args, kwargs), self.host_only
+        ):
             return run_on_host(func, args, kwargs)
         if (
             not signature.on_pool
