@@ -235,7 +235,7 @@ def visible_jobs(jobs: tuple[JobView, ...], show: str) -> list[JobView]:
     return sorted(chosen, key=rank)
 
 
-def session_row(session: SessionView, now: float) -> dict[str, Any]:
+def session_row(session: SessionView, now: float) -> dict[str, object]:
     """A session as a row of the table."""
     colour = "#009E73" if session.state == "connected" else "#E69F00"
     seen = max(0.0, now - session.last_seen) if session.last_seen is not None else None

@@ -20,7 +20,7 @@ def _option_words(parser: argparse.ArgumentParser, words: list[str], fragment: s
 
 
 @context_matcher()  # type: ignore[untyped-decorator]
-def djinn_matcher(context: Any) -> dict[str, Any]:
+def djinn_matcher(context: Any) -> dict[str, object]:
     line = context.line_with_cursor[: context.cursor_position] if context.cursor_line == 0 else ""
     words = line.split() + ([""] if line.endswith((" ", "\t")) else [])
     fragment = words[-1] if words else ""

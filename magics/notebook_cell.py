@@ -47,7 +47,7 @@ class NotebookCell:
         self._options = options
         self._progress = ProgressLine(-1.0 if options.quiet else options.progress_after_s)
         self._dry_run: DryRun | None = None
-        self._variables: dict[str, Any] = {}
+        self._variables: dict[str, object] = {}
         self._verification: Verification | None = None
         self._nested = False
         self._around = ExitStack()

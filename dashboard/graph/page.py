@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from io import StringIO
-from typing import Any
 
 import panel as pn
 
@@ -332,7 +331,7 @@ def _numbers(text: str) -> frozenset[int]:
     return frozenset(int(part) for part in text.split(",") if part.isascii() and part.isdigit())
 
 
-def _table_rows(tree: Tree, scene: Scene) -> list[dict[str, Any]]:
+def _table_rows(tree: Tree, scene: Scene) -> list[dict[str, object]]:
     rows = []
     for frame in scene.frames:
         item, totals = frame.item, tree.totals(frame.item)

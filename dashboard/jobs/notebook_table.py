@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
 from djinn_lab.protocol.rest.notebooks import NotebookView
@@ -32,7 +31,7 @@ def listed(notebooks: Sequence[NotebookView]) -> list[NotebookView]:
     return sorted(notebooks, key=lambda one: (one.over, one.state != "RUNNING"))[:ROWS_MAX]
 
 
-def notebook_row(one: NotebookView, now: float) -> dict[str, Any]:
+def notebook_row(one: NotebookView, now: float) -> dict[str, object]:
     """``now`` is the pool's clock."""
     began, ended = one.started_at, one.finished_at
     if ended is None and one.state == "RUNNING":

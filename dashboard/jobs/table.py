@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.units import format_seconds
@@ -32,7 +30,7 @@ def job_columns(*names: str) -> list[dict[str, str]]:
     return [dict(zip(("key", "label", "kind"), _FIELDS[name], strict=True)) for name in names]
 
 
-def job_row(job: JobView, now: float) -> dict[str, Any]:
+def job_row(job: JobView, now: float) -> dict[str, object]:
     """A cell as a row of the table; ``now`` is the pool's clock."""
     took = _elapsed(job, now)
     return {
@@ -56,7 +54,7 @@ def job_row(job: JobView, now: float) -> dict[str, Any]:
     }
 
 
-def so_far(seconds: float) -> dict[str, Any]:
+def so_far(seconds: float) -> dict[str, object]:
     """Whole seconds of something that goes on."""
     return {"text": format_seconds(seconds) if seconds else "< 1 s", "sort": seconds}
 

@@ -66,7 +66,7 @@ SESSIONS_SHOWN_MAX = 100
 _ORDER = list(STATES)
 
 
-def session_row(session: MemorySession, now: float) -> dict[str, Any]:
+def session_row(session: MemorySession, now: float) -> dict[str, object]:
     """A session as a row of the table; ``now`` is the pool's clock."""
     share = min(1.0, session.stored_bytes / session.total_bytes) if session.total_bytes else None
     lease_s = None if session.leased_until_s is None else session.leased_until_s - now
@@ -99,7 +99,7 @@ def session_row(session: MemorySession, now: float) -> dict[str, Any]:
     }
 
 
-def session_rows(memory: MemoryView, show: str) -> tuple[list[dict[str, Any]], str]:
+def session_rows(memory: MemoryView, show: str) -> tuple[list[dict[str, object]], str]:
     """The sessions to list, busiest first, and a note when some are left out. ``show``: ``all``, ``device``
     or ``parked``."""
     chosen = [session for session in memory.sessions if _is_shown(session, show)]
@@ -116,13 +116,13 @@ def _is_shown(session: MemorySession, show: str) -> bool:
     return show != "parked" or session.state in ("host", "disk")
 
 
-def held_rows(memory: MemoryView) -> list[dict[str, Any]]:
+def held_rows(memory: MemoryView) -> list[dict[str, object]]:
     """The cells that wait for memory, in the order in which they began to."""
     ordered = sorted(memory.held, key=lambda held: held.since_s)
     return [_held_row(held, memory) for held in ordered[:SESSIONS_SHOWN_MAX]]
 
 
-def _held_row(held: HeldSegment, memory: MemoryView) -> dict[str, Any]:
+def _held_row(held: HeldSegment, memory: MemoryView) -> dict[str, object]:
     kind = ("others to leave", "#D55E00") if held.admission else ("its copy", "#56B4E9")
     waits_s = max(0.0, memory.now - held.since_s)
     return {
@@ -138,7 +138,9 @@ def _held_row(held: HeldSegment, memory: MemoryView) -> dict[str, Any]:
     }
 
 
-def happening_rows(happenings: Sequence[MemoryChange], most: int, memory: MemoryView) -> list[dict[str, Any]]:
+def happening_rows(
+    happenings: Sequence[MemoryChange], most: int, memory: MemoryView
+) -> list[dict[str, object]]:
     """The newest first."""
     return [
         {

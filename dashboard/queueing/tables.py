@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
 from djinn_lab.jobs import RANKS
@@ -55,7 +54,7 @@ RESERVATION_COLUMNS = [
 ]
 
 
-def account_rows(queue: QueueView) -> list[dict[str, Any]]:
+def account_rows(queue: QueueView) -> list[dict[str, object]]:
     """Those who pay, who is next first; above the first of those below it, each account that has limits for
     all of them together, such as a project's guaranteed devices."""
     had = queue.device_s()
@@ -93,7 +92,7 @@ def _account_row(
     had: Mapping[str, float],
     waiting: Mapping[str, int],
     running: Mapping[str, int],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """``own``: its leaf accounts; ``total``: dominant shares of all accounts."""
     part = sum(leaf.dominant for leaf in own) / total if total else 0.0
     had_s = sum(had[leaf.account] for leaf in own)
@@ -126,12 +125,12 @@ def limits_text(account: AccountView) -> str:
     return ". ".join(filter(None, (", ".join(texts), account.overcommitted)))
 
 
-def waiting_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, Any]]:
+def waiting_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, object]]:
     """``names``: of cells, by job, as far as they are known."""
     return [_waiting_row(cell, queue.now, names.get(cell.job)) for cell in queue.waiting]
 
 
-def _waiting_row(cell: WaitingJob, now: float, name: str | None) -> dict[str, Any]:
+def _waiting_row(cell: WaitingJob, now: float, name: str | None) -> dict[str, object]:
     expected = None
     if cell.expected_at is not None:
         left_s = max(0.0, cell.expected_at - now)
@@ -151,12 +150,12 @@ def _waiting_row(cell: WaitingJob, now: float, name: str | None) -> dict[str, An
     }
 
 
-def running_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, Any]]:
+def running_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, object]]:
     """``names``: of cells, by job, as far as they are known."""
     return [_running_row(cell, queue.now, names.get(cell.job)) for cell in queue.running]
 
 
-def _running_row(cell: RunningJob, now: float, name: str | None) -> dict[str, Any]:
+def _running_row(cell: RunningJob, now: float, name: str | None) -> dict[str, object]:
     ran_s = 0.0 if cell.since is None else max(0.0, now - cell.since)
     left = None if cell.ends_at is None else max(0.0, cell.ends_at - now)
     return {
@@ -173,13 +172,13 @@ def _running_row(cell: RunningJob, now: float, name: str | None) -> dict[str, An
     }
 
 
-def reservation_rows(queue: QueueView) -> list[dict[str, Any]]:
+def reservation_rows(queue: QueueView) -> list[dict[str, object]]:
     """What ends first comes first."""
     entries = sorted(queue.reservations, key=lambda one: (one.ends_s, one.name))
     return [_reservation_row(entry, queue.now) for entry in entries if entry.ends_s > queue.now]
 
 
-def _reservation_row(entry: CalendarReservation, now: float) -> dict[str, Any]:
+def _reservation_row(entry: CalendarReservation, now: float) -> dict[str, object]:
     waits_s, left_s = max(0.0, entry.begins_s - now), entry.ends_s - now
     return {
         "id": entry.name,

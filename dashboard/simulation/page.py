@@ -50,7 +50,7 @@ class SimulationPage:
         self._heading = html_pane(margin=(0, 0, 8, 0))
         self._accounts_heading = html_pane(margin=(16, 0, 6, 0))
         self._message = html_pane(NOTHING_OPEN)
-        full: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
+        full: dict[str, object] = {"sizing_mode": "stretch_width", "margin": 0}
         self._shown = pn.Column(
             self._heading,
             self.policies,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from djinn_lab.simulator.queue.figures import AccountFigures, QueueFigures
 from djinn_lab.simulator.queue.result_file import QueueResult
 from djinn_lab.units import format_seconds
@@ -31,12 +29,12 @@ ACCOUNT_COLUMNS = [
 ACCOUNTS_SHOWN_MAX = 200
 
 
-def policy_rows(result: QueueResult) -> list[dict[str, Any]]:
+def policy_rows(result: QueueResult) -> list[dict[str, object]]:
     """A row for each run, in the file's order."""
     return [_policy_row(run.figures) for run in result.runs]
 
 
-def _policy_row(found: QueueFigures) -> dict[str, Any]:
+def _policy_row(found: QueueFigures) -> dict[str, object]:
     return {
         "id": found.policy,
         "policy": found.policy,
@@ -52,7 +50,7 @@ def _policy_row(found: QueueFigures) -> dict[str, Any]:
     }
 
 
-def account_rows(accounts: list[AccountFigures]) -> list[dict[str, Any]]:
+def account_rows(accounts: list[AccountFigures]) -> list[dict[str, object]]:
     """Those with the most device time first, at most :data:`ACCOUNTS_SHOWN_MAX`."""
     return [
         {
@@ -107,9 +105,9 @@ def best_sentence(result: QueueResult) -> str:
     return f"{told}."
 
 
-def _seconds(value: float) -> dict[str, Any]:
+def _seconds(value: float) -> dict[str, object]:
     return {"text": format_seconds(value), "sort": value}
 
 
-def _part(value: float) -> dict[str, Any]:
+def _part(value: float) -> dict[str, object]:
     return {"done": value, "total": 1, "text": f"{value:.1%}", "sort": value}

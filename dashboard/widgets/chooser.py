@@ -45,14 +45,14 @@ class JobChooser:
         jobs = [found for found in snapshot.jobs if found.ops_total or found.job == job.job]
         if job not in jobs:
             jobs.insert(0, job)
-        labels: dict[str, Any] = {_label(found): found.job for found in jobs}
-        parts: dict[str, Any] = {"largest": LARGEST}
+        labels: dict[str, object] = {_label(found): found.job for found in jobs}
+        parts: dict[str, object] = {"largest": LARGEST}
         parts |= {_part(cut): str(cut.segment) for cut in job.cuts}
         self._fill(self.job, labels, job.job)
         wanted = LARGEST if segment is None else str(segment)
         self._fill(self.segment, parts, wanted if wanted in parts.values() else LARGEST)
 
-    def _fill(self, widget: Any, options: dict[str, Any], value: Any) -> None:
+    def _fill(self, widget: Any, options: dict[str, object], value: Any) -> None:
         self._filling = True
         if widget.options != options:
             widget.param.update(options=options, value=value)

@@ -30,7 +30,7 @@ class LiveTable(JSComponent):  # type: ignore[misc]
     _esm: ClassVar[Any] = STATIC / "live_table.js"
     _stylesheets: ClassVar[list[Any]] = [(STATIC / "live_table.css").read_text()]
 
-    def show(self, rows: list[dict[str, Any]], note: str = "") -> None:
+    def show(self, rows: list[dict[str, object]], note: str = "") -> None:
         """Send rows, when they differ from those on the page."""
         if rows != self.rows:
             self.rows = rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -109,7 +109,7 @@ def set_share(
     client = PoolClient.find()
     limits = _limits(devices, devices_soft, guaranteed, device_seconds, queued, best_priority)
     known = {one.account: msgspec.structs.asdict(one.limits) for one in client.queue().accounts}
-    body: dict[str, Any] = {} if weight is None else {"weight": weight}
+    body: dict[str, object] = {} if weight is None else {"weight": weight}
     if limits or no_limits:
         body["limits"] = {**({} if no_limits else known.get(account, {})), **limits}
     if not body:
@@ -202,7 +202,7 @@ def _limits(
     device_seconds: float | None,
     queued: int | None,
     best_priority: str | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     from djinn_lab.jobs import RANKS
 
     rank = None if best_priority is None else RANKS[checked_priority(best_priority)]

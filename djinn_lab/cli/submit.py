@@ -135,7 +135,7 @@ def submit_notebook(
         print_line(f"See: djinn-lab why {job}; its result: djinn-lab notebooks result {job} -o FILE")
 
 
-def read_notebook(path: Path) -> dict[str, Any]:
+def read_notebook(path: Path) -> dict[str, object]:
     """The notebook in today's format. Raises UserError for a file that is none, or that cannot run here."""
     from djinn_lab.protocol.notebook_format import nbformat
 
@@ -167,7 +167,7 @@ def read_notebook(path: Path) -> dict[str, Any]:
     for cell in found.cells:
         if cell.cell_type == "code":  # they are of another run
             cell.outputs, cell.execution_count = [], None
-    document: dict[str, Any] = json.loads(nbformat.writes(found, version=4))  # type: ignore[no-untyped-call]
+    document: dict[str, object] = json.loads(nbformat.writes(found, version=4))  # type: ignore[no-untyped-call]
     return document
 
 
@@ -234,20 +234,20 @@ def _after(given: list[str]) -> list[str]:
         raise OptionError(f"--after: {error}.") from None
 
 
-def _asked(submission: dict[str, Any]) -> dict[str, Any]:
+def _asked(submission: dict[str, object]) -> dict[str, object]:
     """Without what was not asked for: an older pool refuses what it does not know."""
     nothing: tuple[Any, ...] = (None, [], {})
     return {name: value for name, value in submission.items() if value not in nothing and value is not False}
 
 
-def _where(target: str | None, tolerates: list[str]) -> dict[str, Any]:
+def _where(target: str | None, tolerates: list[str]) -> dict[str, object]:
     problem = Terms(target=target, tolerates=tuple(tolerates)).problem()
     if problem is not None:
         raise OptionError(f"--target, --tolerate: {problem}.", "See: djinn-lab device")
     return {"target": target, "tolerates": tolerates}
 
 
-def _parameters(document: dict[str, Any], given: list[str]) -> dict[str, Any]:
+def _parameters(document: dict[str, object], given: list[str]) -> dict[str, object]:
     """Values of the kinds that the notebook's own defaults have. Raises OptionError."""
     if not given:
         return {}

@@ -160,7 +160,7 @@ class DjinnCallbackHandler:
         self._waits = ToolWaits.of(session)
 
     def on_tool_start(
-        self, serialized: dict[str, Any] | None, input_str: str, *, run_id: Any, **more: Any
+        self, serialized: dict[str, object] | None, input_str: str, *, run_id: Any, **more: Any
     ) -> None:
         name = (serialized or {}).get("name") or more.get("name") or "tool"
         self._waits.begin(run_id, str(name))

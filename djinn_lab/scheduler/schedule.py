@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -56,17 +55,17 @@ class ExecutionSchedule(msgspec.Struct, frozen=True):
             raise ValueError(f"{len(start_s)} starts and {len(end_s)} ends for {len(self.nodes)} nodes")
         return msgspec.structs.replace(self, node_start_s=tuple(start_s), node_end_s=tuple(end_s))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain lists, dicts and numbers."""
-        document: dict[str, Any] = msgspec.to_builtins(self)
+        document: dict[str, object] = msgspec.to_builtins(self)
         return document
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> ExecutionSchedule:
+    def from_json(cls, document: dict[str, object]) -> ExecutionSchedule:
         """The inverse of :meth:`to_json`. Raises ``msgspec.ValidationError`` on anything else."""
         return msgspec.convert(document, cls)
 
-    def chrome_trace(self, measured: Times | None = None) -> dict[str, Any]:
+    def chrome_trace(self, measured: Times | None = None) -> dict[str, object]:
         """A trace for Perfetto or chrome://tracing. ``measured``: starts and ends by node id; by default
         the schedule's own."""
         if measured is None and self.node_start_s is not None and self.node_end_s is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,7 +25,7 @@ class _Document(msgspec.Struct, frozen=True):
     unknown_flops: tuple[str, ...]
 
 
-def to_json(srg: SRG) -> dict[str, Any]:
+def to_json(srg: SRG) -> dict[str, object]:
     """Plain lists, dicts and numbers; ``format`` is 1."""
     document = _Document(
         format=JSON_FORMAT,
@@ -37,11 +37,11 @@ def to_json(srg: SRG) -> dict[str, Any]:
         fetch=srg.fetch,
         unknown_flops=srg.unknown_flops,
     )
-    plain: dict[str, Any] = msgspec.to_builtins(document)
+    plain: dict[str, object] = msgspec.to_builtins(document)
     return plain
 
 
-def from_json(document: dict[str, Any]) -> SRG:
+def from_json(document: dict[str, object]) -> SRG:
     """The inverse of :func:`to_json`. Raises ``msgspec.ValidationError`` on anything else, and ValueError
     on a format of another version."""
     parsed = msgspec.convert(document, _Document)
@@ -75,7 +75,7 @@ def to_networkx(srg: SRG) -> MultiDiGraph[int | str]:
     return graph
 
 
-def _fields(record: Node | Value) -> dict[str, Any]:
+def _fields(record: Node | Value) -> dict[str, object]:
     return msgspec.structs.asdict(record)
 
 

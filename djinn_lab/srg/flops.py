@@ -24,7 +24,7 @@ class Call:
     in place."""
 
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    kwargs: dict[str, object]
     tensors: tuple[TensorMeta, ...]
     outputs: tuple[TensorMeta, ...]
     written: tuple[TensorMeta, ...]

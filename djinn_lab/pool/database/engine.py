@@ -102,7 +102,7 @@ def make_engine(url: str, name: str = "djinn-lab") -> sa.Engine:
     parsed = sa.make_url(url)
     if parsed.get_backend_name() == "sqlite":
         return sqlite_engine(url)
-    arguments: dict[str, Any] = {
+    arguments: dict[str, object] = {
         "application_name": name,
         "connect_timeout": CONNECT_TIMEOUT_S,
         "keepalives_idle": 4,

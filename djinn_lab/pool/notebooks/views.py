@@ -6,7 +6,6 @@ import hashlib
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -36,7 +35,7 @@ class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     restart: RestartRules = RestartRules()
     after_count: int | None = None
     after_timeout_s: float | None = None
-    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+    parameters: dict[str, object] = msgspec.field(default_factory=dict)
     anyway: bool = False
     target: str | None = None
     tolerates: tuple[str, ...] = ()
@@ -102,7 +101,7 @@ def problem_of(document: bytes) -> str | None:
     return None
 
 
-def parameterised(document: bytes, given: dict[str, Any]) -> bytes:
+def parameterised(document: bytes, given: dict[str, object]) -> bytes:
     """Make the document that is run. Raises ValueError for parameters that it does not take."""
     if not given:
         return document
@@ -113,7 +112,7 @@ def parameterised(document: bytes, given: dict[str, Any]) -> bytes:
     return msgspec.json.encode(parameters.with_parameters(found, given))
 
 
-def content_of(document: bytes, given: dict[str, Any]) -> str:
+def content_of(document: bytes, given: dict[str, object]) -> str:
     """Digest code and parameters: equal for the same content, whatever its name."""
     code = [
         "".join(cell.source)
