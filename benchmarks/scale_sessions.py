@@ -131,7 +131,7 @@ class ManySessions:
             )
             version = messages.PROTOCOL_VERSION
             hello = messages.Hello(
-                version, "benchmark", "", "another host", f"session {number}", news_only=True
+                version, "benchmark", "", "another host", f"session {number}", latest_only=True
             )
             await socket.send(messages.encode(hello))
             welcome = _decoded(await socket.recv())

@@ -34,11 +34,11 @@ class Background:
 
     @property
     def loaded(self) -> bool:
-        """Whether the browser has the page; changes made earlier can get lost on their way to it."""
+        """Return whether the browser has the page; changes made earlier can get lost on their way to it."""
         return self._waiting is None
 
     def page_loaded(self) -> None:
-        """To be called once, when the browser has the page: delivers what waited for it."""
+        """Deliver the results that waited for the browser. Call it once, when the browser has the page."""
         with self._lock:
             waiting, self._waiting = self._waiting or [], None
         for call in waiting:

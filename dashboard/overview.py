@@ -59,7 +59,7 @@ class Overview:
             sizing_mode="stretch_width",
         )
         shown = "all" if board.route.get("show") == "all" else "active"
-        self.filter = choice_bar({"Running and waiting": "active", "All recent": "all"}, shown)
+        self.filter = choice_bar({"Running and pending": "active", "All recent": "all"}, shown)
         self.cancel = button("Cancel cell", color="danger", disabled=True)
         self.graph = button("Show graph", disabled=True)
         self.schedule = button("Show schedule", disabled=True)
@@ -124,7 +124,7 @@ class Overview:
         total = sum(snapshot.status.jobs.values())
         listed = len(snapshot.jobs)
         note = f"The newest {listed} of {total} cells are listed" if total > listed else ""
-        self.jobs.empty = "Nothing runs or waits now. Choose “All recent” for finished cells."
+        self.jobs.empty = "No cell is running or pending. Choose “All recent” for finished cells."
         self.jobs.show([job_row(job, now) for job in shown], note)
         show_html(self._jobs_heading, heading("Cells", jobs_sentence(snapshot.jobs)))
         self._first_steps.visible = not snapshot.jobs
@@ -186,7 +186,7 @@ class Overview:
 
 
 def devices_html(status: PoolStatus, jobs: tuple[JobView, ...], stale: bool) -> str:
-    """One card a device."""
+    """Return a card for each device."""
     cells = {job.job: job.cell or job.short_id for job in jobs}
     cards = "".join(_device_card(device, cells) for device in status.devices)
     if not cards:
@@ -203,7 +203,7 @@ def _device_card(device: DeviceView, cells: dict[str, str]) -> str:
     speed = f"{device.flops_per_s / 1e9:.0f} GFLOP/s" if device.flops_per_s else "not measured yet"
     rows = [
         ("Running", f"<code>{running}</code>" if device.job else "<span class='muted'>nothing</span>"),
-        ("Waiting", f"{device.queue_length}"),
+        ("Pending", f"{device.queue_length}"),
         ("Holds tensors of", f"{sessions} session{'s' if sessions != 1 else ''}"),
         ("Speed", f"<span class='muted'>{speed}, {threads}{restarts}</span>"),
     ]
@@ -257,12 +257,12 @@ def _ago(seconds: float) -> str:
 
 
 def jobs_sentence(jobs: tuple[JobView, ...]) -> str:
-    """Running and waiting cells in one sentence."""
+    """Summarise running and pending cells in one sentence."""
     running = sum(job.state in ("RUNNING", "RESTORING") for job in jobs)
     waiting = sum(job.state in ("QUEUED", "SUBMITTED", "PREEMPTED") for job in jobs)
     between = sum(job.state == "WAITING" for job in jobs)
     failed = sum(job.state == "FAILED" for job in jobs)
-    sentence = f"{running} running, {waiting} waiting for a device"
+    sentence = f"{running} running, {waiting} pending"
     sentence += f", {between} waiting for their notebook" if between else ""
     return sentence + (f"; {failed} of the recent ones failed" if failed else "") + "."
 

@@ -32,7 +32,7 @@ class Route:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
     def update(self, **values: str | int | None) -> None:
-        """Set values (None removes) and tell the listeners, when anything changed."""
+        """Set values (None removes) and notify the listeners if anything changed."""
         changed = dict(self._values)
         for key, value in values.items():
             if value is None or value == "":
@@ -42,7 +42,7 @@ class Route:
         if changed != self._values:
             self._values = changed
             self._write()
-            self._tell()
+            self._notify()
 
     def on_change(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -60,8 +60,8 @@ class Route:
         values = dict(parse_qsl(self._location.search.removeprefix("?")))
         if values != self._values:
             self._values = values
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self._listeners:
             listener(self)

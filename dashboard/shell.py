@@ -98,9 +98,13 @@ def freshness(snapshot: Snapshot, now: float) -> tuple[str, str, str]:
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.status.now))
     age = now - (snapshot.polled_at or 0.0)
     if snapshot.connection == "lost" or age > STALE_S:
-        return f"Stale: last update {clock}", snapshot.message or f"No news for {age:.0f} s", "bad"
-    who = f"{snapshot.status.user} ({snapshot.status.role})" if snapshot.status.user else ""
-    return "Live", f"Pool {snapshot.status.pool} {snapshot.status.version}, as {who}; updated {clock}", "good"
+        return f"Stale: last update {clock}", snapshot.message or f"No update for {age:.0f} s", "bad"
+    asking = f"{snapshot.status.user} ({snapshot.status.role})" if snapshot.status.user else ""
+    return (
+        "Live",
+        f"Pool {snapshot.status.pool} {snapshot.status.version}, as {asking}; updated {clock}",
+        "good",
+    )
 
 
 def build_page() -> pn.Template:

@@ -24,7 +24,7 @@ class Anticipation:
     """One per notebook. Its thread begins with the first announcement and lasts as long as the process."""
 
     def __init__(self) -> None:
-        self._told_s = float("-inf")
+        self._sent_s = float("-inf")
         self._waiting: queue.SimpleQueue[tuple[PoolClient, str]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -32,20 +32,20 @@ class Anticipation:
         """Announce that the session will compute in a moment; returns at once. False when nothing is sent: it
         was announced just now, or there is no connection."""
         now_s = time.monotonic()
-        if now_s - self._told_s < EVERY_S or not session.connected:
+        if now_s - self._sent_s < EVERY_S or not session.connected:
             return False
-        self._told_s = now_s
+        self._sent_s = now_s
         if self._thread is None:
-            self._thread = threading.Thread(target=self._tell, name="djinn-anticipation", daemon=True)
+            self._thread = threading.Thread(target=self._send, name="djinn-anticipation", daemon=True)
             self._thread.start()
         self._waiting.put((session.pool, session.welcome.session))
         return True
 
     def computed(self) -> None:
         """A cell just ran: the next one soon after it needs no announcement."""
-        self._told_s = time.monotonic()
+        self._sent_s = time.monotonic()
 
-    def _tell(self) -> None:
+    def _send(self) -> None:
         while True:
             pool, session = self._waiting.get()
             try:

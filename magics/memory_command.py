@@ -17,7 +17,7 @@ def describe_memory(memory: MemoryView, own: str) -> str:
         lines += _device_lines(device)
     lines += _others(memory, own)
     lines += _wake_lines(memory)
-    lines += [_held_line(memory, index) for index in range(min(len(memory.held), OTHERS_SHOWN))]
+    lines += [_deferred_line(memory, index) for index in range(min(len(memory.deferred), OTHERS_SHOWN))]
     return "\n".join(lines)
 
 
@@ -54,7 +54,7 @@ def _device_lines(device: DeviceAccount) -> list[str]:
         "shared weights": device.shared_bytes,
         "reserved": device.reserved_bytes,
     }
-    told = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)
+    parts_text = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)
     used = f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)}"
     below = [
         f"{name} {format_bytes(held)} of {format_bytes(limit)}"
@@ -64,9 +64,8 @@ def _device_lines(device: DeviceAccount) -> list[str]:
         )
         if limit
     ]
-    lines = [
-        f"{device.device}: {used} used{f' ({told})' if told else ''}{''.join(f'; {one}' for one in below)}"
-    ]
+    own = f" ({parts_text})" if parts_text else ""
+    lines = [f"{device.device}: {used} used{own}{''.join(f'; {one}' for one in below)}"]
     if device.link_bytes_per_s is not None:
         lines.append(
             f"  link {format_rate(device.link_bytes_per_s)}; over the last ten seconds "
@@ -119,9 +118,9 @@ def _wake_lines(memory: MemoryView) -> list[str]:
     ]
 
 
-def _held_line(memory: MemoryView, index: int) -> str:
-    held = memory.held[index]
-    estimate = "" if held.estimate_s is None else f", about {format_seconds(held.estimate_s)} to go"
-    since = format_seconds(max(0.0, memory.now - held.since_s))
-    name, reason = memory.readable(held.session), memory.readable(held.reason)
+def _deferred_line(memory: MemoryView, index: int) -> str:
+    cell = memory.deferred[index]
+    estimate = "" if cell.estimate_s is None else f", about {format_seconds(cell.estimate_s)} to go"
+    since = format_seconds(max(0.0, memory.now - cell.since_s))
+    name, reason = memory.readable(cell.session), memory.readable(cell.reason)
     return f"waits for memory: {name} for {since}{estimate}: {reason}"

@@ -94,8 +94,8 @@ class Notebook:
             self._note.update(self._session)
 
     def watch_typing(self) -> None:
-        """From now on, in a front end that can. It needs the output of a user's cell, so this does nothing
-        while a kernel starts."""
+        """Watch typing from now on, in a front end that can. It needs the output of a user's cell, so this
+        does nothing while a kernel starts."""
         kernel = getattr(self.shell, "kernel", None)
         if kernel is not None and kernel.get_parent("shell").get("msg_type") == "execute_request":
             self._typing.show()
@@ -111,8 +111,8 @@ class Notebook:
             self.watch_typing()
 
     def _outside_cells(self, session: Session) -> None:
-        """What is fetched there comes from where it is: that device may be kept for those that tolerate it,
-        but a target moves nothing."""
+        """Apply the options to fetches outside of cells. A fetch runs on the device that has the value, so a
+        toleration counts, and a target does not."""
         options = self.options("", "%%djinn")
         session.executor.priority = options.priority
         session.executor.terms = Terms(tolerates=options.terms.tolerates)

@@ -119,7 +119,7 @@ class NotebookCell:
             outcome = "FAILED"
             raise
         finally:
-            self._tell(outcome)
+            self._report(outcome)
         if self._verification is not None and error is None:
             displayed = self._shell.user_ns[LAST]
             line = self._verification.conclude(displayed, self._cell.report.device)
@@ -127,7 +127,7 @@ class NotebookCell:
                 print(line)
         return False
 
-    def _tell(self, outcome: str) -> None:
+    def _report(self, outcome: str) -> None:
         report, options = self._cell.report, self._options
         self._progress.finish(report, outcome)
         if options.explain:

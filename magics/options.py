@@ -96,7 +96,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         "--tolerate",
         action="append",
         metavar="TAINT",
-        help="also run on devices that are kept for cells that say so; may be given again",
+        help="also run on devices with this taint; may be given several times",
     )
 
 

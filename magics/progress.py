@@ -66,8 +66,8 @@ class ProgressLine:
                 for name, seconds in report.stages.items()
                 if seconds >= 0.001
             )
-            told = f"{outcome} on {report.device} in {format_seconds(report.total_s)} ({stages})"
-            self._show(f"{told}. {report.gang}" if report.gang else told, 1.0)
+            summary = f"{outcome} on {report.device} in {format_seconds(report.total_s)} ({stages})"
+            self._show(f"{summary}. {report.gang}" if report.gang else summary, 1.0)
 
     def _show(self, text: str, fraction: float | None) -> None:
         line = _Line(text, fraction)

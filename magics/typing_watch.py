@@ -18,7 +18,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 SCRIPT = """
 (() => {
   const EVERY_MS = 4000, LOOK_MS = 250, LOOKS_MAX = 80;
-  let input = null, told = 0, looks = 0;
+  let input = null, sent = 0, looks = 0;
   function changes(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return false;
     if (event.key === "Enter") return !event.shiftKey;
@@ -26,8 +26,8 @@ SCRIPT = """
   }
   function pressed(event) {
     const now = Date.now();
-    if (now - told < EVERY_MS || !changes(event) || !event.target.closest(".jp-InputArea-editor")) return;
-    told = now;
+    if (now - sent < EVERY_MS || !changes(event) || !event.target.closest(".jp-InputArea-editor")) return;
+    sent = now;
     input.value = String(now);
     input.dispatchEvent(new Event("input", { bubbles: true }));
   }

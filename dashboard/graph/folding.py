@@ -95,7 +95,7 @@ class Tree:
         )
 
     def ancestors(self, item: Item) -> list[Item]:
-        """From the outermost group below the whole graph to the item's own group."""
+        """Return the path from the outermost group below the whole graph to the item's own group."""
         found: list[Item] = []
         while item.parent:
             item = self.items[item.parent]

@@ -158,9 +158,9 @@ def _spread(row: list[int], wish: Floats, widths: Floats, x: Floats) -> None:
     """Put a row's boxes as near to ``wish`` as their order and the gap allow (on average)."""
     size = widths[row]
     offset = np.concatenate([[0.0], np.cumsum((size[:-1] + size[1:]) / 2 + GAP_X)])
-    room = wish - offset
-    from_left = np.maximum.accumulate(room)
-    from_right = np.minimum.accumulate(room[::-1])[::-1]
+    slack = wish - offset
+    from_left = np.maximum.accumulate(slack)
+    from_right = np.minimum.accumulate(slack[::-1])[::-1]
     x[row] = (from_left + from_right) / 2 + offset
 
 

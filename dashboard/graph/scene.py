@@ -133,7 +133,7 @@ def _links(tree: Tree, frames: list[Frame]) -> list[Link]:
 
 
 def label_lines(tree: Tree, item: Item) -> list[str]:
-    """One line for an op, two for a folded group."""
+    """Label an item: one line for an op, two for a folded group."""
     name = item.name if len(item.name) <= LABEL_MAX else f"{item.name[: LABEL_MAX - 1]}…"
     if not item.is_group:
         return [name]
@@ -263,7 +263,7 @@ def link_columns(scene: Scene, backward: bool) -> Columns:
 
 
 def _ports(scene: Scene) -> tuple[list[float], list[float]]:
-    """Where each link leaves and enters: spread over the box's edge in the order of the other ends."""
+    """Return where each link leaves and enters: spread over the box's edge in the order of the other ends."""
     ends = []
     for own, other in ((0, 1), (1, 0)):
         pairs = [(link[:2][own], link[:2][other]) for link in scene.links]

@@ -18,16 +18,16 @@ COLUMNS = [
     {"key": "priority", "label": "Priority", "kind": "short"},
     {"key": "cells", "label": "Cells", "kind": "progress"},
     {"key": "attempt", "label": "Attempt", "kind": "short"},
-    {"key": "took", "label": "Ran", "kind": "number"},
-    {"key": "reason", "label": "How it is", "kind": "text"},
+    {"key": "took", "label": "Run time", "kind": "number"},
+    {"key": "reason", "label": "Reason", "kind": "text"},
     {"key": "job", "label": "Job", "kind": "mono"},
 ]
 _COLOURS = {**STATE_COLOURS, "BACKING_OFF": STATE_COLOURS["PREEMPTED"]}
 
 
 def listed(notebooks: Sequence[NotebookView]) -> list[NotebookView]:
-    """Those that run first, then those that wait, then those that are over, each newest first as the pool
-    lists them; few enough for a page that has another table."""
+    """List running notebooks first, then pending ones, then those that are over, each newest first as the
+    pool lists them; few enough for a page that has another table."""
     return sorted(notebooks, key=lambda one: (one.over, one.state != "RUNNING"))[:ROWS_MAX]
 
 

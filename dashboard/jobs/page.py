@@ -24,33 +24,33 @@ from djinn_lab.protocol.rest.queue import WhyAnswer
 from djinn_lab.units import format_seconds
 
 COLUMNS = job_columns(
-    "submitted", "state", "cell", "user", "priority", "device", "waited", "took", "aside", "how", "job"
+    "submitted", "state", "cell", "user", "priority", "device", "waited", "took", "preempted", "how", "job"
 )
 TRACE_COLUMNS = [
     {"key": "at", "label": "At", "kind": "number"},
     {"key": "after", "label": "After", "kind": "number"},
-    {"key": "what", "label": "What happened", "kind": "text"},
-    {"key": "detail", "label": "With", "kind": "text"},
+    {"key": "what", "label": "Event", "kind": "text"},
+    {"key": "detail", "label": "Details", "kind": "text"},
 ]
 WHAT = {
-    "SegmentSubmitted": "a part of the cell came",
-    "SegmentRefused": "a part was refused",
-    "MemoryGranted": "session memory has room and its state",
-    "MemoryHeld": "session memory lets it wait",
-    "MemoryRefused": "session memory cannot hold it",
-    "SegmentProgressed": "it went on",
-    "SegmentFinished": "the part ended",
-    "SegmentPreempted": "it moved aside between two ops",
-    "PreemptRequested": "a user asked for its preemption",
-    "MoveRefused": "its session could not be moved",
-    "CancelRequested": "it was cancelled",
-    "JobFinished": "its notebook says that it is over",
-    "DeviceAdded": "a device became ready",
-    "DeviceLost": "its device was lost",
-    "DeviceCordoned": "its device was cordoned or serves again",
-    "SessionDetached": "its notebook went away",
-    "SessionClosed": "its session was closed",
-    "ClockTicked": "its time came",
+    "SegmentSubmitted": "segment submitted",
+    "SegmentRefused": "segment refused",
+    "MemoryGranted": "memory granted, session state restored",
+    "MemoryDeferred": "memory deferred",
+    "MemoryRefused": "memory refused",
+    "SegmentProgressed": "progress",
+    "SegmentFinished": "segment ended",
+    "SegmentPreempted": "preempted between two ops",
+    "PreemptRequested": "preemption requested by a user",
+    "MoveRefused": "move of its session refused",
+    "CancelRequested": "cancellation requested",
+    "JobFinished": "ended by its notebook",
+    "DeviceAdded": "device ready",
+    "DeviceLost": "device lost",
+    "DeviceCordoned": "device cordoned or uncordoned",
+    "SessionDetached": "notebook disconnected",
+    "SessionClosed": "session closed",
+    "ClockTicked": "due by the clock",
 }
 _KNOWN = frozenset({"type", "at_s", "job", "session", "user", "segment", "account"})
 DETAIL_CHARS_MAX = 160
@@ -196,7 +196,7 @@ def _changed(before: JobView, now: JobView) -> bool:
 
 
 def matching(jobs: Sequence[JobView], show: str, text: str) -> list[JobView]:
-    """Those of the filter whose user, cell or id has the text in it, in the pool's order."""
+    """Return the jobs of the filter whose user, cell or id has the text in it, in the pool's order."""
     wanted = text.strip().lower()
     found = []
     for job in jobs:
@@ -211,18 +211,18 @@ def history_row(job: JobView, now: float) -> dict[str, Any]:
     """A job as a row of its history."""
     row = job_row(job, now)
     submitted = job.submitted_at or 0.0
-    aside_s = job.stages.get("preempted", 0.0)
+    preempted_s = job.stages.get("preempted", 0.0)
     clock = time.strftime("%H:%M:%S", time.localtime(submitted)) if submitted else ""
     return {
         **row,
         "submitted": {"text": clock, "sort": submitted},
         "waited": _waited(job, submitted, now),
-        "aside": {"text": format_seconds(aside_s), "sort": aside_s} if aside_s else None,
+        "preempted": {"text": format_seconds(preempted_s), "sort": preempted_s} if preempted_s else None,
     }
 
 
 def _waited(job: JobView, submitted: float, now: float) -> dict[str, Any] | None:
-    """Of one that has not started, so far."""
+    """Return the wait of a job until its start; of a pending job, the wait so far."""
     if job.stages:
         waited_s = sum(job.stages.get(name, 0.0) for name in ("queued", "restoring"))
         return {"text": format_seconds(waited_s), "sort": waited_s}
@@ -252,8 +252,8 @@ def trace_rows(events: Sequence[JobEvent]) -> list[dict[str, Any]]:
 
 def _detail(detail: Mapping[str, Any]) -> str:
     """Say what only the event itself says, beside what the page says anyway."""
-    told = [f"{key} {_value(key, value)}" for key, value in detail.items() if key not in _KNOWN and value]
-    text = ", ".join(told)
+    parts = [f"{key} {_value(key, value)}" for key, value in detail.items() if key not in _KNOWN and value]
+    text = ", ".join(parts)
     return text if len(text) <= DETAIL_CHARS_MAX else f"{text[: DETAIL_CHARS_MAX - 1]}…"
 
 

@@ -14,12 +14,12 @@ _FIELDS = {
     "priority": ("priority", "Priority", "short"),
     "device": ("device", "Device", "short"),
     "progress": ("progress", "Ops done", "progress"),
-    "position": ("position", "Place", "number"),
-    "waited": ("waited", "Waited", "number"),
-    "took": ("took", "Time", "number"),
-    "aside": ("aside", "Aside", "number"),
-    "why": ("reason", "Why", "text"),
-    "how": ("reason", "How it is", "text"),
+    "position": ("position", "Queue position", "number"),
+    "waited": ("waited", "Wait", "number"),
+    "took": ("took", "Run time", "number"),
+    "preempted": ("preempted", "Preempted", "number"),
+    "why": ("reason", "Reason", "text"),
+    "how": ("reason", "Reason", "text"),
     "job": ("job", "Job", "mono"),
 }
 """Key in the row, heading, kind."""
@@ -55,7 +55,7 @@ def job_row(job: JobView, now: float) -> dict[str, object]:
 
 
 def so_far(seconds: float) -> dict[str, object]:
-    """Whole seconds of something that goes on."""
+    """Return whole seconds of something still under way, as a table cell."""
     return {"text": format_seconds(seconds) if seconds else "< 1 s", "sort": seconds}
 
 

@@ -18,7 +18,7 @@ USED_BAD_RATIO = 2.0
 
 
 def device_cards(memory: MemoryView, stale: bool) -> str:
-    """One card a device: its three tiers and its link."""
+    """Return a card for each device: its three tiers and its link."""
     cards = "".join(_card(device, memory) for device in memory.devices)
     if not cards:
         return "<p class='muted'>The pool has no devices yet; they are starting.</p>"
@@ -48,15 +48,15 @@ def _card(device: DeviceAccount, memory: MemoryView) -> str:
 
 
 def _device_parts(device: DeviceAccount) -> list[Part]:
-    """The parts of what is used, and what is promised; what the worker did not tell apart is *used*."""
-    told = device.busy_bytes + device.idle_bytes + device.loading_bytes + device.shared_bytes
-    free = device.memory_bytes - max(told, device.used_bytes)
+    """Return the parts of a device's used memory, and what is reserved. Bytes of no known part are *used*."""
+    known = device.busy_bytes + device.idle_bytes + device.loading_bytes + device.shared_bytes
+    free = device.memory_bytes - max(known, device.used_bytes)
     return [
         ("busy", _colour("busy"), device.busy_bytes),
         ("idle", _colour("idle"), device.idle_bytes),
         ("loading", _colour("loading"), device.loading_bytes),
         ("shared weights", SHARED_COLOUR, device.shared_bytes),
-        ("used", "#7F8C99", max(0, device.used_bytes - told)),
+        ("used", "#7F8C99", max(0, device.used_bytes - known)),
         ("reserved", "reserved", min(device.reserved_bytes, max(0, free))),
     ]
 
@@ -121,7 +121,7 @@ def _link(device: DeviceAccount) -> str:
 
 
 def figures(memory: MemoryView) -> str:
-    """How well it went since the pool started, in tiles."""
+    """Return the figures since the pool started, as tiles."""
     tiles = "".join((_wakes(memory), _ratio(memory), _prefetches(memory), _swaps(memory)))
     return f"<div class='tiles'>{tiles}{_checks(memory)}{_moved(memory)}{_admission(memory)}</div>"
 
@@ -179,7 +179,7 @@ def _swaps(memory: MemoryView) -> str:
         return _tile("Useful swaps", "–", "nothing was swapped out yet")
     share = f"{min(1.0, counts.useful_swaps / counts.evictions):.0%}"
     return _tile(
-        "Useful swaps", share, f"{counts.useful_swaps:,} of {counts.evictions:,} made room that was used"
+        "Useful swaps", share, f"{counts.useful_swaps:,} of {counts.evictions:,} freed memory that was used"
     )
 
 
@@ -196,25 +196,28 @@ def _moved(memory: MemoryView) -> str:
     if counts.failed_transfers:
         sub += f", {counts.failed_transfers:,} failed"
     value = f"{format_bytes(counts.bytes_out)} / {format_bytes(counts.bytes_in)}"
-    return _tile("Moved out / in", value, sub)
+    return _tile("Stored / restored", value, sub)
 
 
 def _admission(memory: MemoryView) -> str:
     counts = memory.counters
-    waiting = sum(held.admission for held in memory.held)
+    waiting = sum(cell.admission for cell in memory.deferred)
     lost = f"; {counts.values_lost:,} times values were lost" if counts.values_lost else ""
-    sub = f"{counts.admission_waits:,} waited for others to leave{lost}"
+    sub = f"{counts.admission_waits:,} waited for other sessions to leave{lost}"
     return _tile(
-        "Waiting for memory", f"{len(memory.held)}", f"{waiting} for admission; {sub}", "bad" if lost else ""
+        "Waiting for memory",
+        f"{len(memory.deferred)}",
+        f"{waiting} for admission; {sub}",
+        "bad" if lost else "",
     )
 
 
 def sentence(memory: MemoryView) -> str:
-    """All of it in one sentence."""
+    """Summarise session memory in one sentence."""
     states = [session.state for session in memory.sessions]
     count = {state: states.count(state) for state in STATES}
     live = sum(session.total_bytes for session in memory.sessions)
-    room = sum(device.memory_bytes for device in memory.devices)
+    capacity_bytes = sum(device.memory_bytes for device in memory.devices)
     kv = sum(session.kv_bytes for session in memory.sessions)
     words = [
         f"{count['busy'] + count['idle']} on a device",
@@ -222,7 +225,7 @@ def sentence(memory: MemoryView) -> str:
         f"{count['host']} on the host",
         f"{count['disk']} on disk",
     ]
-    times = f", {live / room:.2f} times the devices’ memory" if room and live else ""
+    times = f", {live / capacity_bytes:.2f} times the devices’ memory" if capacity_bytes and live else ""
     part = f", {format_bytes(kv)} of it key-value caches" if kv else ""
     policy = f" Policy: {memory.policy}." if memory.policy else ""
     return (

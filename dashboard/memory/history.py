@@ -74,8 +74,8 @@ class MemoryHistory:
         return bool(fresh)
 
     def _take(self, happening: MemoryChange) -> None:
-        """The pool tells the beginning of a copy with its reason, and its end with how long it took; kept is
-        the end, with the reason."""
+        """The pool reports the beginning of a copy with its reason, and its end with how long it took; kept
+        is the end, with the reason."""
         begins = happening.seconds is None and happening.what in (*COPIES, "prefetch")
         if begins:
             self._begun[happening.session] = happening.reason
@@ -112,13 +112,13 @@ class MemoryHistory:
         return True
 
     def spans(self, session: str, since_s: float) -> list[Span]:
-        """What the session's state was since then, oldest first."""
+        """Return the session's memory states since then, oldest first."""
         with self._lock:
             spans = self._spans.get(session, ())
             return [span for span in spans if span.end is None or span.end >= since_s]
 
     def happenings(self, since_s: float, session: str | None = None) -> list[MemoryChange]:
-        """What happened since then (to one session), oldest first."""
+        """Return the changes since then (of one session), oldest first."""
         with self._lock:
             return [
                 one

@@ -28,7 +28,7 @@ MARKS = {
     "evict": ("inverted_triangle", "#E69F00"),
     "prefetch": ("diamond", "#56B4E9"),
     "wake": ("circle", "#009E73"),
-    "hold": ("square", "#F0E442"),
+    "defer": ("square", "#F0E442"),
     "lost": ("x", BAD_COLOUR),
     "failed": ("x", BAD_COLOUR),
 }
@@ -36,7 +36,7 @@ MARKS = {
 _GLYPHS = {"inverted_triangle": "▼", "diamond": "◆", "circle": "●", "square": "■", "x": "✕"}
 _STATES = list(STATES)
 _OPEN_S = 86_400.0
-"""How far into the future a state that lasts is drawn, so that it need not be sent again as time goes on."""
+"""How far into the future a state that lasts is drawn, so that it need not be sent again as time passes."""
 Columns = dict[str, list[Any]]
 
 

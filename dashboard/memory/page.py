@@ -1,4 +1,4 @@
-"""Memory and KV: what is held on which tier, what moves, how waking up goes, and what each session did."""
+"""Memory and KV: memory by tier, transfers, wake-ups, and what each session did."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from djinn_lab.dashboard.memory.cards import device_cards, figures, sentence
 from djinn_lab.dashboard.memory.history import KEPT_S
 from djinn_lab.dashboard.memory.lanes import LANES_MAX, MemoryLanes, lanes_legend
 from djinn_lab.dashboard.memory.tables import (
+    DEFERRED_COLUMNS,
     HAPPENING_COLUMNS,
-    HELD_COLUMNS,
     SESSION_COLUMNS,
+    deferred_rows,
     happening_rows,
     happenings_csv,
-    held_rows,
     session_facts,
     session_rows,
     sessions_csv,
@@ -37,7 +37,7 @@ _STACKED = "@media (max-width: 900px) { :host { display: flex !important; flex-d
 NO_SESSIONS = empty_state(
     "No session holds anything yet",
     "Paste this into a notebook. Its tensors stay on a device between cells, and are parked when others need "
-    "the room:",
+    "the memory:",
     "%load_ext djinn_lab\n\n%%djinn\nimport torch\nweights = torch.randn(2000, 2000)",
 )
 
@@ -53,8 +53,8 @@ class MemoryPage:
         self.figures = html_pane()
         self.wakes = WakeChart(board.look)
         self.lanes = MemoryLanes(board.look)
-        self.held = LiveTable(
-            columns=HELD_COLUMNS, label="Cells that wait for memory", sizing_mode="stretch_width"
+        self.deferred = LiveTable(
+            columns=DEFERRED_COLUMNS, label="Cells that wait for memory", sizing_mode="stretch_width"
         )
         self.sessions = LiveTable(
             columns=SESSION_COLUMNS, selectable=True, label="Sessions in memory", sizing_mode="stretch_width"
@@ -85,14 +85,16 @@ class MemoryPage:
         full: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
         self._heading = html_pane(margin=(0, 0, 10, 0))
         self._wakes_heading = html_pane(margin=(0, 0, 2, 0))
-        self._held_heading = html_pane(margin=(0, 0, 6, 0))
+        self._deferred_heading = html_pane(margin=(0, 0, 6, 0))
         self._lanes_heading = html_pane(margin=0)
         self._sessions_heading = html_pane(margin=(18, 0, 6, 0))
         self._no_sessions = html_pane(NO_SESSIONS, visible=False)
         beside: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (14, 16, 0, 0)}
         wakes = pn.Column(self._wakes_heading, self.wakes.view, **beside)
-        held = pn.Column(self._held_heading, self.held, sizing_mode="stretch_width", margin=(14, 0, 0, 0))
-        self._pair = pn.GridBox(wakes, held, ncols=2, stylesheets=[_STACKED], **full)
+        deferred = pn.Column(
+            self._deferred_heading, self.deferred, sizing_mode="stretch_width", margin=(14, 0, 0, 0)
+        )
+        self._pair = pn.GridBox(wakes, deferred, ncols=2, stylesheets=[_STACKED], **full)
         lanes_bar = pn.Row(
             self._lanes_heading, self.window, sizing_mode="stretch_width", margin=(18, 0, 0, 0)
         )
@@ -167,17 +169,17 @@ class MemoryPage:
         self.sessions.show(rows, note)
         words = "Choose one to see what happened to it."
         show_html(self._sessions_heading, heading("Sessions", words))
-        self.held.empty = "No cell waits for memory"
-        self.held.show(held_rows(memory))
-        waiting = sum(held.admission for held in memory.held)
+        self.deferred.empty = "No cell waits for memory"
+        self.deferred.show(deferred_rows(memory))
+        waiting = sum(cell.admission for cell in memory.deferred)
         text = (
-            f"{len(memory.held)} wait, {waiting} of them for others to leave."
-            if memory.held
+            f"{len(memory.deferred)} wait, {waiting} of them for other sessions to leave."
+            if memory.deferred
             else (
-                "A cell waits here when its session’s state must come back, or when device and host are full."
+                "A cell waits here while its session’s state is restored, or when device and host are full."
             )
         )
-        show_html(self._held_heading, heading("Cells that wait for memory", text))
+        show_html(self._deferred_heading, heading("Cells that wait for memory", text))
         self._show_session(memory)
 
     def _show_session(self, memory: MemoryView) -> None:

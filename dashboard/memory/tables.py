@@ -13,51 +13,51 @@ import msgspec
 
 from djinn_lab.client.session_memory import STATES, expected_wake
 from djinn_lab.dashboard.widgets.theme import MEMORY_COLOURS
-from djinn_lab.memory.snapshot import HeldSegment, MemoryChange
+from djinn_lab.memory.snapshot import DeferredSegment, MemoryChange
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
 from djinn_lab.units import format_bytes, format_seconds
 
 SESSION_COLUMNS = [
     {"key": "name", "label": "Session", "kind": "short"},
     {"key": "user", "label": "User", "kind": "short"},
-    {"key": "state", "label": "State is", "kind": "pill"},
+    {"key": "state", "label": "Tier", "kind": "pill"},
     {"key": "phase", "label": "Phase", "kind": "short"},
     {"key": "moving", "label": "Moving", "kind": "short"},
     {"key": "device", "label": "Device", "kind": "short"},
-    {"key": "bytes", "label": "Holds", "kind": "number"},
+    {"key": "bytes", "label": "Memory", "kind": "number"},
     {"key": "kv", "label": "KV", "kind": "number"},
-    {"key": "stored", "label": "Copied out", "kind": "progress"},
-    {"key": "wake", "label": "Expected back", "kind": "text"},
-    {"key": "lease", "label": "Kept for", "kind": "number"},
+    {"key": "stored", "label": "Stored", "kind": "progress"},
+    {"key": "wake", "label": "Predicted wake-up", "kind": "text"},
+    {"key": "lease", "label": "Lease", "kind": "number"},
     {"key": "last", "label": "Last wake-up", "kind": "number"},
     {"key": "ratio", "label": "× floor", "kind": "number"},
 ]
-HELD_COLUMNS = [
+DEFERRED_COLUMNS = [
     {"key": "name", "label": "Session", "kind": "short"},
     {"key": "kind", "label": "Waits for", "kind": "pill"},
     {"key": "device", "label": "Device", "kind": "short"},
-    {"key": "since", "label": "Waits", "kind": "number"},
+    {"key": "since", "label": "Wait", "kind": "number"},
     {"key": "estimate", "label": "Estimate", "kind": "number"},
-    {"key": "reason", "label": "Why", "kind": "text"},
+    {"key": "reason", "label": "Reason", "kind": "text"},
 ]
 HAPPENING_COLUMNS = [
     {"key": "at", "label": "At", "kind": "short"},
-    {"key": "what", "label": "What", "kind": "short"},
+    {"key": "what", "label": "Event", "kind": "short"},
     {"key": "device", "label": "Device", "kind": "short"},
     {"key": "bytes", "label": "Bytes", "kind": "number"},
-    {"key": "took", "label": "Took", "kind": "number"},
-    {"key": "reason", "label": "Why", "kind": "text"},
+    {"key": "took", "label": "Duration", "kind": "number"},
+    {"key": "reason", "label": "Reason", "kind": "text"},
 ]
 WHAT = {
-    "store": "copied out",
-    "evict": "left the device",
-    "restore": "brought back",
-    "demote": "moved to disk",
+    "store": "stored",
+    "evict": "evicted",
+    "restore": "restored",
+    "demote": "demoted to disk",
     "forget": "copy dropped",
     "prefetch": "prefetch begun",
     "wake": "woke up",
-    "hold": "made to wait",
-    "grant": "let in",
+    "defer": "deferred",
+    "grant": "granted",
     "lost": "values lost",
     "failed": "copy failed",
 }
@@ -67,7 +67,7 @@ _ORDER = list(STATES)
 
 
 def session_row(session: MemorySession, now: float) -> dict[str, object]:
-    """A session as a row of the table; ``now`` is the pool's clock."""
+    """Return a session as a row of the table; ``now`` is the pool's clock."""
     share = min(1.0, session.stored_bytes / session.total_bytes) if session.total_bytes else None
     lease_s = None if session.leased_until_s is None else session.leased_until_s - now
     connection = "" if session.connection == "connected" else f" ({session.connection})"
@@ -100,8 +100,8 @@ def session_row(session: MemorySession, now: float) -> dict[str, object]:
 
 
 def session_rows(memory: MemoryView, show: str) -> tuple[list[dict[str, object]], str]:
-    """The sessions to list, busiest first, and a note when some are left out. ``show``: ``all``, ``device``
-    or ``parked``."""
+    """Return the sessions to list, busiest first, and a note when some are left out. ``show``: ``all``,
+    ``device`` or ``parked``."""
     chosen = [session for session in memory.sessions if _is_shown(session, show)]
     chosen.sort(key=lambda session: (_ORDER.index(session.state), -session.total_bytes, session.session))
     note = ""
@@ -116,32 +116,32 @@ def _is_shown(session: MemorySession, show: str) -> bool:
     return show != "parked" or session.state in ("host", "disk")
 
 
-def held_rows(memory: MemoryView) -> list[dict[str, object]]:
-    """The cells that wait for memory, in the order in which they began to."""
-    ordered = sorted(memory.held, key=lambda held: held.since_s)
-    return [_held_row(held, memory) for held in ordered[:SESSIONS_SHOWN_MAX]]
+def deferred_rows(memory: MemoryView) -> list[dict[str, object]]:
+    """List the cells that wait for memory, the longest wait first."""
+    ordered = sorted(memory.deferred, key=lambda cell: cell.since_s)
+    return [_deferred_row(cell, memory) for cell in ordered[:SESSIONS_SHOWN_MAX]]
 
 
-def _held_row(held: HeldSegment, memory: MemoryView) -> dict[str, object]:
-    kind = ("others to leave", "#D55E00") if held.admission else ("its copy", "#56B4E9")
-    waits_s = max(0.0, memory.now - held.since_s)
+def _deferred_row(cell: DeferredSegment, memory: MemoryView) -> dict[str, object]:
+    kind = ("other sessions to leave", "#D55E00") if cell.admission else ("its copy", "#56B4E9")
+    waits_s = max(0.0, memory.now - cell.since_s)
     return {
-        "id": held.job,
-        "name": memory.readable(held.session),
+        "id": cell.job,
+        "name": memory.readable(cell.session),
         "kind": {"text": kind[0], "colour": kind[1]},
-        "device": held.device,
+        "device": cell.device,
         "since": {"text": "< 1 s" if waits_s < 1 else format_seconds(float(int(waits_s))), "sort": waits_s},
         "estimate": None
-        if held.estimate_s is None
-        else {"text": f"about {format_seconds(held.estimate_s)}", "sort": held.estimate_s},
-        "reason": memory.readable(held.reason),
+        if cell.estimate_s is None
+        else {"text": f"about {format_seconds(cell.estimate_s)}", "sort": cell.estimate_s},
+        "reason": memory.readable(cell.reason),
     }
 
 
 def happening_rows(
     happenings: Sequence[MemoryChange], most: int, memory: MemoryView
 ) -> list[dict[str, object]]:
-    """The newest first."""
+    """List the newest changes, at most ``most``, the latest first."""
     return [
         {
             "id": f"{happening.at_s:.6f}-{happening.what}-{number}",
@@ -161,7 +161,8 @@ def happening_rows(
 
 
 def session_facts(session: MemorySession, now: float, why_moving: str = "") -> str:
-    """Everything known about one session, as a table. ``why_moving``: the reason of the copy under way."""
+    """Return everything known about one session, as a table. ``why_moving``: the reason of the copy under
+    way."""
     state = STATES[session.state]
     moving = f"{session.moving}: {why_moving}" if why_moving else str(session.moving)
     waking = "–"
@@ -178,16 +179,16 @@ def session_facts(session: MemorySession, now: float, why_moving: str = "") -> s
             "Session",
             f"<code>{escape(session.session)}</code> of {escape(session.user)}, {session.jobs} cells",
         ),
-        ("Its state is", escape(state) + (f" ({escape(session.device)})" if session.device else "")),
-        ("Under way", escape(moving) if session.moving else "–"),
+        ("Tier", escape(state) + (f" ({escape(session.device)})" if session.device else "")),
+        ("Transfer", escape(moving) if session.moving else "–"),
         ("Phase", escape(f"{session.phase}, {session.connection}")),
         (
-            "Holds",
+            "Memory",
             f"{format_bytes(session.total_bytes)}, {format_bytes(session.kv_bytes)} of it key-value caches",
         ),
-        ("Has a copy outside", format_bytes(session.stored_bytes)),
+        ("Stored outside", format_bytes(session.stored_bytes)),
         ("Idle for", idle),
-        ("Expected back", escape(expected_wake(session, now)) or "nothing is known"),
+        ("Predicted wake-up", escape(expected_wake(session, now)) or "nothing is known"),
         ("Last wake-up", waking),
     ]
     body = "".join(f"<tr><th scope='row'>{label}</th><td>{value}</td></tr>" for label, value in rows)
@@ -195,14 +196,14 @@ def session_facts(session: MemorySession, now: float, why_moving: str = "") -> s
 
 
 def sessions_csv(memory: MemoryView | None) -> str:
-    """Every session with every field, in the pool's own words."""
+    """Return every session with every field as CSV, in the pool's own words."""
     fields = [*MemorySession.__struct_fields__, "state", "last_ratio"]
     sessions = memory.sessions if memory is not None else ()
     return _csv(fields, ([getattr(session, field) for field in fields] for session in sessions))
 
 
 def happenings_csv(happenings: Iterable[MemoryChange]) -> str:
-    """What happened, oldest first."""
+    """Return the changes as CSV, oldest first."""
     fields = list(MemoryChange.__struct_fields__)
     return _csv(fields, (list(msgspec.structs.astuple(happening)) for happening in happenings))
 

@@ -1,4 +1,4 @@
-"""Used memory of every device over time, streamed; Pause keeps the view while samples go on arriving."""
+"""Used memory of every device over time, streamed; Pause keeps the view while samples still arrive."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LABELS = ("no copy", "< 1", "1–1.1", "1.1–1.25", "1.25–1.5", "1.5–2", "2
 
 
 def ratio_counts(wakes: WakeUps) -> list[int]:
-    """How many of the recent wake-ups fall under each of :data:`LABELS`."""
+    """Count the recent wake-ups under each of :data:`LABELS`."""
     counts = [0] * len(LABELS)
     for ratio in wakes.recent_ratios:
         counts[bisect_right(EDGES, ratio) if ratio > 0 else 0] += 1

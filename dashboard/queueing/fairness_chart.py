@@ -1,4 +1,4 @@
-"""Who used the pool's devices lately, over time, and how even that was."""
+"""Device use by account over the last minutes, and its Jain's index, as charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was seen of the queue while a page was open: who used how much, and how even that was."""
+"""What was seen of the queue while a page was open: use by account, and how even the use was."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECENT_S_MIN = 5.0
 
 
 class QueueSample(NamedTuple):
-    """``device_s``: by account, since the pool's ledger began. ``at``: seconds since the epoch."""
+    """``device_s``: by account, since the pool's usage ledger began. ``at``: seconds since the epoch."""
 
     at: float
     waiting: int
@@ -25,7 +25,7 @@ class QueueSample(NamedTuple):
 
 class RecentUse(NamedTuple):
     """``devices``: by account, device-seconds over seconds in the :data:`RECENT_S` before ``at``. ``jain``:
-    over those who used anything, None with less than two of them."""
+    over the accounts with any use, None with less than two."""
 
     at: float
     waiting: int

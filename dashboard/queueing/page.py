@@ -1,4 +1,4 @@
-"""Queue and fairness: who waits and why, what would help, who has had how much of the pool."""
+"""Queue and fairness: pending jobs, why they wait and what would help; each account's usage of the pool."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class QueuePage:
         )
         self.waiting = LiveTable(
             columns=WAITING_COLUMNS,
-            label="Cells that wait",
+            label="Pending cells",
             empty="No cell is pending: the next one starts at once",
             selectable=True,
             sizing_mode="stretch_width",
         )
         self.running = LiveTable(
-            columns=RUNNING_COLUMNS, label="Cells that run", empty="No cell runs", sizing_mode="stretch_width"
+            columns=RUNNING_COLUMNS, label="Running cells", empty="No cell runs", sizing_mode="stretch_width"
         )
         self.reserved = LiveTable(
             columns=RESERVATION_COLUMNS,
@@ -64,7 +64,7 @@ class QueuePage:
         )
         self.priority = select("Priority", [SAME, *RANKS], width=150)
         self.gang = select("Devices", [SAME, "1"], width=110)
-        self.anywhere = select("Where", {SAME: False, "on any device": True}, width=140)
+        self.anywhere = select("Device", {SAME: False, "on any device": True}, width=140)
         self.ask = button("When would it start?")
         self.answer = html_pane(margin=(0, 0, 8, 0))
         self.why = html_pane(margin=(10, 0, 8, 0))
@@ -137,7 +137,7 @@ class QueuePage:
         cell = queue.find(chosen) if chosen else None
         self._what_if.visible = cell is not None
         if cell is None:
-            gone = "This cell does not wait any more." if chosen else ""
+            gone = "This cell is not pending any more." if chosen else ""
             show_html(self.why, notice(gone) if gone else "")
             if not chosen:
                 show_html(self.answer, "")
@@ -162,7 +162,7 @@ class QueuePage:
         if self.anywhere.value:
             changes["anywhere"] = True
         if not job or not changes:
-            show_html(self.answer, notice("Choose another priority, size or place first."))
+            show_html(self.answer, notice("Choose another priority, number of devices or device first."))
             return
         self._board.background.run(
             "what-if",
@@ -178,5 +178,5 @@ class QueuePage:
 def _stall_notice(queue: QueueView) -> str:
     if queue.stall is None:
         return ""
-    advice = "Report it, with the pool's database. Cancelling the cell frees its place."
+    advice = "Report it, with the pool's database. Cancelling the cell lets others start."
     return notice(stall_sentence(queue.stall, queue.now), advice, "bad")

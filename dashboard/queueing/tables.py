@@ -15,23 +15,23 @@ from djinn_lab.units import format_seconds
 ACCOUNT_COLUMNS = [
     {"key": "account", "label": "Account", "kind": "mono"},
     {"key": "weight", "label": "Weight", "kind": "number"},
-    {"key": "share", "label": "Due", "kind": "progress"},
-    {"key": "part", "label": "Of what was used", "kind": "progress"},
+    {"key": "share", "label": "Share", "kind": "progress"},
+    {"key": "part", "label": "Usage", "kind": "progress"},
     {"key": "used", "label": "Device time", "kind": "number"},
-    {"key": "turn", "label": "Turn", "kind": "number"},
-    {"key": "waiting", "label": "Waiting", "kind": "number"},
+    {"key": "turn", "label": "Rank", "kind": "number"},
+    {"key": "waiting", "label": "Pending", "kind": "number"},
     {"key": "running", "label": "Running", "kind": "number"},
     {"key": "limits", "label": "Limits", "kind": "text"},
 ]
 WAITING_COLUMNS = [
-    {"key": "place", "label": "Place", "kind": "number"},
+    {"key": "place", "label": "Queue position", "kind": "number"},
     {"key": "state", "label": "State", "kind": "pill"},
     {"key": "cell", "label": "Cell", "kind": "mono"},
     {"key": "user", "label": "User", "kind": "short"},
     {"key": "priority", "label": "Priority", "kind": "short"},
-    {"key": "since", "label": "Waits", "kind": "number"},
-    {"key": "expected", "label": "Expected in", "kind": "number"},
-    {"key": "why", "label": "Why", "kind": "text"},
+    {"key": "since", "label": "Wait", "kind": "number"},
+    {"key": "expected", "label": "Predicted start", "kind": "number"},
+    {"key": "why", "label": "Reason", "kind": "text"},
     {"key": "job", "label": "Job", "kind": "mono"},
 ]
 RUNNING_COLUMNS = [
@@ -39,24 +39,24 @@ RUNNING_COLUMNS = [
     {"key": "cell", "label": "Cell", "kind": "mono"},
     {"key": "user", "label": "User", "kind": "short"},
     {"key": "priority", "label": "Priority", "kind": "short"},
-    {"key": "since", "label": "Runs", "kind": "number"},
-    {"key": "left", "label": "Expected end", "kind": "number"},
-    {"key": "aside", "label": "Moved aside", "kind": "number"},
+    {"key": "since", "label": "Run time", "kind": "number"},
+    {"key": "left", "label": "Predicted end", "kind": "number"},
+    {"key": "preempted", "label": "Preempted", "kind": "number"},
     {"key": "job", "label": "Job", "kind": "mono"},
     {"key": "note", "label": "Note", "kind": "text"},
 ]
 RESERVATION_COLUMNS = [
     {"key": "name", "label": "Reservation", "kind": "mono"},
     {"key": "devices", "label": "Devices", "kind": "short"},
-    {"key": "accounts", "label": "For", "kind": "text"},
+    {"key": "accounts", "label": "Accounts", "kind": "text"},
     {"key": "begins", "label": "Begins in", "kind": "number"},
     {"key": "ends", "label": "Ends in", "kind": "number"},
 ]
 
 
 def account_rows(queue: QueueView) -> list[dict[str, object]]:
-    """Those who pay, who is next first; above the first of those below it, each account that has limits for
-    all of them together, such as a project's guaranteed devices."""
+    """List the leaf accounts, the next to be served first. An account with limits for all accounts below it,
+    such as a project's guaranteed devices, stands above the first of them."""
     had = queue.device_s()
     leaves = sorted((one for one in queue.accounts if is_leaf(one)), key=lambda one: one.rank or 0)
     shared = {one.account: one for one in queue.accounts if not is_leaf(one) and limits_text(one)}
@@ -79,7 +79,7 @@ def _is_below(account: str, above: str) -> bool:
 
 
 def _those_below(account: AccountView, leaves: Sequence[AccountView]) -> list[AccountView]:
-    """Those who pay for it: itself, or all below it."""
+    """Return the leaf accounts of an account: itself, or all below it."""
     if is_leaf(account):
         return [account]
     return [leaf for leaf in leaves if _is_below(leaf.account, account.account)]
@@ -112,14 +112,14 @@ def _account_row(
 
 def limits_text(account: AccountView) -> str:
     limits = account.limits
-    told = [
+    shown = [
         (limits.devices_guaranteed or None, "guaranteed devices: {:g}"),
         (limits.devices_max, "devices at most: {:g}"),
         (limits.devices_soft, "devices while others want them: {:g}"),
         (limits.device_s_max, "{:g} device-seconds a week"),
-        (limits.queued_max, "{:g} waiting"),
+        (limits.queued_max, "{:g} pending"),
     ]
-    texts = [text.format(value) for value, text in told if value is not None]
+    texts = [text.format(value) for value, text in shown if value is not None]
     if limits.rank_min:
         texts.append(f"at best {list(RANKS)[limits.rank_min]}")
     return ". ".join(filter(None, (", ".join(texts), account.overcommitted)))
@@ -166,14 +166,14 @@ def _running_row(cell: RunningJob, now: float, name: str | None) -> dict[str, ob
         "priority": _priority_text(cell),
         "since": {"text": _coarse(ran_s), "sort": ran_s},
         "left": None if left is None else {"text": _coarse(left), "sort": left},
-        "aside": cell.preemptions or None,
+        "preempted": cell.preemptions or None,
         "job": cell.job[:8],
-        "note": " ".join((*(["Moving aside."] if cell.preempting else ()), cell.unusual)).strip(),
+        "note": " ".join((*(["Being preempted."] if cell.preempting else ()), cell.unusual)).strip(),
     }
 
 
 def reservation_rows(queue: QueueView) -> list[dict[str, object]]:
-    """What ends first comes first."""
+    """List the reservations, the first to end first."""
     entries = sorted(queue.reservations, key=lambda one: (one.ends_s, one.name))
     return [_reservation_row(entry, queue.now) for entry in entries if entry.ends_s > queue.now]
 
@@ -191,24 +191,24 @@ def _reservation_row(entry: CalendarReservation, now: float) -> dict[str, object
 
 
 def _priority_text(cell: WaitingJob | RunningJob) -> str:
-    """With its class, where there are classes: ``normal, best effort``."""
+    """Return the priority, with the class of service where there is one: ``normal, best effort``."""
     return ", ".join(filter(None, (cell.priority, cell.qos))).lower().replace("_", " ")
 
 
 def queue_sentence(queue: QueueView) -> str:
-    """The page's first line: how many wait, and whether the scheduler is alive."""
+    """The page's first line: how many cells are pending, and whether the scheduler is alive."""
     waiting, running = queue.waiting_count, len(queue.running)
-    cells = "cell waits" if waiting == 1 else "cells wait"
-    told = f"{waiting} {cells}, {running} {'runs' if running == 1 else 'run'}; policy {queue.policy}."
+    cells = "pending cell" if waiting == 1 else "pending cells"
+    summary = f"{waiting} {cells}, {running} running; policy {queue.policy}."
     if queue.decisions is not None:
         p99 = format_seconds(queue.decisions.p99_s)
-        told += f" A decision takes {format_seconds(queue.decisions.p50_s)} (99 % below {p99})."
+        summary += f" A decision takes {format_seconds(queue.decisions.p50_s)} (99 % below {p99})."
     error = queue.estimate_error
     if error is not None:
-        told += (
+        summary += (
             f" Starts were predicted to within {format_seconds(error.median_s)} (median of {error.count})."
         )
-    return told
+    return summary
 
 
 def stall_sentence(stall: StallView, now: float) -> str:
@@ -224,7 +224,7 @@ def fairness_sentence(queue: QueueView) -> str:
         return "Nothing has been used yet. Usage counts for a week, less and less."
     return (
         f"Jain’s index of what was used per weight in the last week is {queue.jain:.2f}; 1 is even, and "
-        "who asks for little makes it less. "
+        "an account with little demand lowers it. "
         "The account with the least usage per weight is next."
     )
 

@@ -86,7 +86,7 @@ class SimulationPage:
         self._board.background.run("simulation", work, self.show, self._failed)
 
     def _failed(self, error: DjinnError) -> None:
-        """What was open stays open."""
+        """Show that the file cannot be read; the result shown before stays."""
         show_html(self._message, notice(error.message, error.advice, "bad"))
 
     def show(self, result: QueueResult) -> None:
@@ -115,7 +115,7 @@ class SimulationPage:
         self._show_accounts()
 
     def _show_accounts(self) -> None:
-        """Of the chosen policy, else the first."""
+        """Show the accounts of the chosen policy, else of the first."""
         if self._result is None or not self._result.runs:
             return
         runs = {run.figures.policy: run for run in self._result.runs}

@@ -14,7 +14,7 @@ POLICY_COLUMNS = [
     {"key": "wait", "label": "Wait, mean", "kind": "number"},
     {"key": "wait_p99", "label": "99 %", "kind": "number"},
     {"key": "slowdown", "label": "Slowdown", "kind": "number"},
-    {"key": "used", "label": "Used", "kind": "progress"},
+    {"key": "used", "label": "Utilisation", "kind": "progress"},
     {"key": "jain", "label": "Jain", "kind": "number"},
     {"key": "preemptions", "label": "Preemptions", "kind": "number"},
 ]
@@ -24,13 +24,13 @@ ACCOUNT_COLUMNS = [
     {"key": "device_s", "label": "Device time", "kind": "number"},
     {"key": "wait", "label": "Wait, mean", "kind": "number"},
     {"key": "completion", "label": "Completion, mean", "kind": "number"},
-    {"key": "progress", "label": "Run time of time in the system", "kind": "progress"},
+    {"key": "progress", "label": "Run time / completion", "kind": "progress"},
 ]
 ACCOUNTS_SHOWN_MAX = 200
 
 
 def policy_rows(result: QueueResult) -> list[dict[str, object]]:
-    """A row for each run, in the file's order."""
+    """Return a row for each run, in the file's order."""
     return [_policy_row(run.figures) for run in result.runs]
 
 
@@ -51,7 +51,7 @@ def _policy_row(found: QueueFigures) -> dict[str, object]:
 
 
 def account_rows(accounts: list[AccountFigures]) -> list[dict[str, object]]:
-    """Those with the most device time first, at most :data:`ACCOUNTS_SHOWN_MAX`."""
+    """List the accounts with the most device time first, at most :data:`ACCOUNTS_SHOWN_MAX`."""
     return [
         {
             "id": one.account,
@@ -67,20 +67,20 @@ def account_rows(accounts: list[AccountFigures]) -> list[dict[str, object]]:
 
 
 def result_sentence(result: QueueResult) -> str:
-    """What was simulated, and what was left out of it."""
+    """Say what was simulated, and what was left out."""
     devices = sum(result.nodes.values())
     pools = f" in {len(result.nodes)} pools" if len(result.nodes) > 1 else ""
-    told = f"{devices:,} devices{pools}; run times as {_ESTIMATES[result.settings.estimates]}."
+    summary = f"{devices:,} devices{pools}; run times as {_ESTIMATES[result.settings.estimates]}."
     unfinished = max((run.figures.unfinished for run in result.runs), default=0)
     if unfinished:
-        told += f" {unfinished:,} jobs fit on no node and are not counted."
+        summary += f" {unfinished:,} jobs fit on no node and are not counted."
     if result.left_out:
-        told += f" {result.left_out:,} lines of the trace are no work."
+        summary += f" {result.left_out:,} lines of the trace are no work."
     if result.broken:
         first = result.broken_lines[0] if result.broken_lines else None
         shown = f", the first is line {first.number}: {first.reason}" if first else ""
-        told += f" {result.broken:,} lines could not be understood{shown}."
-    return told
+        summary += f" {result.broken:,} lines could not be understood{shown}."
+    return summary
 
 
 _ESTIMATES = {
@@ -92,17 +92,17 @@ _ESTIMATES = {
 
 
 def best_sentence(result: QueueResult) -> str:
-    """Which policy was quickest on average, and which was most even."""
+    """Say which policy was quickest on average, and which was most even."""
     if len(result.runs) < 2:
         return ""
     figures = [run.figures for run in result.runs]
     quickest = min(figures, key=lambda one: one.jct_mean_s)
-    told = f"{quickest.policy} completes soonest on average ({format_seconds(quickest.jct_mean_s)})"
+    summary = f"{quickest.policy} completes soonest on average ({format_seconds(quickest.jct_mean_s)})"
     judged = [(one.jain, one.policy) for one in figures if one.jain is not None]
     if judged:
         jain, policy = max(judged)
-        told += f", {policy} is most even between accounts (Jain’s index {jain:.3f})"
-    return f"{told}."
+        summary += f", {policy} is most even between accounts (Jain’s index {jain:.3f})"
+    return f"{summary}."
 
 
 def _seconds(value: float) -> dict[str, object]:

@@ -76,6 +76,7 @@ def _part(cut: JobCut) -> str:
 
 
 def _label(job: JobView) -> str:
-    """One line without the changing figures, so that the list stays as it is while a job runs."""
+    """Describe a job in one line, without changing figures, so that the list stays as it is while a job
+    runs."""
     cell = job.cell if len(job.cell) <= 40 else f"{job.cell[:39]}…"
     return " · ".join(part for part in (cell, job.user, job.state.lower(), job.short_id) if part)

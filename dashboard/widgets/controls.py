@@ -24,7 +24,7 @@ def toggle(label: str, **options: Any) -> Any:
 
 
 def choice_bar(choices: dict[str, Any] | list[Any], value: Any, **options: Any) -> Any:
-    """One of a few values, as a row of buttons."""
+    """Make a choice of one of a few values, as a row of buttons."""
     return pn.widgets.RadioButtonGroup(options=choices, value=value, **_styled(options))
 
 

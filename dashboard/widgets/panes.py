@@ -38,7 +38,7 @@ def notice(message: str, advice: str = "", tone: str = "") -> str:
 
 
 def empty_state(title: str, sentence: str, code: str = "") -> str:
-    """What a page shows instead of nothing: what is missing, and what to type."""
+    """Return a page's content when there is nothing to show: what is missing, and what to type."""
     block = f"<pre>{escape(code)}</pre>" if code else ""
     return f"<div class='empty'><h2>{escape(title)}</h2><p>{escape(sentence)}</p>{block}</div>"
 

@@ -49,7 +49,8 @@ class Arguments:
         self.key = tuple(key)
 
     def aliasing(self) -> tuple[Any, ...]:
-        """How the inputs share memory, where an op that writes some of them could mind; else nothing."""
+        """Return how the inputs share memory, where an op that writes some of them could mind; else
+        nothing."""
         values = self.values
         storages = [value.storage for value in values]
         if len(set(map(id, storages))) == len(storages) or values.count(values[0]) == len(values):

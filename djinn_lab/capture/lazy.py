@@ -24,7 +24,7 @@ def register(is_lazy: Answer, recorder_of: Answer, memory_of: Answer) -> None:
 
 
 def is_lazy(item: object) -> bool:
-    """Is ``item`` a tensor whose values are on the pool (or will be)?"""
+    """Return whether ``item`` is a tensor whose values are on the pool (or will be)."""
     return any(known(item) for known, _, _ in _kinds)
 
 

@@ -19,7 +19,7 @@ CHOICE = "DJINN_LAB_RECORDER"
 
 
 class Checkpoint(Protocol):
-    """What a recorder's values were, to be restored after a rehearsal."""
+    """A copy of a recorder's values, to be restored after a rehearsal."""
 
     def remember_write(self, tensor: torch.Tensor) -> None:
         """A lazy tensor is about to be written."""

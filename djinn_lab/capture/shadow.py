@@ -69,13 +69,13 @@ class Shadow(UnwrappedDispatchMode):
     # ---------------------------------------------------------------- what the user sees
 
     def was_changed(self, tensor: torch.Tensor) -> bool:
-        """Did the cell make this tensor, or write to it?"""
+        """Return whether the cell made this tensor, or wrote to it."""
         if is_lazy(tensor):
             return memory_of(tensor) in self._changed
         return tensor.layout is torch.strided and tensor.untyped_storage().data_ptr() in self._plain
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What eager torch has in place of ``tensor``."""
+        """Return what eager torch has in place of ``tensor``."""
         if is_lazy(tensor):
             return self._of_lazy(tensor)
         entry = self._plain.get(tensor.untyped_storage().data_ptr())
@@ -181,7 +181,7 @@ class Shadow(UnwrappedDispatchMode):
 
 
 def _with_bits(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """With the lazy bits of another."""
+    """Return ``tensor`` with the lazy bits (conjugate, negative) of ``like``."""
     if like.is_conj():
         tensor = torch._conj(tensor)
     return torch._neg_view(tensor) if like.is_neg() else tensor

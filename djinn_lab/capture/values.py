@@ -104,7 +104,8 @@ def read_as(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 
 class Owner(Protocol):
-    """What a lazy tensor asks of the recorder that made it. ``dead``: ids that no tensor holds any more."""
+    """The interface of a recorder for the lazy tensors that it made. ``dead``: ids that no tensor holds any
+    more."""
 
     dead: list[int]
     may_display: Callable[[], bool]
@@ -128,8 +129,8 @@ class Owner(Protocol):
 
 
 class Exposure:
-    """Others hold a storage's host memory. ``digest`` of its bytes when last compared; ``for_good``: nobody
-    can tell when they let go; ``pinned``: a user knows the address, until the next cell."""
+    """Others hold a storage's host memory. ``digest`` of its bytes when last compared; ``for_good``: it
+    cannot be known when they let go; ``pinned``: a user knows the address, until the next cell."""
 
     __slots__ = ("digest", "for_good", "pinned")
 
@@ -186,7 +187,7 @@ class Storage:
         self.forget_pool_copy()
 
     def forget_pool_copy(self) -> None:
-        """The host's bytes are the truth now (or nobody's, when the pool was lost before they were
+        """Make the host's bytes the only valid ones (none are, when the pool was lost before they were
         fetched)."""
         if self.base_id is not None:
             self.recorder.dead.append(self.base_id)

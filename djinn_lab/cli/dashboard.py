@@ -61,7 +61,7 @@ def serve_dashboard(
 
 
 def _wait(server: subprocess.Popen[bytes], parent: int | None) -> int:
-    """Its exit code. Ends it when ``parent`` is not the parent any more."""
+    """Return the server's exit code. End the server when ``parent`` is not the parent any more."""
     while True:
         try:
             return server.wait(None if parent is None else PARENT_EVERY_S)

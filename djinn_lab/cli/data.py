@@ -1,4 +1,4 @@
-"""``djinn-lab data``: what jobs have published for those that come after it."""
+"""``djinn-lab data``: data that jobs have published, for jobs that depend on it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def publish_data(name: Name) -> None:
 
 
 def forget_data(name: Name) -> None:
-    """Take it back: jobs that come after it wait until it is published again."""
+    """Withdraw published data: jobs that depend on it wait until it is published again."""
     from djinn_lab.client.rest import PoolClient
 
     PoolClient.find().forget_data(name)

@@ -1,4 +1,4 @@
-"""``djinn-lab demo``: a pool, the quickstart as two users at once, and what came of it."""
+"""``djinn-lab demo``: run the quickstart as two users at once on a pool, and compare the results."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def run_demo(
                 signal.pause()
         else:
             console.print(
-                "\nTo go on by hand: djinn-lab pool start; djinn-lab dashboard; jupyter lab notebooks",
+                "\nTo continue by hand: djinn-lab pool start; djinn-lab dashboard; jupyter lab notebooks",
                 soft_wrap=True,
             )
     if any(run.failure for run in runs):

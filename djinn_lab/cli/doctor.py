@@ -54,7 +54,7 @@ def check_python() -> Check:
 
 
 def check_torch() -> Check:
-    """Its version by its metadata, as importing it takes seconds."""
+    """Check torch's version by its metadata, as importing torch takes seconds."""
     found = installed_version("torch")
     numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit())
     if TORCH_MIN <= numbers < TORCH_BELOW:
@@ -98,7 +98,7 @@ def check_shared_memory() -> Check:
 
 
 def check_pool() -> Check:
-    """Whether the pool that would be used answers, and speaks this version."""
+    """Check whether the pool that would be used answers, and speaks this version."""
     from djinn_lab.client.rest import PoolClient
     from djinn_lab.protocol.messages import PROTOCOL_VERSION
 

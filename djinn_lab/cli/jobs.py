@@ -50,21 +50,21 @@ def _row(job: JobView) -> tuple[str, ...]:
         f"{job.ops_done}/{job.ops_total}",
         "" if started is None else format_seconds(max(0.0, started - job.submitted_at)),
         "" if started is None or finished is None else _ran(max(0.0, finished - started), job.used_j),
-        _foretold(job.predicted, job.watts),
+        _forecast_text(job.predicted, job.watts),
         f"{error.type_name}: {error.message}" if error else job.reason,
     )
 
 
 def _ran(seconds: float, joules: float | None) -> str:
-    """With the energy, where that can be estimated."""
+    """Return the run time, with the energy where that can be estimated."""
     return format_seconds(seconds) + ("" if joules is None else f", ~{format_joules(joules)}")
 
 
-def _foretold(found: ResourceForecast | None, watts: float | None) -> str:
-    """Seconds on devices, energy where that can be predicted, and bytes."""
+def _forecast_text(found: ResourceForecast | None, watts: float | None) -> str:
+    """Return the predicted seconds on devices, energy where that can be predicted, and peak bytes."""
     if found is None:
         return ""
     seconds = None if found.device_s is None else format_seconds(found.device_s)
     energy = predicted_energy(found.device_s, watts)
-    told = (seconds, None if energy is None else f"~{energy}", format_bytes(found.peak_bytes))
-    return ", ".join(filter(None, told))
+    parts = (seconds, None if energy is None else f"~{energy}", format_bytes(found.peak_bytes))
+    return ", ".join(filter(None, parts))

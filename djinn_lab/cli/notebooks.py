@@ -58,7 +58,7 @@ def show_notebooks(
 
 
 def fetch_result(
-    job: Annotated[str, typer.Argument(help="The notebook's id, or a unique start of it.")],
+    job: Annotated[str, typer.Argument(help="The notebook's id, or its unique beginning.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file. Default: JOB.ipynb here.")
     ] = None,
@@ -82,7 +82,7 @@ def write_executed(path: Path, notebook: bytes) -> None:
 
 
 def _name(one: NotebookView) -> str:
-    """With what it was given."""
+    """Return the notebook's name, with its parameters."""
     given = ", ".join(f"{name}={value}" for name, value in one.parameters.items())
     if len(given) > GIVEN_CHARACTERS_MAX:
         given = f"{given[: GIVEN_CHARACTERS_MAX - 3]}..."

@@ -10,11 +10,11 @@ import typer
 from djinn_lab.errors import OptionError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
-JobId = Annotated[str, typer.Argument(help="The job's id, or a unique start of it.")]
+JobId = Annotated[str, typer.Argument(help="The job's id, or its unique beginning.")]
 
 
 def checked_priority(text: str) -> str:
-    """As the pool writes it. Raises OptionError."""
+    """Return the priority as the pool writes it. Raises OptionError."""
     from djinn_lab.jobs import RANKS
 
     if text.upper() not in RANKS:

@@ -18,7 +18,7 @@ LAST_COLUMN_MIN, LAST_COLUMN_MAX = 20, 120
 
 
 def print_error(error: DjinnError) -> None:
-    """What happened in red, and what to do below it, on standard error."""
+    """Print an error in red, with the advice below, on standard error."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     console.print(f"[red]{escape(error.message)}[/red]")
     if error.advice:
@@ -38,7 +38,7 @@ def print_found(
     row: Callable[[Record], Sequence[str]],
     none: str,
 ) -> None:
-    """A table of what the pool answered, or ``none`` for nothing."""
+    """Print the pool's answer as a table, or ``none`` when it is empty."""
     if as_json:
         print_json(found)
     elif found:
@@ -80,5 +80,5 @@ def _print_lines(
 
 
 def print_line(text: str) -> None:
-    """One line of plain text, never wrapped."""
+    """Print one line of plain text, never wrapped."""
     Console(soft_wrap=True, highlight=False).print(escape(text))

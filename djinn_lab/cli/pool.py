@@ -45,7 +45,10 @@ def start(
         int | None, typer.Option(min=1, max=1000, help="Batch notebooks that run at once. Default 2.")
     ] = None,
     notebooks_for: Annotated[
-        str | None, typer.Option(help="Who may submit notebooks: owner (the default) or users; see the docs.")
+        str | None,
+        typer.Option(
+            help="Users that may submit notebooks: owner (the default) or users (all); see the docs."
+        ),
     ] = None,
     database: Annotated[
         str | None,
@@ -128,7 +131,7 @@ def _device_row(device: DeviceView) -> tuple[str, ...]:
         str(device.queue_length),
         (device.job or "")[:12],
         "not measured" if rate is None else f"{rate / 1e9:.0f} GFLOP/s",
-        ", ".join((*device.labels, *(f"kept for {taint}" for taint in device.taints))),
+        ", ".join((*device.labels, *(f"taint {taint}" for taint in device.taints))),
     )
 
 

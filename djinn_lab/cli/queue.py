@@ -24,7 +24,7 @@ DeviceName = Annotated[str, typer.Argument(help="The device, e.g. cuda:0.")]
 
 
 def show_queue(as_json: AsJson = False) -> None:
-    """Show who waits and why, who runs, and what every account has had of the pool."""
+    """Show pending jobs and why they wait, running jobs, and the usage of every account."""
     from djinn_lab.client.rest import PoolClient
 
     found = PoolClient.find().queue()
@@ -37,7 +37,7 @@ def show_queue(as_json: AsJson = False) -> None:
         columns = ("", "job", "user", "priority", "waits for", "why")
         print_table("Waiting", columns, [_waiting_row(job, now) for job in found.waiting])
     if found.running:
-        headings = ("job", "user", "priority", "device", "since", "moved aside")
+        headings = ("job", "user", "priority", "device", "since", "preempted")
         print_table("Running", headings, [_running_row(job, now) for job in found.running])
     if found.reservations:
         rows = [reservation_row(one) for one in found.reservations]
@@ -115,15 +115,17 @@ def set_share(
     if not body:
         raise OptionError("Nothing to change.", "Give --weight or a limit; see djinn-lab share --help.")
     changed = client.set_targets(account, **body)
-    _, share, used, _, told = _account_row(changed)
-    print_line(f"Account {account}: a share of {share}, {used} used; {told}.")
+    _, share, used, _, limits_text = _account_row(changed)
+    print_line(f"Account {account}: a share of {share}, {used} used; {limits_text}.")
     if changed.overcommitted:
         print_line(changed.overcommitted)
 
 
 def cordon_device(
     device: DeviceName,
-    drain: Annotated[bool, typer.Option(help="What runs there moves aside and goes on elsewhere.")] = False,
+    drain: Annotated[
+        bool, typer.Option(help="Preempt what runs there; it resumes on other devices.")
+    ] = False,
 ) -> None:
     """Start nothing new on a device (operators)."""
     from djinn_lab.client.rest import PoolClient
@@ -173,10 +175,10 @@ def describe_device(
             kept_watts if watts is None else watts,
         )
         known = _device(client.status().devices, device)
-    kept = f"; kept for {', '.join(known.taints)}" if known.taints else ""
+    tainted = f"; taints {', '.join(known.taints)}" if known.taints else ""
     costs = f"; {known.price:g} an hour" if known.price else ""
     draws = f"; draws {known.watts:g} W when busy" if known.watts is not None else ""
-    print_line(f"{device}: {', '.join(known.labels)}{kept}{costs}{draws}.")
+    print_line(f"{device}: {', '.join(known.labels)}{tainted}{costs}{draws}.")
 
 
 def _device(devices: Sequence[DeviceView], name: str) -> DeviceView:
@@ -188,11 +190,11 @@ def _device(devices: Sequence[DeviceView], name: str) -> DeviceView:
 
 
 def preempt_job(job: JobId) -> None:
-    """Ask a running job to move aside between two ops; it goes on later, with nothing lost."""
+    """Preempt a running job between two ops; it resumes later, with nothing lost."""
     from djinn_lab.client.rest import PoolClient
 
     PoolClient.find().preempt(job)
-    print_line(f"Job {job} moves aside after its current op.")
+    print_line(f"Job {job} is preempted after its current op.")
 
 
 def _limits(
@@ -247,7 +249,7 @@ def _priority(job: WaitingJob | RunningJob) -> str:
 
 def _account_row(account: AccountView) -> tuple[str, ...]:
     limits = account.limits
-    told = [
+    shown = [
         f"{name.replace('_', ' ')} {value:g}"
         for name, value in msgspec.structs.asdict(limits).items()
         if value is not None and name != "rank_min"
@@ -255,11 +257,11 @@ def _account_row(account: AccountView) -> tuple[str, ...]:
     if limits.rank_min:
         from djinn_lab.jobs import RANKS
 
-        told.append(f"at best {list(RANKS)[limits.rank_min]}")
+        shown.append(f"at best {list(RANKS)[limits.rank_min]}")
     return (
         account.account,
         f"{account.share:.1%}",
         f"{account.dominant:.2%}",
         "" if account.rank is None else str(account.rank),
-        ", ".join(told) or "no limits",
+        ", ".join(shown) or "no limits",
     )

@@ -1,4 +1,4 @@
-"""``djinn-lab sessions`` and ``djinn-lab close``: who holds memory on the pool."""
+"""``djinn-lab sessions`` and ``djinn-lab close``: sessions that hold memory on the pool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def show_sessions(as_json: AsJson = False) -> None:
 
 
 def close_session(
-    session: Annotated[str, typer.Argument(help="The session's id, or a unique start of it.")],
+    session: Annotated[str, typer.Argument(help="The session's id, or its unique beginning.")],
 ) -> None:
     """Close a session and free its memory. A notebook that still uses it loses what was only on the pool."""
     from djinn_lab.client.rest import PoolClient

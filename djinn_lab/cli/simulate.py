@@ -49,7 +49,8 @@ def run_simulation(
         str, typer.Option(help="Of run times: given (by the trace), exact, history, none.")
     ] = "given",
     park_s: Annotated[
-        float | None, typer.Option("--park", min=0, help="Seconds to move aside, and again to come back.")
+        float | None,
+        typer.Option("--park", min=0, help="Seconds to park a preempted job, and again to restore it."),
     ] = None,
     node_failures: Annotated[
         float | None, typer.Option(min=1, help="Each node fails about every so many seconds, for an hour.")

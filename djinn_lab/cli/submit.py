@@ -172,21 +172,21 @@ def read_notebook(path: Path) -> dict[str, object]:
 
 
 def _wait(ask: PersistentClient, job: str, output: Path | None) -> None:
-    """Say what it is at until it is over; ends with an error unless it went well."""
+    """Print a notebook's progress until it is over; exit with an error unless it ended well."""
     last = ""
     try:
         while True:
             found = ask(lambda client: client.notebook(job))
             runs = found.state == "RUNNING"
-            told = f"Cell {found.cell} of {found.cells}." if runs else found.reason
-            if told != last and (found.cell or not runs):
-                print_line(told)
-                last = told
+            line = f"Cell {found.cell} of {found.cells}." if runs else found.reason
+            if line != last and (found.cell or not runs):
+                print_line(line)
+                last = line
             if found.state in OVER:
                 break
             time.sleep(LOOK_EVERY_S)
     except KeyboardInterrupt:
-        print_line(f"{job} goes on. Stop it with: djinn-lab cancel {job}")
+        print_line(f"{job} continues. Cancel it with: djinn-lab cancel {job}")
         raise
     if output is not None and found.attempts:
         write_executed(output, ask(lambda client: client.notebook_result(job)))
@@ -235,7 +235,7 @@ def _after(given: list[str]) -> list[str]:
 
 
 def _asked(submission: dict[str, object]) -> dict[str, object]:
-    """Without what was not asked for: an older pool refuses what it does not know."""
+    """Drop fields that were not asked for: an older pool refuses fields that it does not know."""
     nothing: tuple[Any, ...] = (None, [], {})
     return {name: value for name, value in submission.items() if value not in nothing and value is not False}
 

@@ -49,7 +49,7 @@ def run_tuning(
 
 
 def report_tuning(found: Tuning, out: Path) -> None:
-    """The choice, how it did on either part, and what to make of it."""
+    """Print the chosen policy, its results on either part of the trace, and how to use it."""
     headings = ("jobs", "policy", "completion mean", "wait mean", "wait p99", "Jain", "preemptions")
     rows = [
         _row(part, name, figures)

@@ -1,4 +1,4 @@
-"""``djinn-lab users``: who may use the pool, as what, and on whose account."""
+"""``djinn-lab users``: the users of the pool, with role and account."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Name = Annotated[str, typer.Argument(help="The user's name.")]
 
 
 def build_group() -> typer.Typer:
-    group = listing_group("Who may use the pool (admins).", show_users)
+    group = listing_group("Users of the pool, with role and account (admins).", show_users)
     group.command("add")(add_user)
     group.command("remove")(remove_user)
     return group

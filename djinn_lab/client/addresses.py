@@ -39,8 +39,8 @@ def leader_url(addresses: str) -> str:
         if found is not None:
             return found
         if PoolState.STANDS_BY not in states.values() or time.monotonic() > deadline_s:
-            told = ", ".join(f"{url} {state.value}" for url, state in states.items())
-            raise PoolNotFound(f"no pool leads: {told or 'no address was given'}.", START_ADVICE)
+            answers = ", ".join(f"{url} {state.value}" for url, state in states.items())
+            raise PoolNotFound(f"no pool leads: {answers or 'no address was given'}.", START_ADVICE)
         time.sleep(RETRY_S)
 
 

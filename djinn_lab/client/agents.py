@@ -31,8 +31,8 @@ Result = TypeVar("Result")
 
 
 class ToolWaits:
-    """What a session waits for, and how long its tools took before. Its tools may run in several threads or
-    tasks at once: the session waits from the first one's start to the last one's end."""
+    """The tools that a session waits for, and how long they took before. The tools may run in several threads
+    or tasks at once: the session waits from the first one's start to the last one's end."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -1,5 +1,5 @@
-"""``djinn_lab.checkpoint`` and ``djinn_lab.publish``: say how far a cell or notebook is, for those that come
-after it."""
+"""``djinn_lab.checkpoint`` and ``djinn_lab.publish``: announce how far a cell or notebook is, for jobs that
+depend on it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _where(cause: str) -> tuple[PoolClient, str | None] | None:
 
 
 def _capturing_session() -> Session | None:
-    """Of the cell that runs. Where torch is not loaded yet, none does."""
+    """Return the session of the cell that runs. Where torch is not loaded yet, there is none."""
     if "djinn_lab.client.session" not in sys.modules:
         return None
     from djinn_lab.capture.recorders import capturing_recorder

@@ -22,7 +22,7 @@ TIMEOUT_S = 300.0
 
 
 def digest_of(data: memoryview) -> str:
-    """What names these bytes on the pool."""
+    """Return the digest that names these bytes on the pool."""
     return blake3.blake3(data, max_threads=blake3.blake3.AUTO).hexdigest()
 
 
@@ -87,7 +87,8 @@ class BlobTransfer:
         return self._connection.receive_missing()
 
     def unpinned(self) -> None:
-        """A submit went out: from now on the pool may evict what it was told to keep."""
+        """Forget which blobs the pool has: a submit went out, so the pool may evict the blobs pinned for
+        it."""
         self._known.clear()
 
     def _upload(self, digest: str, data: memoryview) -> None:

@@ -20,7 +20,7 @@ from djinn_lab.srg.merging import merge_programs
 from djinn_lab.srg.program import EncodedProgram, Program
 
 RECORDED_TIMEOUT_S = 10.0
-"""So long the pool may go on with what a cell had recorded when it was interrupted."""
+"""So long the pool may continue to run what a cell had recorded when it was interrupted."""
 
 
 class Cell:
@@ -54,17 +54,17 @@ class Cell:
 
     @property
     def terms(self) -> Terms:
-        """What was asked of the pool's queue."""
+        """Return the terms that the cell asks of the pool's queue."""
         return self._job.terms
 
     @property
     def worked(self) -> bool:
-        """Was any torch work recorded in it?"""
+        """Return whether any torch work was recorded in the cell."""
         return bool(self._job.largest)
 
     @property
     def graph(self) -> SRG:
-        """The SRG of the most that was recorded between two cuts. Raises UserError when nothing was
+        """Return the SRG of the most that was recorded between two cuts. Raises UserError when nothing was
         captured."""
         if not self.worked:
             raise UserError("this cell captured no torch work, so it has no graph.")
@@ -72,12 +72,13 @@ class Cell:
 
     @property
     def schedule(self) -> ExecutionSchedule:
-        """How :attr:`graph` runs on the device it ran on: order, predicted times, memory plan."""
+        """Return the schedule of :attr:`graph` on the device it ran on: order, predicted times, memory
+        plan."""
         profiles = self._devices(self.report.device)
         return Scheduler(devices=profiles).create_schedule(self.graph)
 
     def rehearsed(self, programs: Sequence[Program]) -> None:
-        """These are what the cell would have sent, for :attr:`graph` and :attr:`schedule`."""
+        """Note the programs that the cell would have sent, for :attr:`graph` and :attr:`schedule`."""
         self._job.largest = tuple(map(EncodedProgram.of, programs))
 
     def __enter__(self) -> Cell:
@@ -146,8 +147,8 @@ class Cell:
             error.add_note(f"While finishing the cell's earlier work on the pool: {failure}")
 
     def _run_recorded(self) -> None:
-        """After an interrupt of the cell's own Python: what it had recorded is computed, as eager torch had
-        computed it, unless that takes long or the user stops once more. Raises CellCancelled then."""
+        """After an interrupt of the cell's own Python, compute what was recorded, as eager torch had computed
+        it, unless that takes long or the user stops once more. Raises CellCancelled then."""
         executor = self._executor
         executor.stop_at = perf_counter() + RECORDED_TIMEOUT_S
         try:

@@ -30,7 +30,7 @@ def connect(
     ``pool``: a URL, or those of several pools on one database, separated by commas, of which the one that
     leads is taken at every connection; None takes ``DJINN_POOL``, else this user's running pool, else starts
     one on this machine. ``token``: default ``DJINN_TOKEN``, else the runtime file's. ``name`` is shown to
-    others who share the pool (default: the user's name). Raises PoolNotFound, AuthenticationError,
+    other users of the pool (default: the user's name). Raises PoolNotFound, AuthenticationError,
     VersionMismatch or ProfileError.
     """
     settings = (

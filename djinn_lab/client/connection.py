@@ -36,8 +36,9 @@ START_AGAIN = "Start one with `djinn-lab pool start`, then run the cell again."
 
 
 class _Connection(ClientConnection):
-    """Its pings are numbers of the operating system. By themselves they would be drawn from :mod:`random`,
-    whose state is the user's: a seeded notebook has to draw the same numbers in every run."""
+    """A connection whose pings are random numbers of the operating system. By themselves they would be drawn
+    from :mod:`random`, whose state is the user's: a seeded notebook has to draw the same numbers in every
+    run."""
 
     def ping(self, data: DataLike | None = None, **options: bool) -> threading.Event:
         return super().ping(os.urandom(PING_BYTES) if data is None else data, **options)
@@ -58,7 +59,7 @@ class Connection:
         for version in reversed(messages.CLIENT_VERSIONS):
             self._websocket = self._stack.enter_context(_open(url, token))
             self.send(
-                messages.Hello(version, VERSION, torch_version, host_id(), name, session, news_only=True)
+                messages.Hello(version, VERSION, torch_version, host_id(), name, session, latest_only=True)
             )
             answer = self.receive(CONNECT_TIMEOUT_S)
             if isinstance(answer, messages.Welcome):
@@ -73,21 +74,21 @@ class Connection:
 
     @property
     def knows_deltas(self) -> bool:
-        """Does the pool read the stream of programs?"""
+        """Return whether the pool reads the stream of programs."""
         return self.welcome.protocol_version >= 6
 
     @property
     def takes_unhashed(self) -> bool:
-        """Does the pool take uploads that have no digest yet?"""
+        """Return whether the pool accepts uploads that have no digest yet."""
         return self.welcome.protocol_version >= 7
 
     @property
     def answers_signals(self) -> bool:
-        """Does the pool say what it made of a signal?"""
+        """Return whether the pool answers signals."""
         return self.welcome.protocol_version >= 3
 
     def refuse_unknown(self, terms: Terms) -> None:
-        """Raises VersionMismatch for what the pool would pass over, since it is of an older protocol."""
+        """Raise VersionMismatch for terms that the pool would ignore, since it speaks an older protocol."""
         spoken = self.welcome.protocol_version
         unknown = unsupported_options(terms, spoken)
         if unknown:
@@ -107,14 +108,14 @@ class Connection:
             raise self._lost(error) from None
 
     def ping(self) -> None:
-        """To the pool's WebSocket and back, which is the least that any message takes."""
+        """Wait for the pool's WebSocket to answer: no message takes less."""
         try:
             self._websocket.ping().wait()
         except (ConnectionClosed, OSError) as error:
             raise self._lost(error) from None
 
     def receive(self, timeout_s: float | None = None) -> messages.FromPool:
-        """The next message. Raises TimeoutError when none comes in time."""
+        """Return the next message. Raises TimeoutError when none comes in time."""
         if self._backlog:
             return self._backlog.popleft()
         return self._next(timeout_s)
@@ -128,11 +129,11 @@ class Connection:
         return tuple(self._backlog)
 
     def receive_missing(self) -> messages.BlobsMissing:
-        """The answer to QueryBlobs; what comes before it is kept for :meth:`receive`."""
+        """Return the answer to QueryBlobs; messages before it wait for :meth:`receive`."""
         return self._receive_a(messages.BlobsMissing)
 
     def receive_phase(self) -> messages.PhaseAnswered:
-        """The answer to SignalPhase; what comes before it is kept for :meth:`receive`."""
+        """Return the answer to SignalPhase; messages before it wait for :meth:`receive`."""
         if not self.answers_signals:
             return messages.PhaseAnswered("accepted", "this pool does not say")
         return self._receive_a(messages.PhaseAnswered)
@@ -222,8 +223,8 @@ def _refusal(answer: messages.Refused) -> Exception:
 
 
 class SubmissionEncoder:
-    """Of one connection. ``deltas``: whether the pool reads the stream of programs, and codes by number. What
-    was made for a message counts as sent only after :meth:`arrived`."""
+    """Encode the submissions of one connection. ``deltas``: whether the pool reads the stream of programs,
+    and codes by number. What was made for a message counts as sent only after :meth:`arrived`."""
 
     def __init__(self, deltas: bool) -> None:
         self._deltas = deltas
@@ -244,7 +245,7 @@ class SubmissionEncoder:
         return streamed, True, len(encoded)
 
     def code(self, text: str) -> tuple[str, int | None]:
-        """What to send of a cell's source: text and number."""
+        """Return what to send of a cell's source: text and number."""
         self._new_code = None
         if not self._deltas or not text:
             return text, None

@@ -48,14 +48,14 @@ def is_explicit(cause: str) -> bool:
 
 
 def name_of(cause: str) -> str:
-    """What a user calls it."""
+    """Return a user's name for the cause of a cut."""
     if cause.startswith("aten."):
         return f"{cause.split('.')[1]} (its result depends on data)"
     return _NAMES.get(cause, cause)
 
 
 def cure_of(cause: str) -> str:
-    """What to write instead, as the end of a sentence."""
+    """Return what to write instead of a cut's cause, as the end of a sentence."""
     return _CURES.get(cause, _ON_HOST)
 
 

@@ -97,7 +97,7 @@ class DryRun:
 
 
 def _held_by_others(status: PoolStatus, device: str, graph: SRG) -> int:
-    """What is in use there, less what the graph itself counts."""
+    """Return the bytes in use on the device, less those that the graph itself counts."""
     used = next((item.used_bytes for item in status.devices if item.device == device), 0)
     own = {
         v.storage: v.span_bytes for v in graph.values.values() if v.producer is None and not v.upload_bytes

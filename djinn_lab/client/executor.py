@@ -42,7 +42,7 @@ TICK_S = 0.25
 WAITING_STAGES = frozenset({"queued"})
 """Of a segment that never started."""
 RESUMED_S = 0.0001
-"""Between submit and result, less than this is the way from one to the other, not the cell going on."""
+"""Between submit and result, less than this is the way from one to the other; the cell recorded nothing."""
 
 
 def _node_count(programs: Sequence[EncodedProgram]) -> int:
@@ -134,7 +134,7 @@ class PoolExecutor:
 
     @property
     def connected(self) -> bool:
-        """Without opening a connection."""
+        """Return whether there is a connection; none is opened."""
         return self._connection is not None
 
     @property
@@ -323,8 +323,8 @@ class PoolExecutor:
     def _wait(
         self, connection: Connection, submit: SubmitSegment, cancelling: bool
     ) -> tuple[SegmentResult, bool]:
-        """The result of a segment, and whether the user interrupted while waiting (the pool was then told
-        to stop)."""
+        """Return the result of a segment, and whether the user interrupted while waiting (the segment was
+        then cancelled)."""
         if not cancelling:
             try:
                 return self._receive_result(connection, submit, None), False
@@ -365,7 +365,7 @@ class PoolExecutor:
     # ---------------------------------------------------------------- cells
 
     def end_cell(self, outcome: str, message: str = "") -> None:
-        """Tell the pool that nothing more comes, unless the last segment said so."""
+        """Notify the pool that no more segments come, unless the last segment said so."""
         job = self.cell
         self.cell = None
         self.on_update, self.on_tick = _ignore_update, _ignore_tick

@@ -15,7 +15,7 @@ from djinn_lab.units import format_seconds
 
 
 def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator[str]:
-    """``waits``: the pool's own reasons while the cell waited for memory or in line, in order."""
+    """``waits``: the pool's own reasons while the cell waited for memory or was pending, in order."""
     report = cell.report
     if report.job is None:
         yield f"{report.cell}: no torch work was captured, so nothing was sent to the pool."
@@ -27,7 +27,7 @@ def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator
     yield from _queue(session, report.job, report.stages.get("queued", 0.0), waits)
     restoring_s = report.stages.get("restoring", 0.0)
     if restoring_s:
-        yield f"Memory: {format_seconds(restoring_s)} until its session's state and room were there."
+        yield f"Memory: {format_seconds(restoring_s)} until its state and a memory grant were there."
     yield from (f"Schedule: {reason}" for reason in cell.schedule.explain())
     yield from _cuts(cell)
 
@@ -41,7 +41,7 @@ def _device(session: Session, device: str | None, terms: Terms) -> Iterator[str]
     if not others:
         yield f"Placement: {device} is the pool's only device."
         return
-    near = ", room on one NUMA node" if terms.gang > 1 else ""
+    near = ", free devices on one NUMA node" if terms.gang > 1 else ""
     yield (
         "Placement: a session is bound at its first cell to the device with the fewest sessions and waiting "
         f"jobs (ties by price{near} and name); its values are on {device} now, so this cell ran there, "
@@ -53,12 +53,12 @@ def _queue(session: Session, job: str, queued_s: float, waits: Sequence[str]) ->
     try:
         priority = session.pool.job(job).priority
     except PoolError as error:
-        yield f"Queue: the pool no longer tells ({error.message})."
+        yield f"Queue: the pool cannot be asked any more ({error.message})."
         return
     if not waits:
-        yield f"Queue: priority {priority}; nothing was ahead of it, {format_seconds(queued_s)} in line."
+        yield f"Queue: priority {priority}; no job was ahead, pending for {format_seconds(queued_s)}."
         return
-    yield f"Queue: priority {priority}, {format_seconds(queued_s)} in line: {' Then: '.join(waits)}"
+    yield f"Queue: priority {priority}, pending for {format_seconds(queued_s)}: {' Then: '.join(waits)}"
 
 
 def _cuts(cell: Cell) -> Iterator[str]:

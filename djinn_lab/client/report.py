@@ -29,7 +29,7 @@ STAGES = (
 class CellReport:
     """``stages``: seconds by stage; they do not overlap, and with ``unattributed_s`` they make ``total_s``.
 
-    ``run_s``: seconds that the device ran ops, including those during which the cell went on recording.
+    ``run_s``: seconds that the device ran ops, including those during which the cell continued to record.
 
     ``capture`` is the cell's own Python with recording, ``upload`` tensors on their way to the pool,
     ``plan_hits`` and ``plan_misses``: ops whose shapes were known here, or not; ``program_hits`` and

@@ -128,8 +128,8 @@ class PoolClient:
         return self._read(list[JobView], "/v1/jobs", {"state": state, "user": user, "limit": limit})
 
     def job(self, job: str) -> JobDetail:
-        """Read a job with its events, and its code for its owner. ``job``: the id, or a unique start of
-        it."""
+        """Read a job with its events, and its code for its owner. ``job``: the id, or its unique
+        beginning."""
         from djinn_lab.protocol.rest.jobs import JobDetail
 
         return self._read(JobDetail, f"/v1/jobs/{_part(job)}")
@@ -155,7 +155,7 @@ class PoolClient:
         return self._decoded(response, kind)
 
     def program(self, job: str, segment: int | None = None) -> Program:
-        """What a segment (default: the largest) asked the worker to do."""
+        """Read the program of a segment (default: the largest)."""
         content = self._request("GET", f"/v1/jobs/{_part(job)}/program", {"segment": segment}).content
         return decode_program(content)
 
@@ -249,7 +249,7 @@ class PoolClient:
         return self._read(list[NotebookView], "/v1/notebooks", {"state": state, "user": user, "limit": limit})
 
     def notebook(self, job: str) -> NotebookView:
-        """Read a batch notebook. ``job``: the id, or a unique start of it."""
+        """Read a batch notebook. ``job``: the id, or its unique beginning."""
         from djinn_lab.protocol.rest.notebooks import NotebookView
 
         return self._read(NotebookView, f"/v1/notebooks/{_part(job)}")
@@ -409,7 +409,8 @@ class PoolClient:
         self._http.headers["Authorization"] = f"Bearer {token}"
 
     def _moved_on(self) -> bool:
-        """Whether this user's pool runs at another address by now; it is used from here on."""
+        """Return whether this user's pool runs at another address by now. If so, use that address from here
+        on."""
         info = read_runtime() if self._follows_runtime else None
         if info is None or info.url == self.url:
             return False

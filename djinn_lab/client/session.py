@@ -78,7 +78,7 @@ class Session:
 
     @property
     def device(self) -> str | None:
-        """Where this session's values are, None before its first cell."""
+        """Return the device of this session's values, None before its first cell."""
         own = self.welcome.session
         found = (row.device for row in self.pool.sessions() if row.session == own)
         return next(found, None)
@@ -152,7 +152,7 @@ class Session:
             return connection.receive_phase()
 
     def device_profiles(self, device: str | None) -> list[DeviceProfile]:
-        """What the scheduler knows of the pool's devices, or of ``device`` alone."""
+        """Return the scheduler's profiles of the pool's devices, or of ``device`` alone."""
         found = [device_profile(info) for info in self.welcome.devices]
         return [profile for profile in found if profile.device == device] or found
 

@@ -17,7 +17,7 @@ STATES: dict[str, str] = {
 
 
 def expected_wake(session: MemorySession, now: float) -> str:
-    """When it is expected to compute again, with the span that holds two times in three."""
+    """Return when the session is expected to compute again, with the span that holds two times in three."""
     if session.wake_at_s is None:
         return ""
     wait_s = session.wake_at_s - now

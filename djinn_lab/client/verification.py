@@ -22,7 +22,7 @@ from djinn_lab.errors import VerificationError
 DEPTH_MAX = 6
 ADVICE = (
     "The variables hold what the pool computed. Run the cell without %%djinn (in the kernel: with %%local) "
-    "to go on with eager torch's results, and report this."
+    "to continue with eager torch's results, and report this."
 )
 
 
@@ -50,7 +50,8 @@ class Verification:
         torch.set_num_threads(self._threads)
 
     def conclude(self, displayed: Any, device: str | None) -> str:
-        """After the cell ran: one line for people. Raises VerificationError for what differs."""
+        """Compare after the cell ran, and return one line for people. Raises VerificationError for what
+        differs."""
         found = dict(named_tensors({**self._namespace, "the displayed value": displayed}))
         changed = {name: tensor for name, tensor in found.items() if self._shadow.was_changed(tensor)}
         lazies = [tensor for tensor in changed.values() if is_lazy(tensor)]
@@ -121,7 +122,7 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Its bytes, those of an element in the last dimension."""
+    """Return the bytes of a tensor, those of an element in the last dimension."""
     return tensor.unsqueeze(-1).view(torch.uint8)
 
 

@@ -107,13 +107,13 @@ def _available_memory() -> tuple[int | None, str]:
         return None, f"available memory could not be read: {error}"
     limit = _text(Path("/sys/fs/cgroup/memory.max"))
     used = _text(Path("/sys/fs/cgroup/memory.current"))
-    room = cgroup_room(limit, used)
-    if room is not None and room < available:
-        return room, "limited by this container's cgroup"
+    free = cgroup_free_bytes(limit, used)
+    if free is not None and free < available:
+        return free, "limited by this container's cgroup"
     return available, "available now"
 
 
-def cgroup_room(limit: str | None, used: str | None) -> int | None:
+def cgroup_free_bytes(limit: str | None, used: str | None) -> int | None:
     """Bytes left under a cgroup's ``memory.max``, given ``memory.current``; None if unlimited."""
     try:
         return max(0, int(limit or "max") - int(used or "0"))

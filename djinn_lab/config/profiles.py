@@ -76,7 +76,7 @@ class Profile(msgspec.Struct, frozen=True):
         return text_of(path, self.value(path))
 
     def origin(self, path: str) -> Origin:
-        """Where the value of a setting came from."""
+        """Return where the value of a setting came from."""
         if path in self.chosen:
             return "you"
         return "detected" if path in self.detected else "default"

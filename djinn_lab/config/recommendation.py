@@ -79,15 +79,15 @@ def _devices(facts: Facts, workload: Workload) -> tuple[_Choice, int]:
 
 def _cpu_devices(facts: Facts, workload: Workload) -> tuple[int, str]:
     cores = facts.whole_cores
-    room = facts.memory_bytes
+    available = facts.memory_bytes
     if cores == 1:
         return 1, "one usable core carries one device"
     if workload == "research_training":
         count = max(1, min(4, cores // _TRAINING_CORES_A_DEVICE))
         return count, f"training is given {cores // count} of {cores} cores on each device"
-    each = (room or 0) * MEMORY_SHARE[workload] / 2
+    each = (available or 0) * MEMORY_SHARE[workload] / 2
     need = _LLM_DEVICE_BYTES if workload == "llm_serving" else _SMALL_DEVICE_BYTES
-    if room is not None and each < need:
+    if available is not None and each < need:
         return (
             1,
             f"two would have only {format_bytes(each)} each, and this workload needs {format_bytes(need)}",
@@ -96,12 +96,14 @@ def _cpu_devices(facts: Facts, workload: Workload) -> tuple[int, str]:
 
 
 def _memory(facts: Facts, workload: Workload, count: int) -> _Choice:
-    room = facts.memory_bytes
-    if room is None:
+    available = facts.memory_bytes
+    if available is None:
         return _Choice(None, f"Left to the pool, since {facts.memory_detail}")
     share = MEMORY_SHARE[workload]
-    each = max(_STEP_BYTES, int(room * share / count) // _STEP_BYTES * _STEP_BYTES)
-    sentence = f"{share:.0%} of the {format_bytes(room)} {facts.memory_detail}, divided by {count} device(s)"
+    each = max(_STEP_BYTES, int(available * share / count) // _STEP_BYTES * _STEP_BYTES)
+    sentence = (
+        f"{share:.0%} of the {format_bytes(available)} {facts.memory_detail}, divided by {count} device(s)"
+    )
     return _Choice(each, f"{format_bytes(each)}: {sentence}")
 
 

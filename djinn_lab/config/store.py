@@ -32,7 +32,7 @@ _PROFILE_KEYS = ("workload", "description", "detected", *_SECTIONS)
 
 
 class ProfilesFile(msgspec.Struct, frozen=True):
-    """What the file holds: the name that is used when none is named, and your profiles."""
+    """The content of the file: the name that is used when none is named, and your profiles."""
 
     default: str | None = None
     profiles: dict[str, Profile] = {}
@@ -43,7 +43,7 @@ class ProfilesFile(msgspec.Struct, frozen=True):
 
 
 def profiles_path() -> Path:
-    """Where profiles are kept; ``DJINN_CONFIG_DIR`` overrides the directory."""
+    """Return the path of the profiles; ``DJINN_CONFIG_DIR`` overrides the directory."""
     directory = os.environ.get("DJINN_CONFIG_DIR") or platformdirs.user_config_dir("djinn-lab")
     return Path(directory) / "profiles.toml"
 

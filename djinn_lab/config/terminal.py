@@ -161,7 +161,7 @@ def _finish(console: Console, ask: Ask | None, draft: Draft, make_default: bool,
 
 
 def facts_rows(facts: Facts) -> list[tuple[str, str]]:
-    """What was detected, as label and sentence; a failed probe says *unknown*."""
+    """Return what was detected, as label and sentence; a failed probe says *unknown*."""
     memory = format_bytes(facts.memory_bytes) if facts.memory_bytes is not None else "unknown:"
     shared = facts.shared_memory_bytes
     return [

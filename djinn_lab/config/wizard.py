@@ -105,7 +105,7 @@ def set_text(draft: Draft, path: str, text: str) -> Draft:
 
 
 def _divided_anew(draft: Draft) -> Draft:
-    """What the CPU devices share follows their number, where you did not choose it."""
+    """Divide anew what the CPU devices share, by their number, where you did not choose it."""
     count = cpu_device_count(draft.profile)
     if count is None or draft.facts.cuda.status == "found":
         return draft
@@ -136,7 +136,8 @@ def validate(profile: Profile, facts: Facts) -> list[Issue]:
 
 
 def preview(profile: Profile, on_disk: str, *, path: Path | None = None, make_default: bool = False) -> str:
-    """What saving would change, as a unified diff of the file (empty when nothing). Raises ProfileError."""
+    """Return what saving would change, as a unified diff of the file (empty when nothing). Raises
+    ProfileError."""
     path = path or profiles_path()
     after = render(parse(on_disk, path).with_profile(profile, make_default))
     lines = difflib.unified_diff(
@@ -194,7 +195,7 @@ def _issue_of_text(draft: Draft, path: str, text: str) -> Issue | None:
 
 
 def cpu_device_count(profile: Profile) -> int | None:
-    """How many CPU devices the profile asks for; None when it asks for CUDA or leaves it open."""
+    """Return how many CPU devices the profile asks for; None when it asks for CUDA or leaves it open."""
     devices = profile.pool.devices
     return int(devices.partition(":")[2]) if devices.startswith("cpu:") else None
 
@@ -222,12 +223,12 @@ def _memory_issues(profile: Profile, facts: Facts) -> list[Issue]:
     each = profile.pool.memory_bytes
     issues = []
     if count and each and facts.memory_bytes is not None:
-        wanted, room = count * each, facts.memory_bytes
-        sentence = f"{count} x {format_bytes(each)} = {format_bytes(wanted)} of {format_bytes(room)}"
-        fits = max(1, int(room * 0.8 / count) // 2**20)
-        if wanted > room:
+        wanted, available = count * each, facts.memory_bytes
+        sentence = f"{count} x {format_bytes(each)} = {format_bytes(wanted)} of {format_bytes(available)}"
+        fits = max(1, int(available * 0.8 / count) // 2**20)
+        if wanted > available:
             issues.append(Issue("pool.memory_bytes", "error", sentence, f"Use at most {fits}MiB a device"))
-        elif wanted > 0.85 * room:
+        elif wanted > 0.85 * available:
             issues.append(
                 Issue(
                     "pool.memory_bytes",
@@ -237,12 +238,12 @@ def _memory_issues(profile: Profile, facts: Facts) -> list[Issue]:
                 )
             )
     if facts.shared_memory_bytes is not None and facts.shared_memory_bytes < _SMALL_SHARED_BYTES:
-        room_text = format_bytes(facts.shared_memory_bytes)
+        free = format_bytes(facts.shared_memory_bytes)
         issues.append(
             Issue(
                 "pool.devices",
                 "warning",
-                f"/dev/shm has only {room_text} free, and uploaded tensors pass through it",
+                f"/dev/shm has only {free} free, and uploaded tensors pass through it",
                 "In a container, start it with a larger --shm-size",
             )
         )

@@ -1,4 +1,4 @@
-"""The order in which commands are carried out, and in which each core hears of the other's commands."""
+"""The order in which commands are carried out, and in which each core handles the other's commands."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def of_queue(
     commands: Sequence[jobs.Command], rank: Callable[[jobs.PlaceSegment], int]
 ) -> list[jobs.Command]:
     """Order the queue's commands for session memory: ended segments first, then queue orders, then
-    placements. A victim's placement comes after its preemptor's (``rank``: of a placement's priority)."""
+    placements. A victim's placement follows its preemptor's (``rank``: of a placement's priority)."""
     ordered: list[jobs.Command] = [one for one in commands if isinstance(one, jobs.EndSegment)]
     ordered += [one for one in commands if isinstance(one, jobs.DeviceQueueOrdered)]
     places = iter(sorted((one for one in commands if isinstance(one, jobs.PlaceSegment)), key=rank))
@@ -56,6 +56,6 @@ def of_queue(
 
 
 def about(command: memory.Command, job: str) -> bool:
-    """Whether the command answers a segment of this job. Such an answer is void once the segment is
+    """Return whether the command answers a segment of this job. Such an answer is void once the segment is
     withdrawn."""
     return isinstance(command, _OF_SEGMENTS) and command.job == job

@@ -24,24 +24,24 @@ class WorkLost(msgspec.Struct, frozen=True, tag=True):
 class PartMemoryGranted(msgspec.Struct, frozen=True, tag=True):
     """The gang part may run on its device now; its earlier values are there."""
 
-    room: str
+    part: str
 
 
 class PartMemoryDeferred(msgspec.Struct, frozen=True, tag=True):
     """The gang part waits. ``others``: for other sessions to leave the device, not for a copy."""
 
-    room: str
+    part: str
     reason: str
     others: bool
 
 
 class PartMemoryRejected(msgspec.Struct, frozen=True, tag=True):
-    """The gang part gets no memory grant. ``stays``: its state cannot be moved, and keeps its memory on
+    """The gang part gets no memory grant. ``immovable``: its state cannot be moved, and keeps its memory on
     the device where it is."""
 
-    room: str
+    part: str
     message: str
-    stays: bool = False
+    immovable: bool = False
 
 
 class WorkStalled(msgspec.Struct, frozen=True, tag=True):

@@ -66,7 +66,7 @@ class Engine:
         """Preempted jobs, and how their values were lost; empty while the values are there."""
         self._undone: dict[str, tuple[str, ...]] = {}
         """By the device that died, jobs that ran while their sessions were still being restored."""
-        self._rooms: set[str] = set()
+        self._parts: set[str] = set()
         self._sent_s: dict[str, float] = {}
         """When a session last moved for capacity."""
         self._watch = Watch()
@@ -151,12 +151,12 @@ class Engine:
                 self._undone[event.device] = self.accounts.open_jobs(event.device)
                 self._to_memory(event)
             case PartMemoryRequested():
-                self._ask_room(event)
+                self._request_part_memory(event)
             case PartMemoryWithdrawn():
-                self._to_memory(memory.SegmentWithdrawn(at_s, event.room))
-            case PartMemoryReleased() if event.room in self._rooms:
-                self._rooms.discard(event.room)
-                self._to_memory(SessionClosed(at_s, event.room))
+                self._to_memory(memory.SegmentWithdrawn(at_s, event.part))
+            case PartMemoryReleased() if event.part in self._parts:
+                self._parts.discard(event.part)
+                self._to_memory(SessionClosed(at_s, event.part))
             case SessionDetached():
                 self._to_queue(event)
                 self._to_memory(event)
@@ -168,8 +168,8 @@ class Engine:
                 pass
 
     def due_s(self) -> float | None:
-        """When a :class:`ClockTicked` would change something for pending work, on the pool's clock; None
-        for never."""
+        """Return when a :class:`ClockTicked` would change something for pending work, on the pool's clock;
+        None for never."""
         dues = (self.queue.due_s(), self.accounts.next_timeout_s())
         return min((due for due in dues if due is not None), default=None)
 
@@ -231,7 +231,7 @@ class Engine:
             ops_done=event.ops_done,
             move_s=accounts.move_s(asked.session),
             devices=event.devices,
-            parts_s=sum(accounts.move_s(room) or 0.0 for room in event.rooms),
+            parts_s=sum(accounts.move_s(part) or 0.0 for part in event.parts),
             undone=event.undone,
         )
         if event.remaining_bytes is not None:
@@ -272,18 +272,18 @@ class Engine:
                 self._to_queue(jobs.MoveProposed(self._now_s, job.job, device))
                 others = self.accounts.other_devices()
 
-    def _ask_room(self, event: PartMemoryRequested) -> None:
+    def _request_part_memory(self, event: PartMemoryRequested) -> None:
         """Session memory accounts for a gang part as for a session."""
-        if event.room not in self._rooms:
-            self._rooms.add(event.room)
-            self._to_memory(memory.SessionOpened(event.at_s, event.room, event.user, passing=True))
-        self._to_memory(memory.SessionBound(event.at_s, event.room, event.device))
+        if event.part not in self._parts:
+            self._parts.add(event.part)
+            self._to_memory(memory.SessionOpened(event.at_s, event.part, event.user, temporary=True))
+        self._to_memory(memory.SessionBound(event.at_s, event.part, event.device))
         self._to_memory(
             memory.SegmentPlaced(
                 at_s=event.at_s,
-                job=event.room,
+                job=event.part,
                 segment=event.segment,
-                session=event.room,
+                session=event.part,
                 peak_bytes=event.peak_bytes,
                 rank=event.rank,
                 kept_bytes=0,
@@ -328,7 +328,9 @@ class Engine:
         if self.queue.first_of(job.session) == job.job:
             self._ask_for(job)
         else:
-            self._to_queue(jobs.MemoryHeld(self._now_s, job.job, "", queued=True, device=job.assigned_device))
+            self._to_queue(
+                jobs.MemoryDeferred(self._now_s, job.job, "", queued=True, device=job.assigned_device)
+            )
 
     def _ask_for_first(self, session: str) -> None:
         """Ask session memory for the session's first pending cell. A session's cells run one after the
@@ -345,7 +347,7 @@ class Engine:
             return
         assert job.assigned_device is not None
         if not self.accounts.has_device(job.assigned_device):
-            return  # it has just died; the queue hears of it next, and asks again for another one
+            return  # it has just died; the queue is notified next, and asks again for another one
         self._to_memory(memory.SegmentWithdrawn(self._now_s, job.job))
         self._bind(job.session, job.assigned_device)  # no other one: a mate's move may have been refused
         self._placed.add(job.job)
@@ -385,8 +387,8 @@ class Engine:
     def _obey_memory(self, command: memory.Command) -> None:
         match command:
             case memory.GrantSegment() | memory.DeferSegment() | memory.RejectSegment() | memory.RejectMove():
-                if command.job in self._rooms:
-                    self._out.append(translation.of_room(command))
+                if command.job in self._parts:
+                    self._out.append(translation.of_part(command))
                 else:
                     self._pass_on(command)
             case memory.ValuesLost():
@@ -411,13 +413,13 @@ class Engine:
                 self._to_queue(jobs.MemoryGranted(now_s, job, self._device(job)))
             case memory.DeferSegment():
                 self._to_queue(
-                    jobs.MemoryHeld(
+                    jobs.MemoryDeferred(
                         at_s=now_s,
                         job=job,
                         reason=command.reason,
                         wait_s=command.estimate_s,
                         queued=command.queued,
-                        room=command.preemptible,
+                        preemptible=command.preemptible,
                         stuck=command.stuck,
                         closing=command.admission,
                         device=self._device(job),
@@ -440,7 +442,8 @@ class Engine:
         return None if known is None else self.accounts.bound_for(known.session)
 
     def _refuses_lost(self, job: str) -> bool:
-        """Whether the job is a preempted segment whose work is lost: the queue is told to end it."""
+        """Return whether the job is a preempted segment whose work is lost. If so, the queue ends the
+        segment."""
         reason = self._preempted.get(job)
         if not reason:
             return False

@@ -1,6 +1,6 @@
-"""What the engine is told by users, workers and the clock, each event with its own time in seconds.
+"""The engine's events, from users, workers and the clock, each with its own time in seconds.
 
-An event that concerns one core only is that core's own event. What one core tells the other is no event:
+An event that concerns one core only is that core's own event. What one core sends the other is no event:
 it follows from the events here."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SegmentArrived(msgspec.Struct, frozen=True, tag=True):
 class SegmentStopped(msgspec.Struct, frozen=True, tag=True):
     """A worker preempted the segment between two ops, after ``ops_done``; the values of these ops stay
     with the session. ``remaining_bytes``: the most that the rest of the segment holds, None for as much
-    as before. ``devices``: how many the segment can use at once when it resumes. ``rooms``: of its parts,
+    as before. ``devices``: how many the segment can use at once when it resumes. ``parts``: their names,
     if it was a gang. ``undone``: as in :class:`djinn_lab.jobs.SegmentPreempted`."""
 
     at_s: float
@@ -51,17 +51,17 @@ class SegmentStopped(msgspec.Struct, frozen=True, tag=True):
     ops_done: int
     remaining_bytes: int | None = None
     devices: int = 1
-    rooms: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
     undone: bool = False
 
 
 class PartMemoryRequested(msgspec.Struct, frozen=True, tag=True):
-    """A part of a gang wants to run on ``device``, with a memory account ``room`` of its own. The part's
+    """A part of a gang wants to run on ``device``, with a memory account of its own, ``part``. The part's
     values stay there until the account is released, and move along to another device. Answered like
     :class:`djinn_lab.memory.SegmentPlaced`. ``rank``, ``segment``: of its cell."""
 
     at_s: float
-    room: str
+    part: str
     user: str
     device: str
     segment: int
@@ -73,14 +73,14 @@ class PartMemoryWithdrawn(msgspec.Struct, frozen=True, tag=True):
     """The part does not want to run for now; its values stay."""
 
     at_s: float
-    room: str
+    part: str
 
 
 class PartMemoryReleased(msgspec.Struct, frozen=True, tag=True):
     """The part needs no memory any more. Unknown accounts are ignored."""
 
     at_s: float
-    room: str
+    part: str
 
 
 OfQueue = (

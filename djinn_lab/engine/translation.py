@@ -10,7 +10,7 @@ from djinn_lab.engine.events import SegmentArrived
 
 
 def asks(job: jobs.Job) -> bool:
-    """Whether the job waits for session memory's answer; the job may be over by now."""
+    """Return whether the job waits for session memory's answer; the job may be over by now."""
     aside = job.state is jobs.JobState.PREEMPTED and job.memory == "ask"
     return aside or job.state is jobs.JobState.RESTORING or job.memory == "queued"
 
@@ -51,10 +51,10 @@ def with_verdict(segment: jobs.SegmentSubmitted, verdict: memory.Command) -> job
         case memory.DeferSegment():
             return replace(
                 segment,
-                memory="held",
+                memory="deferred",
                 memory_reason=verdict.reason,
                 memory_wait_s=verdict.estimate_s,
-                memory_room=verdict.preemptible,
+                memory_preemptible=verdict.preemptible,
                 memory_stuck=verdict.stuck,
                 memory_closing=verdict.admission,
             )
@@ -76,7 +76,7 @@ def refused(segment: jobs.SegmentSubmitted, verdict: memory.RejectSegment) -> jo
     )
 
 
-def of_room(
+def of_part(
     command: memory.GrantSegment | memory.DeferSegment | memory.RejectSegment | memory.RejectMove,
 ) -> PartMemoryGranted | PartMemoryDeferred | PartMemoryRejected:
     match command:
@@ -87,4 +87,4 @@ def of_room(
         case memory.RejectSegment():
             return PartMemoryRejected(command.job, command.message)
         case _:
-            return PartMemoryRejected(command.job, command.reason, stays=True)
+            return PartMemoryRejected(command.job, command.reason, immovable=True)

@@ -44,7 +44,7 @@ class PreemptSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class DeviceQueueOrdered(msgspec.Struct, frozen=True, tag=True):
-    """Tell session memory which jobs will run next on the device, the first one first, at most
+    """Notify session memory which jobs will run next on the device, the first one first, at most
     ORDERED_JOBS_MAX."""
 
     device: str

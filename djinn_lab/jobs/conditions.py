@@ -26,7 +26,7 @@ from djinn_lab.units import format_seconds, listed
 DATA = "data"
 FORMS = "JOB, JOB:any, JOB:checkpoint, JOB:checkpoint=NAME or data:NAME"
 NAME_CHARACTERS_MAX = 200
-NAMES_TOLD_MAX = 3
+NAMES_SHOWN_MAX = 3
 
 
 class Need(StrEnum):
@@ -58,7 +58,7 @@ class Condition(msgspec.Struct, frozen=True):
                 return f"{DATA}:{self.name}"
 
     def met_by_checkpoint(self, job: str, name: str) -> bool:
-        """Whether the checkpoint ``name`` of ``job`` meets the condition."""
+        """Return whether the checkpoint ``name`` of ``job`` meets the condition."""
         return self.need is Need.CHECKPOINT and self.job == job and self.name in ("", name)
 
 
@@ -116,7 +116,7 @@ def jobs_in(texts: tuple[str, ...]) -> frozenset[str]:
 
 
 def same_project(account: str, other: str) -> bool:
-    """Whether two accounts share published data: one user does, and so do users of one project (the
+    """Return whether two accounts share published data: one user does, and so do users of one project (the
     account above both)."""
     above, other_above = account.rpartition("/")[0], other.rpartition("/")[0]
     return account == other or (above == other_above and above != "")
@@ -139,7 +139,7 @@ class DependencyState(msgspec.Struct, frozen=True):
 
     @property
     def missing_count(self) -> int:
-        """How many more conditions must be met."""
+        """Return how many more conditions must be met."""
         results = self.results
         of_all = len(self.open) + len(results.met) + len(results.missed)
         return (of_all if results.enough is None else min(results.enough, of_all)) - len(results.met)
@@ -259,6 +259,6 @@ def _but(announced: Collection[str]) -> str:
 def _so_far(announced: Sequence[str]) -> str:
     if not announced:
         return "none so far"
-    shown = ", ".join(repr(name) for name in announced[-NAMES_TOLD_MAX:])
-    more = "..., " if len(announced) > NAMES_TOLD_MAX else ""
+    shown = ", ".join(repr(name) for name in announced[-NAMES_SHOWN_MAX:])
+    more = "..., " if len(announced) > NAMES_SHOWN_MAX else ""
     return f"{len(announced)} so far ({more}{shown})"

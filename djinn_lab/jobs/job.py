@@ -41,8 +41,8 @@ class Job(msgspec.Struct, frozen=True):
     memory: MemoryNeed = "free"
     memory_reason: str = ""
     memory_wait_s: float | None = None
-    memory_room: bool = False
-    """Waiting until other sessions leave the device's memory, not for a copy."""
+    memory_preemptible: bool = False
+    """Waiting for memory, and preemption of running cells would free enough."""
     memory_stuck: bool = False
     """Waiting for memory, and nothing is under way that frees any."""
     memory_closing: bool = False

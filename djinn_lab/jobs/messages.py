@@ -11,9 +11,9 @@ from djinn_lab.jobs.decision.rules.policy import QueuePolicy
 from djinn_lab.jobs.fairness import Limits, ShareState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
-MemoryNeed = Literal["free", "ask", "held", "queued", "granted"]
+MemoryNeed = Literal["free", "ask", "deferred", "queued", "granted"]
 """``free``: runs without asking session memory. ``ask``: :class:`~djinn_lab.jobs.commands.PlaceSegment`
-asks once the job is bound. ``held``: was asked, and waits. ``queued``: the session's state is there, and
+asks once the job is bound. ``deferred``: was asked, and waits. ``queued``: the session's state is there, and
 the memory grant comes with its turn. ``granted``: may run on the device that its session is bound to."""
 
 
@@ -42,7 +42,7 @@ class ExternalDependency(msgspec.Struct, frozen=True):
 class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     """``target``: where the user wants the segment to run, as :mod:`djinn_lab.jobs.targets` has it.
     ``predicted_s``: expected run time, None when unknown. ``memory_reason``, ``memory_wait_s`` and the
-    other fields of held memory: as in :class:`MemoryHeld`. ``account``: the leaf of the share tree that
+    other ``memory_`` fields: as in :class:`MemoryDeferred`. ``account``: the leaf of the share tree that
     pays, the user's name if empty. ``terms`` count with the first segment. ``devices``: that this segment
     can use at once, at most as many as its terms ask for; ``devices_why``: why they are fewer. ``move_s``:
     seconds to move the session's state to another device, None when it cannot be moved. ``parts_s``:
@@ -63,7 +63,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     memory: MemoryNeed = "free"
     memory_reason: str = ""
     memory_wait_s: float | None = None
-    memory_room: bool = False
+    memory_preemptible: bool = False
     memory_stuck: bool = False
     memory_closing: bool = False
     account: str = ""
@@ -91,10 +91,10 @@ class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
+class MemoryDeferred(msgspec.Struct, frozen=True, tag=True):
     """The job's segment waits for its session's state, or for a memory grant, on its device; sent again
-    when the reason changes. ``queued``: only until its turn is near. ``room``: waiting for other
-    sessions to leave, not for a copy. ``stuck``: nothing is under way that frees memory, so no capacity is
+    when the reason changes. ``queued``: only until its turn is near. ``preemptible``: preemption of running
+    cells would free enough. ``stuck``: nothing is under way that frees memory, so no capacity is
     reserved for the job meanwhile. ``closing``: until sessions close. ``device``: as in
     :class:`MemoryGranted`."""
 
@@ -103,7 +103,7 @@ class MemoryHeld(msgspec.Struct, frozen=True, tag=True):
     reason: str
     wait_s: float | None = None
     queued: bool = False
-    room: bool = False
+    preemptible: bool = False
     stuck: bool = False
     closing: bool = False
     device: str | None = None
@@ -138,7 +138,7 @@ class SegmentProgressed(msgspec.Struct, frozen=True, tag=True):
 class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
     """A worker's answer. ``outcome``: ``done``, ``failed`` or ``cancelled``. ``memory_byte_s`` and
     ``transfer_bytes``: what the segment held over its run time, and what was copied for it to and from the
-    device, for its account. ``goes_on``: the client sends the failed segment again, or finishes the job,
+    device, for its account. ``continues``: the client sends the failed segment again, or finishes the job,
     so that the job does not end here even if the segment was the final one."""
 
     at_s: float
@@ -149,7 +149,7 @@ class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
     message: str = ""
     memory_byte_s: float = 0.0
     transfer_bytes: float = 0.0
-    goes_on: bool = False
+    continues: bool = False
 
 
 class MemberLeft(msgspec.Struct, frozen=True, tag=True):
@@ -321,7 +321,7 @@ Event = (
     | DeviceLost
     | SegmentSubmitted
     | SegmentRefused
-    | MemoryHeld
+    | MemoryDeferred
     | MemoryGranted
     | MemoryRefused
     | SegmentProgressed

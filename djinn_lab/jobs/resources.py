@@ -117,7 +117,7 @@ def from_runs(uses: Sequence[ResourceUse], error: ForecastError | None) -> Resou
 
 
 class ResourceRecords(msgspec.Struct, frozen=True):
-    """What forecasts are made from. ``uses``: by program, the latest run last. ``errors``: by kind of
+    """Records that forecasts are made from. ``uses``: by program, the latest run last. ``errors``: by kind of
     forecast, from ``runs`` or from ``graphs``."""
 
     uses: dict[str, tuple[ResourceUse, ...]] = msgspec.field(default_factory=dict)
@@ -155,7 +155,7 @@ class ResourceHistory:
             forgotten, _ = self._uses.popitem(last=False)
             self._new_uses.pop(forgotten, None)
 
-    def news(self) -> ResourceRecords:
+    def take_changes(self) -> ResourceRecords:
         """Return all records that changed since the last call."""
         uses = {program: tuple(self._uses[program]) for program in self._new_uses}
         errors = {kind: self._compared[kind].errors for kind in self._newly_compared}
@@ -211,7 +211,7 @@ def too_large(predicted: ResourceForecast, earlier: str, memory_bytes: int) -> s
     ``memory_bytes``."""
     if not predicted.runs or predicted.peak_bytes <= memory_bytes:
         return None
-    where = predicted.where or "a cell of it"
+    where = predicted.where or "one of its cells"
     return (
         f"when it ran before ({earlier}) {where} needed {format_bytes(predicted.peak_bytes)}, and no device "
         f"of this pool has more than {format_bytes(memory_bytes)}"

@@ -34,8 +34,8 @@ LATER_FACTOR = 1.25
 
 
 class StartForecastError(msgspec.Struct, frozen=True):
-    """Of the latest ``count`` forecasts that were checked: half were off by less than ``median_s``, nine
-    of ten by less than ``p90_s``."""
+    """The error of the latest ``count`` start forecasts that were checked: half were off by less than
+    ``median_s``, nine of ten by less than ``p90_s``."""
 
     count: int
     median_s: float
@@ -72,7 +72,7 @@ class _Judgement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StartSkill:
-    """What is known of forecasts at one moment, for any thread. Waits of one priority and length are
+    """The skill of forecasts at one moment, for any thread. Waits of one priority and length are
     judged once, since the pool asks for every job that waits."""
 
     samples: tuple[StartSample, ...] = ()
@@ -124,7 +124,7 @@ def _good(sample: StartSample, factor: float) -> bool:
 
 class StartForecasts:
     """The first forecast of a wait is the one that is checked; the latest is given. ``flat``: samples of
-    an earlier pool as :meth:`news` gave them."""
+    an earlier pool as :meth:`take_changes` gave them."""
 
     def __init__(self, flat: Iterable[float] = ()) -> None:
         values = tuple(flat)
@@ -154,7 +154,7 @@ class StartForecasts:
         self._first.pop(job, None)
         self._latest.pop(job, None)
 
-    def news(self) -> tuple[float, ...] | None:
+    def take_changes(self) -> tuple[float, ...] | None:
         """Return all samples, flat, oldest first; None if none was added since the last call."""
         checked, self._checked = self._checked, False
         return tuple(chain.from_iterable(self._samples)) if checked else None

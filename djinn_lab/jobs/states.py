@@ -30,7 +30,7 @@ Nothing here reads a clock: every event carries its own time. An event that the 
 
 
                                            RESTORING ◄─────────────┐
-                                         hold ▲ │ grant             │ hold
+                                        defer ▲ │ grant             │ defer
                     submit            bind    │ ▼          start    │  preempt
       (new) ───────────────► SUBMITTED ─────► QUEUED ──────► RUNNING ──────► PREEMPTED
                                  ▲  ◄──────────┘                │  ◄───────────┘
@@ -77,7 +77,7 @@ class JobTransition(StrEnum):
     SUBMIT = "submit"
     BIND = "bind"
     UNBIND = "unbind"
-    HOLD = "hold"
+    DEFER = "defer"
     GRANT = "grant"
     START = "start"
     PREEMPT = "preempt"
@@ -95,7 +95,7 @@ TRANSITIONS: Mapping[tuple[JobState | None, JobTransition], JobState] = {
     (JobState.SUBMITTED, JobTransition.BIND): JobState.QUEUED,
     (JobState.SUBMITTED, JobTransition.FAIL): JobState.FAILED,
     (JobState.SUBMITTED, JobTransition.CANCEL): JobState.CANCELLED,
-    (JobState.QUEUED, JobTransition.HOLD): JobState.RESTORING,
+    (JobState.QUEUED, JobTransition.DEFER): JobState.RESTORING,
     (JobState.RESTORING, JobTransition.GRANT): JobState.QUEUED,
     (JobState.RESTORING, JobTransition.UNBIND): JobState.SUBMITTED,
     (JobState.RESTORING, JobTransition.MORE): JobState.WAITING,
@@ -108,7 +108,7 @@ TRANSITIONS: Mapping[tuple[JobState | None, JobTransition], JobState] = {
     (JobState.RUNNING, JobTransition.MORE): JobState.WAITING,
     (JobState.RUNNING, JobTransition.ASK_STOP): JobState.RUNNING,
     (JobState.RUNNING, JobTransition.PREEMPT): JobState.PREEMPTED,
-    (JobState.PREEMPTED, JobTransition.HOLD): JobState.RESTORING,
+    (JobState.PREEMPTED, JobTransition.DEFER): JobState.RESTORING,
     (JobState.PREEMPTED, JobTransition.START): JobState.RUNNING,
     (JobState.PREEMPTED, JobTransition.UNBIND): JobState.SUBMITTED,
     (JobState.PREEMPTED, JobTransition.MORE): JobState.WAITING,

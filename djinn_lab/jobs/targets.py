@@ -69,7 +69,7 @@ def check_taint(taint: str) -> None:
 
 
 def suits(target: str | None, tolerates: Iterable[str], device: Described) -> bool:
-    """Whether the job is eligible on the device."""
+    """Return whether the job is eligible on the device."""
     return parsed(target).suits(device) and device.taints <= frozenset(tolerates)
 
 

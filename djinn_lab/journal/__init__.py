@@ -59,7 +59,7 @@ def record(seq: int, pool: str, event: Event, commands: Sequence[Command]) -> Re
 
 
 def version_of(record: Record) -> str:
-    """Which version wrote the journal that this is the first record of; empty where it does not say."""
+    """Return the version that wrote the journal with this first record; empty where it does not say."""
     try:
         event = _decode(record.detail)
     except msgspec.ValidationError:
@@ -87,6 +87,6 @@ def replay(records: Iterable[Record], engine: Engine) -> Iterator[list[Command]]
         except msgspec.ValidationError as error:
             raise ReplayDiffers(f"{what} is none that this version knows: {error}") from None
         if digest(commands) != line.commands:
-            told = "\n".join(f"  {command}" for command in commands) or "  nothing"
-            raise ReplayDiffers(f"{what} led to other commands than now:\n{told}")
+            now = "\n".join(f"  {command}" for command in commands) or "  nothing"
+            raise ReplayDiffers(f"{what} led to other commands than now:\n{now}")
         yield commands

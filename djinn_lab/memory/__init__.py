@@ -47,8 +47,8 @@ from djinn_lab.memory.messages import (
 from djinn_lab.memory.policy import POLICIES, MemoryPolicy
 from djinn_lab.memory.snapshot import (
     Counters,
+    DeferredSegment,
     DeviceAccount,
-    HeldSegment,
     MemoryChange,
     MemorySnapshot,
     SessionAccount,
@@ -70,6 +70,7 @@ __all__ = [
     "Connection",
     "Counters",
     "DeferSegment",
+    "DeferredSegment",
     "DemoteSession",
     "DeviceAccount",
     "DeviceAdded",
@@ -81,7 +82,6 @@ __all__ = [
     "ForgetStored",
     "FreeSession",
     "GrantSegment",
-    "HeldSegment",
     "IllegalEvent",
     "MemoryChange",
     "MemoryPolicy",

@@ -19,13 +19,13 @@ disk. ``forget``: drop the host's copy of a session that is on the device."""
 
 
 class SessionOpened(msgspec.Struct, frozen=True, tag=True):
-    """``passing``: the session is a part of another session's cell and lasts for that cell only. It is
+    """``temporary``: the session is a part of another session's cell and lasts for that cell only. It is
     admitted already, and teaches nothing about sessions."""
 
     at_s: float
     session: str
     user: str
-    passing: bool = False
+    temporary: bool = False
 
 
 class SessionResumed(msgspec.Struct, frozen=True, tag=True):
@@ -34,7 +34,7 @@ class SessionResumed(msgspec.Struct, frozen=True, tag=True):
 
 
 class SessionBound(msgspec.Struct, frozen=True, tag=True):
-    """Assign the session to a device. State that lies on another device is brought over when a segment of
+    """Assign the session to a device. State on another device is moved when a segment of
     the session waits, or :class:`RejectMove` says why not. No segment of the session may be granted."""
 
     at_s: float
@@ -92,7 +92,7 @@ class QueueOrdered(msgspec.Struct, frozen=True, tag=True):
 
 class MemoryReported(msgspec.Struct, frozen=True, tag=True):
     """A worker's own count. ``used_bytes``: everything live on the device; ``session_bytes``: each
-    session's own part of it; ``shared_bytes``: weights that several sessions share, counted once and in no
+    session's own part; ``shared_bytes``: weights that several sessions share, counted once and in no
     session. ``kv_bytes``: the part of a session that is key-value caches. ``unstored_bytes``: the part that
     the host has no valid copy of; absent sessions have none. ``ready_bytes``: the part of that in completed
     pieces, worth storing while the session runs. ``weight_bytes``: the part of ``shared_bytes`` that a
@@ -156,7 +156,7 @@ class TransferDone(msgspec.Struct, frozen=True, tag=True):
 
 class FirstValuesRestored(msgspec.Struct, frozen=True, tag=True):
     """Of a restore that was ordered for ``job``: what the first op of its segment reads is on the device, and
-    the segment may start. The copy of the rest goes on, and ends in a result as any other. The worker's
+    the segment may start. The copy of the rest continues, and ends in a result as any other. The worker's
     memory comes as a MemoryReported of its own, before this."""
 
     at_s: float
@@ -169,7 +169,7 @@ class FirstValuesRestored(msgspec.Struct, frozen=True, tag=True):
 class TransferFailed(msgspec.Struct, frozen=True, tag=True):
     """Nothing changed, except for ``mismatch``: a restore found bytes that are not those that were stored, so
     the session's values are lost. A segment that was granted before the end of its restore has been stopped
-    and undone, and must be placed again. ``reason``: for people. ``full``: the tier that had no room
+    and undone, and must be placed again. ``reason``: for people. ``full``: the tier without free capacity
     (``device``, ``host`` or ``disk``)."""
 
     at_s: float
@@ -210,7 +210,7 @@ class AdmitSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class RejectSegment(msgspec.Struct, frozen=True, tag=True):
-    """It never fits; ``message`` has the numbers and ``advice`` what to do."""
+    """The segment never fits; ``message`` has the numbers and ``advice`` what to do."""
 
     job: str
     segment: int

@@ -90,5 +90,5 @@ POLICIES: Mapping[str, MemoryPolicy] = {
     )
 }
 """Ours, the baselines it is measured against (keep everything; drop and rebuild; what others ship: least
-recently used, written back or through; move out at once and come back just in time; an oracle that knows
+recently used, written back or through; park at once and restore just in time; an oracle that knows
 when every session comes back), and ours with one part missing."""

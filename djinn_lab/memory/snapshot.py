@@ -66,7 +66,7 @@ class SessionAccount(msgspec.Struct, frozen=True):
     target: str | None = None
 
 
-class HeldSegment(msgspec.Struct, frozen=True):
+class DeferredSegment(msgspec.Struct, frozen=True):
     """A cell that waits for memory. ``since_s``: on the pool's clock. ``admission``: it waits for other
     sessions to leave, not for a copy."""
 
@@ -98,11 +98,10 @@ class WakeUps(msgspec.Struct, frozen=True):
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """Since the pool started. A *swap* is an eviction; it is *useful* when its room was used by another
-    session's restore or grant, and its own session came back later (or is still expected).
-    ``prefetches_on_time``: done when the session woke; ``_late``: under way then; ``_wasted``: evicted
-    again, or closed, unused. ``hash_checks``: pieces compared in restores; ``mismatches``: those that
-    differed."""
+    """Since the pool started. A *swap* is an eviction; it is *useful* when the freed memory was used by
+    another session's restore or grant, and its own session came back later (or is still expected).
+    ``prefetches_on_time``: done when the session woke; ``_late``: under way then; ``_wasted``: evicted again,
+    or closed, unused. ``hash_checks``: pieces compared in restores; ``mismatches``: those that differed."""
 
     stores: int = 0
     evictions: int = 0
@@ -123,7 +122,7 @@ class Counters(msgspec.Struct, frozen=True):
 
 
 class MemoryChange(msgspec.Struct, frozen=True):
-    """Something that session memory did. ``what``: a transfer kind, ``prefetch``, ``wake``, ``hold``,
+    """Something that session memory did. ``what``: a transfer kind, ``prefetch``, ``wake``, ``defer``,
     ``grant``, ``lost`` or ``failed``; ``reason``: why, in one sentence."""
 
     at_s: float
@@ -141,7 +140,7 @@ class MemorySnapshot(msgspec.Struct, frozen=True):
     devices: tuple[DeviceAccount, ...]
     sessions: tuple[SessionAccount, ...]
     policy: str = ""
-    held: tuple[HeldSegment, ...] = ()
+    deferred: tuple[DeferredSegment, ...] = ()
     wake_ups: WakeUps = WakeUps()
     counters: Counters = Counters()
     happenings: tuple[MemoryChange, ...] = ()

@@ -21,7 +21,7 @@ OBJECTS = "objects"
 TEMPORARY = ".tmp"
 LOG = ".log"
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class BuildFailed(Exception):
@@ -50,7 +50,7 @@ class Builder:
     compiler: Compiler
 
     def build(
-        self, wanted: Sequence[Wanted], tell: Tell = lambda line: None, force: bool = False
+        self, wanted: Sequence[Wanted], report: Report = lambda line: None, force: bool = False
     ) -> list[Path]:
         """Build what is not there yet and return every file. Raises BuildFailed after all were tried.
 
@@ -67,9 +67,9 @@ class Builder:
                 try:
                     if objects is not None:
                         self._link(item, [made.result() for made in objects], file)
-                        tell(f"{item.label}: built {file}")
+                        report(f"{item.label}: built {file}")
                     else:
-                        tell(f"{item.label}: {file} is there")
+                        report(f"{item.label}: {file} is there")
                     files.append(file)
                 except CompilationFailed as error:
                     log_of(file).write_text(str(error), encoding="utf-8")
@@ -130,7 +130,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def is_building(folder: Path) -> bool:
-    """Whether a process is building into ``folder`` now."""
+    """Return whether a process is building into ``folder`` now."""
     try:
         lock = (folder / LOCK).open("a")
     except OSError:

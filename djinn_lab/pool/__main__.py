@@ -79,7 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory-policy", default="ours", choices=sorted(POLICIES))
     parser.add_argument("--queue-policy", default=OURS.name, help="a policy's name, or its file")
     parser.add_argument("--notebook-slots", type=int, default=2, help="notebooks that run at once")
-    parser.add_argument("--notebooks-for", default="owner", choices=OPEN_TO, help="who may submit them")
+    parser.add_argument(
+        "--notebooks-for", default="owner", choices=OPEN_TO, help="users that may submit them"
+    )
     parser.add_argument("--standby", action="store_true", help="wait while another pool leads")
     parser.add_argument("--worker-command", help="the worker's command line, before its own options")
     return parser

@@ -12,7 +12,7 @@ from djinn_lab.journal.version import this_version
 from djinn_lab.memory import POLICIES, MemoryPolicy
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs.store import BlobStore
-from djinn_lab.pool.bookkeeping.bookkeeper import PAST_MAX, Bookkeeper
+from djinn_lab.pool.bookkeeping.job_accounting import PAST_MAX, JobAccounting
 from djinn_lab.pool.bookkeeping.overruns import OverrunDetector
 from djinn_lab.pool.context import Heartbeat, PoolContext
 from djinn_lab.pool.database import history
@@ -25,7 +25,7 @@ from djinn_lab.pool.devices.launcher import Launcher
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.execution.clock import Clock
 from djinn_lab.pool.execution.driver import Driver
-from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.metrics.pool import Metrics
 from djinn_lab.pool.notebooks.service import NOTEBOOK_RULES, NotebookRules, NotebookService
 from djinn_lab.pool.sessions.registry import SessionRegistry
@@ -57,17 +57,17 @@ def assemble(
         authentication.add(name, role, digest, above)
     metrics = Metrics()
     fleet = Fleet(plans, measurements)
-    ledger = Ledger(pool, clock, store.journal, last_seq)
-    ledger.handle(PoolOpened(started_at, queue_policy, shares, policy, this_version()))
-    books = Bookkeeper(ledger, blobs, store, SessionRegistry(), metrics.observe_segment)
-    books.remember(store.submit(lambda connection: history.read_names(connection, PAST_MAX)).result())
-    books.resources = ResourceHistory(store.submit(read_forecasts).result())
+    core = JournaledEngine(pool, clock, store.journal, last_seq)
+    core.handle(PoolOpened(started_at, queue_policy, shares, policy, this_version()))
+    accounting = JobAccounting(core, blobs, store, SessionRegistry(), metrics.observe_segment)
+    accounting.remember(store.submit(lambda connection: history.read_names(connection, PAST_MAX)).result())
+    accounting.resources = ResourceHistory(store.submit(read_forecasts).result())
     samples = store.submit(read_samples).result()
-    books.starts = StartForecasts(samples.get(START_WAITS, ()))
-    books.overruns = OverrunDetector(samples.get(RUN_RATIOS, ()))
+    accounting.starts = StartForecasts(samples.get(START_WAITS, ()))
+    accounting.overruns = OverrunDetector(samples.get(RUN_RATIOS, ()))
     for one in store.submit(read_published).result():
-        books.published.add(one)
-    driver = Driver(ledger, launcher, fleet, blobs, books)
+        accounting.published.add(one)
+    driver = Driver(core, launcher, fleet, blobs, accounting)
     heartbeat = Heartbeat(driver, store)
     notebooks = NotebookService(driver, authentication, store, notebook_rules)
     return PoolContext(driver, authentication, blobs, store, metrics, heartbeat, notebooks, started_at, stop)

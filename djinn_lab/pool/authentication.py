@@ -1,4 +1,4 @@
-"""Who is asking? Bearer tokens, compared in constant time, and what each role may do."""
+"""Users by bearer token, compared in constant time, and what each role may do."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Authentication:
         return user
 
     def remove(self, name: str) -> bool:
-        """Remove a user, and tell whether there was one. The owner stays."""
+        """Remove a user, and return whether there was one. The owner stays."""
         if name == self.owner:
             return False
         digests = [digest for digest, user in self._users.items() if user.name == name]

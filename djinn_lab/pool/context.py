@@ -46,22 +46,22 @@ class Heartbeat:
             self.save(learnt=ticks % REFRESH_EVERY_TICKS == 0)
             if ticks % REFRESH_EVERY_TICKS == 0:
                 await self._forecast()
-                self._driver.books.refresh_waiting()
+                self._driver.accounting.refresh_waiting()
 
     async def _forecast(self) -> None:
-        """When would all that wait start? Computed beside the event loop, and only while few enough do."""
-        ledger = self._driver.ledger
-        if not 0 < ledger.queue.contending <= FORECAST_JOBS_MAX:
+        """Predict the starts of pending jobs, beside the event loop; only while few enough are pending."""
+        core = self._driver.core
+        if not 0 < core.queue.contending <= FORECAST_JOBS_MAX:
             return
-        snapshot = ledger.queue.decision(ledger.clock.now_s())
+        snapshot = core.queue.decision(core.clock.now_s())
         starts = await asyncio.to_thread(expected_starts, snapshot)
-        self._driver.books.starts.estimated(starts, snapshot.now_s)
+        self._driver.accounting.starts.estimated(starts, snapshot.now_s)
 
     def save(self, learnt: bool = True) -> None:
         """Queue what changed for the database. ``learnt``: what forecasts are made from, too."""
-        self._driver.books.save_changed()
+        self._driver.accounting.save_changed()
         if learnt:
-            self._driver.books.save_learnt()
+            self._driver.accounting.save_learnt()
         fleet = self._driver.fleet
         measured, fleet.new_measurements = fleet.new_measurements, []
         for name, threads, values in measured:

@@ -63,10 +63,9 @@ def start_pool(
     :func:`djinn_lab.pool.devices.plans.plan_devices`. ``memory_policy``: a name in
     :data:`djinn_lab.memory.POLICIES`, ``queue_policy`` in :data:`djinn_lab.jobs.decision.POLICIES`, or the
     path of one (:mod:`djinn_lab.pool.policy_file`). ``notebook_slots``: batch notebooks that run at once,
-    ``notebooks_for``: who may submit them. ``database``: a URL, in place of ``DJINN_DATABASE`` or of a file.
-    ``standby``: wait while another pool leads on that database. Raises OptionError, or PoolError with the end
-    of the server's log when it does not become ready within ``wait_s``.
-    """
+    ``notebooks_for``: users that may submit them. ``database``: a URL, in place of ``DJINN_DATABASE`` or of a
+    file. ``standby``: wait while another pool leads on that database. Raises OptionError, or PoolError with
+    the end of the server's log when it does not become ready within ``wait_s``."""
     deadline_s = time.monotonic() + wait_s
     with _start_lock(deadline_s):
         running = running_pool()
@@ -117,7 +116,7 @@ def running_pool() -> RuntimeInfo | None:
 
 
 def stop_pool(wait_s: float = 10) -> bool:
-    """Stop the running pool, and tell whether there was one. Raises PoolError when it does not end within
+    """Stop the running pool, and return whether there was one. Raises PoolError when it does not end within
     ``wait_s``."""
     info = running_pool()
     if info is None:
@@ -185,7 +184,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], deadline_s: float, wait_
 
 
 def _listens(url: str) -> bool:
-    """Tell whether something that may be a pool has the port; one that is too busy to answer counts."""
+    """Return whether something that may be a pool has the port; one that is too busy to answer counts."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=ALIVE_TIMEOUT_S)
     with contextlib.closing(connection):

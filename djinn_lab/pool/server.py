@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 class PoolOptions(msgspec.Struct, frozen=True):
     """``port`` 0: any free one. ``blob_bytes_max`` None: half of the free shared memory. ``memory_policy``:
     its name in :data:`djinn_lab.memory.POLICIES`. ``queue_policy``: itself, or its name in
-    :data:`djinn_lab.jobs.decision.POLICIES`. ``notebooks_for``: who may submit notebooks, in
+    :data:`djinn_lab.jobs.decision.POLICIES`. ``notebooks_for``: users that may submit notebooks, in
     :data:`djinn_lab.protocol.notebooks.OPEN_TO`; ``notebook_slots`` of them run at once,
     and write files with ``notebook_umask``."""
 
@@ -166,8 +166,8 @@ class Running:
 
 
 async def _until_leading(running: Running, info: RuntimeInfo) -> bool:
-    """Wait for the database, and say so; False when told to stop before. Raises PoolError when it cannot be
-    used."""
+    """Wait until this pool leads on its database; False when asked to stop before. Raises PoolError when the
+    database cannot be used."""
     store, stopped = running.store, running.stopped
     try:
         await _first(_done(store.leads), _done(store.waits), stopped.wait(), running.serving)
@@ -181,7 +181,7 @@ async def _until_leading(running: Running, info: RuntimeInfo) -> bool:
 
 
 async def _lead(running: Running, info: RuntimeInfo, directory: Path) -> None:
-    """Serve until told to stop. Raises SQLAlchemyError when the database, and so the lead, is lost."""
+    """Serve until asked to stop. Raises SQLAlchemyError when the database, and so the lead, is lost."""
     from djinn_lab.pool.api.app import create_app
     from djinn_lab.pool.assembly import assemble
     from djinn_lab.pool.bookkeeping.operator_settings import read_settings, restore_settings
@@ -241,15 +241,15 @@ async def _done(future: Future[Any]) -> None:
 
 
 async def _until_ready(fleet: Fleet, stopped: asyncio.Event, ended: asyncio.Future[None]) -> bool:
-    """Wait for every worker; False when told to stop before. Raises PoolError when one cannot start, and what
-    ``ended`` raises."""
+    """Wait for every worker; False when asked to stop before. Raises PoolError when one cannot start, and
+    what ``ended`` raises."""
     while not fleet.all_ready:
         if fleet.failures:
             raise PoolError("; ".join(fleet.failures))
         if stopped.is_set():
             return False
-        fleet.news.clear()
-        await _first(fleet.news.wait(), stopped.wait(), ended)
+        fleet.changed.clear()
+        await _first(fleet.changed.wait(), stopped.wait(), ended)
     return True
 
 

@@ -1,8 +1,7 @@
 """What pools of older protocols know of what cells ask of the queue.
 
-A pool passes over what its messages do not have. So a client that talks with an older one looks here first:
-a wish that would be ignored is refused before anything of the cell is sent.
-"""
+A pool ignores fields that its messages do not have. So a client that talks with an older one looks here
+first: a wish that would be ignored is refused before anything of the cell is sent."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from djinn_lab.jobs import NO_TERMS, Terms
 
 
 class Option(NamedTuple):
-    """Of ``%%djinn``, and the first protocol that has it."""
+    """An option of ``%%djinn``, and the first protocol that has it."""
 
     name: str
     since: int
@@ -33,7 +32,7 @@ OPTIONS = {
 }
 """By field of :class:`~djinn_lab.jobs.Terms`."""
 CONDITIONS = Option("--after with a condition", 5)
-"""Before, one could only come after jobs by their ids."""
+"""Before, a job could depend only on jobs, by their ids."""
 
 
 def unsupported_options(terms: Terms, version: int) -> tuple[str, ...]:

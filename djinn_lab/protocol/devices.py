@@ -1,4 +1,4 @@
-"""From what a pool says of a device to what the scheduler needs to know of it."""
+"""Translate a pool's description of a device into the scheduler's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from djinn_lab.scheduler import DeviceProfile
 
 
 def device_profile(info: DeviceInfo) -> DeviceProfile:
-    """With measured rates where there are any, else the defaults of its kind."""
+    """Return the profile with measured rates where there are any, else the defaults of its kind."""
     if info.flops_per_s is None or info.memory_bytes_per_s is None or info.op_overhead_s is None:
         return DeviceProfile.default("cuda" if info.kind == "cuda" else "cpu", info.device, info.memory_bytes)
     return DeviceProfile(

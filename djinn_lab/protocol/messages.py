@@ -19,7 +19,8 @@ PROTOCOL_VERSION = 7
 :attr:`SubmitSegment.terms`, 5 more of them (:mod:`djinn_lab.protocol.compatibility` says which), 6 another
 form of :attr:`SubmitSegment.delta`, 7 :attr:`QueryBlobs.sketches` and uploads without a digest."""
 POOL_VERSIONS = (1, 6, 7)
-"""What a pool understands. A client of 2 to 5 sends deltas that no pool reads any more; it goes on with 1."""
+"""What a pool understands. A client of 2 to 5 sends deltas that no pool reads any more; it falls back to
+1."""
 CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 """What a client tries, newest first. Below 6 it sends every program whole."""
 MESSAGE_BYTES_MAX = 256 * 2**20
@@ -32,8 +33,8 @@ INLINE_BYTES_MAX = 64 * 2**10
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """``session``: an id to re-attach to, else None. ``host``:
-    :func:`djinn_lab.protocol.runtime_file.host_id`. ``news_only``: no :class:`JobUpdate` is wanted that would
-    come right before another one, or a result, of its job."""
+    :func:`djinn_lab.protocol.runtime_file.host_id`. ``latest_only``: no :class:`JobUpdate` is wanted that
+    would come right before another one, or a result, of its job."""
 
     protocol_version: int
     client_version: str
@@ -41,7 +42,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     host: str
     name: str
     session: str | None = None
-    news_only: bool = False
+    latest_only: bool = False
 
 
 class DeviceInfo(msgspec.Struct, frozen=True):
@@ -120,7 +121,7 @@ class SubmitSegment(msgspec.Struct, frozen=True, tag="submit", omit_defaults=Tru
     code: str = ""
     """The cell's source, shown on the dashboard (first segment only)."""
     delta: bool = False
-    """``program`` is what a :class:`djinn_lab.srg.wire.ProgramSender` made of it."""
+    """Whether ``program`` is encoded by a :class:`djinn_lab.srg.wire.ProgramSender`."""
     code_number: int | None = None
     """With ``code``: remember it under this number, 0 to :data:`CODES_MAX` less one. Without: it is the code
     of that number."""

@@ -6,7 +6,7 @@ ID_PREFIX = "nb"
 """Of their ids; a cell's begins with a hexadecimal digit."""
 ID_CHARACTERS = 10
 OPEN_TO = ("owner", "users")
-"""Who may submit them."""
+"""Users that may submit them."""
 NOTEBOOK_BYTES_MAX = 64 * 2**20
 """Of a submission."""
 CELL_OPTIONS_VARIABLE = "DJINN_CELL_OPTIONS"

@@ -44,7 +44,8 @@ def runtime_directory() -> Path:
 
 
 def data_directory() -> Path:
-    """Where the pool's database lies: beside the runtime file when that is overridden, else user data."""
+    """Return the directory of the pool's database: beside the runtime file when that is overridden, else user
+    data."""
     override = os.environ.get(DIRECTORY_VARIABLE)
     directory = Path(override) if override else platformdirs.user_data_path("djinn-lab", appauthor=False)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -98,7 +99,7 @@ def remove_runtime(pid: int) -> None:
 
 
 def process_is_alive(pid: int) -> bool:
-    """Whether a process of this id exists and is no zombie."""
+    """Return whether a process of this id exists and is no zombie."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

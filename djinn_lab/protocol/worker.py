@@ -17,7 +17,7 @@ FRAME_BYTES_MAX = 2**31 - 1
 
 
 class Resume(msgspec.Struct, frozen=True, array_like=True):
-    """Where a preempted segment goes on: before op number ``executed``, with the random state that it had
+    """Where a preempted segment resumes: before op number ``executed``, with the random state that it had
     there (None: it draws no random numbers)."""
 
     executed: int
@@ -41,8 +41,8 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     equal for programs that differ in numbers of values and in scalars only. ``resume``: of a segment that
     was preempted; its session's values are here again, with all that it had made by then.
     ``imports``: taken over before anything else, into the memory of those of their values that are here;
-    ``exports``: values to hand to others at the end (:attr:`SegmentDone.exported`). ``tells``: whether a
-    :class:`SegmentStarted` is wanted."""
+    ``exports``: values to hand to others at the end (:attr:`SegmentDone.exported`). ``announces_start``:
+    whether a :class:`SegmentStarted` is wanted."""
 
     job: str
     segment: int
@@ -53,7 +53,7 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     resume: Resume | None = None
     imports: tuple[Handed, ...] = ()
     exports: tuple[int, ...] = ()
-    tells: bool = True
+    announces_start: bool = True
 
 
 class CancelSegment(msgspec.Struct, frozen=True, tag="cancel"):
@@ -61,7 +61,7 @@ class CancelSegment(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class PreemptSegment(msgspec.Struct, frozen=True, tag="preempt"):
-    """Stop between two ops and keep everything, to go on later; forgotten where the segment ended before
+    """Stop between two ops and keep everything, to resume later; forgotten where the segment ended before
     this was seen."""
 
     job: str
@@ -108,11 +108,11 @@ class Reads(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Restore(msgspec.Struct, frozen=True, tag="restore"):
-    """Bring back from the host or the disk, and check every piece. ``manifest``: of a session that this
-    process did not store itself (:attr:`TransferDone.manifest`). ``released``: values of the manifest that
-    the session released; their pieces may be gone, so they are not looked for. ``reads``: the segment that
-    waits for it. Its values are copied in that order, before all others, and :class:`FirstValuesRestored`
-    says when it may be sent."""
+    """Restore a session from the host or the disk, and check every piece. ``manifest``: of a session that
+    this process did not store itself (:attr:`TransferDone.manifest`). ``released``: values of the manifest
+    that the session released; their pieces may be gone, so they are not looked for. ``reads``: the segment
+    that waits for it. Its values are copied in that order, before all others, and
+    :class:`FirstValuesRestored` says when it may be sent."""
 
     transfer: int
     session: str
@@ -123,7 +123,7 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
 
 
 class Demote(msgspec.Struct, frozen=True, tag="demote"):
-    """From the host to the disk."""
+    """Move a parked session from the host to the disk."""
 
     transfer: int
     session: str
@@ -176,7 +176,7 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
     """Limits of this device's host and disk tiers, and the rate of its link as configured (CPU) or
     measured."""
     numa_node: int | None = None
-    """Where the device is; None where the machine does not tell, or it is on several."""
+    """The device's node; None where the machine does not report it, or it is on several."""
 
 
 class DeviceMeasured(msgspec.Struct, frozen=True, tag="measured"):
@@ -202,7 +202,7 @@ class SegmentProgress(msgspec.Struct, frozen=True, tag="progress"):
 
 class FetchedTensor(msgspec.Struct, frozen=True, tag="tensor"):
     """Bytes of a fetched value, contiguous in logical (row-major) order: inline, or as the result that
-    ``blob`` names. A result belongs to its receiver, who deletes it."""
+    ``blob`` names. A result belongs to its receiver, which deletes it."""
 
     value: int
     meta: TensorMeta
@@ -280,11 +280,11 @@ class SegmentCancelled(msgspec.Struct, frozen=True, tag="cancelled"):
 
 
 class SegmentPreempted(msgspec.Struct, frozen=True, tag="preempted"):
-    """It stopped before op number ``executed``; what it made by then stays among its session's values, and
-    can be parked with them. ``rng_state``: for :class:`Resume`. ``if_given_up``: values that are of no use
-    if it never resumes. The times are of the ops of this run, as in :class:`SegmentDone`. (Only a last op
-    has dynamic metas, so there are none yet.) ``undone``: this run did nothing, because the restore of its
-    session failed meanwhile."""
+    """The segment stopped before op number ``executed``; what it made by then stays among its session's
+    values, and can be parked with them. ``rng_state``: for :class:`Resume`. ``if_given_up``: values that are
+    of no use if it never resumes. The times are of the ops of this run, as in :class:`SegmentDone`. (Only a
+    last op has dynamic metas, so there are none yet.) ``undone``: this run did nothing, because the restore
+    of its session failed meanwhile."""
 
     job: str
     segment: int
@@ -310,7 +310,7 @@ TransferKind = Literal["store", "evict", "restore", "demote", "forget"]
 
 
 class FirstValuesRestored(msgspec.Struct, frozen=True, tag="first_restored"):
-    """What the first op of ``job`` reads is on the device; the copy of the rest goes on. The segment may be
+    """What the first op of ``job`` reads is on the device; the copy of the rest continues. The segment may be
     sent: its ops wait for what they read. Where the copy then fails, the segment stops between two ops, is
     undone and answered, by :class:`SegmentPreempted` at the op where it began, after the
     :class:`TransferFailed`."""
@@ -322,7 +322,7 @@ class FirstValuesRestored(msgspec.Struct, frozen=True, tag="first_restored"):
 
 
 class TransferDone(msgspec.Struct, frozen=True, tag="transferred"):
-    """``copied_bytes`` in ``copy_s`` seconds, after ``queued_s`` in line. ``checked_pieces``: hashes
+    """``copied_bytes`` in ``copy_s`` seconds, after ``queued_s`` in the queue. ``checked_pieces``: hashes
     compared. ``whole``: after a store, whether nothing is unstored now; then ``manifest`` says where
     everything lies, so that another process can restore the session after this one's death (so, too, after
     a demotion)."""
@@ -340,8 +340,8 @@ class TransferDone(msgspec.Struct, frozen=True, tag="transferred"):
 
 
 class TransferFailed(msgspec.Struct, frozen=True, tag="not_transferred"):
-    """``reason``: for people. ``full``: the tier that had no room. ``mismatch``: stored bytes are not what
-    they were; the session's values were dropped."""
+    """``reason``: for people. ``full``: the tier without enough free capacity. ``mismatch``: stored bytes are
+    not what they were; the session's values were dropped."""
 
     transfer: int
     session: str

@@ -12,7 +12,7 @@ _DEFAULT_MEMORY_BYTES = {"cpu": 4 * GIB, "cuda": 16 * GIB}
 class DeviceProfile(msgspec.Struct, frozen=True):
     """Rates and memory of one device.
 
-    ``memory_bytes``: the limit. ``used_bytes``: held on it by others (other sessions, or values of this
+    ``memory_bytes``: the limit. ``used_bytes``: what others hold (other sessions, or values of this
     session that the graph does not mention). ``transfer_bytes_per_s``: to and from the client; None: half
     the memory rate, as a copy reads and writes. ``measured``: whether the rates come from calibration.
     """

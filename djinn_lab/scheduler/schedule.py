@@ -39,7 +39,7 @@ class ExecutionSchedule(msgspec.Struct, frozen=True):
 
     @property
     def measured_s(self) -> float | None:
-        """From the first node's start to the last one's end, once it ran."""
+        """Return the seconds from the first node's start to the last one's end, once the segment ran."""
         if not self.node_start_s or not self.node_end_s:
             return None
         return max(self.node_end_s) - min(self.node_start_s)

@@ -67,7 +67,8 @@ class Scheduler:
         return msgspec.structs.replace(best, decisions=decisions, groups=colocation_groups(srg))
 
     def _limit_bytes(self, device: DeviceProfile) -> int:
-        """What a plan may use: the device's memory less the reserve, less what others hold."""
+        """Return the bytes that a plan may use: the device's memory less the reserve, less what others
+        hold."""
         return max(0, int(device.memory_bytes * (1 - self.profile.reserve_fraction)) - device.used_bytes)
 
     def _rank(self, schedule: ExecutionSchedule) -> float:

@@ -81,7 +81,8 @@ def _lane(transfer: Transfer) -> int:
 
 
 def _arrow(flow: int, transfer: Transfer, node_start_s: float) -> list[Event]:
-    """From an upload to the node that reads it, or from the node to the fetch of its result."""
+    """Return the arrow from an upload to the node that reads it, or from the node to the fetch of its
+    result."""
     ends = [(_lane(transfer), transfer.start_s), (_NODES, node_start_s)]
     if transfer.direction == "fetch":
         ends.reverse()

@@ -77,7 +77,7 @@ class Agents:
         )
 
     def waited_s(self, session: str) -> list[float]:
-        """Of each turn that came, until its end or now."""
+        """Return the wait of each turn that came, until its end or now."""
         return [
             self.pool.ended_s.get(job, self.pool.now_s) - came_s
             for job, came_s in self._came_s.items()

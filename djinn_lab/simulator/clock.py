@@ -20,7 +20,7 @@ class Clock:
 
     @property
     def next_s(self) -> float:
-        """When the next thing happens; infinite where nothing is left."""
+        """Return when the next thing happens; infinite where nothing is left."""
         return self._due[0][0] if self._due else math.inf
 
     def at(self, when_s: float, happen: Happen) -> None:

@@ -63,7 +63,7 @@ class Held:
 
 @dataclass(slots=True)
 class Moving:
-    """A transfer under way. ``nbytes``: that are kept for it in ``tier``; ``foreign``: another process parked
+    """A transfer under way. ``nbytes``: reserved for it in ``tier``; ``foreign``: another process parked
     the state."""
 
     command: TransferCommand
@@ -116,7 +116,7 @@ class SimulatedDevice:
         return True
 
     def rewrite(self, session: str) -> None:
-        """What was stored of it is stored no more."""
+        """Drop the stored copy of a session's state, which is outdated."""
         held = self.held.setdefault(session, Held())
         self._set(held, "host", 0)
         self._set(held, "disk", 0)

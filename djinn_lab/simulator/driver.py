@@ -54,7 +54,7 @@ class SimulatedDriver(ABC):
 
     @abstractmethod
     def stopped(self, job: jobs.Job, device: SimulatedDevice) -> None:
-        """Its segment does not run any more, however that came."""
+        """The job's segment does not run any more, for whatever reason."""
 
     # -- time ----------------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class SimulatedDriver(ABC):
         return known
 
     def lose(self, device: str, back_after_s: float) -> None:
-        """Its process dies; another one takes its place. What was parked outlives it."""
+        """Let a device's process die and another start. Parked state outlives the process."""
         if device in self._dead:
             return
         self._dead.add(device)

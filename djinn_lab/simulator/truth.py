@@ -1,7 +1,7 @@
 """Is it true what the pool says of pending jobs? Each claim of each sentence is compared with what came.
 
 A :class:`Witness` looks at a :class:`~djinn_lab.simulator.pool.SimulatedPool` now and then, as a user would
-who asks why a job waits, and notes what is claimed. In the end it says of each kind of claim how often it
+that asks why a job waits, and notes what is claimed. In the end it says of each kind of claim how often it
 held."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Truth(NamedTuple):
 FALSE_MAX = 5
 EXPECTED = "expected to start"
 AS_COMPUTED = "(forecast as computed)"
-"""Before it is corrected and judged, as no client is told it."""
+"""Before it is corrected and judged; no client receives it."""
 UNPREDICTED = "(start not predicted)"
 """It is said that the start cannot be predicted."""
 NEVER_BY_ITSELF = "does not start by itself"
@@ -86,7 +86,7 @@ class Witness:
                 self._claims += moment.of_queue(found, self._starts.skill)
 
     def _compare(self) -> None:
-        """What has started since with what was forecast."""
+        """Compare starts since with their forecasts."""
         for job, runs in self._pool.history.items():
             started_s = runs[-1].from_s if runs else None
             if started_s is not None and self._checked.get(job) != started_s:
@@ -112,7 +112,7 @@ class Witness:
 
 
 class _Moment:
-    """What is claimed of one job, and what then happened."""
+    """A claim about one job at one moment, and what then happened."""
 
     def __init__(self, pool: SimulatedPool, job: Job) -> None:
         self._pool, self._job, self._now_s = pool, job.job, pool.now_s
@@ -136,11 +136,11 @@ class _Moment:
 
     @property
     def _gone(self) -> bool:
-        """It ended without another start."""
+        """Return whether the job ended without another start."""
         return self._job in self._pool.ended_s
 
     def _before(self) -> int | None:
-        """How many of those that waited with it started before it."""
+        """Count the jobs pending beside this one that started before it did."""
         mine = self._start()
         if mine is None:
             return None
@@ -148,7 +148,7 @@ class _Moment:
         return sum(start is not None and start.from_s < mine.from_s for start in starts)
 
     def _closed_before_start(self) -> bool | None:
-        """A session was closed before it started, or found room on another device: its own session, or one
+        """A session was closed before it started, or was placed on another device: its own session, or one
         that left its device. Or it did not start for long."""
         start = self._start()
         if start is not None and start.device != self._device:
@@ -176,7 +176,7 @@ class _Moment:
 
     def of_memory(self, reason: str) -> Iterator[Claim]:
         running = frozenset(self._pool.runs)
-        told: list[tuple[str, str, Check]] = [
+        claims: list[tuple[str, str, Check]] = [
             ("waits for a session to close", "waits for one to close", self._closed_before_start),
             (
                 "waits for cells with a grant",
@@ -187,7 +187,7 @@ class _Moment:
             ("others are moved out", "are being evicted", lambda: self._starts_within(MOMENT_S)),
             ("others wait before it", "others wait before it", lambda: self._others_first()),
         ]
-        for kind, words, holds in told:
+        for kind, words, holds in claims:
             if re.search(words, reason):
                 yield Claim(kind, f"{self._now_s:.2f} {self._job}: {reason}", holds)
 

@@ -26,7 +26,7 @@ _ON_SCORES = _LAYOUT | words(
     """mul div add sub masked_fill where native_dropout dropout mul_ div_ add_ masked_fill_ sub_ tanh
     nan_to_num"""
 )
-_TELLING = _FUSED | _SOFTMAX | _BATCHED.keys() | _LAYOUT | _ON_SCORES
+_INDICATIVE = _FUSED | _SOFTMAX | _BATCHED.keys() | _LAYOUT | _ON_SCORES
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class _Tracer:
 def find_attention(wiring: Wiring) -> list[Attention]:
     """Every attention of the program, in program order."""
     tracer = _Tracer(wiring)
-    telling = [name in _TELLING for name in wiring.names]
+    indicative = [name in _INDICATIVE for name in wiring.names]
     for index, node in enumerate(wiring.program.nodes):
-        if telling[node.template]:
+        if indicative[node.template]:
             tracer.visit(index)
     return tracer.found

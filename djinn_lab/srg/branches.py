@@ -51,7 +51,7 @@ class Branches(msgspec.Struct, frozen=True):
     branch_s: tuple[float, ...]
 
     def makespan_s(self, devices: int) -> float:
-        """Of the ops alone, on so many devices."""
+        """Return the makespan of the ops alone, on so many devices."""
         return self.home_s + max((load_s for load_s, _ in self._laid(devices)), default=0.0)
 
     def groups(self, devices: int) -> list[list[int]]:
@@ -69,7 +69,7 @@ class Branches(msgspec.Struct, frozen=True):
 
 
 def touched_storages(wiring: Wiring, node: int) -> set[int]:
-    """That the op makes, looks at through a result, or writes."""
+    """Return the storages that the op makes, looks at through a result, or writes."""
     made = {storage for storage in wiring.program.nodes[node].storages if storage is not None}
     return made | {wiring.storages[value] for value in wiring.writes[node]}
 
@@ -111,8 +111,8 @@ class BranchFinder:
         return max(ends_s, default=0.0)
 
     def at(self, above: int, below: int) -> Branches | None:
-        """With ops up to so deep from the first in the prelude, and from the last in the epilogue; None where
-        random numbers are drawn from what cannot be in the prelude."""
+        """Return branches with ops up to so deep from the first in the prelude, and from the last in the
+        epilogue; None where random numbers are drawn from what cannot be in the prelude."""
         facts, edges = self._facts, self._edges
         if facts.torn:
             return None
@@ -234,7 +234,7 @@ def _closed(nodes: set[int], neighbours: Sequence[Sequence[int]]) -> set[int]:
 
 @dataclass(slots=True)
 class _Components:
-    """What has no place yet, by component: a union-find over ops. ``places``: None for those."""
+    """Ops without a place yet, by component: a union-find. ``places``: None for those."""
 
     places: list[int | None]
     edges: _Edges
@@ -263,7 +263,7 @@ class _Components:
         return {self._find(node) for node in nodes if self.places[node] is None}
 
     def give_back_prelude(self, must: set[int]) -> None:
-        """What only one branch builds on."""
+        """Move ops of the prelude on which only one branch builds to that branch."""
         for node in reversed(range(len(self.places))):
             if self.places[node] != PRELUDE or node in must:
                 continue
@@ -273,7 +273,7 @@ class _Components:
             self._give_back(node, self._around(after))
 
     def give_back_epilogue(self, last: set[int]) -> None:
-        """What builds on one branch only."""
+        """Move ops of the epilogue that build on one branch only to that branch."""
         for node, place in enumerate(self.places):
             if place != EPILOGUE or node in last:
                 continue

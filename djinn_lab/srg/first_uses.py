@@ -8,7 +8,7 @@ from djinn_lab.srg.program import Program
 
 
 class FirstUses(NamedTuple):
-    """``values``: that are there before the program, or the rest of it, runs, by first use. The first op
+    """``values``: that are there before the program, or its rest, runs, by first use. The first op
     reads the first ``first`` of them."""
 
     values: tuple[int, ...]
@@ -16,8 +16,8 @@ class FirstUses(NamedTuple):
 
 
 def first_uses(program: Program, executed: int = 0) -> FirstUses | None:
-    """Of the ops from number ``executed`` on; None where there are none. Before the first op only what the
-    session holds is there, and not what comes with the program."""
+    """Return the first uses by the ops from number ``executed`` on; None where there are none. Before the
+    first op only what the session holds is there, and not what comes with the program."""
     nodes = program.nodes[executed:]
     if not nodes:
         return None

@@ -15,7 +15,7 @@ _CONVOLUTIONS = frozenset(("convolution", "_convolution", "mkldnn_convolution", 
 _PRODUCTS = frozenset(("mm", "addmm", "linear", "matmul", "bmm", "baddbmm"))
 _AUDIO = frozenset(("stft", "_fft_r2c"))
 _IMAGE_CHANNELS = (1, 3)
-_TELLING = _CONVOLUTIONS | _PRODUCTS | _AUDIO | {"embedding"}
+_INDICATIVE = _CONVOLUTIONS | _PRODUCTS | _AUDIO | {"embedding"}
 
 
 def assign_modality(wiring: Wiring) -> list[Modality]:
@@ -24,11 +24,11 @@ def assign_modality(wiring: Wiring) -> list[Modality]:
     by_storage: dict[int, Modality] = {}
     modalities: list[Modality] = []
     products: list[TensorMeta | None] = []
-    telling = [name in _TELLING for name in wiring.names]
+    indicative = [name in _INDICATIVE for name in wiring.names]
     for node, written in zip(wiring.program.nodes, wiring.writes, strict=True):
         kinds = {by_storage.get(storages[value]) for value in node.inputs if value is not None}
         kinds.discard(None)
-        if telling[node.template]:
+        if indicative[node.template]:
             name = wiring.names[node.template]
             if not kinds:
                 kinds.add(_starts(name, node, wiring))

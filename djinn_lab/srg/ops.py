@@ -59,7 +59,7 @@ def base_name(op: str) -> str:
 
 
 def written_holes(template: Template) -> tuple[int, ...]:
-    """Which of a node's inputs, by position among them, the op writes to in place."""
+    """Return the inputs of a node, by position, that the op writes to in place."""
     written = _written_arguments().get(template.op)
     if written is None:
         return ()

@@ -48,7 +48,7 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 def part_program(program: Program, branches: Branches, devices: int) -> Parts:
-    """As many groups as there are devices, or branches if these are fewer."""
+    """Part a program into as many groups as there are devices, or branches if these are fewer."""
     return _Parting(program, branches.places, branches.groups(devices)).parts()
 
 
@@ -107,10 +107,10 @@ class _Parting:
         release = (*program.release, *sorted(set(made) - set(program.keep)))
         return Parts(prelude, groups, epilogue, frozenset(home), release, undo, made, moved)
 
-    # -- who needs what ------------------------------------------------------------------------------------
+    # -- values of each part -------------------------------------------------------------------------------
 
     def _draft(self, nodes: list[int], also: Iterable[int]) -> _Draft:
-        """With the copied ops that it needs, in order."""
+        """Draft a part, with the copied ops that it needs, in order."""
         records = self._program.nodes
         found = set(nodes)
         made = {
@@ -143,7 +143,7 @@ class _Parting:
         return home
 
     def _is_home(self, value: int) -> bool:
-        """Does the session hold it when the groups are done?"""
+        """Return whether the session holds the value when the groups are done."""
         maker = self._maker.get(value)
         early = maker is None or self._places[maker] == PRELUDE
         return early and self._wiring.storages[value] in self._home
@@ -153,12 +153,12 @@ class _Parting:
         return {storages[value] for index in nodes for value in writes[index]}
 
     def _wanted_of_group(self, draft: _Draft) -> list[int]:
-        """What it needs from the session; what was sent along it loads itself."""
+        """Return the values that a group needs from the session; it loads those sent along itself."""
         return [value for value in draft.reads if self._is_home(value)]
 
     def _handed(self, number: int, wanted: Sequence[int], outside: set[int]) -> tuple[int, ...]:
-        """What the epilogue needs of a group: what it made, and every storage that it wrote, each with a
-        value that the session knows it by where there is one."""
+        """Return what the epilogue needs of a group: values that it made, and every storage that it wrote,
+        each with a value that the session knows it by where there is one."""
         draft, storages = self._groups[number], self._wiring.storages
         written = self._written_in[number]
         made = {value for value in draft.made if self._places[self._maker[value]] != COPIED}
@@ -173,7 +173,7 @@ class _Parting:
         return tuple(s.value for s in self._program.sources if s.held and s.storage in written)
 
     def _bytes(self, values: Iterable[int]) -> int:
-        """Of their storages, as far as their layouts show."""
+        """Return the bytes of the values' storages, as far as their layouts show."""
         largest: dict[int, int] = {}
         for value in values:
             meta, storage = self._wiring.metas.get(value), self._wiring.storages[value]
@@ -224,11 +224,12 @@ class _Parting:
         return Part(program, tuple(draft.nodes), imports, ())
 
     def _source(self, value: int) -> Source:
-        """As it came."""
+        """Return the source as it came."""
         return self._sources[value] if value in self._sources else self._held(value)
 
     def _held(self, value: int) -> Source:
-        """Of the session that the part runs in. Its layout is only of interest to who looks at the graph."""
+        """Return a source held by the session that the part runs in. Its layout only matters to viewers of
+        the graph."""
         source = self._sources.get(value)
         if source is not None:
             return msgspec.structs.replace(source, blob=None, inline=None)

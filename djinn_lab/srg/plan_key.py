@@ -35,7 +35,8 @@ def plan_key(encoded: bytes) -> bytes | None:
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What the key of a program does not cover, without its nodes; ``metas`` are what sources refer to."""
+    """The parts of a program that its key does not cover, without its nodes; ``metas`` are what sources refer
+    to."""
 
     metas: Sequence[TensorMeta]
     scopes: Sequence[Scope]
@@ -55,7 +56,7 @@ def decode_contents(encoded: bytes) -> Contents:
 
 
 def _material(encoded: bytes) -> bytes:
-    """What the key is made of; ids are numbered in the order in which they are met."""
+    """Return what the key is made of; ids are numbered in the order in which they are met."""
     program = decode_program(encoded)
     if encode_program(program) != encoded:
         raise ValueError("another way of writing")

@@ -126,7 +126,7 @@ class Template(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Scope(msgspec.Struct, frozen=True, array_like=True):
-    """Where an op came from.
+    """The origin of an op.
 
     ``module`` is the qualified path below the root module that was called (``""`` outside modules),
     rooted at its class name, e.g. ``GPT2LMHeadModel.transformer.h.0.attn``. ``call`` counts the root
@@ -159,7 +159,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def held(self) -> bool:
-        """Does the session hold it already?"""
+        """Return whether the session holds the value already."""
         return self.blob is None and self.inline is None
 
 
@@ -203,12 +203,12 @@ class NumericSettings(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def fills(self) -> bool:
-        """Does ``torch.empty`` give filled memory?"""
+        """Return whether ``torch.empty`` gives filled memory."""
         return self.deterministic and self.fill_uninitialized
 
 
 class Program(msgspec.Struct, frozen=True):
-    """What one segment of a cell asks a worker to do.
+    """The program of one segment of a cell, for a worker.
 
     ``keep``: produced values that the client still holds (everything else may be freed at its last
     use). ``fetch``: values whose bytes the client wants back. ``release``: values, from any earlier

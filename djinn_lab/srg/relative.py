@@ -32,7 +32,7 @@ NUMBER_MAX = 2**62
 
 
 class Origin(NamedTuple):
-    """What a program's relative form refers to; of the first program on a connection, all 0.
+    """The ids that a program's relative form refers to; of the first program on a connection, all 0.
 
     ``highest``: the largest id of any program before, the cursor's first place. ``floor``: the first id that
     is written relative to the cursor, which is the first that nodes of the program before may have made; 0:
@@ -91,7 +91,7 @@ class _Cursor:
         self.scope = self.next_floor = 0
 
     def end_sources(self) -> None:
-        """What follows are ids of nodes."""
+        """Note that the ids that follow are of nodes."""
         self.next_floor = self.id + 1
         self.floor = self.floor or self.next_floor
 

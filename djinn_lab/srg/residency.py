@@ -1,7 +1,7 @@
 """How long a value's memory lives, and why.
 
-Sources say what they are. A produced value takes after its storage: a view of a weight, or the result of an
-in-place update of it, is a weight. A fresh one is ``activation``, ``output`` when the client keeps it, or
+Sources say what they are. A produced value takes after its storage: a view of a weight, or the result of
+its in-place update, is a weight. A fresh one is ``activation``, ``output`` when the client keeps it, or
 ``kv`` when it is a key-value cache by structure: it feeds an attention as key or value, and it either grew
 by concatenation along the sequence or was written in place.
 """
@@ -59,7 +59,7 @@ def _cache_storages(wiring: Wiring, attentions: Sequence[Attention]) -> set[int]
 
 
 def _is_growth(wiring: Wiring, node: NodeRecord, past: int, past_was_joined: bool) -> bool:
-    """Whether the op appends along the last dimension but one to something older than this step."""
+    """Return whether the op appends along the last dimension but one to something older than this step."""
     past_meta = wiring.metas[past]
     result = wiring.metas[node.outputs[0]] if node.outputs[0] is not None else None
     if past_meta is None or result is None or len(result.shape) < 3:

@@ -29,7 +29,7 @@ yields at most 128 KiB."""
 
 
 class WireError(ValueError):
-    """What came is no message of a :class:`ProgramSender`, or one of another stream."""
+    """A message is none of a :class:`ProgramSender`, or one of another stream."""
 
 
 class ProgramSender:

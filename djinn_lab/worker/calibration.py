@@ -55,7 +55,7 @@ def _chain() -> Program:
 
 
 def _run(program: bytes, interpreter: Interpreter) -> None:
-    """As a program runs whose like has run before."""
+    """Run a program as one that is in the plan cache."""
     outcome = interpreter.run("calibration", program, {}, StopSignal(), lambda done, total: None, b"chain")
     assert outcome.failure is None, outcome.failure
 

@@ -21,7 +21,7 @@ class SessionGone(Exception):
 
 @dataclass
 class Copied:
-    """What a transfer has done so far."""
+    """The progress of a transfer."""
 
     nbytes: int = 0
     checked_pieces: int = 0

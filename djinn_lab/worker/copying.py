@@ -123,7 +123,7 @@ class Copies:
             raise TransferProblem(
                 f"the host tier is full: {format_bytes(store.host_used_bytes)} of "
                 f"{format_bytes(store.arena.capacity_bytes)} are used, and a piece of "
-                f"{format_bytes(nbytes)} has no room",
+                f"{format_bytes(nbytes)} does not fit",
                 full="host",
             )
         try:
@@ -138,8 +138,8 @@ class Copies:
             return store.add(content, fingerprint, nbytes, offset), nbytes
 
     def manifest(self, name: str, values: SessionValues) -> bytes:
-        """Of a session on the device that is stored whole; the caller sends it. Call with the fences' lock
-        held."""
+        """Return the manifest of a session on the device that is stored whole; the caller sends the manifest.
+        Call with the fences' lock held."""
         values.described = True
         writer = ManifestWriter(name, self.link.fingerprints, self.tiers.store)
         numbers: dict[int, int] = {}

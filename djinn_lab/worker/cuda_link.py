@@ -17,14 +17,14 @@ PROBE_BYTES = 256 * 2**20
 
 
 class CudaLink:
-    """Before a copy out its stream waits for all that was launched on the device's default stream, so for
-    the last op that wrote what it reads; before a copy in likewise, for the last reader of memory that the
-    allocator gives out again. Every call returns when the device is done with it, so that no op writes,
-    frees or uses what is still being copied."""
+    """The link of a CUDA device. Before a copy out its stream waits for all that was launched on the device's
+    default stream, so for the last op that wrote what it reads; before a copy in likewise, for the last
+    reader of memory that the allocator gives out again. Every call returns when the device is done with it,
+    so that no op writes, frees or uses what is still being copied."""
 
     fingerprints = "sums"
     batch_bytes = 32 * 2**20
-    """Launching and hearing of the end cost as much as copying two or three pieces."""
+    """Launching and waiting for the end cost as much as copying two or three pieces."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

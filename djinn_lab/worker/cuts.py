@@ -94,7 +94,7 @@ Cut = FlatCut | KvCut
 
 
 def same_but_tokens(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two key-value caches differ in the number of their tokens only."""
+    """Return whether two key-value caches differ in the number of their tokens only."""
     if one.dim() != other.dim():
         return False
     return all(one.shape[place] == other.shape[place] for place in (0, 1, 3))

@@ -10,7 +10,7 @@ from djinn_lab.native import load
 
 
 class Counts(Protocol):
-    """What a :class:`~djinn_lab.worker.memory_account.MemoryAccount` counts, read and written by threads."""
+    """Counts of a :class:`~djinn_lab.worker.memory_account.MemoryAccount`, read and written by threads."""
 
     @property
     def used_bytes(self) -> int: ...

@@ -55,5 +55,5 @@ class Extents:
 
 
 def rounded(nbytes: int) -> int:
-    """What ``nbytes`` take in an arena."""
+    """Return the bytes that ``nbytes`` take in an arena."""
     return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -44,7 +44,7 @@ class HostArena:
         if directory is None:
             raise PoolError("A host tier needs a directory.", "Pass --host-directory, too.")
         self.path = (
-            _room_for(capacity_bytes, directory) / f"host-{device.replace(':', '-')}-{os.getpid()}.arena"
+            _with_capacity(capacity_bytes, directory) / f"host-{device.replace(':', '-')}-{os.getpid()}.arena"
         )
         self._bytes = torch.from_file(str(self.path), shared=True, size=capacity_bytes, dtype=torch.uint8)
         if pin:
@@ -66,8 +66,9 @@ class HostArena:
         return self._bytes.narrow(0, offset, nbytes)
 
 
-def _room_for(nbytes: int, directory: Path) -> Path:
-    """Writing to a page of the arena that its file system cannot give would kill the process."""
+def _with_capacity(nbytes: int, directory: Path) -> Path:
+    """Return the directory if its file system has ``nbytes`` free: writing to a page of the arena that the
+    file system cannot give would kill the process."""
     status = os.statvfs(directory)
     free = status.f_bavail * status.f_frsize
     if nbytes > free:

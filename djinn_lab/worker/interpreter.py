@@ -84,7 +84,7 @@ class Interpreter:
             started = perf_counter()
             values.start_running(session, partial(_ask_to_stop, should_stop))
             if resume is not None:
-                run.take_up()
+                run.resume()
             if imports:
                 run.await_session()
             for handed in imports:
@@ -117,7 +117,7 @@ class Interpreter:
         return outcome
 
     def _read(self, encoded: bytes, key: bytes | None, resume: Resume | None) -> Program:
-        """With nodes that stay encoded where the extension has a plan for them."""
+        """Read a program. Its nodes stay encoded where the extension has a plan for them."""
         if self._executor is None or resume is not None or self._prepared.find(key) is None:
             return decode_program(encoded)
         return read_program(encoded, self._executor)
@@ -135,7 +135,7 @@ class Interpreter:
             values.close()
 
     def drop_parked(self, session: str) -> None:
-        """Of a session that is not on the device, and resumes in another process."""
+        """Drop the parked state of a session that resumes in another process."""
         with self.tiers.fences.lock:
             values = self.sessions.get(session)
             if values is not None and values.state == "parked":

@@ -68,7 +68,7 @@ class Lane:
             return any(job.transfer == transfer for job in self._expedited)
 
     def stop(self) -> None:
-        """After the piece under way; what is queued is not done."""
+        """Stop after the piece under way; queued jobs are not done."""
         with self._changed:
             self._stopping = True
             self._changed.notify()

@@ -43,12 +43,12 @@ class Link(Protocol):
         """The fingerprints of what is on the device then."""
 
     def seconds(self, nbytes: int) -> float:
-        """What a copy must not take less than."""
+        """Return the least time that a copy may take."""
 
 
 class CpuLink:
-    """For devices that are processes: both ends are memory, and the throttle makes a link of them. Copies by
-    numpy, which lets other threads run and takes no threads of torch's."""
+    """The link of a device that is a process: both ends are memory, and the throttle makes a link of them.
+    Copies by numpy, which lets other threads run and takes no threads of torch's."""
 
     fingerprints = "blake3"
     batch_bytes = 0

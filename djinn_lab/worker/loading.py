@@ -14,18 +14,18 @@ from djinn_lab.worker.shared_weights import SharedWeight
 from djinn_lab.worker.storages import Storage
 
 
-def _untold(reads: Reads) -> None:
+def _ignore(reads: Reads) -> None:
     pass
 
 
 @dataclass(eq=False)
 class Wanted:
     """``reads``: of the segment that waits for the restore, None for none; any thread may replace it at any
-    time. ``tell``: called once for each, when what its first op reads is there and the session is open.
+    time. ``notify``: called once for each, when what its first op reads is there and the session is open.
     ``loading``: the restore, once it began."""
 
     reads: Reads | None = None
-    tell: Callable[[Reads], None] = _untold
+    notify: Callable[[Reads], None] = _ignore
     loading: Loading | None = None
 
 
@@ -36,11 +36,11 @@ class Loading:
     that are there whole. ``pending``: those that no piece was copied of, in the order in which they will be.
     ``busy``: its thread is copying a piece now.
 
-    ``reads``: what ``pending`` was ordered by; ``first``: ids of what the first op needs; ``told``: that
+    ``reads``: what ``pending`` was ordered by; ``first``: ids of what the first op needs; ``notified``: that
     these are there. ``origin``: what was parked, once the session was opened before all of it is here: kept
-    whole until then, so that a copy that fails leaves the session as it was. ``storages``: what became of it,
-    by id; ``weights``: of these, those that no other session can see yet. ``problem``: why the copy of an
-    open session ended."""
+    whole until then, so that a copy that fails leaves the session as it was. ``storages``: its restored
+    storages, by id; ``weights``: of these, those that no other session can see yet. ``problem``: why the copy
+    of an open session ended."""
 
     items: list[ParkedStorage]
     reserved_bytes: int
@@ -51,7 +51,7 @@ class Loading:
     pending: deque[ParkedStorage] = field(default_factory=deque)
     reads: Reads | None = None
     first: set[int] = field(default_factory=set)
-    told: bool = False
+    notified: bool = False
     origin: Parked | None = None
     storages: dict[int, Storage] = field(default_factory=dict)
     weights: dict[str, SharedWeight] = field(default_factory=dict)
@@ -64,19 +64,19 @@ class Loading:
         return self.origin is not None and not self.whole
 
     def allocated(self) -> None:
-        """Its memory is there: what has pieces for it will come, the rest is here."""
+        """Note that memory is allocated: storages with pieces are pending, the others have arrived."""
         self.pending.extend(item for item in self.items if id(item) in self.handles and item.pieces)
         self.arrived = {id(item) for item in self.items} - {id(item) for item in self.pending}
 
     def arrange(self, reads: Reads, parked: Parked) -> None:
-        """Order what no piece was copied of by its first use, before all that is not used."""
+        """Order storages without a copied piece by first use; unused ones come last."""
         found = [parked.values.get(value, (None, None))[1] for value in reads.values]
         order = {id(item): place for place, item in reversed([*enumerate(found)]) if item is not None}
         self.pending = deque(sorted(self.pending, key=lambda item: order.get(id(item), len(found))))
         self.first = {id(item) for item in found[: reads.first] if item is not None}
-        self.reads, self.told = reads, False
+        self.reads, self.notified = reads, False
 
     def completes_first(self, ended: Iterable[ParkedStorage]) -> bool:
-        """With these, all that the first op needs is there."""
+        """Return whether, with these, all that the first op needs is there."""
         missing = self.first - self.arrived
         return bool(missing) and missing <= {id(item) for item in ended}

@@ -94,16 +94,16 @@ class PythonCounts:
             return used
 
     def settle(self, reserved: int, used: int) -> None:
-        """What was reserved is in use now, ``used`` of it or more."""
+        """Count reserved bytes as used: ``used`` of them, or more."""
         self._own_bytes += used - reserved
         self.mark_peak()
 
     def release(self, nbytes: int) -> None:
-        """Give back what was reserved and not used."""
+        """Release bytes that were reserved and not used."""
         self._own_bytes -= nbytes
 
     def reserve_other(self, nbytes: int) -> bool:
-        """As :meth:`reserve`, from another thread; False when they would not fit."""
+        """Reserve bytes as :meth:`reserve` does, from another thread; return False when they do not fit."""
         with self._lock:
             self._claimed_bytes = nbytes
             used = self._own_bytes + self._other_bytes + nbytes

@@ -13,17 +13,18 @@ SYSFS = Path("/sys")
 
 
 def node_of(device: torch.device) -> int | None:
-    """Of a CUDA device that of its PCI slot, of a CPU device that of the cores this process may run on."""
+    """Return the NUMA node of a device: of a CUDA device's PCI slot, or of the cores that a CPU device's
+    process may run on."""
     if device.type == "cpu":
         return node_of_cores(os.sched_getaffinity(0))
     known: Any = torch.cuda.get_device_properties(device)
-    if not hasattr(known, "pci_domain_id"):  # a build of torch that does not tell
+    if not hasattr(known, "pci_domain_id"):  # not in every build of torch
         return None
     return node_of_pci(f"{known.pci_domain_id:04x}:{known.pci_bus_id:02x}:{known.pci_device_id:02x}.0")
 
 
 def node_of_pci(address: str, sysfs: Path = SYSFS) -> int | None:
-    """``address``: such as ``0000:3b:00.0``. The kernel says -1 where the firmware has told it nothing."""
+    """``address``: such as ``0000:3b:00.0``. The kernel says -1 where the firmware gives no node."""
     try:
         node = int((sysfs / "bus/pci/devices" / address / "numa_node").read_text())
     except (OSError, ValueError):

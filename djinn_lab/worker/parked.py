@@ -13,7 +13,7 @@ from djinn_lab.worker.pieces import Piece, PieceFile, PieceStore
 
 
 class Layout(msgspec.Struct, frozen=True, array_like=True):
-    """How a tensor looks at its storage (offset and stride in elements). ``kind``: ``tensor``, ``zero``
+    """The layout of a tensor in its storage (offset and stride in elements). ``kind``: ``tensor``, ``zero``
     (forward-mode zeros without memory) or ``none`` (torch returned an undefined tensor)."""
 
     kind: str
@@ -111,7 +111,7 @@ class Parked:
 
 
 class StoredPiece(msgspec.Struct, frozen=True, array_like=True):
-    """Where a piece's bytes are: in which file of the manifest, from where on."""
+    """The place of a piece's bytes: ``offset`` in a ``file`` of the manifest."""
 
     digest: bytes
     fingerprint: bytes
@@ -154,7 +154,7 @@ class ManifestWriter:
         self._files: dict[str, int] = {}
 
     def storage(self, nbytes: int, cut: Cut, shared: str | None, pieces: list[Piece]) -> int:
-        """Its number, for the values on it."""
+        """Add a storage, and return its number, for the values on it."""
         kv = None if isinstance(cut, FlatCut) else _kv_numbers(cut)
         stored = [self._piece(piece) for piece in pieces]
         self._manifest.storages.append(

@@ -68,7 +68,7 @@ def abandon(values: SessionValues) -> None:
 
 
 def arrive(values: SessionValues, parked: Parked) -> None:
-    """What another process parked is this session's state now."""
+    """Take the state that another process parked as this session's state."""
     for identifier in values.released_unseen:
         parked.drop(identifier)
     values.released_unseen.clear()
@@ -83,7 +83,7 @@ def discard(values: SessionValues, reason: str) -> None:
 
 
 def lose(values: SessionValues, reason: str) -> None:
-    """What is parked is of no use any more."""
+    """Drop the parked state, which is lost for ``reason``."""
     if values.parked is not None:
         values.parked.clear()
         values.parked = None
@@ -127,8 +127,8 @@ def stop_loading(values: SessionValues) -> None:
 
 
 def unpark(values: SessionValues, loading: Loading, device: torch.device) -> None:
-    """What has arrived on the device is checked, and its bytes are counted already. With the rest still on
-    its way the loading has an ``origin``, which keeps what was parked."""
+    """Make storages of what has arrived on the device, which is checked and counted already. While the rest
+    is still on its way, the loading has an ``origin``, which keeps what was parked."""
     parked, store = values.parked, values.tiers.store
     assert parked is not None
     made = loading.storages

@@ -84,13 +84,13 @@ class PieceStore:
         return offset
 
     def condemn(self, piece: Piece) -> None:
-        """Its bytes are not what they were: no other session may find it."""
+        """Hide a piece whose bytes have changed: no other session may find it."""
         if self._by_digest.get(piece.digest) is piece:
             del self._by_digest[piece.digest]
 
     def add(self, digest: bytes, fingerprint: bytes, nbytes: int, offset: int) -> Piece:
-        """The bytes were copied to ``offset``; when equal ones were there already, these are given
-        back."""
+        """Add a piece whose bytes were copied to ``offset``. When equal bytes were there already, the new
+        ones are freed."""
         found = self.find(digest)
         if found is not None:
             self.arena.give_back(offset, nbytes)

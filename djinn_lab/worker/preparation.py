@@ -18,8 +18,8 @@ NODES_KEPT_MAX = 1_000_000
 
 
 class Expected:
-    """What the client believes of a result. Its later nodes rely on it, so the worker makes it true or
-    fails."""
+    """The layout that the client expects of a result. The client's later nodes rely on it, so the worker
+    produces that layout or fails."""
 
     __slots__ = ("dtype", "meta", "shape", "span_bytes", "stride")
 
@@ -48,7 +48,7 @@ Made = tuple[int, Expected, bool]
 
 
 class Products(NamedTuple):
-    """What a node adds to the session's values, and the ``nbytes`` that are reserved for it."""
+    """Values that a node adds to the session, and the ``nbytes`` reserved for them."""
 
     nbytes: int
     made: Sequence[Made]
@@ -121,7 +121,8 @@ class Preparations:
 
 
 def last_uses(program: Program) -> list[tuple[int, ...]]:
-    """Of values that were produced or loaded here and are neither kept nor fetched."""
+    """Return, for each node, the values that it uses last: produced or loaded here, neither kept nor
+    fetched."""
     held = {source.value for source in program.sources if source.held}
     needed: set[int | None] = {None, *program.keep, *program.fetch, *held}
     frees: list[tuple[int, ...]] = []

@@ -113,7 +113,7 @@ class WorkerProcess:
                 self._inbox.put(message)
 
     def _ask_to_stop(self, message: messages.CancelSegment | messages.PreemptSegment) -> None:
-        """Of a segment that is not here any more nothing is asked: it is answered."""
+        """Ask a segment to stop; a segment that has been answered is ignored."""
         given = self._given.get(message.job)
         if given is None:
             return
@@ -130,7 +130,7 @@ class WorkerProcess:
             now = perf_counter()
             if done == 0:
                 self._sent_at = now
-                if message.tells:
+                if message.announces_start:
                     self._send(messages.SegmentStarted(job, message.segment, total))
             elif now - self._sent_at > PROGRESS_INTERVAL_S:
                 self._sent_at = now

@@ -86,7 +86,7 @@ class ProgramRun:
         return self._program.rng_state if self._resume is None else self._resume.rng_state
 
     def load(self, blobs: Mapping[str, str]) -> None:
-        """What the client sent along, but for what an earlier run has loaded (and used up, perhaps)."""
+        """Load what the client sent along, except what an earlier run has loaded (and perhaps used up)."""
         self._expect_held()
         program, resume = self._program, self._resume
         rng_state = self._first_rng_state
@@ -103,8 +103,9 @@ class ProgramRun:
                 return
             self._owner.load(self._values, source, program.metas[source.meta], blobs)
 
-    def take_up(self) -> None:
-        """Earlier runs' values are this run's to free; what is still to be read must be here."""
+    def resume(self) -> None:
+        """Resume a preempted program: this run frees earlier runs' values, and the values still to be read
+        must be here."""
         nodes, done = self._program.nodes, self._begins_at
         if not 0 <= done < max(1, len(nodes)):
             raise AssertionError(f"a program of {len(nodes)} ops cannot resume at op {done}.")
@@ -200,11 +201,11 @@ class ProgramRun:
         values.transient = native
         try:
             report(0, len(self._program.nodes))  # last: a later stop finds the run under way
-            going_on = True
-            while going_on:
+            running = True
+            while running:
                 status = native.advance().name
                 outcome.executed = native.executed
-                going_on = self._after(status, native, preparation, origin, report)
+                running = self._after(status, native, preparation, origin, report)
         finally:
             outcome.executed = native.executed
             self.running = self.running or native.in_op
@@ -259,13 +260,13 @@ class ProgramRun:
         return self._outcome.stopped is not None
 
     def rng_state(self) -> bytes | None:
-        """As the last op left it, of a program that draws random numbers."""
+        """Return the random state after the last op, of a program that draws random numbers."""
         if self._program.rng_state is None:
             return None
         return torch.default_generator.get_state().numpy().tobytes()
 
     def _store(self, node: NodeRecord, call: Call, returned: Any, made: Sequence[Made]) -> int:
-        """Keep what the op returned; the bytes that it takes."""
+        """Keep what the op returned, and return the bytes that it takes."""
         items = returned if isinstance(returned, (list, tuple)) else (returned,)
         added = 0
         if node.dynamic:

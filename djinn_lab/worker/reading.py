@@ -78,7 +78,7 @@ class LazyNodes(Sequence[NodeRecord]):
 
 
 def read_program(encoded: bytes, executor: Executor) -> Program:
-    """As :func:`~djinn_lab.srg.program.decode_program`, with :class:`LazyNodes`."""
+    """Decode as :func:`~djinn_lab.srg.program.decode_program` does, with :class:`LazyNodes`."""
     try:
         found = _decoder.decode(encoded)
         metas, templates = _metas(bytes(found.metas)), _templates(bytes(found.templates))

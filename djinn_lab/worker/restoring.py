@@ -28,7 +28,7 @@ from djinn_lab.worker.values import SessionValues
 
 
 class Place(NamedTuple):
-    """Where a piece goes. ``ends``: the storage of which it is the last one."""
+    """The destination of a piece. ``ends``: the storage whose last piece it is."""
 
     view: torch.Tensor
     piece: Piece
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Restores:
-    """Those of one device."""
+    """Restore sessions of one device."""
 
     tiers: Tiers
     link: Link
@@ -141,16 +141,20 @@ class Restores:
             assert parked is not None
             if loading.reads is not reads:
                 loading.arrange(reads, parked)
-            if loading.told or loading.first - loading.arrived or len(loading.arrived) == len(loading.items):
+            if (
+                loading.notified
+                or loading.first - loading.arrived
+                or len(loading.arrived) == len(loading.items)
+            ):
                 return
             if loading.origin is None:
                 loading.origin = parked
                 parking.unpark(values, loading, self.device)
-            loading.told = True
-        wanted.tell(reads)
+            loading.notified = True
+        wanted.notify(reads)
 
     def _places(self, loading: Loading) -> Iterator[Place]:
-        """What goes next is decided with the first piece of each storage."""
+        """Yield the destination of each piece. The next storage is chosen with its first piece."""
         while loading.pending:
             item = loading.pending.popleft()
             handle = loading.handles.get(id(item))

@@ -58,7 +58,8 @@ class SharedWeights:
         return weight
 
     def show(self, weight: SharedWeight) -> None:
-        """It is there now. Where another one of these bytes came meanwhile, that is the one to be found."""
+        """Let sessions find the weight, which is there now. If a weight of equal bytes came meanwhile, that
+        one is found."""
         if weight.hidden and weight.holders:
             self._weights.setdefault(weight.digest, weight)
         weight.hidden = False

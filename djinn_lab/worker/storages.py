@@ -54,7 +54,7 @@ class Storage:
         return torch.empty(0, dtype=torch.uint8, device=self.handle.device).set_(self.handle)
 
     def is_filled_by(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor on it is contiguous and takes all its bytes."""
+        """Return whether a tensor on it is contiguous and takes all its bytes."""
         return tensor.nbytes == self.nbytes and tensor.is_contiguous()
 
     def pieces(self) -> Cut:

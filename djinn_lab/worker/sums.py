@@ -16,7 +16,8 @@ def weights_for(words: int, device: torch.device) -> torch.Tensor:
 
 
 def weighted_sums(memory: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Of contiguous uint8; two int64 on the same device. ``weights``: at least one per 8 bytes begun."""
+    """Return two weighted sums of contiguous uint8 memory: two int64 on the same device. ``weights``: at
+    least one per 8 bytes begun."""
     flat = memory.view(-1)
     rest = -flat.numel() % 8
     if rest or flat.storage_offset() % 8:

@@ -108,10 +108,10 @@ class TierService:
         self._lanes[kind].add(Job(message.transfer, steps, finish, expedited))
 
     def _want(self, message: messages.Restore) -> Wanted:
-        def tell(reads: Reads) -> None:
+        def notify(reads: Reads) -> None:
             self._send(FirstValuesRestored(message.transfer, message.session, reads.job, self._memory()))
 
-        return Wanted(message.reads, tell)
+        return Wanted(message.reads, notify)
 
     def _restore(
         self, message: messages.Restore, values: SessionValues, copied: Copied, wanted: Wanted
@@ -136,7 +136,7 @@ class TierService:
             values.release(released)
 
     def _evict(self, message: messages.Evict, values: SessionValues) -> Copied:
-        """With a manifest, where the last one is older than what is here."""
+        """Evict a session; with a new manifest, where the last one is older than the state here."""
         if values.running:
             raise TransferProblem("it runs")
         if values.arriving:

@@ -13,8 +13,8 @@ from djinn_lab.worker.shared_weights import SharedWeights
 
 @dataclass(frozen=True)
 class TierLimits:
-    """As the worker's command line has them; 0 bytes: no such tier. ``link_bytes_per_second``: of the
-    throttle that stands for a CPU device's link, 0 for none."""
+    """Limits of the host and disk tiers, from the worker's command line; 0 bytes: no such tier.
+    ``link_bytes_per_second``: of the throttle that stands for a CPU device's link, 0 for none."""
 
     host_bytes: int = 0
     host_directory: Path | None = None

@@ -26,7 +26,7 @@ from djinn_lab.worker.tiers import Tiers
 
 
 class RestoreFailed(Exception):
-    """Of a session whose segment had begun, or was on its way here."""
+    """The restore failed of a session whose segment had begun, or was on its way here."""
 
 
 def _nothing() -> None:
@@ -86,12 +86,12 @@ class SessionValues:
 
     @property
     def weight_bytes(self) -> int:
-        """Of weights that other sessions on the device look at, too."""
+        """Return the bytes of weights that other sessions on the device use, too."""
         return self.looked_at_bytes - self.sole_bytes
 
     @property
     def unstored_bytes(self) -> int:
-        """Without a valid copy on host or disk; of shared weights, too."""
+        """Return the bytes without a valid copy on host or disk, shared weights included."""
         here = self.own_bytes + self.looked_at_bytes + self._transient_bytes
         return max(0, here - self.stored_bytes)
 
@@ -104,7 +104,8 @@ class SessionValues:
         self.account.add(self.place(identifier, tensor))
 
     def place(self, identifier: int, tensor: torch.Tensor | None) -> int:
-        """As :meth:`put`, for memory that was reserved: returns what it takes besides what was here."""
+        """Put a value as :meth:`put` does, in reserved memory; return the bytes that it takes besides those
+        here."""
         if (
             identifier in self.tensors
         ):  # no client of ours does that, but its old memory must not stay counted
@@ -233,8 +234,8 @@ class SessionValues:
         self.account.add(grown)
 
     def _own_copy(self, shared: Storage) -> Storage:
-        """Move all the session's values on a shared weight to memory of its own: the weight's, when nobody
-        else looks at it."""
+        """Move all the session's values on a shared weight to memory of its own: the weight's, when no other
+        session looks at it."""
         weight = shared.shared
         assert weight is not None
         with self.tiers.fences.lock:
@@ -304,8 +305,8 @@ class SessionValues:
             self.stop_run = stop
 
     def end_segment(self, kept: Iterable[int]) -> None:
-        """What was kept by an earlier segment and not written in this one has settled. It runs no
-        more."""
+        """End the run of a segment. A storage that an earlier segment kept, and this one did not write, has
+        settled."""
         recent, self.recent = self.recent, []
         for storage, version in recent:
             if not storage.alive or storage.kv_bytes:
@@ -385,7 +386,7 @@ class SessionValues:
             self.account.release_other(storage.nbytes)
 
     def forget(self, storage: Storage) -> None:
-        """It leaves every count but that of its own bytes."""
+        """Drop a storage from every count but that of its own bytes."""
         with self.tiers.fences.lock:
             if storage.reading:
                 self.leaving += 1
@@ -416,7 +417,7 @@ class SessionValues:
         self.stored_bytes += nbytes
 
     def recount(self, storage: Storage) -> None:
-        """How much of it is worth storing while the session runs."""
+        """Recount how much of a storage is worth storing while the session runs."""
         worth = 0
         if storage.kv_bytes:
             cut = storage.pieces()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from djinn_lab.config import load_profile, profiles_path
-from djinn_lab.config.detection import Facts, cgroup_room, cpu_quota, detect, parse_nvidia_smi
+from djinn_lab.config.detection import Facts, cgroup_free_bytes, cpu_quota, detect, parse_nvidia_smi
 from djinn_lab.config.profiles import BUILT_IN
 from djinn_lab.config.wizard import (
     begin,
@@ -57,9 +57,9 @@ def test_container_limits() -> None:
     assert cpu_quota("150000 100000\n") == 1.5
     assert cpu_quota("max 100000\n") is None
     assert cpu_quota(None) is None
-    assert cgroup_room("1000\n", "300\n") == 700
-    assert cgroup_room("max\n", "300\n") is None
-    assert cgroup_room(None, None) is None
+    assert cgroup_free_bytes("1000\n", "300\n") == 700
+    assert cgroup_free_bytes("max\n", "300\n") is None
+    assert cgroup_free_bytes(None, None) is None
 
 
 def test_evidence_names_the_line() -> None:

@@ -105,13 +105,13 @@ def test_the_page_follows_a_session_that_is_parked_and_brought_back(
     page.sessions.selected = own
     page.update(board.hub.snapshot())
     assert "hashes compared in 0" not in page.figures.object
-    assert {"brought back", "woke up"} <= {row["what"] for row in page.story.rows}
-    restored = next(row for row in page.story.rows if row["what"] == "brought back")
+    assert {"restored", "woke up"} <= {row["what"] for row in page.story.rows}
+    restored = next(row for row in page.story.rows if row["what"] == "restored")
     assert restored["bytes"]["sort"] >= STATE_BYTES
     assert restored["reason"] not in ("", "done")
     assert sum(page.wakes.source.data["count"]) >= 1
-    assert "brought back" in page.lanes.copies.data["what"]
-    assert "left the device" in page.lanes.marks.data["what"]
+    assert "restored" in page.lanes.copies.data["what"]
+    assert "evicted" in page.lanes.marks.data["what"]
 
 
 def test_metrics_of_the_pool_count_the_moves(crowd: list[tuple[Any, Any]], pool: PoolUnderTest) -> None:
@@ -151,7 +151,7 @@ def test_the_browser_sees_moves_as_they_happen(
     done_s = time.monotonic()
     page.wait_for_selector("table.facts >> text=on a device")
     print(f"\nthe page shows a restore {time.monotonic() - done_s:.2f} s after it")
-    page.wait_for_selector("td:text-is('brought back')")
+    page.wait_for_selector("td:text-is('restored')")
     page.wait_for_selector("td:text-is('woke up')")
     with waiting(session, 45.0):
         page.wait_for_selector(f"tr[data-id='{own}'] >> text=io wait")

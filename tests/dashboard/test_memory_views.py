@@ -27,9 +27,9 @@ from djinn_lab.dashboard.memory.lanes import (
 from djinn_lab.dashboard.memory.tables import (
     SESSION_COLUMNS,
     WHAT,
+    deferred_rows,
     happening_rows,
     happenings_csv,
-    held_rows,
     session_facts,
     session_rows,
     sessions_csv,
@@ -117,7 +117,7 @@ def test_each_figure_moves_its_tile() -> None:
     assert "3 on time, 1 late, 1 wasted" in tile(html, "Prefetches on time")
     assert "9 of 10" in tile(html, "Useful swaps")
     assert "1,234 / 0" in tile(html, "Checked / failed")
-    assert "3.0 GiB / 2.0 GiB" in tile(html, "Moved out / in")
+    assert "3.0 GiB / 2.0 GiB" in tile(html, "Stored / restored")
     assert "1 for admission; 2 waited" in tile(html, "Waiting for memory")
 
 
@@ -125,7 +125,7 @@ def test_each_figure_moves_its_tile() -> None:
     ("change", "title", "words"),
     [
         ({"mismatches": 3}, "Checked / failed", "1,234 / 3"),
-        ({"failed_transfers": 4}, "Moved out / in", "4 failed"),
+        ({"failed_transfers": 4}, "Stored / restored", "4 failed"),
         ({"values_lost": 2}, "Waiting for memory", "2 times values were lost"),
         ({"admission_waits": 77}, "Waiting for memory", "77 waited"),
         ({"useful_swaps": 4}, "Useful swaps", "40%"),
@@ -146,7 +146,7 @@ def test_what_went_wrong_is_marked() -> None:
 def test_before_anything_happened_the_figures_say_so() -> None:
     from djinn_lab.memory.snapshot import Counters
 
-    html = figures(memory(wake_ups=WakeUps(), counters=Counters(), held=()))
+    html = figures(memory(wake_ups=WakeUps(), counters=Counters(), deferred=()))
     for words in (
         "no session has woken up yet",
         "no wake-up needed a copy yet",
@@ -201,8 +201,8 @@ def test_an_expectation_can_be_overdue_or_absent() -> None:
 
 
 def test_waiting_cells_say_for_what_and_why() -> None:
-    [row] = held_rows(memory())
-    assert row["kind"]["text"] == "others to leave"
+    [row] = deferred_rows(memory())
+    assert row["kind"]["text"] == "other sessions to leave"
     assert row["since"]["text"] == "12.0 s"
     assert row["estimate"]["text"] == "about 3.0 s"
     assert row["reason"] == "needs 100.0 MiB"

@@ -13,7 +13,7 @@ def waiting_for_memory() -> JobQueue:
     queue = JobQueue()
     queue.handle(jobs.DeviceAdded(0.0, "cpu:0"))
     queue.handle(jobs.SegmentSubmitted(0.0, "cell", 0, "s", "ann", "NORMAL", 1, True, memory="ask"))
-    queue.handle(jobs.MemoryHeld(0.0, "cell", "it waits for room"))
+    queue.handle(jobs.MemoryDeferred(0.0, "cell", "it waits for room"))
     return queue
 
 

@@ -24,8 +24,8 @@ from djinn_lab.jobs import (
     Job,
     JobFinished,
     JobState,
+    MemoryDeferred,
     MemoryGranted,
-    MemoryHeld,
     MoveRefused,
     Notify,
     PlaceSegment,
@@ -182,7 +182,7 @@ class SimulatedPool:
             return
         known = self.queue.job(job)
         if known is not None and _asks(known) and self.asked.get(job) == number:
-            told = MemoryHeld(self.now_s, job, "Wait.", 1.0, kind == "queued", room=kind == "room")
+            told = MemoryDeferred(self.now_s, job, "Wait.", 1.0, kind == "queued", preemptible=kind == "room")
             assert self.tell(told)
             self.at(self.random.choice((0.1, 1.0, 5.0)), grant)
 

@@ -64,7 +64,7 @@ def test_behind_others_counts_them_by_account() -> None:
     found = explain(pool.cluster, pool.shares, OURS, 1.0, "mine", advise=False)
     assert found.reason is Reason.BEHIND
     assert [(one.account, one.jobs) for one in found.ahead] == [("carl", 3)]
-    assert "3 jobs are expected to start (3 of carl) ahead of it" in sentence(found)
+    assert "3 jobs are expected to start before it (3 of carl)" in sentence(found)
     pool.run()
     assert list(pool.first_start_s).index("mine") == 1 + 3
     assert pool.first_start_s["mine"] == found.expected_s
@@ -235,7 +235,7 @@ def test_beyond_the_forecast_no_start_is_told() -> None:
     pool.run(until_s=0)
     outlook = Outlook(pool.cluster, pool.shares, OURS, 0.0, starts_max=3)
     text = sentence(outlook.explain("mine", advise=False))
-    assert text.startswith("Other jobs are ahead of it; of 1 device: 1 busy.")
+    assert text.startswith("Other jobs start before it; of 1 device: 1 busy.")
     later_s = outlook.explain("mine", advise=False).later_than_s
     assert later_s is not None
     pool.run()

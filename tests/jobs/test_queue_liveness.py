@@ -36,7 +36,7 @@ from djinn_lab.jobs.decision import POLICIES, Outlook, sentence
 from djinn_lab.jobs.decision.state.cluster import Cluster
 from djinn_lab.jobs.fairness import Limits, ShareTree
 from djinn_lab.jobs.machine.invariants import check_indexes
-from djinn_lab.jobs.machine.notifications import POSITIONS_TOLD_MAX
+from djinn_lab.jobs.machine.notifications import POSITIONS_SENT_MAX
 from djinn_lab.jobs.machine.queue import JobQueue
 from djinn_lab.jobs.machine.tables import FINISHED_JOBS_MAX
 
@@ -384,6 +384,6 @@ def test_a_request_that_came_too_late_for_one_segment_is_not_remembered_for_the_
 
 def test_a_long_line_tells_whom_the_event_touched() -> None:
     queue = opened("cpu:0")
-    for number in range(POSITIONS_TOLD_MAX + 3):
+    for number in range(POSITIONS_SENT_MAX + 3):
         told = queue.handle(submitted(f"job{number}", f"s{number}"))
-    assert [c.position for c in told if isinstance(c, Notify)] == [POSITIONS_TOLD_MAX + 2]
+    assert [c.position for c in told if isinstance(c, Notify)] == [POSITIONS_SENT_MAX + 2]

@@ -24,8 +24,8 @@ from djinn_lab.jobs import (
     JobFinished,
     JobState,
     MemberLeft,
+    MemoryDeferred,
     MemoryGranted,
-    MemoryHeld,
     MemoryRefused,
     Notify,
     PlaceSegment,
@@ -51,7 +51,7 @@ SESSIONS = st.sampled_from(["s0", "s1", "s2", "s3"])
 OUTCOMES = st.sampled_from(["done", "failed", "cancelled", "bad"])
 PRIORITIES = st.sampled_from([*Priority, "URGENT"])
 SMALL = st.integers(-1, 4)
-MEMORY = st.sampled_from(["free", "ask", "held", "queued", "granted"])
+MEMORY = st.sampled_from(["free", "ask", "deferred", "queued", "granted"])
 REACHABLE = {(before, after) for (before, _), after in TRANSITIONS.items()}
 
 
@@ -161,7 +161,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(job=JOBS, reason=st.sampled_from(["Room.", "Copy."]), queued=st.booleans())
     def hold(self, job: str, reason: str, queued: bool) -> None:
         waits = self.waits_for_memory(job)
-        assert (self.feed(MemoryHeld(self.tick(), job, reason, None, queued)) is not None) == waits
+        assert (self.feed(MemoryDeferred(self.tick(), job, reason, None, queued)) is not None) == waits
         if waits:
             known = self.queue.job(job)
             assert known is not None

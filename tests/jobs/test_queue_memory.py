@@ -15,7 +15,7 @@ from djinn_lab.jobs import (
     SegmentProgressed,
     SegmentSubmitted,
 )
-from djinn_lab.jobs.machine.notifications import POSITIONS_TOLD_MAX
+from djinn_lab.jobs.machine.notifications import POSITIONS_SENT_MAX
 from djinn_lab.jobs.machine.queue import JobQueue
 from djinn_lab.jobs.machine.tables import FINISHED_JOBS_MAX
 
@@ -45,7 +45,7 @@ def test_a_final_segment_that_its_client_sends_again_does_not_end_the_job() -> N
     queue = JobQueue()
     queue.handle(DeviceAdded(0.0, "cpu:0"))
     queue.handle(submit("a"))
-    queue.handle(SegmentFinished(2.0, "a", 0, "failed", 0, goes_on=True))
+    queue.handle(SegmentFinished(2.0, "a", 0, "failed", 0, continues=True))
     between = queue.job("a")
     assert between is not None
     assert not between.finished
@@ -92,6 +92,6 @@ def test_the_table_leaves_no_finished_state_and_reaches_every_state() -> None:
 def test_a_long_line_tells_whom_the_event_touched() -> None:
     queue = JobQueue()
     queue.handle(DeviceAdded(0.0, "cpu:0"))
-    for number in range(POSITIONS_TOLD_MAX + 3):
+    for number in range(POSITIONS_SENT_MAX + 3):
         told = queue.handle(submit(f"job{number}", session=f"s{number}"))
-    assert [c.position for c in told if isinstance(c, Notify)] == [POSITIONS_TOLD_MAX + 2]
+    assert [c.position for c in told if isinstance(c, Notify)] == [POSITIONS_SENT_MAX + 2]

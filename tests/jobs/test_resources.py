@@ -89,7 +89,7 @@ def test_who_goes_on_with_what_was_learnt_predicts_the_same(
         for one in (always, history):
             one.ended(program, one.forecast(program, 9.0, 99), use)
         if saves or restarts:
-            news = history.news()
+            news = history.take_changes()
             kept.uses.update(news.uses)
             kept.errors.update(news.errors)
         if restarts:
@@ -104,14 +104,14 @@ def test_what_is_new_is_told_once_however_often_a_program_ran(monkeypatch: pytes
     history = ResourceHistory()
     for number in range(1000):
         history.ended("a", history.forecast("a", 1.0, 1), ResourceUse(float(number + 1), 1))
-    news = history.news()
+    news = history.take_changes()
     assert [use.device_s for use in news.uses["a"]] == [996.0, 997.0, 998.0, 999.0, 1000.0]
     assert {kind: len(errors) for kind, errors in news.errors.items()} == {
         "graphs": 1,
         "runs": resources.COMPARED_MAX,
     }
-    assert history.news() == ResourceRecords()
+    assert history.take_changes() == ResourceRecords()
     for program in "bcde":
         history.ended(program, history.forecast(program, None, 1), ResourceUse(1.0, 1))
-    assert history.news() == ResourceRecords({program: (ResourceUse(1.0, 1),) for program in "cde"})
+    assert history.take_changes() == ResourceRecords({program: (ResourceUse(1.0, 1),) for program in "cde"})
     assert history.forecast("a", None, 1).runs == 0

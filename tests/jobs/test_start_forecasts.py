@@ -47,9 +47,9 @@ def test_waits_without_a_common_factor_cannot_be_predicted() -> None:
 
 def test_what_was_learnt_goes_on_in_the_next_pool() -> None:
     starts = learnt([(1, float(seconds), 2.0 * seconds) for seconds in range(1, 20)])
-    news = starts.news()
+    news = starts.take_changes()
     assert news is not None
-    assert starts.news() is None
+    assert starts.take_changes() is None
     assert StartForecasts(news).skill == starts.skill
     assert StartSkill(starts.skill.samples).error == starts.skill.error
 

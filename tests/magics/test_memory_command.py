@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from djinn_lab.magics.memory_command import OTHERS_SHOWN, describe_memory
-from djinn_lab.memory.snapshot import DeviceAccount, HeldSegment, WakeUps
+from djinn_lab.memory.snapshot import DeferredSegment, DeviceAccount, WakeUps
 from djinn_lab.memory.states import Connection, Phase
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
 
@@ -114,7 +114,7 @@ def test_it_is_bounded_and_names_the_rest() -> None:
 
 
 def test_it_says_who_waits_and_why() -> None:
-    held = HeldSegment("job", OWN.session, "cpu:0", NOW_S - 12, "needs 100.0 MiB", 3.0, True)
-    assert said(held=(held,)).endswith(
+    held = DeferredSegment("job", OWN.session, "cpu:0", NOW_S - 12, "needs 100.0 MiB", 3.0, True)
+    assert said(deferred=(held,)).endswith(
         "waits for memory: ann · a0b0 for 12.0 s, about 3.0 s to go: needs 100.0 MiB"
     )

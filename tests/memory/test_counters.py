@@ -208,7 +208,7 @@ def test_admission_waits() -> None:
     pool.tick(10.0)
     pool.settle()
     pool.open("c", 1000)
-    (held,) = pool.accounts.snapshot().held
+    (held,) = pool.accounts.snapshot().deferred
     assert held.admission
     assert "memory is full" in held.reason
     assert pool.counters.admission_waits == 1
@@ -216,7 +216,7 @@ def test_admission_waits() -> None:
     pool.say(pool.engine.report(pool.now_s))
     pool.tick(1.0)
     pool.settle()
-    assert pool.accounts.snapshot().held == ()
+    assert pool.accounts.snapshot().deferred == ()
 
 
 def test_nothing_is_counted_twice_or_forgotten() -> None:
@@ -245,7 +245,7 @@ def test_rates_are_of_the_last_ten_seconds() -> None:
 
 def test_happenings_say_what_and_why() -> None:
     happenings = swapped().accounts.snapshot().happenings
-    assert {"store", "evict", "hold", "grant"} <= {happening.what for happening in happenings}
+    assert {"store", "evict", "defer", "grant"} <= {happening.what for happening in happenings}
     (eviction, _) = [happening for happening in happenings if happening.what == "evict"]
     assert "for session " in eviction.reason
 

@@ -309,7 +309,7 @@ class PolicyMachine(RuleBasedStateMachine):
         lease, or behind somebody who does."""
         self.now_s += 0.3
         self.feed(ClockTicked(self.now_s))
-        held = self.accounts.snapshot().held
+        held = self.accounts.snapshot().deferred
         for one in held:
             engine = self.engines[one.device]
             said = any(one.session in other.held for other in self.engines.values())

@@ -121,9 +121,9 @@ class Wire:
         session: str | None = None,
         version: int = messages.PROTOCOL_VERSION,
         host: str | None = None,
-        news_only: bool = False,
+        latest_only: bool = False,
     ) -> messages.FromPool:
-        self.send(messages.Hello(version, "0.1.0", "2.9", host or host_id(), "a test", session, news_only))
+        self.send(messages.Hello(version, "0.1.0", "2.9", host or host_id(), "a test", session, latest_only))
         return self.receive()
 
     def send(self, message: messages.ToPool) -> None:
@@ -144,10 +144,10 @@ class Client(Wire):
         token: str | None = None,
         session: str | None = None,
         host: str | None = None,
-        news_only: bool = False,
+        latest_only: bool = False,
     ) -> None:
         super().__init__(info, token)
-        welcome = self.hello(session, host=host, news_only=news_only)
+        welcome = self.hello(session, host=host, latest_only=latest_only)
         assert isinstance(welcome, messages.Welcome), welcome
         self.welcome = welcome
         self.updates: list[messages.JobUpdate] = []

@@ -110,7 +110,7 @@ def test_also_after_a_kill(database: str, tmp_path: Path) -> None:
 
 def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> None:
     store, estimates, surprises = Store(database), StartForecasts(), OverrunDetector()
-    assert (estimates.news(), surprises.news()) == (None, None)
+    assert (estimates.take_changes(), surprises.take_changes()) == (None, None)
     for number in range(start_forecasts.SAMPLES_MAX + overruns.SAMPLES_MAX):
         estimates.estimated({"job": (0, 0.0)}, 0.0)
         estimates.started("job", float(number))
@@ -118,7 +118,7 @@ def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> Non
         if number in {3, 700}:
             keep_samples(store, estimates, surprises, float(number))
     keep_samples(store, estimates, surprises, 2000.0)
-    assert (estimates.news(), surprises.news()) == (None, None)
+    assert (estimates.take_changes(), surprises.take_changes()) == (None, None)
     found = store.submit(read_samples).result()
     next_estimates, next_surprises = StartForecasts(found[START_WAITS]), OverrunDetector(found[RUN_RATIOS])
     assert len(found[START_WAITS]) == 3 * start_forecasts.SAMPLES_MAX
@@ -130,7 +130,7 @@ def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> Non
 
 
 def keep_samples(store: Store, estimates: StartForecasts, surprises: OverrunDetector, at_s: float) -> None:
-    for name, samples in ((START_WAITS, estimates.news()), (RUN_RATIOS, surprises.news())):
+    for name, samples in ((START_WAITS, estimates.take_changes()), (RUN_RATIOS, surprises.take_changes())):
         assert samples is not None
         store.put(samples_row(name, samples, at_s))
 

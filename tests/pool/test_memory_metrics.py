@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from djinn_lab.memory.snapshot import (
     Counters,
+    DeferredSegment,
     DeviceAccount,
-    HeldSegment,
     MemorySnapshot,
     SessionAccount,
     WakeUps,
@@ -138,13 +138,13 @@ def test_sessions_by_tier_and_their_bytes() -> None:
 
 def test_cells_that_wait_and_the_longest_wait() -> None:
     held = (
-        HeldSegment("j", "a", "cuda:0", NOW_S - 40, "full", None, True),
-        HeldSegment("k", "b", "cuda:0", NOW_S - 3, "its copy", 0.1),
+        DeferredSegment("j", "a", "cuda:0", NOW_S - 40, "full", None, True),
+        DeferredSegment("k", "b", "cuda:0", NOW_S - 3, "its copy", 0.1),
     )
-    assert moved(held=held) == {
-        "djinn_memory_held_segments,wait=admission": 1,
-        "djinn_memory_held_segments,wait=copy": 1,
-        "djinn_memory_longest_hold_seconds": 40,
+    assert moved(deferred=held) == {
+        "djinn_memory_deferred_segments,wait=admission": 1,
+        "djinn_memory_deferred_segments,wait=copy": 1,
+        "djinn_memory_longest_deferral_seconds": 40,
     }
 
 

@@ -127,4 +127,4 @@ def test_a_next_server_takes_notebooks_up_as_soon_as_the_database_lets_it(
     served(tmp_path, before)
     served(tmp_path, after, failing=2)
     (text,) = told(caplog)
-    assert "cannot be taken up" in text
+    assert "cannot be loaded" in text

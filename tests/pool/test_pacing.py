@@ -14,7 +14,7 @@ from pool_kit import Client, act, http, rest, running_pool
 from websockets.asyncio.client import connect
 
 from djinn_lab.pool.database.tables import journal
-from djinn_lab.pool.sessions.pacing import BURST_S, SIGNALS_HEARD_PER_S, SIGNALS_PER_S, Pace
+from djinn_lab.pool.sessions.pacing import BURST_S, SIGNALS_HANDLED_PER_S, SIGNALS_PER_S, Pace
 from djinn_lab.protocol.messages import (
     PROTOCOL_VERSION,
     BlobsMissing,
@@ -101,7 +101,7 @@ def test_of_signals_at_once_the_last_counts_and_comes_before_the_next_cell(tmp_p
     arrived = next(number for number, (_, event) in enumerate(lines) if cell in event)
     signals = [event for kind, event in lines[:arrived] if kind == "PhaseSignalled"]
     assert '"expected_s":77.0' in signals[-1]
-    assert len(signals) <= SIGNALS_HEARD_PER_S * (BURST_S + seconds) + 2
+    assert len(signals) <= SIGNALS_HANDLED_PER_S * (BURST_S + seconds) + 2
 
 
 @pytest.mark.processes

@@ -264,7 +264,7 @@ def test_past_device_and_host_a_new_session_waits_and_says_why(tmp_path: Path) -
         thread.start()
         job = pool.wait_for_job(session=late.welcome.session, state="RESTORING")
         assert "full" in job.reason
-        (waiting,) = pool.rest.memory().held
+        (waiting,) = pool.rest.memory().deferred
         assert waiting.admission
         assert torch.equal(opened[0].fetch(held[0]), state_of(0))
         assert not done
@@ -370,12 +370,12 @@ def test_where_sessions_fill_every_tier_who_finds_no_room_is_told_and_nothing_mo
         for number in range(7):
             cell = threading.Thread(target=grow, args=(number,))
             cell.start()
-            wait_for(lambda cell=cell: not cell.is_alive() or pool.rest.memory().held)
+            wait_for(lambda cell=cell: not cell.is_alive() or pool.rest.memory().deferred)
             wait_for(lambda cell=cell: not cell.is_alive() or at_rest(pool))
             if cell.is_alive():
                 break
         assert cell.is_alive(), "all of them found room"
-        (told,) = pool.rest.memory().held
+        (told,) = pool.rest.memory().deferred
         assert "sessions fill the device and the tiers below; it waits for one to close" in told.reason
         opened[number - 1].close()
         cell.join(30)

@@ -34,7 +34,7 @@ def test_a_cell_runs_and_its_value_comes_back(client: Client) -> None:
 
 
 def test_a_client_may_want_no_updates_that_a_result_follows(shared_pool: RuntimeInfo) -> None:
-    with Client(shared_pool, news_only=True) as client:
+    with Client(shared_pool, latest_only=True) as client:
         for _ in range(5):
             assert client.run(act("")).outcome == "done"
         assert "DONE" not in {update.state for update in client.updates}

@@ -21,8 +21,8 @@ from djinn_lab.capture.values import Exposure
 
 
 class Exposures:
-    """Of the storages of one recorder. ``refer``: to one of them, without keeping it alive. ``is_held``: do
-    others still have its host memory?"""
+    """Exposures of the storages of one recorder. ``refer``: to one of them, without keeping it alive.
+    ``is_held``: do others still have its host memory?"""
 
     def __init__(self, refer: Callable[[Any], Callable[[], Any]], is_held: Callable[[Any], bool]) -> None:
         self._refer = refer
@@ -31,11 +31,11 @@ class Exposures:
 
     @property
     def present(self) -> bool:
-        """Is any storage's memory shared, or was it lately?"""
+        """Return whether any storage's memory is shared, or was lately."""
         return bool(self._exposed)
 
     def expose(self, storage: Any, for_good: bool = False) -> None:
-        """From now on others hold this storage's host memory, which is current."""
+        """Note that others hold this storage's host memory from now on; the memory is current."""
         if storage.exposure is None:
             storage.exposure = Exposure(digest_of(storage.host))
             self._exposed.append(self._refer(storage))
@@ -63,7 +63,7 @@ class Exposures:
         self._exposed = [self._refer(storage) for storage in known if storage.exposure is not None]
 
     def covers(self, tensor: torch.Tensor) -> bool:
-        """Does a lazy tensor share this plain tensor's memory?"""
+        """Return whether a lazy tensor shares this plain tensor's memory."""
         if not self._exposed:
             return False
         address = tensor.untyped_storage().data_ptr()

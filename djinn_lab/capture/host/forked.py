@@ -45,7 +45,7 @@ os.register_at_fork(after_in_child=leave_cell)
 
 
 def check_process(owner: int) -> None:
-    """Only the process that opened the session may speak with the pool."""
+    """Raise unless this process opened the session: no other may speak with the pool."""
     if os.getpid() != owner:
         raise CaptureError(
             "a lazy tensor's values are on the pool, and a worker process cannot ask for them.",

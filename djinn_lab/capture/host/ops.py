@@ -76,14 +76,14 @@ def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tens
 
 
 def has_generator(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Does the call draw from a generator object of the user's?"""
+    """Return whether the call draws from a generator object of the user's."""
     return signature.generator and any(
         isinstance(item, torch.Generator) for item in (*args, *kwargs.values())
     )
 
 
 def run_on_host(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """One op on plain tensors."""
+    """Run one op on plain tensors."""
     if any(isinstance(item, torch.Tensor) and item.is_complex() for item in args):
         with math_bits():
             return func(*args, **kwargs)

@@ -25,11 +25,11 @@ class RandomStream:
 
     @property
     def drawn(self) -> bool:
-        """Are there recorded draws that the host's generator does not know of yet?"""
+        """Return whether there are recorded draws that the host's generator has not made yet."""
         return self._seen is not None
 
     def reseeded(self) -> bool:
-        """Was the host's generator touched since the first of those draws?"""
+        """Return whether the host's generator was touched since the first of those draws."""
         return self._seen is not None and not torch.equal(self._seen, torch.default_generator.get_state())
 
     def draw(self) -> None:
@@ -71,6 +71,6 @@ class RandomStream:
         self.forget()
 
     def forget(self) -> None:
-        """What was recorded will not run."""
+        """Forget the recorded draws, which will not run."""
         self._seen = self._start = None
         self._under_way = self._continues = False

@@ -39,7 +39,7 @@ _ALSO = (
 
 
 def _on_pool(recorder: NativeRecorder, tensor: torch.Tensor) -> torch.Tensor:
-    """What ``tensor.cuda()`` returns: itself when lazy, a parameter made lazy in place, else a
+    """Return what ``tensor.cuda()`` returns: itself when lazy, a parameter made lazy in place, else a
     differentiable copy."""
     if native.is_lazy(tensor) or tensor.is_meta:
         return tensor
@@ -126,7 +126,7 @@ _wrappers: dict[Any, Any] = {}
 
 
 def _mapped_functions() -> list[tuple[Any, str, Any]]:
-    """Those functions as they are inside a cell; each is wrapped once."""
+    """Return those functions as they are inside a cell; each is wrapped once."""
     found = []
     for owner, name in _device_functions():
         original = getattr(owner, name)

@@ -99,7 +99,8 @@ class PlainTensors:
         return shown or Layout.of_tensor(tensor).overlaps
 
     def share_memory(self, written: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
-        """Is a plain tensor among ``written`` another view of one of ``tensors``? Snapshots would not be."""
+        """Return whether a plain tensor among ``written`` is another view of one of ``tensors``. Snapshots
+        would not be."""
         plain = [tensor for tensor in written if not native.is_lazy(tensor)]
         if not plain or len(tensors) < 2:
             return False

@@ -28,7 +28,7 @@ _ALIASES = {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default}
 
 
 def _describe(func: OpOverload) -> dict[str, Any]:
-    """What the native side wants to know of an op once; see ``OpInfo``."""
+    """Return the facts that the native side asks once of an op; see ``OpInfo``."""
     signature = signature_of(func)
     return {
         "ordinary": signature.ordinary_native,

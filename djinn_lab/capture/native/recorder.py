@@ -48,7 +48,7 @@ _RNN_LAYER = _aten.mkldnn_rnn_layer.default
 
 
 def _changes_layout_unseen(signature: Signature, args: tuple[Any, ...]) -> bool:
-    """Does the op give the tensor that it writes a layout that no shape rule predicts?"""
+    """Return whether the op gives the tensor that it writes a layout that no shape rule predicts."""
     if signature.name == BROADCASTS_SELF:
         return bool(args[0].shape != args[1].shape[1:2] + args[2].shape[2:3])
     return signature.name == LEAVES_CONJUGATE and bool(args[0].is_complex())
@@ -84,7 +84,7 @@ class NativeRecorder:
 
     @property
     def captures_here(self) -> bool:
-        """Is a cell captured, in this very thread?"""
+        """Return whether a cell is captured, in this very thread."""
         return self.capturing and bool(native.is_captured_here())
 
     @property
@@ -180,7 +180,7 @@ class NativeRecorder:
         return self.plain.share_memory(written, tensors)
 
     def _run_here(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One op of a captured cell on the host, on what every tensor is by now."""
+        """Run one op of a captured cell on the host, on what every tensor is by now."""
         self.plain.write_back("a tensor written in this cell was read on the host")
         signature = signature_of(func)
         if signature.random:
@@ -194,8 +194,8 @@ class NativeRecorder:
 
     @one_thread
     def outside(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One op on lazy tensors outside a captured cell. Views stay lazy (they must share memory); the rest
-        runs here."""
+        """Run one op on lazy tensors outside a captured cell. Views stay lazy (they must share memory); the
+        rest runs here."""
         if func in on_host.QUESTIONS:
             return on_host.QUESTIONS[func](*args)
         signature = signature_of(func)

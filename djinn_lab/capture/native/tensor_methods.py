@@ -146,7 +146,7 @@ def _copy(tensor: Any) -> Any:
 
 
 def _copy_plain(tensor: Any) -> Any:
-    """What :func:`copy.copy` does without a method of the class."""
+    """Copy as :func:`copy.copy` does without a method of the class."""
     return copy._reconstruct(tensor, None, *tensor.__reduce_ex__(4))  # type: ignore[attr-defined]
 
 
@@ -169,8 +169,8 @@ def _untyped_storage(tensor: Any) -> torch.UntypedStorage:
 
 
 def _data_ptr(tensor: Any) -> int:
-    """Where the host's copy lies, for code that reads memory by address. Valid until the next captured
-    cell."""
+    """Return the address of the host's copy, for code that reads memory by address. Valid until the next
+    captured cell."""
     window = _recorder(tensor).window(tensor, "address")
     exposure = native.storage_of(tensor).exposure
     if exposure is not None:

@@ -19,9 +19,9 @@ import torch
 from djinn_lab.capture.host.exposure import is_shown_to_numpy
 from djinn_lab.capture.host.memory_bytes import bytes_of, travelling
 from djinn_lab.capture.python.identity import is_in_a_graph, take_over
-from djinn_lab.capture.python.ledger import Ledger
 from djinn_lab.capture.python.pool_copies import PoolCopies
 from djinn_lab.capture.python.tensor import LazyTensor, wrap
+from djinn_lab.capture.python.value_table import ValueTable
 from djinn_lab.capture.refusals import refuse_unsupported
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.values import Layout, Owner, Storage, Value, read_as
@@ -40,10 +40,10 @@ class Twin:
 
 
 class HostTensors:
-    def __init__(self, owner: Owner, copies: PoolCopies, ledger: Ledger) -> None:
+    def __init__(self, owner: Owner, copies: PoolCopies, table: ValueTable) -> None:
         self._owner = owner
         self._copies = copies
-        self._ledger = ledger
+        self._table = table
         self._twins: dict[int, dict[int, Twin]] = {}
         self.dirty: dict[int, tuple[torch.Tensor, LazyTensor]] = {}
 
@@ -74,7 +74,7 @@ class HostTensors:
         return bool(self.dirty) and _storage_address(tensor) in self.dirty
 
     def settle_views(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Before an op that writes: other views of tensors written in this cell get what they show."""
+        """Write back to other views of tensors written in this cell, before an op that writes."""
         for tensor in tensors:
             if type(tensor) is not LazyTensor:
                 entry = self.dirty.get(_storage_address(tensor))
@@ -96,7 +96,8 @@ class HostTensors:
         return shown or Layout.of_tensor(tensor).overlaps
 
     def share_memory(self, written: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
-        """Is a plain tensor among ``written`` another view of one of ``tensors``? Snapshots would not be."""
+        """Return whether a plain tensor among ``written`` is another view of one of ``tensors``. Snapshots
+        would not be."""
         plain = [tensor for tensor in written if type(tensor) is not LazyTensor]
         if not plain or len(tensors) < 2:
             return False
@@ -116,8 +117,8 @@ class HostTensors:
     def _snapshot(self, tensor: torch.Tensor) -> Value:
         """A new pool value with the tensor's present contents."""
         layout = Layout.of_tensor(tensor)
-        storage = Storage(self._owner, self._ledger.new_id(), layout.span_bytes, "input")
-        value = self._ledger.new_value(storage, layout.in_memory, 0)
+        storage = Storage(self._owner, self._table.new_id(), layout.span_bytes, "input")
+        value = self._table.new_value(storage, layout.in_memory, 0)
         held = travelling(read_as(tensor.detach(), layout), layout)  # either bit twice is none
         self._copies.add_source(value, bytes_of(held, layout))
         return self._copies.read_as(value, layout)
@@ -151,7 +152,7 @@ class HostTensors:
             return False
         if is_in_a_graph(tensor) and _storage_address(tensor) in self._twins:
             return False  # a graph of this cell: backward is to come
-        own = Storage(self._owner, self._ledger.new_id(), layout.nbytes, residency)
+        own = Storage(self._owner, self._table.new_id(), layout.nbytes, residency)
         own.host, own.host_version = storage, 0
         return self.become(tensor, wrap(self._copies.not_sent(own, layout, 0)))
 

@@ -10,7 +10,7 @@ from djinn_lab.errors import CaptureError
 
 
 def is_in_a_graph(tensor: torch.Tensor) -> bool:
-    """Does a backward graph, or anything else, hold the inside of ``tensor``?"""
+    """Return whether a backward graph, or anything else, holds the inside of ``tensor``."""
     count: int = tensor._use_count()  # type: ignore[attr-defined]
     return count > 1
 

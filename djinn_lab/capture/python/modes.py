@@ -72,7 +72,7 @@ _CPU = torch.device("cpu")
 
 
 def _on_pool(recorder: Recorder, tensor: torch.Tensor) -> torch.Tensor:
-    """What ``tensor.cuda()`` returns: itself when lazy, a parameter made lazy in place, else a
+    """Return what ``tensor.cuda()`` returns: itself when lazy, a parameter made lazy in place, else a
     differentiable copy."""
     if type(tensor) is LazyTensor:
         return tensor

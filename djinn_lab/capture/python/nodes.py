@@ -9,8 +9,8 @@ import torch
 
 from djinn_lab.capture.arguments import Arguments
 from djinn_lab.capture.python.assembly import PendingNode, assemble
-from djinn_lab.capture.python.ledger import Ledger
 from djinn_lab.capture.python.scope import ScopeTracker
+from djinn_lab.capture.python.value_table import ValueTable
 from djinn_lab.capture.sending.segment import Assembled
 from djinn_lab.capture.shapes.inference import Plan, ShapeInference
 from djinn_lab.capture.shapes.signature import Signature
@@ -31,7 +31,7 @@ class PythonNodes:
     goes_ahead = False
 
     def __init__(self, dead: list[int]) -> None:
-        self.ledger = Ledger(dead)
+        self.table = ValueTable(dead)
         self.scopes = ScopeTracker()
         self.plans_made = 0
         self.look_at = 0
@@ -58,7 +58,7 @@ class PythonNodes:
     def plan(
         self, signature: Signature, call: Arguments, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Plan:
-        """What the op will return. Raises what eager torch would raise for these shapes."""
+        """Return what the op will return. Raises what eager torch would raise for these shapes."""
         key = call.key
         if signature.written and len(call.values) > 1 and (aliasing := call.aliasing()):
             key = (*key, aliasing)
@@ -94,15 +94,15 @@ class PythonNodes:
         )
 
     def assemble(self, fetch: Sequence[int], rng_state: bytes | None) -> Assembled:
-        ledger = self.ledger
-        dead, release = ledger.take_dead()
+        table = self.table
+        dead, release = table.take_dead()
         writes = any(node.written for node in self._nodes)
         assembled = assemble(
             self._nodes,
-            ledger.held,
+            table.held,
             self.scopes.scopes,
-            ledger.live.keys(),
-            ledger.live_storages() if writes else (),
+            table.live.keys(),
+            table.live_storages() if writes else (),
             fetch,
             release,
             rng_state,
@@ -111,27 +111,27 @@ class PythonNodes:
         self._nodes = []
         self.scopes.clear()
         if not (nodes or fetch):
-            ledger.settle((), (), dead)
+            table.settle((), (), dead)
             return Assembled(None, release, None)
         return Assembled(EncodedProgram.of(assembled.program), release, _Flight(assembled.sent, nodes, dead))
 
     def settle(self, flight: _Flight, executed: int, arrived: bool, reason: str) -> None:
-        ledger = self.ledger
-        ledger.settle(flight.sent if arrived else (), flight.nodes[:executed], flight.dead)
+        table = self.table
+        table.settle(flight.sent if arrived else (), flight.nodes[:executed], flight.dead)
         if not arrived:
-            ledger.keep_back(flight.sent)
-        ledger.lose(flight.nodes[executed:], reason)
+            table.keep_back(flight.sent)
+        table.lose(flight.nodes[executed:], reason)
 
     def lose_pending(self, reason: str) -> None:
-        self.ledger.lose(self._nodes, reason)
+        self.table.lose(self._nodes, reason)
         self._nodes = []
 
     def lose_pool(self, flight: _Flight, reason: str) -> None:
-        self.ledger.lose(flight.nodes, reason)
-        self.ledger.lose_pool()
+        self.table.lose(flight.nodes, reason)
+        self.table.lose_pool()
 
     def bytes_of(self, _flight: _Flight, source: int) -> torch.UntypedStorage | None:
-        return self.ledger.bytes_of(source)
+        return self.table.bytes_of(source)
 
     def lose_held(self, values: Sequence[int], reason: str) -> None:
-        self.ledger.lose_held(values, reason)
+        self.table.lose_held(values, reason)

@@ -47,7 +47,7 @@ class PoolCopies:
         self._owner = owner
         self._segment = segment
         self._nodes = nodes
-        self._ledger = nodes.ledger
+        self._table = nodes.table
         self.exposures = Exposures(weakref.ref, _is_held)
 
     # ---------------------------------------------------------------- to the pool
@@ -55,14 +55,14 @@ class PoolCopies:
     def ready(self, value: Value) -> None:
         """Derive ``value`` again from the host's bytes, when the pool has no current copy of its memory.
         Raises ValueLost when no copy is left."""
-        reason = self._ledger.lost.get(value.id)
+        reason = self._table.lost.get(value.id)
         if reason is not None:
             raise ValueLost(reason, "Run the cell that made it again.")
         storage = value.storage
         self.exposures.refresh(storage)
         if value.generation == storage.generation:
             return
-        self._ledger.rename(value)
+        self._table.rename(value)
         if storage.base_id is None:
             self._send_base(value)
         if value.id != storage.base_id:
@@ -81,11 +81,11 @@ class PoolCopies:
                 "Run the cell that made it again.",
             )
         assert storage.host is not None
-        storage.id = self._ledger.new_id()
+        storage.id = self._table.new_id()
         base = value
         if not value.covers_storage():
-            base = self._ledger.new_value(storage, _all_of(storage, value.layout.dtype), 0)
-        self._ledger.give_to_storage(base)
+            base = self._table.new_value(storage, _all_of(storage, value.layout.dtype), 0)
+        self._table.give_to_storage(base)
         self.add_source(base, bytes_of_storage(storage.host))
 
     def _record_view(self, base: Value, view: Value) -> None:
@@ -97,16 +97,16 @@ class PoolCopies:
         if view.layout.in_memory is view.layout:
             self._push_view(_AS_STRIDED, base, view, shape, stride, view.offset)
             return
-        strided = self._ledger.new_value(view.storage, view.layout.in_memory, view.offset)
+        strided = self._table.new_value(view.storage, view.layout.in_memory, view.offset)
         self._push_view(_AS_STRIDED, base, strided, shape, stride, view.offset)
         self.read_as(strided, view.layout, view)
 
     def _retyped(self, base: Value, dtype: torch.dtype) -> Value:
         """All of the storage behind ``base``, as elements of another dtype."""
         storage, old = base.storage, base.layout.dtype
-        flat = self._ledger.new_value(storage, _all_of(storage, old), 0)
+        flat = self._table.new_value(storage, _all_of(storage, old), 0)
         self._push_view(_AS_STRIDED, base, flat, [storage.nbytes // old.itemsize], [1], 0)
-        retyped = self._ledger.new_value(storage, _all_of(storage, dtype), 0)
+        retyped = self._table.new_value(storage, _all_of(storage, dtype), 0)
         self._push_view(_VIEW_DTYPE, flat, retyped, dtype)
         return retyped
 
@@ -120,7 +120,7 @@ class PoolCopies:
             bits = {"conjugate": now.conjugate, "negative": now.negative, bit: getattr(layout, bit)}
             turned = Layout.of(now.dtype, now.shape, now.stride, **bits)
             last = found is not None and turned is layout
-            view = found if last else self._ledger.new_value(value.storage, turned, value.offset)
+            view = found if last else self._table.new_value(value.storage, turned, value.offset)
             assert view is not None
             self._push_view(func, value, view)
             value = view
@@ -138,7 +138,7 @@ class PoolCopies:
         inline = bytes(data) if data.nbytes <= INLINE_SOURCE_BYTES_MAX else None
         blob = self._segment.backend.stage(data) if inline is None else None
         storage = value.storage
-        self._ledger.held[value.id] = PendingSource(storage.id, value.layout, storage.residency, blob, inline)
+        self._table.held[value.id] = PendingSource(storage.id, value.layout, storage.residency, blob, inline)
 
     def adopt_copy(self, tensor: torch.Tensor) -> LazyTensor:
         """A lazy tensor with a copy of a tensor's present contents (what ``.to("cuda")`` gives)."""
@@ -146,13 +146,13 @@ class PoolCopies:
             copied = tensor.detach().clone()
         layout = Layout.of_tensor(copied)
         memory = copied.untyped_storage()
-        storage = Storage(self._owner, self._ledger.new_id(), memory.nbytes(), "input")
+        storage = Storage(self._owner, self._table.new_id(), memory.nbytes(), "input")
         storage.host, storage.host_version = memory, 0
         return wrap(self.not_sent(storage, layout, int(copied.storage_offset())))
 
     def not_sent(self, storage: Storage, layout: Layout, offset: int) -> Value:
         """A value that only the host has so far."""
-        value = self._ledger.new_value(storage, layout, offset)
+        value = self._table.new_value(storage, layout, offset)
         value.generation = -1
         return value
 
@@ -187,7 +187,7 @@ class PoolCopies:
         with paused():
             layout = Layout.of_tensor(plain)
             memory = plain.untyped_storage()
-            storage = Storage(self._owner, self._ledger.new_id(), memory.nbytes(), "input")
+            storage = Storage(self._owner, self._table.new_id(), memory.nbytes(), "input")
             storage.host, storage.host_version = memory, 0
             self.exposures.expose(storage, for_good=is_shown_to_numpy(plain))
             return wrap(self.not_sent(storage, layout, int(plain.storage_offset())))
@@ -218,7 +218,7 @@ class PoolCopies:
         small = storage.nbytes <= max(WHOLE_STORAGE_BYTES_MAX, 4 * value.layout.nbytes)
         if value.covers_storage() or not (whole or small) or storage.nbytes % value.layout.dtype.itemsize:
             return value
-        everything = self._ledger.new_value(storage, _all_of(storage, value.layout.dtype), 0)
+        everything = self._table.new_value(storage, _all_of(storage, value.layout.dtype), 0)
         self._record_view(value, everything)
         return everything
 

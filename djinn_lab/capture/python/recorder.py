@@ -29,12 +29,12 @@ from djinn_lab.capture.host.turns import one_thread
 from djinn_lab.capture.python.assembly import PendingSource
 from djinn_lab.capture.python.host_tensors import HostTensors
 from djinn_lab.capture.python.identity import is_in_a_graph
-from djinn_lab.capture.python.ledger_checkpoint import LedgerCheckpoint
 from djinn_lab.capture.python.local import run_locally
 from djinn_lab.capture.python.nodes import PythonNodes
 from djinn_lab.capture.python.pool_copies import PoolCopies
 from djinn_lab.capture.python.resizing import Resizing
 from djinn_lab.capture.python.tensor import LazyTensor, become, wrap
+from djinn_lab.capture.python.value_checkpoint import ValueTableCheckpoint
 from djinn_lab.capture.sending.backend import Backend, Cut
 from djinn_lab.capture.sending.segment import Segment, paused
 from djinn_lab.capture.shapes.inference import Output, Plan
@@ -57,7 +57,7 @@ _CLONE = torch.ops.aten.clone.default
 
 
 def _elements(tensor: torch.Tensor) -> int:
-    """How many elements the memory behind a tensor has."""
+    """Return how many elements the memory behind a tensor has."""
     memory = (
         tensor._value.storage.nbytes if isinstance(tensor, LazyTensor) else tensor.untyped_storage().nbytes()
     )
@@ -75,11 +75,11 @@ class Recorder:
         self.dead: list[int] = []
         self.nodes = PythonNodes(self.dead)
         self.segment = Segment(backend, self.nodes, stream_nodes)
-        self.ledger = self.nodes.ledger
+        self.table = self.nodes.table
         self.scopes = self.nodes.scopes
         self.copies = PoolCopies(self, self.segment, self.nodes)
         self.exposures = self.copies.exposures
-        self.host = HostTensors(self, self.copies, self.ledger)
+        self.host = HostTensors(self, self.copies, self.table)
         self.host_only = False
         self.placement = Placement(self.host, self.segment, _is_lazy)
         self.resizing = Resizing(self._record, self.host)
@@ -109,8 +109,8 @@ class Recorder:
         """The number by which the pool knows a lazy tensor."""
         return int(tensor._value.id)
 
-    def checkpoint(self) -> LedgerCheckpoint:
-        return LedgerCheckpoint(self.ledger, self.segment.backend, self.host.end_cell)
+    def checkpoint(self) -> ValueTableCheckpoint:
+        return ValueTableCheckpoint(self.table, self.segment.backend, self.host.end_cell)
 
     def replace(self, lazy: torch.Tensor, plain: torch.Tensor) -> None:
         """Make the object ``lazy`` be what ``plain`` is."""
@@ -122,13 +122,13 @@ class Recorder:
 
     @property
     def captures_here(self) -> bool:
-        """Is a cell captured, in this very thread?"""
+        """Return whether a cell is captured, in this very thread."""
         return self.capturing and self.thread == get_ident()
 
     # ---------------------------------------------------------------- recording
 
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One op inside a captured cell."""
+        """Dispatch one op inside a captured cell."""
         signature = signature_of(func)
         with self.lock:
             if signature.ordinary and args and type(args[0]) is LazyTensor:
@@ -164,7 +164,7 @@ class Recorder:
         return self._record(signature, args, kwargs)
 
     def _run_here(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One op of a captured cell on the host, on what every tensor is by now."""
+        """Run one op of a captured cell on the host, on what every tensor is by now."""
         self.host.write_back("a tensor written in this cell was read on the host")
         if signature_of(func).random:
             self.segment.finish_draws("random numbers were drawn on the host")
@@ -237,8 +237,8 @@ class Recorder:
 
     def _fresh(self, layout: Layout | None) -> Value:
         assert layout is not None
-        ledger = self.ledger
-        return ledger.new_value(Storage(self, ledger.new_id(), layout.span_bytes, "activation"), layout, 0)
+        table = self.table
+        return table.new_value(Storage(self, table.new_id(), layout.span_bytes, "activation"), layout, 0)
 
     def _output(
         self, signature: Signature, output: Output, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -252,7 +252,7 @@ class Recorder:
         base = self.value_of(source)
         if output.written:
             return source, base
-        value = self.ledger.new_value(base.storage, output.layout, output.offset)
+        value = self.table.new_value(base.storage, output.layout, output.offset)
         return wrap(value), value
 
     def _mark_writes(
@@ -293,7 +293,7 @@ class Recorder:
             assert meta is not None
             value.layout = Layout.of_meta(meta)
             value.storage.nbytes = value.layout.span_bytes
-            self.ledger.held[value.id] = PendingSource(
+            self.table.held[value.id] = PendingSource(
                 value.storage.id, value.layout, "activation", None, None
             )
             returned.append(wrap(value))
@@ -312,7 +312,7 @@ class Recorder:
                 "this tensor belongs to another pool session.",
                 "Fetch it with .cpu() before using it here.",
             )
-        if value.generation != storage.generation or self.ledger.lost or self.exposures.present:
+        if value.generation != storage.generation or self.table.lost or self.exposures.present:
             self.copies.ready(value)
         return value
 
@@ -352,14 +352,14 @@ class Recorder:
         return self.copies.fetch(values, cause)
 
     def fetch_tensors(self, tensors: Sequence[Any], cause: str) -> list[torch.Tensor]:
-        """As :meth:`fetch`, for lazy tensors."""
+        """Fetch lazy tensors, as :meth:`fetch` does."""
         return self.fetch([tensor._value for tensor in tensors], cause)
 
     @one_thread
     def fetch_whole(self, tensors: Sequence[Any], cause: str) -> None:
         """Make the host's copy of the memory behind lazy tensors current, but for what is lost."""
         known = [t._value for t in tensors if t._value.generation == t._value.storage.generation]
-        self.copies.fetch_whole([value for value in known if value.id not in self.ledger.lost], cause)
+        self.copies.fetch_whole([value for value in known if value.id not in self.table.lost], cause)
 
     def host_bytes(self, tensor: Any) -> torch.UntypedStorage:
         """The host's copy of the memory behind a lazy tensor, which must be current."""
@@ -387,7 +387,7 @@ class Recorder:
 
     @one_thread
     def run_outside(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One op on lazy tensors outside a captured cell. Views stay lazy (they must share memory); the
+        """Run one op on lazy tensors outside a captured cell. Views stay lazy (they must share memory); the
         rest runs here."""
         if func in _SAME_VALUE:
             return wrap(args[0]._value)
@@ -408,7 +408,7 @@ class Recorder:
         views: list[LazyTensor] = []
         for output in plan.outputs:
             assert output is not None
-            value = self.ledger.new_value(base.storage, output.layout, output.offset)
+            value = self.table.new_value(base.storage, output.layout, output.offset)
             value.generation = -1
             views.append(wrap(value))
         if plan.container is None:
@@ -417,7 +417,7 @@ class Recorder:
 
     @one_thread
     def begin_cell(self) -> None:
-        """Before the first op of a cell."""
+        """Begin a cell, before its first op."""
         with paused():
             self.exposures.look_again()
 

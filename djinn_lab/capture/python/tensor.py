@@ -118,8 +118,8 @@ class LazyTensor(torch.Tensor):
         return value.storage.recorder.window(value, "address").untyped_storage()
 
     def data_ptr(self) -> int:
-        """Where the host's copy lies, for code that reads memory by address. Valid until the next captured
-        cell."""
+        """Return the address of the host's copy, for code that reads memory by address. Valid until the next
+        captured cell."""
         value = self._value
         window = value.storage.recorder.window(value, "address")
         if value.storage.exposure is not None:

@@ -18,7 +18,7 @@ KEPT_RATIO = 3
 
 class Pace:
     """``nodes``: how many pending nodes are worth a message, from what the device took for those before; in
-    powers of two, and kept for long, so that equal cells are mostly cut into equal parts, which need not be
+    powers of two, and changed rarely, so that equal cells are mostly cut into equal parts, which need not be
     sent again."""
 
     def __init__(self, fixed: int | None) -> None:

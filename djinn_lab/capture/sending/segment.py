@@ -50,7 +50,7 @@ class Nodes(Protocol):
 
     @property
     def begins_call(self) -> bool:
-        """Is the next op the first of a root module's call?"""
+        """Return whether the next op is the first of a root module's call."""
         ...
 
     @property
@@ -85,7 +85,7 @@ class Nodes(Protocol):
         ...
 
     def lose_held(self, values: Sequence[int], reason: str) -> None:
-        """These pool copies are gone. What the host has is sent again when it is needed."""
+        """Record that these pool copies are gone. What the host has is sent again when it is needed."""
         ...
 
 
@@ -225,8 +225,8 @@ class Segment:
         return result
 
     def _result(self, flight: Assembled) -> RunResult:
-        """What became of a program. Where values are gone that it reads, as with a worker that died, and the
-        host has them all, they are sent to it again."""
+        """Return the result of a program. Where values are gone that it reads, as with a worker that died,
+        and the host has them all, they are sent to it again."""
         result = self.backend.result()
         program = flight.program
         for _ in range(RESENDS_MAX):

@@ -47,7 +47,7 @@ def _ordinary(*layouts: Layout | None) -> bool:
 
 
 def _layouts(inputs: Sequence[Layout], args: Sequence[Any], count: int) -> list[Layout | None]:
-    """Of the first ``count`` arguments, None where there is none."""
+    """Return the layouts of the first ``count`` arguments, None where there is none."""
     ready = iter(inputs)
     found = [next(ready) if isinstance(item, torch.Tensor) else None for item in args[:count]]
     return found + [None] * (count - len(found))

@@ -82,7 +82,8 @@ def is_elementwise(signature: Signature) -> bool:
 
 
 def stays_as_it_is(signature: Signature, inputs: Sequence[Layout], args: Sequence[Any]) -> bool:
-    """Does an op in place surely fit its result into its first argument, and have no reason to refuse it?"""
+    """Return whether an op in place surely fits its result into its first argument, with no reason to refuse
+    it."""
     return (
         signature.name in _IN_PLACE
         and not any(isinstance(item, complex) for item in args)

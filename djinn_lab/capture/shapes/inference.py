@@ -173,7 +173,7 @@ class _Call:
         return args, kwargs
 
     def may_write_twice(self) -> bool:
-        """Does some input overlap itself or another? Eager refuses many writes to such memory."""
+        """Return whether some input overlaps itself or another. Eager refuses many writes to such memory."""
         values = self.values
         return (
             len({value.storage for value in values}) < len(set(values))
@@ -182,8 +182,8 @@ class _Call:
         )
 
     def is_apart(self) -> bool:
-        """Has each distinct tensor memory of its own, every element its own place? A tensor may come twice:
-        ``x.mul_(x)`` is no hazard to an elementwise op."""
+        """Return whether each distinct tensor has memory of its own, and every element its own place. A
+        tensor may come twice: ``x.mul_(x)`` is no hazard to an elementwise op."""
         firsts = self._firsts or range(len(self.values))
         distinct = dict(zip(firsts, self.values, strict=True)).values()
         return len({value.storage for value in distinct}) == len(distinct) and not any(
@@ -195,7 +195,8 @@ class _Call:
         return sum(value.layout.span_bytes for value in self.values) <= REAL_CHECK_BYTES_MAX
 
     def resized(self) -> Iterator[tuple[str, int, Layout]]:
-        """What became of the stand-ins for ``out=`` tensors: argument, place in its list, new layout."""
+        """Return the new layouts of stand-ins for ``out=`` tensors: argument, place in its list, new
+        layout."""
         stand_ins = iter(zip(self._stand_ins, self.values, strict=True))
         for name, argument in (*zip(self.signature.names, self.args, strict=False), *self.kwargs.items()):
             tensors = argument if isinstance(argument, (list, tuple)) else (argument,)
@@ -210,7 +211,7 @@ class _Call:
 
 
 def _promoted_as(argument: Any) -> Any:
-    """What type promotion wants to know of an argument besides the tensors."""
+    """Return the facts that type promotion needs of an argument besides the tensors."""
     return argument if isinstance(argument, (torch.dtype, str)) or argument is None else type(argument)
 
 
@@ -252,7 +253,8 @@ def _refuse_memory(call: _Call) -> None:
 
 
 def _tried(call: _Call) -> Any:
-    """What the CPU's kernel returns for stand-ins; None when it takes none, such as a singular matrix."""
+    """Return what the CPU's kernel returns for stand-ins; None when it takes none, such as a singular
+    matrix."""
     for stand_in in (zeros, ones):  # valid positions; what can be divided by
         with _random_numbers_kept(call.signature), suppress(RuntimeError, IndexError):
             return call.run(call.arguments(stand_in, _CPU))
@@ -351,8 +353,8 @@ class ShapeInference:
         return layouts
 
     def _elementwise_dtype(self, call: _Call) -> torch.dtype | None:
-        """What torch's type promotion makes of these inputs: asked once, on two elements each. None when it
-        refuses."""
+        """Return the dtype that torch's type promotion gives these inputs: asked once, on two elements each.
+        None when it refuses."""
         kinds = (
             call.signature,
             torch.get_default_dtype(),
@@ -371,15 +373,15 @@ class ShapeInference:
         return self._dtypes[kinds]
 
     def _resized(self, call: _Call) -> tuple[tuple[str, int, Layout], ...]:
-        """What became of the ``out=`` tensors in the run before. Kernels give them strides that torch's shape
-        rules do not know."""
+        """Return the layouts of ``out=`` tensors after the run before. Kernels give them strides that torch's
+        shape rules do not know."""
         resized = tuple(call.resized())
         if resized and call.is_small() and _tried(call) is not None:
             return tuple(call.resized())
         return resized
 
     def _returned(self, call: _Call) -> Any:
-        """What the op returns for these layouts: meta tensors where the layout cannot depend on the
+        """Return what the op returns for these layouts: meta tensors where the layout cannot depend on the
         device (ten times faster), else fake CPU tensors. ``_UNKNOWN`` when it depends on data."""
         if kernel_decides(call.signature, call.values) and call.is_small():
             returned = _tried(call)

@@ -55,12 +55,12 @@ def _has_part(signature: Signature, parts: tuple[str, ...]) -> bool:
 
 
 def refuses_only_shapes(signature: Signature) -> bool:
-    """Does its CPU kernel refuse shapes that torch's rule accepts, and no values?"""
+    """Return whether the op's CPU kernel refuses shapes that torch's rule accepts, and no values."""
     return signature.name.startswith("aten.normal.")
 
 
 def _may_try(signature: Signature, layouts: Sequence[Layout]) -> bool:
-    """Is it cheap, and do the shapes not depend on the data?"""
+    """Return whether a trial is cheap, and the shapes do not depend on the data."""
     packet = signature.func._overloadpacket
     dynamic = any(_DYNAMIC in getattr(packet, overload).tags for overload in packet.overloads())
     small = sum(layout.span_bytes for layout in layouts) <= _TRIAL_BYTES_MAX

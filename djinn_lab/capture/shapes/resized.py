@@ -22,7 +22,7 @@ def meta_of_lazy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def resized_layout(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout:
-    """What ``resize_`` or ``resize_as_`` makes of the layout of its first argument."""
+    """Return the layout that ``resize_`` or ``resize_as_`` gives its first argument."""
     with paused():
         return Layout.of_tensor(signature.func(*map_tensors(meta_of_lazy, args), **kwargs))
 

@@ -27,7 +27,7 @@ def _set(tensor: torch.Tensor, new: torch.Tensor) -> None:
 
 
 def ask_when_data_is_set(setter: Callable[[Any, torch.Tensor], bool]) -> None:
-    """From now on ``setter`` is asked first; it returns True when it has set the data itself."""
+    """Ask ``setter`` first from now on; it returns True when it has set the data itself."""
     if setter not in _setters:
         _setters.append(setter)
     torch.Tensor.data = property(_get, _set)  # type: ignore[assignment]

@@ -38,7 +38,7 @@ def pad(
     padding_value: float,
     total_length: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What torch does in C++: one copy for each run of steps with equally many sequences."""
+    """Pad as torch does in C++: one copy for each run of steps with equally many sequences."""
     with recorder.paused_recording():
         running = (
             recorder.fetch_tensors([counts], "the lengths of packed sequences")[0]

@@ -144,7 +144,7 @@ class AvailabilityProfile:
         return Steps(self._capacity.devices_free, counts, self.now_s)
 
     def _counted(self, demand: Demand) -> bool:
-        """Whether a number describes the demand: any nodes will do, and it wants nothing but their
+        """Return whether a number describes the demand: any nodes will do, and it wants nothing but their
         devices."""
         if not _whole(demand) or demand.nodes is not None or demand.anchor is not None:
             return False

@@ -73,8 +73,8 @@ class NotebookExplainer:
 def _running(notebook: Notebook, now_s: float) -> str:
     since_s = 0.0 if notebook.started_at_s is None else now_s - notebook.started_at_s
     if notebook.stopping is not None:
-        told = notebook.stopping.message
-        return f"Its kernel is being stopped: {'cancelled ' if notebook.stopping.cancelled else ''}{told}."
+        reason = notebook.stopping.message
+        return f"Its kernel is being stopped: {'cancelled ' if notebook.stopping.cancelled else ''}{reason}."
     attempt = f", attempt {_of_attempts(notebook)}" if notebook.attempts > 1 else ""
     if since_s < 1:
         return f"Running: {_where(notebook)}{attempt}."

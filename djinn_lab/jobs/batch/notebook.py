@@ -74,7 +74,7 @@ class Notebook(msgspec.Struct, frozen=True):
 
     @property
     def gives_up_at_s(self) -> float | None:
-        """When its wait for its dependencies reaches its limit."""
+        """Return when its wait for its dependencies reaches its limit."""
         waits = self.state is NotebookState.QUEUED and self.waits_for
         return self.submitted_at_s + self.after_timeout_s if waits and self.after_timeout_s else None
 
@@ -89,7 +89,7 @@ class Notebook(msgspec.Struct, frozen=True):
 
     @property
     def ends_at_s(self) -> float | None:
-        """When its time limit ends this attempt."""
+        """Return when its time limit ends this attempt."""
         if self.timeout_s is None or self.started_at_s is None or self.state is not NotebookState.RUNNING:
             return None
         return self.started_at_s + self.timeout_s

@@ -256,8 +256,8 @@ class Notebooks:
                 self._give_up(notebook, at_s)
             elif notebook.ends_at_s is not None and notebook.ends_at_s <= at_s and notebook.stopping is None:
                 assert notebook.timeout_s is not None
-                told = f"stopped after its time limit of {format_seconds(notebook.timeout_s)}"
-                self._put(replace(notebook, stopping=Stopping(False, told)))
+                reason = f"stopped after its time limit of {format_seconds(notebook.timeout_s)}"
+                self._put(replace(notebook, stopping=Stopping(False, reason)))
                 self._commands.append(messages.StopNotebook(notebook.job, notebook.attempts))
 
     def _server_started(self, event: messages.ServerStarted) -> None:
@@ -283,15 +283,15 @@ class Notebooks:
         if stopping is not None and stopping.cancelled:
             self._end(notebook, NotebookTransition.CANCEL, at_s, f"cancelled {stopping.message}")
         elif notebook.restart.policy is Restart.NEVER:
-            told = f"{SERVER_DIED}; it is not run again because its restart policy is never"
-            self._end(notebook, NotebookTransition.FAIL, at_s, told)
+            reason = f"{SERVER_DIED}; it is not run again because its restart policy is never"
+            self._end(notebook, NotebookTransition.FAIL, at_s, reason)
         elif notebook.attempts >= notebook.restart.attempts_max:
-            told = f"{SERVER_DIED}; it has been started {notebook.attempts} times, which is the most"
-            self._end(notebook, NotebookTransition.FAIL, at_s, told)
+            reason = f"{SERVER_DIED}; it has been started {notebook.attempts} times, which is the most"
+            self._end(notebook, NotebookTransition.FAIL, at_s, reason)
         else:
             self._move(notebook, NotebookTransition.REQUEUE, reason=SERVER_DIED, stopping=None)
 
-    # -- what they come after ------------------------------------------------------------------------------
+    # -- dependencies --------------------------------------------------------------------------------------
 
     def _announce(self, event: CheckpointAnnounced) -> None:
         job, name = event.job, event.name

@@ -23,8 +23,8 @@ _WORDS: dict[str, Any] = {"True": True, "False": False, "None": None}
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """What the tagged cell declares. ``names``: assigned ones, None when the cell cannot be read.
-    ``defaults``: of those that are plain values."""
+    """The parameters that the tagged cell declares. ``names``: assigned ones, None when the cell cannot be
+    read. ``defaults``: of those that are plain values."""
 
     names: frozenset[str] | None
     defaults: dict[str, Any]

@@ -48,7 +48,7 @@ class RestartRules(msgspec.Struct, frozen=True, omit_defaults=True):
         return math.inf if self.policy is Restart.ALWAYS else 1 + RESTARTS_MAX
 
     def again(self, succeeded: bool, attempts: int) -> bool:
-        """Whether another attempt follows the one that ended, the last of so many."""
+        """Return whether another attempt follows the one that ended, the last of so many."""
         if attempts >= self.attempts_max:
             return False
         return self.policy is Restart.ALWAYS or (self.policy is Restart.ON_FAILURE and not succeeded)

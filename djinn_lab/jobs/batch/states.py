@@ -16,7 +16,7 @@ runner is gone, so that never more runners live than there are slots. A runner t
 the request has ended as it has ended.
 
 When the server dies, its runners end with it. A server that starts finds the notebooks as they were
-stored. Waiting notebooks go on waiting. One that was RUNNING has ended if its runner recorded that;
+stored. Pending notebooks stay pending. One that was RUNNING has ended if its runner recorded that;
 otherwise it is run again, unless its policy is ``never``: so none of those runs twice.
 
 ::

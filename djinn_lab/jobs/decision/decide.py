@@ -2,8 +2,8 @@
 
 Candidates come in the order of the policy (:mod:`.waiting`, :mod:`.keys`): by effective rank; where the
 policy is fair, by the Fair Tree order of their accounts, looked at again after every start, since a start
-is charged at once; then by the policy's key. One look at the first of an equivalence class answers for all
-of it.
+is charged at once; then by the policy's key. One look at the first of an equivalence class answers for the
+whole class.
 
 A candidate that fits starts, unless that would delay a job ahead with a promised start (EASY: the first k
 that could not start; conservative: all of them). One that does not fit may preempt (:mod:`.preempting`).
@@ -57,7 +57,7 @@ def decide(
 
 
 def _nothing_to_decide(cluster: Cluster, policy: QueuePolicy, now_s: float) -> bool:
-    """Whether no job waits, no charge of a running job is used up, and no device is reserved."""
+    """Return whether no job waits, no charge of a running job is used up, and no device is reserved."""
     if cluster.waiting or cluster.calendar:
         return False
     return not (policy.by_fairness and cluster.holdings and cluster.charge_due(now_s)[0])
@@ -201,7 +201,7 @@ class _Decision:
 
     @property
     def _exhausted(self) -> bool:
-        """Whether no other candidate can start or preempt, so that none need be looked at."""
+        """Return whether no other candidate can start or preempt, so that none need be looked at."""
         if self.stopped:
             return True
         if not self.spent:
@@ -299,7 +299,7 @@ class _Decision:
             cursor.drop_class()
 
     def _impossible(self, request: Request, raised: bool) -> bool:
-        """Whether the candidate can never start, and so blocks none. Not computed where no job blocks
+        """Return whether the candidate can never start, and so blocks none. Not computed where no job blocks
         another."""
         asked = raised or self.trace is not None or self.policy.backfill not in ("always", "starving")
         return asked and not self.trial.capacity.ever_fits(request.demand)
@@ -384,7 +384,7 @@ class _Decision:
         return placed if where == placed.where else Placed(where, {})
 
     def _waits_for_home(self, request: Request, demand: Demand, allowed: frozenset[str] | None) -> bool:
-        """Whether its home is busy, and will be free before moving would pay."""
+        """Return whether its home is busy, and will be free before moving would pay."""
         trial, home = self.trial, request.home
         assert home is not None
         node = trial.cluster.nodes.get(home)

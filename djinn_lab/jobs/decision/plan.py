@@ -71,5 +71,5 @@ class Plan(msgspec.Struct, frozen=True):
     released: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do."""
+        """Return whether there is anything to do."""
         return bool(self.starts or self.preemptions or self.top_ups or self.released)

@@ -100,7 +100,7 @@ class Trial:
             self.wake_by(entry.begins_s)
 
     def can_be_preempted(self, holding: Holding) -> bool:
-        """Whether the job is preemptible and not a victim already."""
+        """Return whether the job is preemptible and not a victim already."""
         return holding.preemptible and holding.request.job not in self.victims
 
     def wake_by(self, at_s: float) -> None:
@@ -127,11 +127,11 @@ class Trial:
             quantum_s = max(self.shares.settings.quantum_s, ran_s / 4)
             ahead_s = max(AHEAD_S_MIN, min(remaining_s(holding, self.policy, self.now_s), quantum_s))
             members = members_in(holding.where)
-            owed = charge_for(holding.request.demand, members, ran_s + ahead_s)
+            amount = charge_for(holding.request.demand, members, ran_s + ahead_s)
             if matters:
                 self.wake_by(self.now_s + ahead_s)
-            self.top_ups.append(TopUp(job, owed, self.now_s + ahead_s))
-            self.shares.correct(job, owed)
+            self.top_ups.append(TopUp(job, amount, self.now_s + ahead_s))
+            self.shares.correct(job, amount)
 
     # -- where something may go ------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class Trial:
 
     @property
     def keeps_promises(self) -> bool:
-        """Whether a promised start is never postponed."""
+        """Return whether a promised start is never postponed."""
         return self.policy.backfill == "conservative"
 
     def release(self, request: Request) -> None:
@@ -265,8 +265,8 @@ class Trial:
             self.book().release(request.demand, self._slot(promise), request.estimate_s)
 
     def _holds(self, promise: StartReservation) -> bool:
-        """Whether the promise still holds: not when its moment has passed because a job ran longer than
-        estimated."""
+        """Return whether the promise still holds: not when its moment has passed because a job ran longer
+        than estimated."""
         return self.keeps_promises and promise.start_s >= self.now_s
 
     def _slot(self, promise: StartReservation) -> Slot:
@@ -347,7 +347,7 @@ class Trial:
 
 
 def fits_at(capacity: FreeCapacity, demand: Demand, where: Where) -> bool:
-    """Whether the demand fits on exactly these nodes now."""
+    """Return whether the demand fits on exactly these nodes now."""
     return all(members_fitting(capacity.free(node), demand) >= members for node, members in where)
 
 

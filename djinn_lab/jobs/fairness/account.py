@@ -61,13 +61,13 @@ class AccountNode:
 
     @property
     def blank(self) -> bool:
-        """Whether nothing was set for the account and nothing was used."""
+        """Return whether nothing was set for the account and nothing was used."""
         is_set = self.weight != 1.0 or self.limits != NO_LIMITS or self.min_runtime_s is not None
         return not (is_set or any(self.usage) or any(self.used))
 
     @property
     def charged(self) -> bool:
-        """Whether something has been charged to the account itself, not to accounts below it."""
+        """Return whether something has been charged to the account itself, not to accounts below it."""
         return self.leaf and (any(self.usage) or any(self.used))
 
     def child(self, name: str) -> AccountNode:

@@ -31,7 +31,7 @@ class Decay:
         return math.exp2((at_s - self.landmark_s) / self.half_life_s) if self.covers(at_s) else 0.0
 
     def covers(self, at_s: float) -> bool:
-        """Whether this time can be weighed without moving the landmark first."""
+        """Return whether this time can be weighed without moving the landmark first."""
         return abs(at_s - self.landmark_s) <= HALF_LIVES_MAX * self.half_life_s
 
     def move_to(self, at_s: float) -> float:

@@ -27,7 +27,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     @property
     def limiting(self) -> bool:
-        """Whether there is more than a guarantee."""
+        """Return whether there is more than a guarantee."""
         return self != NO_LIMITS and self != Limits(devices_guaranteed=self.devices_guaranteed)
 
 
@@ -67,5 +67,5 @@ class LimitHit(msgspec.Struct, frozen=True):
 
     @property
     def never(self) -> bool:
-        """Whether the request alone is above the limit."""
+        """Return whether the request alone is above the limit."""
         return self.wanted > self.limit and self.kind != "device_s"

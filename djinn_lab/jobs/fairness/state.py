@@ -21,7 +21,7 @@ class Amounts(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """What the whole pool offers in one second. A resource of capacity 0 is not compared."""
+    """The resources that the whole pool offers in one second. A resource of capacity 0 is not compared."""
 
     devices: float = 0.0
     memory_bytes: float = 0.0
@@ -52,7 +52,7 @@ class AccountState(msgspec.Struct, frozen=True):
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """What a running job has been charged since it was admitted at ``at_s``; its real usage replaces it,
+    """The charge of a running job since it was admitted at ``at_s``; its real usage replaces it,
     at the same weight."""
 
     job: str

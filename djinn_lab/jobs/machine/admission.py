@@ -26,7 +26,7 @@ def check(tables: QueueTables, event: SegmentSubmitted) -> None:
 def submit(tables: QueueTables, event: SegmentSubmitted) -> None:
     """Admit a segment that :func:`check` has accepted."""
     old = tables.jobs.get(event.job)
-    if tables.bound.get(event.session) is None and event.memory in ("held", "queued", "granted"):
+    if tables.bound.get(event.session) is None and event.memory in ("deferred", "queued", "granted"):
         raise IllegalEvent(f"memory is {event.memory} for a session without a device", "pool")
     job = _arrived(tables, event, old, next_state(old, JobTransition.SUBMIT))
     waiting = (
@@ -43,7 +43,7 @@ def submit(tables: QueueTables, event: SegmentSubmitted) -> None:
             memory=event.memory,
             memory_reason=event.memory_reason,
             memory_wait_s=event.memory_wait_s,
-            memory_room=event.memory_room,
+            memory_preemptible=event.memory_preemptible,
             memory_stuck=event.memory_stuck,
             memory_closing=event.memory_closing,
             devices=event.devices,
@@ -151,7 +151,7 @@ def _arrived(
             memory="free",
             memory_reason="",
             memory_wait_s=None,
-            memory_room=False,
+            memory_preemptible=False,
             memory_stuck=False,
             memory_closing=False,
             devices=1,

@@ -94,7 +94,7 @@ class DeviceQueues:
 
     @property
     def long(self) -> bool:
-        """Whether too many jobs are pending to give all of them positions at every event."""
+        """Return whether too many jobs are pending to give all of them positions at every event."""
         return sum(len(self._tables.of_state[state]) for state in PENDING_STATES) > POSITIONS_MAX
 
     def first_jobs(self) -> dict[str, list[Job]]:
@@ -138,13 +138,13 @@ class DeviceQueues:
 
     @property
     def _is_empty(self) -> bool:
-        """Whether no job contends for a device, and no job waits behind one that does."""
+        """Return whether no job contends for a device, and no job waits behind one that does."""
         in_state = self._tables.of_state
         return not (self._dispatcher.next_jobs.wanted or any(map(in_state.__getitem__, CONTENDING)))
 
     def _lack_memory(self, jobs: Iterable[str]) -> bool:
-        """Whether session memory has yet to answer for one of these jobs."""
-        return any(self._tables.jobs[name].memory in ("queued", "held") for name in jobs)
+        """Return whether session memory has yet to answer for one of these jobs."""
+        return any(self._tables.jobs[name].memory in ("queued", "deferred") for name in jobs)
 
     def _next_jobs(self) -> Set[str]:
         return self._dispatcher.next_jobs.jobs().keys()

@@ -98,7 +98,7 @@ class Dispatcher:
         """Bring what decisions read up to date with the last event's changes."""
         tables, cluster = self.tables, self.cluster
         others = self._follow_devices()
-        self.awaiting_memory -= tables.memory_news
+        self.awaiting_memory -= tables.memory_answered
         touched = [job for name in tables.touched if (job := tables.find(name))]
         for job in touched:
             if job.job in cluster.holdings and job.state is not JobState.RUNNING:
@@ -159,8 +159,8 @@ class Dispatcher:
             job = tables.jobs[one.job]
             if job.assigned_device == one.assigned_device:  # else it has moved, with a mate
                 assert job.assigned_device is not None
-                held = moved(job, JobTransition.HOLD) if job.state is JobState.QUEUED else job
-                tables.put(replace(held, memory="ask"))
+                deferred = moved(job, JobTransition.DEFER) if job.state is JobState.QUEUED else job
+                tables.put(replace(deferred, memory="ask"))
                 tables.out.append(PlaceSegment(job.job, job.segment, job.session, job.assigned_device))
                 self._follow_session(job.session, now_s)
 
@@ -324,8 +324,8 @@ class Dispatcher:
     def _bind(self, job: Job, device: str) -> None:
         self.tables.bind(job.session, device)
         bound = replace(moved(job, JobTransition.BIND), assigned_device=device)
-        if bound.memory in ("ask", "held"):
-            bound = moved(bound, JobTransition.HOLD)
+        if bound.memory in ("ask", "deferred"):
+            bound = moved(bound, JobTransition.DEFER)
         if bound.memory == "ask":
             self.tables.out.append(PlaceSegment(job.job, job.segment, job.session, device))
         self.tables.put(bound)

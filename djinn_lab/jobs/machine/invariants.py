@@ -85,13 +85,13 @@ def check_job(job: Job) -> None:
         f"{job.job} is being preempted and is {job.state}"
     )
     if job.state is JobState.RESTORING:
-        assert job.memory in ("ask", "held"), f"{job.job} waits for memory, which is {job.memory}"
+        assert job.memory in ("ask", "deferred"), f"{job.job} waits for memory, which is {job.memory}"
     if job.state is JobState.RUNNING:
         assert job.memory in ("free", "granted"), f"{job.job} runs with memory {job.memory}"
     if job.state is JobState.QUEUED:
         assert job.memory in ("free", "queued", "granted"), f"{job.job} is pending with memory {job.memory}"
     assert (job.assigned_device is not None) == on_device, (
-        f"{job.job} is {job.state} and held on {job.assigned_device}"
+        f"{job.job} is {job.state} with assigned device {job.assigned_device}"
     )
     assert 0 <= job.ops_done <= job.ops_total, f"{job.job} did {job.ops_done} of {job.ops_total} ops"
     assert (job.ended_at_s is not None) == job.finished

@@ -15,7 +15,9 @@ _ANYWHERE = Demand()
 def request_of(tables: QueueTables, job: Job, *, awaiting_memory: bool) -> Request:
     """Return the job's request. ``awaiting_memory``: a decision wanted to start the job without a memory
     grant, and session memory has not answered since."""
-    ready = job.memory in ("free", "granted", "queued") or (job.memory == "held" and job.memory_room)
+    ready = job.memory in ("free", "granted", "queued") or (
+        job.memory == "deferred" and job.memory_preemptible
+    )
     only = job.assigned_device if job.settled or job.move_s is None else None
     return Request(
         job=job.job,
@@ -33,7 +35,7 @@ def request_of(tables: QueueTables, job: Job, *, awaiting_memory: bool) -> Reque
         preempted_at_s=job.preempted_at_s,
         startable=ready and not awaiting_memory,
         park_s=(job.move_s or 0.0) + job.parts_s,
-        stuck=job.memory == "held" and job.memory_stuck,
+        stuck=job.memory == "deferred" and job.memory_stuck,
     )
 
 

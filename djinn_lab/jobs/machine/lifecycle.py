@@ -12,8 +12,8 @@ from djinn_lab.jobs.messages import (
     DeviceLost,
     JobFinished,
     MemberLeft,
+    MemoryDeferred,
     MemoryGranted,
-    MemoryHeld,
     MemoryNeed,
     MemoryRefused,
     MoveRefused,
@@ -29,21 +29,21 @@ from djinn_lab.units import format_seconds
 # -- session memory ----------------------------------------------------------------------------------------
 
 
-def hold(tables: QueueTables, event: MemoryHeld) -> None:
+def defer(tables: QueueTables, event: MemoryDeferred) -> None:
     if _is_outdated(tables, event):
         return
     job = _waiting_for_memory(tables, event.job)
     if event.queued:
         tables.put(_back_in_queue(job, "queued"))
         return
-    held = moved(job, JobTransition.HOLD) if job.state in PENDING_STATES else job
+    deferred = moved(job, JobTransition.DEFER) if job.state in PENDING_STATES else job
     tables.put(
         replace(
-            held,
-            memory="held",
+            deferred,
+            memory="deferred",
             memory_reason=event.reason,
             memory_wait_s=event.wait_s,
-            memory_room=event.room,
+            memory_preemptible=event.preemptible,
             memory_stuck=event.stuck,
             memory_closing=event.closing,
         )
@@ -58,13 +58,13 @@ def grant(tables: QueueTables, event: MemoryGranted) -> None:
 
 def refuse_memory(tables: QueueTables, event: MemoryRefused) -> None:
     job = _waiting_for_memory(tables, event.job)
-    held = moved(job, JobTransition.HOLD) if job.state in PENDING_STATES else job
+    deferred = moved(job, JobTransition.DEFER) if job.state in PENDING_STATES else job
     tables.out.append(EndSegment(job.job, job.segment, "refused", 0, job.assigned_device, event.message))
-    tables.settle(held, "failed", event.at_s, event.message)
+    tables.settle(deferred, "failed", event.at_s, event.message)
 
 
-def _is_outdated(tables: QueueTables, event: MemoryGranted | MemoryHeld) -> bool:
-    """Whether the event is about a device that the job's session has left, or a job that is over."""
+def _is_outdated(tables: QueueTables, event: MemoryGranted | MemoryDeferred) -> bool:
+    """Return whether the event is about a device that the job's session has left, or a job that is over."""
     known = tables.jobs.get(event.job)
     return event.device is not None and (known is None or known.assigned_device != event.device)
 
@@ -76,7 +76,7 @@ def _back_in_queue(job: Job, memory: MemoryNeed) -> Job:
         memory=memory,
         memory_reason="",
         memory_wait_s=None,
-        memory_room=False,
+        memory_preemptible=False,
         memory_stuck=False,
         memory_closing=False,
     )
@@ -84,7 +84,7 @@ def _back_in_queue(job: Job, memory: MemoryNeed) -> Job:
 
 def _waiting_for_memory(tables: QueueTables, job: str) -> Job:
     known = tables.active(job, "pool")
-    tables.memory_news.add(job)
+    tables.memory_answered.add(job)
     asked = known.state is JobState.PREEMPTED and known.memory == "ask"
     if known.state is not JobState.RESTORING and known.memory != "queued" and not asked:
         raise IllegalEvent(f"job {job} does not wait for memory ({known.state})", "pool")
@@ -110,7 +110,7 @@ def finish_segment(tables: QueueTables, event: SegmentFinished) -> None:
         job.cancelling and not (job.final and event.outcome == "done")
     )
     message = job.message if job.cancelling else event.message
-    if event.goes_on:
+    if event.continues:
         done = replace(done, final=False)
     tables.settle(done, "cancelled" if cancelled else event.outcome, event.at_s, message)
 
@@ -166,7 +166,7 @@ def _why_fewer(job: Job, devices: int) -> str:
     """Say how many devices the job can use when it resumes."""
     if devices == job.devices or job.terms.gang == 1:
         return job.devices_why
-    return f"It goes on where it stopped, on {'one device' if devices == 1 else f'up to {devices} devices'}."
+    return f"It resumes where it stopped, on {'one device' if devices == 1 else f'up to {devices} devices'}."
 
 
 def refuse_move(tables: QueueTables, event: MoveRefused) -> None:
@@ -183,7 +183,7 @@ def refuse_move(tables: QueueTables, event: MoveRefused) -> None:
         if mate.state is not JobState.WAITING and not suits(mate.target, mate.terms.tolerates, device):
             _refuse_target(tables, mate, event, reason)
         elif mate.job == event.job or mate.assigned_device not in (None, event.device):
-            tables.memory_news.add(mate.job)
+            tables.memory_answered.add(mate.job)
             tables.put(replace(mate, settled=True, assigned_device=event.device, memory_reason=reason))
 
 
@@ -191,9 +191,9 @@ def _refuse_target(tables: QueueTables, job: Job, event: MoveRefused, reason: st
     """Fail a segment that may not run where its session has to stay."""
     where = f"has the target {job.target}" if job.target is not None else f"is not eligible on {event.device}"
     message = f"it {where}, and its session cannot be moved there: {reason}"
-    held = moved(job, JobTransition.HOLD) if job.state in PENDING_STATES else job
+    deferred = moved(job, JobTransition.DEFER) if job.state in PENDING_STATES else job
     tables.out.append(EndSegment(job.job, job.segment, "refused", 0, job.assigned_device, message))
-    tables.settle(held, "failed", event.at_s, message)
+    tables.settle(deferred, "failed", event.at_s, message)
 
 
 def unsettle_ineligible(tables: QueueTables, device: str) -> None:

@@ -61,7 +61,7 @@ class NextJobs:
         found, again_s, next_jobs = {}, math.inf, self.jobs()
         for name, open_to_it in next_jobs.items():
             lacks = tables.jobs[name]
-            if not (open_to_it and lacks.memory == "held" and lacks.memory_room):
+            if not (open_to_it and lacks.memory == "deferred" and lacks.memory_preemptible):
                 continue
             assert lacks.assigned_device is not None
             for job in tables.of_device(lacks.assigned_device):

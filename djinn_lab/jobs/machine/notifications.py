@@ -18,7 +18,7 @@ from djinn_lab.jobs.states import PENDING_STATES, JobState
 
 STORY_EVENTS_MAX = 1000
 _NONE_UNAVAILABLE = UnavailableDevices((), ())
-POSITIONS_TOLD_MAX = 100
+POSITIONS_SENT_MAX = 100
 """With more pending jobs, a change of position is not worth a message to each of them."""
 
 
@@ -29,7 +29,7 @@ class Notifications:
         self._tables = tables
         self._queues = queues
         self._notified: dict[str, tuple[object, ...]] = {}
-        self._orders_told: dict[str, tuple[str, ...]] = {}
+        self._orders_sent: dict[str, tuple[str, ...]] = {}
         self._stories: dict[str, deque[Event]] = {}
 
     def queue_position(self, job: Job) -> QueuePosition | None:
@@ -104,16 +104,16 @@ class Notifications:
         """Yield the next jobs of each device, for session memory, where they changed."""
         queues = self._queues.heads()
         for device, queue in sorted(queues.items()):
-            if self._orders_told.get(device) != queue:
+            if self._orders_sent.get(device) != queue:
                 yield DeviceQueueOrdered(device, queue)
-        self._orders_told = queues
+        self._orders_sent = queues
 
     def notices(self) -> Iterator[Notify]:
         """Yield a notice for every job whose state, device or queue position changed. In a long queue only
         the jobs that the event touched are notified at once, without a position unless they are among the
         first; the others are explained on request."""
         tables = self._tables
-        short = len(tables.of_state[JobState.QUEUED]) <= POSITIONS_TOLD_MAX
+        short = len(tables.of_state[JobState.QUEUED]) <= POSITIONS_SENT_MAX
         touched = [job for name in tables.touched if (job := tables.jobs.get(name))]
         asked = short or any(job.state in PENDING_STATES for job in touched)
         asked = asked and any(map(tables.of_state.__getitem__, PENDING_STATES))

@@ -33,8 +33,8 @@ from djinn_lab.jobs.messages import (
     ExternalDependencyChanged,
     JobFinished,
     MemberLeft,
+    MemoryDeferred,
     MemoryGranted,
-    MemoryHeld,
     MemoryRefused,
     MoveProposed,
     MoveRefused,
@@ -105,7 +105,7 @@ class JobQueue:
         found = found or [name for name in self._tables.jobs if name.startswith(start)]
         found = found or [name for name in self._tables.finished if name.startswith(start)]
         if len(found) != 1:
-            many = f"{len(found)} jobs begin with {start!r}; give more of it"
+            many = f"{len(found)} jobs begin with {start!r}; give a longer one"
             none = f"there is no job {start!r} (the last {FINISHED_JOBS_MAX} that ended are remembered)"
             raise IllegalEvent(many if found else none, "client")
         return found[0]
@@ -123,7 +123,7 @@ class JobQueue:
         waiting = [
             job
             for job in self._tables.in_state(JobState.RESTORING)
-            if job.memory == "held" and job.gang == 1 and job.move_s is not None
+            if job.memory == "deferred" and job.gang == 1 and job.move_s is not None
         ]
         waiting.sort(key=lambda job: not job.memory_stuck)
         first = (job for job in waiting if self.first_of(job.session) == job.job)
@@ -185,12 +185,12 @@ class JobQueue:
 
     @property
     def contending(self) -> int:
-        """How many jobs wait for a device."""
+        """Count the jobs that wait for a device."""
         return len(self._dispatcher.cluster.waiting)
 
     @property
     def running(self) -> bool:
-        """Whether anything runs."""
+        """Return whether anything runs."""
         return bool(self._tables.of_state[JobState.RUNNING])
 
     def contending_accounts(self) -> Iterator[str]:
@@ -199,12 +199,12 @@ class JobQueue:
 
     @property
     def preemptions(self) -> int:
-        """How many segments were preempted so far."""
+        """Count the segments preempted so far."""
         return self._tables.preemptions
 
     @property
     def decided_s(self) -> float | None:
-        """When a job was last started or preempted."""
+        """Return when a job was last started or preempted."""
         return self._dispatcher.cluster.decided_s
 
     def accounts(self, at_s: float) -> tuple[AccountView, ...]:
@@ -217,7 +217,7 @@ class JobQueue:
         return known.get(account) or AccountState(account)
 
     def has_dependents(self, job: str) -> bool:
-        """Whether a job depends on this batch notebook."""
+        """Return whether a job depends on this batch notebook."""
         return job in self._tables.external
 
     def device_of(self, session: str) -> str | None:
@@ -235,7 +235,7 @@ class JobQueue:
         return None if first is None else first.job
 
     def has_unfinished(self, session: str) -> bool:
-        """Whether a job of the session runs or waits."""
+        """Return whether a job of the session runs or waits."""
         return session in self._tables.of_session
 
     def story(self, job: str) -> tuple[Event, ...]:
@@ -310,8 +310,8 @@ class JobQueue:
                 admission.submit(tables, event)
             case SegmentRefused():
                 admission.refuse(tables, event)
-            case MemoryHeld():
-                lifecycle.hold(tables, event)
+            case MemoryDeferred():
+                lifecycle.defer(tables, event)
             case MemoryGranted():
                 lifecycle.grant(tables, event)
             case MemoryRefused():

@@ -85,7 +85,7 @@ class QueueTables:
     no entry for 0. ``unplaced``: the SUBMITTED jobs that may get a device now. ``dependent``: jobs that
     wait for dependencies. ``jobs``: the unfinished. ``of_session``: unfinished jobs by session, in the
     order in which their segments arrived. ``external``: dependencies of jobs that are not the queue's own
-    jobs. Of the event in hand: ``out``: its commands; ``touched``: jobs that it changed; ``memory_news``:
+    jobs. Of the event in hand: ``out``: its commands; ``touched``: jobs that it changed; ``memory_answered``:
     jobs that session memory answered for; ``used``: memory byte-seconds and transferred bytes of what just
     ended."""
 
@@ -105,7 +105,7 @@ class QueueTables:
     preemptions: int = 0
     out: list[Command] = field(default_factory=list)
     touched: dict[str, None] = field(default_factory=dict)
-    memory_news: set[str] = field(default_factory=set)
+    memory_answered: set[str] = field(default_factory=set)
     used: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     # -- looking -------------------------------------------------------------------------------------------
@@ -131,10 +131,10 @@ class QueueTables:
     def begin_event(self, at_s: float) -> None:
         self.now_s = at_s
         self.out, self.touched = [], {}
-        self.memory_news, self.used = set(), {}
+        self.memory_answered, self.used = set(), {}
 
     def first_of_session(self, session: str) -> Job | None:
-        """Return the session's first job; jobs that wait for their client are passed over."""
+        """Return the session's first job; jobs that wait for their client are skipped."""
         mates = (self.jobs[name] for name in self.of_session.get(session, ()))
         return next((job for job in mates if job.state is not JobState.WAITING), None)
 

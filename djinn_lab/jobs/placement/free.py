@@ -1,8 +1,8 @@
 """Free capacity of one node, and how it changes. Pure functions of values, so that equal nodes share them.
 
 A device is free as a whole or partly held: ``shares`` lists, for each partly held device, the thousandths
-held on it. Two shares of one size on one node are interchangeable. Where it matters which device is meant,
-each device is a node of its own, as in the live pool."""
+that jobs hold. Two shares of one size on one node are interchangeable. Where it matters which device is
+meant, each device is a node of its own, as in the live pool."""
 
 from __future__ import annotations
 

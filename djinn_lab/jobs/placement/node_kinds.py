@@ -48,7 +48,7 @@ class NodeGroup:
 
 class NodeKind:
     """``node``: any of them, without its name. ``free_devices``: wholly free ones of all together.
-    ``usable``: something may start there. ``numa``: the label of their NUMA node."""
+    ``usable``: requests may start on them. ``numa``: the label of their NUMA node."""
 
     __slots__ = ("empty", "free_devices", "groups", "node", "numa", "number", "size", "usable")
 

@@ -11,7 +11,7 @@ from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Node
 
 
 class ScoreInput(NamedTuple):
-    """What a score looks at: ``members`` of ``demand`` on a node of this kind (without its name) with so
+    """The input of a score: ``members`` of ``demand`` on a node of this kind (without its name) with so
     much ``free``. ``home``: the request's state lies there."""
 
     node: Node

@@ -46,12 +46,12 @@ ADVICE = "Use smaller batches or tensors, or run on a pool whose devices have mo
 
 
 FULL_S = 1.0
-"""A tier that refused a copy for want of room is taken to be full for this long, unless something is freed
-there: what it had no room for in one piece may fit later, and less may fit now."""
+"""A tier that refused a copy for lack of capacity is taken to be full for this long, unless something is
+freed there: what did not fit in one piece may fit later, and less may fit now."""
 
 
 class MemoryAccounts:
-    """What every session holds and where, and which segments have a memory grant. Driven by one thread."""
+    """Account for the state of every session, by tier, and for memory grants. Driven by one thread."""
 
     def __init__(self, policy: MemoryPolicy = POLICIES["ours"]) -> None:
         self.policy = policy
@@ -76,7 +76,7 @@ class MemoryAccounts:
         return commands
 
     def next_timeout_s(self) -> float | None:
-        """When a :class:`ClockTicked` would change something for waiting segments, None if time alone
+        """Return when a :class:`ClockTicked` would change something for waiting segments, None if time alone
         changes nothing."""
         return self._tables.next_timeout_s()
 
@@ -89,11 +89,11 @@ class MemoryAccounts:
         return views.session_account(self._tables, known) if known else None
 
     def knows(self, session: str) -> bool:
-        """Whether the session is open."""
+        """Return whether the session is open."""
         return session in self._tables.sessions
 
     def has_device(self, device: str) -> bool:
-        """Whether the device is up."""
+        """Return whether the device is up."""
         return device in self._tables.devices
 
     def bound_for(self, session: str) -> str | None:
@@ -133,7 +133,7 @@ class MemoryAccounts:
         return device.seconds_for(out_bytes + known.total_bytes) or 0.0
 
     def other_devices(self) -> OtherDevices:
-        """Which other devices have capacity for a session; valid until the next event."""
+        """Return which other devices have capacity for a session; valid until the next event."""
         return OtherDevices(self._tables)
 
     def copy_s(self, nbytes: int) -> float:
@@ -194,7 +194,7 @@ class MemoryAccounts:
                 connection = self._tables.moved(event.session, Move.OPEN)
                 assert connection is not None
                 self._tables.sessions[event.session] = Session(
-                    event.session, event.user, connection, opened_s=event.at_s, passing=event.passing
+                    event.session, event.user, connection, opened_s=event.at_s, temporary=event.temporary
                 )
             case SessionDetached():
                 self._detach(event)
@@ -351,7 +351,7 @@ class MemoryAccounts:
         if event.memory_bytes <= 0:
             raise IllegalEvent(f"{event.device} with {event.memory_bytes} bytes")
         if min(event.host_bytes, event.disk_bytes) < 0:
-            raise IllegalEvent(f"{event.device} with negative room below it")
+            raise IllegalEvent(f"{event.device} with negative host or disk capacity")
         self._tables.devices[event.device] = Device(
             event.device,
             event.memory_bytes,
@@ -392,7 +392,7 @@ class MemoryAccounts:
         tables.statistics.count(prefetches_wasted=session.prefetched)
         tables.statistics.swaps.pop(event.session, None)
         tables.wake_predictor.forget(event.session)
-        if not session.passing:
+        if not session.temporary:
             tables.admission_history.closed(session, tables.now_s)
         tables.out += [FreeSession(event.session, device) for device in sorted(devices)]
         device = tables.device_of(session)

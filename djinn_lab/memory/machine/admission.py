@@ -115,8 +115,8 @@ def _size_class(first_bytes: int) -> int:
 
 
 def is_new(session: Session) -> bool:
-    """Whether the session holds nothing, and may come to stay."""
-    return session.total_bytes == 0 and session.rebuild_bytes == 0 and not session.passing
+    """Return whether the session holds nothing, and may come to stay."""
+    return session.total_bytes == 0 and session.rebuild_bytes == 0 and not session.temporary
 
 
 def guess_bytes(segment: Segment, user: str, history: AdmissionHistory) -> int:
@@ -147,7 +147,7 @@ def wait_for_close(device: Device) -> str:
 
 
 def can_exchange(device: Device, sizes: Iterable[int]) -> bool:
-    """Whether sessions of these sizes fit on the device and the tiers below, with one free slot of the
+    """Return whether sessions of these sizes fit on the device and the tiers below, with one free slot of the
     largest movable size: two sessions can change places only through a free slot. First fit, decreasing
     sizes."""
     falling = sorted(sizes, reverse=True)
@@ -171,8 +171,8 @@ def would_fit(
     share: float | None,
     history: AdmissionHistory,
 ) -> bool:
-    """Whether a session of another device would fit on this one, with its state and a segment, and could
-    be exchanged with others."""
+    """Return whether a session of another device would fit on this one, with its state and a segment, and
+    could be exchanged with others."""
     keeps = max(session.total_bytes, peak_bytes if kept_bytes is None else kept_bytes)
     needed = max(keeps, session.total_bytes + peak_bytes)
     expected, committed = _commitments(device, history)
@@ -184,7 +184,7 @@ def would_fit(
 
 
 def _commitments(device: Device, history: AdmissionHistory) -> tuple[list[int], int]:
-    """What each session of the device will hold between two cells, and the sum to which the device is
+    """Return what each session of the device will hold between two cells, and the sum to which the device is
     committed. Sessions that hold and run nothing are not counted."""
     running = {segment.session for segment in device.granted.values()}
     sessions = [
@@ -198,7 +198,7 @@ def _commitments(device: Device, history: AdmissionHistory) -> tuple[list[int], 
 
 
 def _expected_bytes(session: Session, history: AdmissionHistory) -> int:
-    """What the session holds, or will hold between two cells."""
+    """Return the bytes that the session holds, or will hold between two cells."""
     nbytes = session.total_bytes + session.rebuild_bytes
     if nbytes == 0:
         return max((one.kept_bytes or 0 for one in session.segments.values() if one.granted), default=0)
@@ -251,7 +251,7 @@ class AdmissionGate:
         return Defer(segment, kind, reason, estimate_s, admission=True, stuck=True)
 
     def _ends_exchange(self, keeps: int) -> bool:
-        """Whether sessions can be exchanged only as long as this one is not admitted."""
+        """Return whether sessions can be exchanged only as long as this one is not admitted."""
         expected, device = self._expected, self._device
         return not can_exchange(device, [*expected, keeps]) and can_exchange(device, expected)
 

@@ -71,7 +71,7 @@ def _write_through(device: Device, policy: MemoryPolicy, now_s: float) -> Iterat
 
 
 def _worth_storing(session: Session, device: Device, policy: MemoryPolicy, now_s: float) -> bool:
-    """Whether the session has been idle long enough. A user who continues at once is spared the copy,
+    """Return whether the session has been idle long enough. A user who continues at once is spared the copy,
     unless capacity is short."""
     if _running(session, policy, now_s):
         return session.ready_bytes > 0

@@ -2,11 +2,11 @@
 
 - *keep* wastes the session's bytes for as long as it idles;
 - *swap* wastes what stalls while it is copied out and back, which is nothing where the copies hide behind
-  others' computing, as with copies made in advance. It needs room below the device;
+  others' computing, as with copies made in advance. It needs free capacity below the device;
 - *rebuild* wastes the session's own bytes, and those of sessions that stall beside it, for as long as
   rebuilding takes.
 
-So a session is swapped wherever there is room for it, else rebuilt if that wastes less than keeping it.
+So a session is swapped wherever it fits, else rebuilt if that wastes less than keeping it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def rebuild_waste(rebuild_s: float, nbytes: int, stalled_bytes: int) -> float:
 
 
 def may_rebuild(session: Session, policy: MemoryPolicy, after_s: float, stalled_bytes: int) -> bool:
-    """Whether the session's state may be dropped, its client having said that it can rebuild it."""
+    """Return whether the session's state may be dropped, its client having said that it can rebuild it."""
     if policy.recompute == "never" or session.rebuild_s is None:
         return False
     if policy.recompute == "always":

@@ -39,8 +39,8 @@ from djinn_lab.memory.states import PLACES
 
 RETRY_S = 0.25
 """After a failed transfer its session is left alone for this long, doubled with each failure in a row."""
-HEARS_EVERY_S = 0.25
-"""The owner of a waiting segment hears of changes at most this often."""
+NOTIFY_EVERY_S = 0.25
+"""The user of a deferred segment is notified of changes at most this often."""
 PEAK_SHARE = 0.1
 """Weight of the latest segment in what segments usually need at once."""
 LINK_SHARE = 0.2
@@ -55,7 +55,7 @@ def enact(tables: Tables, suggestions: Iterable[Suggestion]) -> None:
             case Grant():
                 grant(tables, suggestion.segment)
             case Defer():
-                _hold(tables, suggestion)
+                _defer(tables, suggestion)
             case StartTransfer():
                 _transport(tables, suggestion)
             case Expedite():
@@ -63,7 +63,7 @@ def enact(tables: Tables, suggestions: Iterable[Suggestion]) -> None:
             case Reject():
                 refuse(tables, suggestion.segment, suggestion.message, suggestion.advice)
             case RefuseMove():
-                moving.stay(tables, suggestion.session, suggestion.reason)
+                moving.cancel_move(tables, suggestion.session, suggestion.reason)
 
 
 def grant(tables: Tables, segment: Segment) -> None:
@@ -78,10 +78,10 @@ def grant(tables: Tables, segment: Segment) -> None:
     device.granted[segment.job] = segment
     if is_new(session):
         session.guess_bytes = guess_bytes(segment, session.user, tables.admission_history)
-    _leave_line(tables, segment)
+    _leave_queue(tables, segment)
     waited_s = tables.now_s - segment.since_s - segment.lined_s
     statistics = tables.statistics
-    statistics.took(session.session, device.device, segment.peak_bytes, free_bytes)
+    statistics.capacity_taken(session.session, device.device, segment.peak_bytes, free_bytes)
     statistics.came_back(session.session)
     if segment.kind:
         statistics.note(tables.now_s, "grant", session.session, device.device, segment.peak_bytes, waited_s)
@@ -113,42 +113,45 @@ def _woke(tables: Tables, session: Session, segment: Segment, device: Device) ->
     )
 
 
-def _hold(tables: Tables, hold: Defer) -> None:
-    """Defer a segment, and tell its user what changed, except for every queue position."""
-    segment = hold.segment
-    lines = hold.queued or segment.queued_since_s is not None
-    decides = (segment.preemptible, segment.stuck) != (hold.preemptible, hold.stuck)  # the queue goes by it
-    if segment.kind == hold.kind or (tables.now_s < segment.hears_s and not (lines or decides)):
+def _defer(tables: Tables, deferral: Defer) -> None:
+    """Defer a segment, and notify its user of what changed, except for every queue position."""
+    segment = deferral.segment
+    queues = deferral.queued or segment.queued_since_s is not None
+    decides = (segment.preemptible, segment.stuck) != (
+        deferral.preemptible,
+        deferral.stuck,
+    )  # the queue goes by it
+    if segment.kind == deferral.kind or (tables.now_s < segment.notify_from_s and not (queues or decides)):
         return
-    if hold.queued:
+    if deferral.queued:
         segment.queued_since_s = tables.now_s
     else:
-        _leave_line(tables, segment)
-    if hold.admission and not segment.counted:
+        _leave_queue(tables, segment)
+    if deferral.admission and not segment.counted:
         tables.statistics.count(admission_waits=1)
         segment.counted = True
-    segment.admission, segment.hears_s = hold.admission, tables.now_s + HEARS_EVERY_S
-    segment.kind, segment.reason, segment.estimate_s = hold.kind, hold.reason, hold.estimate_s
-    segment.preemptible, segment.stuck = hold.preemptible, hold.stuck
+    segment.admission, segment.notify_from_s = deferral.admission, tables.now_s + NOTIFY_EVERY_S
+    segment.kind, segment.reason, segment.estimate_s = deferral.kind, deferral.reason, deferral.estimate_s
+    segment.preemptible, segment.stuck = deferral.preemptible, deferral.stuck
     tables.changed(tables.session(segment.session))
     tables.statistics.note(
-        tables.now_s, "hold", segment.session, segment.device, segment.peak_bytes, reason=hold.reason
+        tables.now_s, "defer", segment.session, segment.device, segment.peak_bytes, reason=deferral.reason
     )
     tables.out.append(
         DeferSegment(
             segment.job,
             segment.segment,
-            hold.reason,
-            hold.estimate_s,
-            hold.admission,
-            hold.queued,
-            hold.preemptible,
-            hold.stuck,
+            deferral.reason,
+            deferral.estimate_s,
+            deferral.admission,
+            deferral.queued,
+            deferral.preemptible,
+            deferral.stuck,
         )
     )
 
 
-def _leave_line(tables: Tables, segment: Segment) -> None:
+def _leave_queue(tables: Tables, segment: Segment) -> None:
     """Time in the device's queue is not time spent waiting for memory."""
     if segment.queued_since_s is not None:
         segment.lined_s += tables.now_s - segment.queued_since_s
@@ -171,10 +174,10 @@ def _transport(tables: Tables, ask: StartTransfer) -> None:
     free_bytes = device.free_bytes()
     transfer = tables.begin(ask.kind, session, device, ask.expedited, ask.prefetch, ask.discard, ask.job)
     if ask.kind == "restore":
-        tables.statistics.took(session.session, device.device, transfer.nbytes, free_bytes)
+        tables.statistics.capacity_taken(session.session, device.device, transfer.nbytes, free_bytes)
         tables.statistics.count(prefetches=ask.prefetch)
     elif ask.kind == "evict":
-        tables.statistics.leaves(session.session, device.device, transfer.nbytes)
+        tables.statistics.eviction_began(session.session, device.device, transfer.nbytes)
     what = "prefetch" if ask.prefetch else ask.kind
     tables.statistics.note(
         tables.now_s, what, session.session, device.device, transfer.nbytes, reason=ask.reason
@@ -263,7 +266,7 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
                 session.settled_until_s = tables.now_s + stays_s
             if session.wish_s is not None and session.ready_s is None:
                 session.ready_s = tables.now_s
-            moving.arrived(tables, session)
+            moving.drop_former_copy(tables, session)
             if device.session_bytes.get(session.session, 0):
                 tables.sync(session, device)
         case "demote":
@@ -315,7 +318,7 @@ def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
         tables.now_s, "failed", session.session, device.device, transfer.nbytes, reason=event.reason
     )
     if transfer.kind == "evict":
-        tables.statistics.stays(session.session)
+        tables.statistics.eviction_failed(session.session)
     if event.mismatch:
         tables.statistics.count(mismatches=1)
         lose(tables, session, device.device, session.total_bytes, event.reason)
@@ -330,7 +333,7 @@ def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
     session.failures += 1
     session.retry_s = tables.now_s + RETRY_S * 2 ** min(session.failures - 1, 6)
     if session.target is not None and session.busy and transfer.kind in ("store", "evict"):
-        moving.stay(tables, session, event.reason)
+        moving.cancel_move(tables, session, event.reason)
     tables.changed(session)
     tables.sync(session, device)
 

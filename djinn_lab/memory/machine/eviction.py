@@ -10,7 +10,7 @@ from djinn_lab.memory.machine import admission
 from djinn_lab.memory.machine.costs import may_rebuild
 from djinn_lab.memory.machine.ranking import IDLE, LEASED, Victim, fewest, victims
 from djinn_lab.memory.machine.records import Device, Segment, Session
-from djinn_lab.memory.machine.sentences import defer, out_of_memory, short_of, who_fills
+from djinn_lab.memory.machine.sentences import defer, holders_text, out_of_memory, short_of
 from djinn_lab.memory.machine.serving_order import early_job, needed_bytes
 from djinn_lab.memory.machine.suggestions import Defer, Grant, StartTransfer, Suggestion
 from djinn_lab.memory.machine.tier_capacity import HostCapacity, drops, evict
@@ -157,7 +157,7 @@ def _would_free(device: Device, host: HostCapacity) -> int:
 
 
 def _leave_alone(victims: list[Victim], session: Session, device: Device) -> bool:
-    """Whether the session would have the device to itself."""
+    """Return whether the session would have the device to itself."""
     leaving = {victim.session.session for victim in victims}
     return all(name in leaving or name == session.session for name in device.session_bytes)
 
@@ -206,7 +206,7 @@ def _stuck(
 
 
 def _closing_helps(others: list[Session], device: Device) -> bool:
-    """Whether only a closed session helps more than the end of the running cells."""
+    """Return whether only a closed session helps more than the end of the running cells."""
     waiting = [other for other in others if not any(one.granted for one in other.segments.values())]
     return device.tiers and not device.moving and bool(waiting)
 
@@ -227,7 +227,7 @@ def _full(
             if holding[-1] is segment:
                 return
     claims.full = claims.stuck = True
-    what = f"{who_fills(holders, device)}; {admission.wait_for_close(device)}"
+    what = f"{holders_text(holders, device)}; {admission.wait_for_close(device)}"
     kind = f"full, {len(admission.abandoned(device))}"
     yield Defer(segment, kind, claims.short_of(device, needed, what), admission=True, stuck=True)
     claims.claim(-needed)

@@ -31,13 +31,13 @@ def bind(tables: Tables, event: SessionBound) -> list[Device]:
     session.target = None if session.device == device.device else device.device
     before = tables.device_of(session)
     tables.changed(session)
-    arrived = finish_move(tables, session)
-    return [one for one in (before, arrived) if one is not None]
+    after = finish_move(tables, session)
+    return [one for one in (before, after) if one is not None]
 
 
 def finish_move(tables: Tables, session: Session) -> Device | None:
-    """Hand the session to its target device once its present one holds nothing of it, and no copy is
-    under way. Returns that device, or None."""
+    """Hand the session to its target device once its present device holds no state of the session, and no
+    copy is under way. Returns that device, or None."""
     if session.target is None or session.moving is not None:
         return None
     before, device = tables.device_of(session), tables.device(session.target)
@@ -78,20 +78,20 @@ def continue_move(
             free, wanted = max(0, device.host_free_bytes()), session.unstored_bytes
             yield RefuseMove(
                 session,
-                f"the host has {format_bytes(free)} free for what {device.device} moves out, and it takes"
-                f" {format_bytes(wanted)}",
+                f"the host has {format_bytes(free)} free for state parked from {device.device}, and this"
+                f" session takes {format_bytes(wanted)}",
             )
             return
     yield Defer(
         segment,
         "over",
-        f"its {format_bytes(session.total_bytes)} are brought over from {device.device} to {session.target}",
+        f"its {format_bytes(session.total_bytes)} are moved from {device.device} to {session.target}",
         device.seconds_for(session.unstored_bytes + session.total_bytes),
     )
 
 
-def stay(tables: Tables, session: Session, reason: str) -> None:
-    """End the move: the session's segments are served where it is."""
+def cancel_move(tables: Tables, session: Session, reason: str) -> None:
+    """Cancel the move: the session's segments are served on its present device."""
     assert session.device is not None
     session.target = None
     tables.changed(session)
@@ -101,8 +101,8 @@ def stay(tables: Tables, session: Session, reason: str) -> None:
     ]
 
 
-def arrived(tables: Tables, session: Session) -> None:
-    """The session is on its device; the device that parked it need not keep the copy."""
+def drop_former_copy(tables: Tables, session: Session) -> None:
+    """Drop the parked copy on a former device, now that the session is on its device."""
     keeper, session.keeper = session.keeper, None
     if keeper is not None and keeper != session.device:
         session.recoverable = False

@@ -20,7 +20,7 @@ class OtherDevices:
         self._competing: dict[tuple[str, int], int] = {}
 
     def has_capacity(self, session: str, device: str, peak_bytes: int, kept_bytes: int | None) -> bool:
-        """Whether another device, on which no segment waits for capacity, would admit the session with
+        """Return whether another device, on which no segment waits for capacity, would admit the session with
         such a segment."""
         found = self._candidate(session, device)
         if found is None:
@@ -31,7 +31,7 @@ class OtherDevices:
         return self._would_fit(known, there, peak_bytes, kept_bytes)
 
     def is_less_crowded(self, session: str, device: str, peak_bytes: int, kept_bytes: int | None) -> bool:
-        """Whether the session waited long for its device and would compete with less on another one.
+        """Return whether the session waited long for its device and would compete with less on another one.
         Competing: sessions that compute or wait there with the same or a better rank, in bytes, as a
         share of the device. The other device, with the session, must still be less crowded than the
         present one is without it. So each such move makes the more crowded device less so, and no session
@@ -80,5 +80,5 @@ class OtherDevices:
 
 
 def _needs_bytes(session: Session) -> int:
-    """What the session needs on its device while its cell runs."""
+    """Return the bytes that the session needs on its device while its cell runs."""
     return session.total_bytes + max(segment.peak_bytes for segment in session.segments.values())

@@ -125,15 +125,15 @@ def victim_kind(session: Session, policy: MemoryPolicy, now_s: float, behind: Se
 
 
 def settled(session: Session, now_s: float, behind: Segment | None = None) -> bool:
-    """Whether the session was restored for a cell that has not run since. ``behind``: and is kept against
-    such a segment."""
+    """Return whether the session was restored for a cell that has not run since. ``behind``: and is kept
+    against such a segment."""
     if now_s >= session.settled_until_s or not session.resident:
         return False
     return behind is None or any(segment.rank <= behind.rank for segment in session.segments.values())
 
 
 def _worth(victim: Victim, device: Device) -> float:
-    """How late the session is expected, less what its own copy would take first."""
+    """Return how late the session is expected, less the time of its own copy first."""
     unstored_bytes = victim.session.unstored_bytes
     if unstored_bytes == 0:
         return victim.after_s

@@ -20,11 +20,11 @@ FIRST = -1
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A placed segment. ``turn``: its position in its device's queue, as the job queue told it.
+    """A placed segment. ``turn``: its position in its device's queue, from the job queue.
     ``arrival`` of its job orders equal ranks, so that a cell keeps its position. ``base_bytes``: what its
-    session held at the grant. ``kind``: the kind of reason that the user heard last; no other is sent
-    before ``hears_s``. ``counted``: counted among the segments that waited for others to leave.
-    ``admission``, ``preemptible``, ``stuck``: as last told."""
+    session held at the grant. ``kind``: the kind of reason that its user was last sent; no other is sent
+    before ``notify_from_s``. ``counted``: counted among the segments that waited for other sessions to
+    close. ``admission``, ``preemptible``, ``stuck``: as last sent to the queue."""
 
     job: str
     segment: int
@@ -39,7 +39,7 @@ class Segment:
     granted: bool = False
     base_bytes: int = 0
     kind: str = ""
-    hears_s: float = 0.0
+    notify_from_s: float = 0.0
     counted: bool = False
     reason: str = ""
     estimate_s: float | None = None
@@ -86,7 +86,7 @@ class Session:
     no transfer before, after one failed. ``gap``, ``due_s``: the predicted gap and its end, as computed
     for ``due_bucket``. ``said_s``: when it last signalled COMPUTE. ``teaches``: the present gap will be
     learned from. ``target``: the device to which it moves, while its state still lies on ``device``.
-    ``keeper``: the living device whose process holds the parked state. ``passing``: as in
+    ``keeper``: the living device whose process holds the parked state. ``temporary``: as in
     :class:`~djinn_lab.memory.messages.SessionOpened`. ``copied_at``, ``fetched_at``: ``changes`` of its
     device when it was last copied in advance, and prefetched. ``cleared_at``, ``cleared``: ``changes``
     when it was last stored to free capacity, and how often since."""
@@ -114,7 +114,7 @@ class Session:
     cells: int = 0
     segments: dict[str, Segment] = field(default_factory=dict)
     opened_s: float = 0.0
-    passing: bool = False
+    temporary: bool = False
     idle_since_s: float | None = None
     leased_until_s: float | None = None
     settled_until_s: float = 0.0
@@ -144,7 +144,7 @@ class Session:
 
     @property
     def resident(self) -> bool:
-        """Whether its state can be used on the device now."""
+        """Return whether its state can be used on the device now."""
         moving = self.moving.kind if self.moving else None
         return self.place in ("device", "none") and moving != "evict"
 
@@ -154,7 +154,7 @@ class Session:
 
     @property
     def may_be_stored(self) -> bool:
-        """Whether some of its state on the device may be copied to the host in advance."""
+        """Return whether some of its state on the device may be copied to the host in advance."""
         if self.place != "device":
             return False
         if self.segments:
@@ -162,11 +162,11 @@ class Session:
         return self.total_bytes > 0 and (self.unstored_bytes > 0 or not self.recoverable)
 
     def open_to(self, job: str) -> bool:
-        """Whether the session is being restored, and what the first op of this job reads is there."""
+        """Return whether the session is being restored, and what the first op of this job reads is there."""
         return self.moving is not None and self.moving.usable and self.moving.job == job
 
     def idle(self, now_s: float, wish_s: float) -> bool:
-        """Whether the session waits for its user or a tool: it signalled so, or no cell followed a
+        """Return whether the session waits for its user or a tool: it signalled so, or no cell followed a
         COMPUTE signal within ``wish_s``."""
         if self.segments:
             return False
@@ -174,7 +174,7 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        """Whether a segment of the session is placed, deferred or granted."""
+        """Return whether a segment of the session is placed, deferred or granted."""
         return bool(self.segments)
 
     @property
@@ -192,7 +192,7 @@ class Index:
     cost of a plan does not grow with the number of open sessions. What time and transfers change is left
     to the plan. ``wishing``: absent, and wants to compute. ``settled``: restored for a cell that has not
     run. ``paused``: a transfer failed. ``leased``, ``away``: as of the session. ``unstored``: some state
-    may be copied in advance. ``unpositioned``: segments that were not told their position in the device's
+    may be copied in advance. ``unpositioned``: segments that were not sent their position in the device's
     queue, or whose session moves."""
 
     wishing: dict[str, Session] = field(default_factory=dict)
@@ -236,7 +236,7 @@ class Index:
 class Device:
     """One device. ``host_full``, ``disk_full``, ``device_full``: a transfer failed for lack of capacity
     there, the last at ``full_s``, and nothing was freed since. ``alone``: there is no other device.
-    ``usual_peak_bytes``: of the last segments, a moving average. ``line``: jobs that the queue named
+    ``usual_peak_bytes``: of the last segments, a moving average. ``positions``: jobs that the queue named
     last, with their positions. ``changes``: events of users and cells on this device so far. Between two
     of them no session is written through twice or prefetched twice, and a copy made for an eviction is
     forgotten at most once, so that the number of transfers is bounded."""
@@ -270,12 +270,12 @@ class Device:
     alone: bool = True
     slots: int = 1
     usual_peak_bytes: float = 0.0
-    line: dict[str, int] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
     changes: int = 0
 
     @property
     def tiers(self) -> bool:
-        """Whether there is a tier below the device."""
+        """Return whether there is a tier below the device."""
         return self.host_bytes > 0
 
     @property
@@ -284,12 +284,12 @@ class Device:
 
     @property
     def contended(self) -> bool:
-        """Whether a segment waits for capacity or its turn, other than for admission."""
+        """Return whether a segment waits for capacity or its turn, other than for admission."""
         return any(not segment.admission for segment in self.waiting)
 
     @property
     def short(self) -> bool:
-        """Whether a segment waits for capacity."""
+        """Return whether a segment waits for capacity."""
         unpositioned = self.index.unpositioned.values()
         return any(not segment.admission and segment.queued_since_s is None for segment in unpositioned)
 
@@ -368,10 +368,10 @@ class Device:
 
     def turn_of(self, session: Session, job: str) -> int:
         """The job's position in the device's queue."""
-        return FIRST if session.passing else self.line.get(job, LAST)
+        return FIRST if session.temporary else self.positions.get(job, LAST)
 
     def copying(self, kind: TransferKind) -> int:
-        """How many transfers of this kind are under way."""
+        """Count the transfers of this kind under way."""
         return sum(transfer.kind == kind for transfer in self.moving.values())
 
     def seconds_for(self, nbytes: int) -> float | None:

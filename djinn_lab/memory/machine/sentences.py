@@ -17,7 +17,7 @@ def defer(segment: Segment, kind: str, reason: str, estimate_s: float | None = N
 def queued(segment: Segment, device: Device) -> Defer:
     return Defer(
         segment,
-        "line",
+        "queue",
         f"memory is reserved for it near the front of the queue of {device.device}",
         queued=True,
     )
@@ -33,7 +33,7 @@ def short_of(device: Device, needed: int, free: int, what: str) -> str:
     return f"it needs {format_bytes(needed)} and {device.device} has {format_bytes(free)} free; {what}"
 
 
-def who_fills(holders: list[Session], device: Device) -> str:
+def holders_text(holders: list[Session], device: Device) -> str:
     staying = [one for one in holders if one.place == "device" and one.total_bytes > device.host_bytes]
     if staying:
         names = f"{counted(len(staying), 'session')} on it, larger than the host's tier, cannot leave"

@@ -88,7 +88,7 @@ def _settled_first(device: Device, now_s: float) -> list[Segment]:
 
 
 def wishes(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
-    """Whether the session signalled COMPUTE, is absent, and its signal is still believed."""
+    """Return whether the session signalled COMPUTE, is absent, and its signal is still believed."""
     return (
         session.phase is Phase.COMPUTE
         and session.away
@@ -173,7 +173,7 @@ def _proceed(
 
 
 def _wanted_by_others(segment: Segment, device: Device) -> bool:
-    """Whether other segments could compute while this one waits for the rest of its copy."""
+    """Return whether other segments could compute while this one waits for the rest of its copy."""
     if device.granted:
         return True
     near = islice(device.waiting, LOOKED_AT)

@@ -11,8 +11,8 @@ from djinn_lab.memory.policy import MemoryPolicy
 
 def order(tables: Tables, device: Device, jobs: Sequence[str]) -> None:
     """Adopt the queue's order. The cost is that of the jobs named now or last, however many wait."""
-    named = device.line.keys() | set(jobs)
-    device.line = {job: turn for turn, job in enumerate(jobs)}
+    named = device.positions.keys() | set(jobs)
+    device.positions = {job: turn for turn, job in enumerate(jobs)}
     for job in sorted(named):
         segment = tables.segments.get(job)
         if segment is None or segment.device != device.device:
@@ -30,7 +30,7 @@ def order(tables: Tables, device: Device, jobs: Sequence[str]) -> None:
 
 class ServingOrder:
     """Iterate over waiting segments: ``first`` these, then in order. Behind a segment that is ``far``
-    from the front only two kinds follow: segments that were not told that they are far, and segments of
+    from the front only two kinds follow: segments that were not notified that they are far, and segments of
     moving sessions. So the cost of a plan does not grow with the number of waiting segments."""
 
     def __init__(self, device: Device, first: Iterable[Segment]) -> None:
@@ -63,8 +63,8 @@ def in_order(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def is_near_front(segment: Segment, device: Device, policy: MemoryPolicy) -> bool:
-    """Whether capacity is reserved for the segment. Granted segments behind it in the device's queue do
-    not count. Of granted segments without a queue position, no more run than there are slots."""
+    """Return whether capacity is reserved for the segment. Granted segments behind it in the device's queue
+    do not count. Of granted segments without a queue position, no more run than there are slots."""
     if segment.turn == FIRST:
         return True
     turns = [other.turn for other in device.granted.values()]

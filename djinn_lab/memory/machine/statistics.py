@@ -67,15 +67,15 @@ class Statistics:
             return
         self.copies.append((at_s, device, kind == "store", nbytes))
 
-    def leaves(self, session: str, device: str, nbytes: int) -> None:
+    def eviction_began(self, session: str, device: str, nbytes: int) -> None:
         """An eviction began; other sessions may take its capacity before its end is reported."""
         self.swaps[session] = Swap(device, nbytes)
 
-    def stays(self, session: str) -> None:
+    def eviction_failed(self, session: str) -> None:
         """The eviction failed."""
         self.swaps.pop(session, None)
 
-    def took(self, session: str, device: str, nbytes: int, free_bytes: int) -> None:
+    def capacity_taken(self, session: str, device: str, nbytes: int, free_bytes: int) -> None:
         """A restore or grant takes ``nbytes`` of ``free_bytes``: mark the evictions that made it
         possible."""
         idle = [

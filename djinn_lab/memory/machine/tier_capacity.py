@@ -51,7 +51,7 @@ class HostCapacity:
         return cls(at_once_bytes, at_once_bytes + disk_bytes - demoted)
 
     def can_take(self, session: Session) -> bool:
-        """Whether the session could be stored whole; if so, claim the bytes."""
+        """Return whether the session could be stored whole; if so, claim the bytes."""
         if session.unstored_bytes == 0 or session.moving is not None:
             return True
         if min(self.at_once_bytes, self.bytes_left) < session.total_bytes:
@@ -81,8 +81,8 @@ def _coming_bytes(device: Device) -> int:
 
 
 def _redundant(session: Session, device: Device) -> bool:
-    """Whether the session is on the device with a copy below that may be forgotten: a copy that was made
-    for an eviction again and again may not."""
+    """Return whether the session is on the device with a copy below that may be forgotten: a copy that was
+    made for an eviction again and again may not."""
     here = session.place == "device" and session.moving is None
     return here and (session.cleared_at != device.changes or session.cleared < CLEARED_MAX)
 
@@ -204,7 +204,7 @@ def evict(
 
 
 def drops(victim: Victim, policy: MemoryPolicy, stalled_bytes: int) -> bool:
-    """Whether the policy drops the victim's state without considering a swap."""
+    """Return whether the policy drops the victim's state without considering a swap."""
     return policy.recompute == "always" and may_rebuild(victim.session, policy, victim.after_s, stalled_bytes)
 
 

@@ -7,7 +7,7 @@ import math
 from djinn_lab.memory.machine.ranking import expectation
 from djinn_lab.memory.machine.records import Device, Session
 from djinn_lab.memory.machine.tables import Tables
-from djinn_lab.memory.snapshot import DeviceAccount, HeldSegment, MemorySnapshot, SessionAccount
+from djinn_lab.memory.snapshot import DeferredSegment, DeviceAccount, MemorySnapshot, SessionAccount
 from djinn_lab.memory.states import Connection, Phase
 
 
@@ -16,7 +16,7 @@ def snapshot(tables: Tables) -> MemorySnapshot:
         tuple(device_account(tables, device) for _, device in sorted(tables.devices.items())),
         tuple(session_account(tables, session) for _, session in sorted(tables.sessions.items())),
         tables.policy.name,
-        held_segments(tables),
+        deferred_segments(tables),
         tables.statistics.wake_ups(),
         tables.statistics.counters(),
         tables.statistics.last_happenings(),
@@ -89,9 +89,9 @@ def session_account(tables: Tables, session: Session) -> SessionAccount:
     )
 
 
-def held_segments(tables: Tables) -> tuple[HeldSegment, ...]:
+def deferred_segments(tables: Tables) -> tuple[DeferredSegment, ...]:
     return tuple(
-        HeldSegment(
+        DeferredSegment(
             segment.job,
             segment.session,
             segment.device,

@@ -104,7 +104,7 @@ class Spread:
 
 
 class WakePredictor:
-    """What past gaps taught, per session, per user and over all. ``taught`` counts them."""
+    """Predict wake-ups from past gaps, per session, per user and over all. ``taught`` counts them."""
 
     def __init__(self) -> None:
         self.taught = 0

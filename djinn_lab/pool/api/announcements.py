@@ -32,8 +32,8 @@ class Announcement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:
     """Say, look and take back."""
-    driver, data = context.driver, context.driver.books.published
-    clock = driver.ledger.clock
+    driver, data = context.driver, context.driver.accounting.published
+    clock = driver.core.clock
 
     @app.post(
         "/v1/checkpoints",
@@ -55,7 +55,7 @@ def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:
                     await context.notebooks.announce(batch.CheckpointAnnounced(clock.now_s(), job, said.name))
                 else:
                     driver.announce(job, said.name)
-                    context.notebooks.hear(batch.CheckpointAnnounced(clock.now_s(), job, said.name))
+                    context.notebooks.handle(batch.CheckpointAnnounced(clock.now_s(), job, said.name))
         except IllegalEvent as error:
             raise HTTPException(422, f"It cannot be announced: {error}.") from None
         except sa.exc.SQLAlchemyError as error:
@@ -83,7 +83,7 @@ def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:
                 raise HTTPException(503, f"It could not be stored: {error}") from None
             data.add(known)
             driver.publish(user.account, said.name)
-            context.notebooks.hear(batch.DataPublished(clock.now_s(), user.account, said.name))
+            context.notebooks.handle(batch.DataPublished(clock.now_s(), user.account, said.name))
         return answer(known)
 
     @app.get(
@@ -118,7 +118,7 @@ def _own_jobs(context: PoolContext, user: User, job: str | None) -> tuple[str, .
     """Find the running batch notebook and cell that an announcement comes from. Raises
     HTTPException."""
     found: tuple[str, ...] = (user.notebook,) if user.notebook else ()
-    known = None if job is None else context.driver.ledger.queue.job(job)
+    known = None if job is None else context.driver.core.queue.job(job)
     if known is not None and known.user != user.name and user.role < Role.ADMIN:
         raise HTTPException(403, f"Job {job} belongs to another user.")
     if known is not None and known.state not in jobs.FINISHED:

@@ -50,9 +50,9 @@ class NewUser(msgspec.Struct, frozen=True):
 def create_app(context: PoolContext) -> FastAPI:
     """Make the pool's ASGI application."""
     app = FastAPI(title="Djinn Lab pool", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
-    pool = context.driver.ledger.pool
+    pool = context.driver.core.pool
     app.add_middleware(Audited, authentication=context.authentication, store=context.store, pool=pool)
-    app.add_middleware(CommittedAnswers, durability=context.driver.books.durability)
+    app.add_middleware(CommittedAnswers, durability=context.driver.accounting.durability)
     app.add_middleware(ReadLimiter, authentication=context.authentication)
     app.state.context = context
     endpoint = SessionEndpoint(context.driver, context.authentication, context.blobs)
@@ -100,10 +100,10 @@ def _add_status_routes(app: FastAPI, context: PoolContext) -> None:
         after: int | None = None,
         limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 200,
     ) -> Response:
-        pool = context.driver.ledger.pool
+        pool = context.driver.core.pool
         return answer(await context.store.read(lambda c: history.read_events(c, pool, after, limit)))
 
-    @app.get("/v1/audit", responses=documented(list[AuditRow]), summary="Who changed what (admins)")
+    @app.get("/v1/audit", responses=documented(list[AuditRow]), summary="Changes by users (admins)")
     async def audit(
         _user: Annotated[User, Depends(admin)], limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 200
     ) -> Response:
@@ -128,7 +128,7 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
     async def sessions(_user: Annotated[User, Depends(reader)]) -> Response:
         return answer([session_view(driver, session) for session in driver.registry])
 
-    @app.get("/v1/memory", responses=documented(MemoryView), summary="Where all sessions are held")
+    @app.get("/v1/memory", responses=documented(MemoryView), summary="Memory tier of every session")
     async def session_memory(_user: Annotated[User, Depends(reader)]) -> Response:
         return answer(memory_view(driver))
 
@@ -147,7 +147,7 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
             message = msgspec.json.decode(await request.body(), type=SignalPhase)
         except msgspec.DecodeError as error:
             raise HTTPException(422, str(error)) from None
-        now_s = driver.ledger.clock.now_s()
+        now_s = driver.core.clock.now_s()
         wait_s = known.pace.signals.wait_s(now_s)
         if wait_s > 0:
             raise HTTPException(
@@ -158,11 +158,11 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
         known.pace.take(message, now_s)
         answered: asyncio.Future[PhaseAnswered] = asyncio.get_running_loop().create_future()
 
-        def tell(said: PhaseAnswered) -> None:
+        def resolve(said: PhaseAnswered) -> None:
             if not answered.done():  # the client that asked may have gone
                 answered.set_result(said)
 
-        driver.signals.put(known, message, tell)
+        driver.signals.put(known, message, resolve)
         said = await answered
         return answer(said)
 

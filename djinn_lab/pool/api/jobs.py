@@ -30,7 +30,7 @@ CUTS_LISTED_MAX = 32
 
 
 def add_job_routes(app: FastAPI, context: PoolContext) -> None:
-    """List, look into, cancel and move aside."""
+    """Add the routes that list, show, cancel and preempt jobs."""
 
     @app.get("/v1/jobs", responses=documented(list[JobView]), summary="Jobs of all users, newest first")
     async def jobs(
@@ -45,7 +45,7 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
     async def job_detail(job: str, user: Annotated[User, Depends(reader)]) -> Response:
         view, code = await find_job(context, job)
         own = view.user == user.name or user.role >= Role.ADMIN
-        story = context.driver.ledger.queue.story(view.job) if own else ()
+        story = context.driver.core.queue.story(view.job) if own else ()
         events = tuple(
             JobEvent(event.at_s, type(event).__name__, msgspec.to_builtins(event)) for event in story
         )
@@ -58,20 +58,20 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
             context.driver.cancel(view.job, f"by {user.name}")
         except IllegalEvent:
             raise HTTPException(409, f"Job {view.job} is already {view.state}.") from None
-        return answer(context.driver.books.records[view.job].view())
+        return answer(context.driver.accounting.records[view.job].view())
 
     @app.post(
         "/v1/jobs/{job}/preempt",
         responses=documented(JobView),
-        summary="Let a running job move aside: it goes on behind those that wait now",
+        summary="Preempt a running job: it resumes behind all that are pending now",
     )
     async def preempt(job: str, user: Annotated[User, Depends(runner)]) -> Response:
         view = await _stoppable(context, job, user)
         try:
-            context.driver.preempt(view.job, f"{user.name} asked it to move aside")
+            context.driver.preempt(view.job, f"{user.name} asked for its preemption")
         except IllegalEvent:
             raise HTTPException(409, f"Job {view.job} does not run ({view.state}).") from None
-        return answer(context.driver.books.records[view.job].view())
+        return answer(context.driver.accounting.records[view.job].view())
 
     _add_program_routes(app, context)
 
@@ -104,7 +104,7 @@ async def list_jobs(
     context: PoolContext, state: JobState | None, user: str | None, limit: int
 ) -> list[JobView]:
     """List jobs, newest first. Records in memory are the newest, and fresher than their rows."""
-    records = context.driver.books.records
+    records = context.driver.accounting.records
     wanted = state.value if state else None
     matching = (r for r in reversed(records.values()) if user in (None, r.user) and wanted in (None, r.state))
     found = [record.view() for record in islice(matching, limit)]
@@ -125,17 +125,18 @@ def _with_last_cuts(view: JobView) -> JobView:
 
 
 async def find_job(context: PoolContext, job: str) -> tuple[JobView, str]:
-    """View and code of a job by its id, or by a unique start of it. Raises HTTPException 404 or 409."""
-    records = context.driver.books.records
+    """Return view and code of a job by its id, or by a unique prefix of the id. Raises HTTPException 404 or
+    409."""
+    records = context.driver.accounting.records
     live = [job] if job in records else [other for other in records if other.startswith(job)]
     if len(live) == 1:
         record = records[live[0]]
         if record.state not in FINISHED:
-            record.reason = context.driver.ledger.queue.explain(record.job)
+            record.reason = context.driver.core.queue.explain(record.job)
         return record.view(), record.code
     rows = [] if live else await context.store.read(lambda connection: history.read_job(connection, job))
     if len(live) + len(rows) > 1:
-        raise HTTPException(409, f"{job!r} is the start of several jobs' ids; give more of it.")
+        raise HTTPException(409, f"{job!r} is the start of several jobs' ids; give a longer one.")
     if not rows:
         raise HTTPException(404, f"There is no job {job[:80]!r}.")
     return rows[0]

@@ -90,7 +90,7 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
     ) -> Response:
         await _served(context)
         found = [one for one in service.core if user in (None, one.user) and state in (None, one.state)]
-        now_s = context.driver.ledger.clock.now_s()
+        now_s = context.driver.core.clock.now_s()
         return answer(notebook_views(service.core, found[-limit:][::-1], now_s, asking))
 
     @app.get("/v1/notebooks/{job}", responses=documented(NotebookView), summary="One batch notebook")
@@ -169,7 +169,8 @@ async def _read(request: Request) -> NewNotebook:
 async def _asked(
     context: PoolContext, new: NewNotebook, user: User, digest: str
 ) -> tuple[Submission, AcceptedSubmission]:
-    """Raises HTTPException when it cannot run here, or comes after what is unknown."""
+    """Validate a new notebook. Raises HTTPException when it cannot run here, or depends on something
+    unknown."""
     if new.folder and not (Path(new.folder).is_absolute() and Path(new.folder).is_dir()):
         raise HTTPException(
             422,
@@ -178,7 +179,7 @@ async def _asked(
         )
     _check_priority(context, user, new.priority.upper())
     job = ID_PREFIX + uuid.uuid4().hex[:ID_CHARACTERS]
-    now_s = context.driver.ledger.clock.now_s()
+    now_s = context.driver.core.clock.now_s()
     asked = Submission(
         now_s,
         job,
@@ -214,7 +215,7 @@ async def _with_dependencies(context: PoolContext, asked: Submission, after: Seq
         try:
             condition = parse(text)
         except ValueError as error:
-            raise HTTPException(422, f"It comes after {error}.") from None
+            raise HTTPException(422, f"It depends on {error}.") from None
         if condition.need is Need.DATA:
             conditions.append(condition)
             continue
@@ -233,8 +234,8 @@ async def _with_dependencies(context: PoolContext, asked: Submission, after: Seq
 
 def _check_priority(context: PoolContext, user: User, priority: str) -> None:
     """Limits of accounts count for slots as they do for cells. Raises HTTPException."""
-    ledger = context.driver.ledger
-    for account in ledger.queue.accounts(ledger.clock.now_s()):
+    core = context.driver.core
+    for account in core.queue.accounts(core.clock.now_s()):
         best = account.limits.rank_min
         over = user.account == account.account or user.account.startswith(f"{account.account}/")
         if over and RANKS.get(priority, best) < best:
@@ -249,7 +250,7 @@ def _check_target(context: PoolContext, asked: Submission) -> None:
     if asked.target is None and not asked.tolerates:
         return  # its cells may say more, or have nothing to compute
     try:
-        context.driver.ledger.queue.check_target(asked.target, asked.tolerates)
+        context.driver.core.queue.check_target(asked.target, asked.tolerates)
     except IllegalEvent as error:
         raise _refused(error) from None
 
@@ -275,12 +276,12 @@ async def _served(context: PoolContext) -> None:
         await asyncio.wait_for(context.notebooks.started.wait(), RESUME_WAIT_S)
     except TimeoutError:
         raise HTTPException(
-            503, "The pool has not taken up its notebooks yet. Try again; if that lasts, see its log."
+            503, "The pool has not loaded its notebooks yet. Try again; if that lasts, see its log."
         ) from None
 
 
 async def _find(context: PoolContext, job: str) -> Notebook:
-    """Find a notebook by its id, or by a unique start of it. Raises HTTPException 404 or 409."""
+    """Find a notebook by its id, or by a unique prefix of the id. Raises HTTPException 404 or 409."""
     await _served(context)
     core = context.notebooks.core
     exact = core.get(job)
@@ -288,7 +289,7 @@ async def _find(context: PoolContext, job: str) -> Notebook:
         return exact
     matching = [one for one in core if one.job.startswith(job)]
     if len(matching) > 1:
-        raise HTTPException(409, f"{job!r} is the start of several notebooks' ids; give more of it.")
+        raise HTTPException(409, f"{job!r} is the start of several notebooks' ids; give a longer one.")
     if not matching:
         raise HTTPException(404, f"There is no notebook {job[:80]!r}.")
     return matching[0]
@@ -298,4 +299,4 @@ def _view(context: PoolContext, job: str, user: User) -> NotebookView:
     core = context.notebooks.core
     notebook = core.get(job)
     assert notebook is not None
-    return notebook_views(core, [notebook], context.driver.ledger.clock.now_s(), user)[0]
+    return notebook_views(core, [notebook], context.driver.core.clock.now_s(), user)[0]

@@ -38,7 +38,7 @@ class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cordon(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``drain``: what runs moves aside, to run elsewhere."""
+    """``drain``: preempt what runs, to resume on other devices."""
 
     drain: bool = False
 
@@ -54,8 +54,8 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Times in seconds since the epoch; ``begins_at`` None: now. ``accounts``: who may use the devices, with
-    all below them."""
+    """Times in seconds since the epoch; ``begins_at`` None: now. ``accounts``: those that may use the
+    devices, with all below them."""
 
     devices: list[str]
     ends_at: float
@@ -72,7 +72,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
     """Look, ask, apply_setting."""
     driver = context.driver
-    queue, clock = driver.ledger.queue, driver.ledger.clock
+    queue, clock = driver.core.queue, driver.core.clock
 
     @app.get(
         "/v1/queue",
@@ -89,13 +89,13 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
             known,
             snapshot,
             others,
-            driver.ledger.decision_times(),
+            driver.core.decision_times(),
             context.heartbeat.lag_s,
-            driver.books.starts.skill,
+            driver.accounting.starts.skill,
             queue.decided_s,
-            driver.books.unusual(running),
+            driver.accounting.unusual(running),
         )
-        stall = driver.ledger.engine.stall
+        stall = driver.core.engine.stall
         shown = None if stall is None else StallView(**msgspec.structs.asdict(stall))
         return answer(msgspec.structs.replace(found, stall=shown))
 
@@ -121,8 +121,8 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
         if known is None:
             return answer(WhyAnswer(view.job, view.state, _with_use(view.reason, view)))
         snapshot, plain = queue.decision(clock.now_s()), queue.explain(known.job)
-        plain = " ".join((plain, *driver.books.unusual([known]).values()))
-        skill = driver.books.starts.skill
+        plain = " ".join((plain, *driver.accounting.unusual([known]).values()))
+        skill = driver.accounting.starts.skill
         found = await asyncio.to_thread(queue_report.why, known, plain, snapshot, queue.decided_s, skill)
         return answer(msgspec.structs.replace(found, sentence=_with_use(found.sentence, view)))
 
@@ -146,7 +146,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
             raise HTTPException(409, f"Job {view.job} does not wait for a device ({view.state}).")
         at_s = None if deadline_s is None else now_s + deadline_s
         change = Change(priority.upper() if priority else None, members, at_s, anywhere)
-        skill = driver.books.starts.skill
+        skill = driver.accounting.starts.skill
         try:
             found = await asyncio.to_thread(
                 queue_report.changed, known, change, snapshot, queue.decided_s, skill
@@ -161,7 +161,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
 
 def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
     driver = context.driver
-    queue, clock = driver.ledger.queue, driver.ledger.clock
+    queue, clock = driver.core.queue, driver.core.clock
 
     @app.put(
         "/v1/accounts/{account:path}",
@@ -202,11 +202,11 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
 
 
 def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
-    driver, clock = context.driver, context.driver.ledger.clock
+    driver, clock = context.driver, context.driver.core.clock
 
     @app.get("/v1/reservations", responses=documented(list[CalendarReservation]), summary="Reserved devices")
     async def reservations(_user: Annotated[User, Depends(reader)]) -> Response:
-        return answer(queue_report.lasting(driver.ledger.queue.reservations, clock.now_s()))
+        return answer(queue_report.lasting(driver.core.queue.reservations, clock.now_s()))
 
     @app.put("/v1/reservations/{name}", status_code=204, summary="Reserve devices for accounts (operators)")
     async def reserve(name: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:

@@ -1,4 +1,4 @@
-"""The queue in the API: who waits and why, who runs, what every account has had."""
+"""The queue in the API: pending jobs and why they wait, running jobs, usage of every account."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def why(
         return WhyAnswer(job.job, job.state, plain + by_class, None, None, qos)
     outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s, job=job.job)
     found = outlook.explain(job.job)
-    return WhyAnswer(job.job, job.state, _told(job, found, skill) + by_class, found, snapshot.digest, qos)
+    return WhyAnswer(job.job, job.state, _reason(job, found, skill) + by_class, found, snapshot.digest, qos)
 
 
 def changed(
@@ -166,11 +166,11 @@ def _waiting(job: Job, found: Explanation, skill: StartSkill, qos_by_job: Mappin
     if found.expected_s is not None:
         start = skill.forecast(found.rank, max(0.0, found.expected_s - found.now_s))
         expected_at = found.now_s + start.wait_s if start is not None and start.reliable else None
-    row = _row(job, found.reason, _told(job, found, skill), found.position, expected_at)
+    row = _row(job, found.reason, _reason(job, found, skill), found.position, expected_at)
     return msgspec.structs.replace(row, qos=_qos(job, qos_by_job))
 
 
-def _told(job: Job, found: Explanation, skill: StartSkill) -> str:
+def _reason(job: Job, found: Explanation, skill: StartSkill) -> str:
     """Say why a job waits: first what session memory says."""
     held = f"{job.memory_reason[:1].upper()}{job.memory_reason[1:]}. " if job.memory_reason else ""
     return with_short_ids(held) + sentence_with_start(found, skill)

@@ -13,7 +13,7 @@ from djinn_lab.pool.authentication import Authentication
 from djinn_lab.units import format_seconds
 
 WAIT_S_MAX = 10.0
-"""Who would have to wait for longer is told to come back."""
+"""A read that would have to wait for longer is answered with 429."""
 UNPACED = ("/v1/alive", "/v1/blobs/", "/v1/results/")
 """Cheap, or parts of a cell."""
 READ_SHARE = 0.2
@@ -58,7 +58,7 @@ class ReadLimiter:
             return
         user = self._authentication.user_of(Headers(scope=scope).get("authorization"))
         if user is None:
-            await self._app(scope, receive, send)  # to be told so
+            await self._app(scope, receive, send)  # which answers 401
             return
         pace, loop = self._paces.setdefault(user.name, ReadPace()), asyncio.get_running_loop()
         wait_s = pace.wait_s(loop.time())

@@ -1,4 +1,4 @@
-"""Small parts of the API: who may call, how values become responses and how they are documented."""
+"""Small parts of the API: required roles, how values become responses and how they are documented."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ from djinn_lab.protocol.version import VERSION
 
 
 def pool_status(driver: Driver, user: User, started_at: float, ready: bool, lag_s: float) -> PoolStatus:
-    now_s = driver.ledger.clock.now_s()
+    now_s = driver.core.clock.now_s()
     counts = dict.fromkeys((state.value for state in JobState), 0)
-    for record in driver.books.records.values():
+    for record in driver.accounting.records.values():
         counts[record.state] += 1
-    plans = driver.intake.plans
+    plans = driver.submissions.plans
     return PoolStatus(
-        pool=driver.ledger.pool,
+        pool=driver.core.pool,
         version=VERSION,
         protocol_version=PROTOCOL_VERSION,
         started_at=started_at,
@@ -38,19 +38,19 @@ def pool_status(driver: Driver, user: User, started_at: float, ready: bool, lag_
         blobs=BlobUsage(driver.blobs.count, driver.blobs.nbytes),
         plan_cache=PlanCacheUsage(plans.hits, plans.misses, plans.entries),
         event_loop_lag_s=lag_s,
-        forecast_error=driver.books.resources.graph_error,
+        forecast_error=driver.accounting.resources.graph_error,
     )
 
 
 def device_views(driver: Driver) -> list[DeviceView]:
     """Show every device of the pool."""
-    queue = {view.device: view for view in driver.ledger.queue.devices()}
-    lengths = driver.ledger.queue.queue_lengths()
+    queue = {view.device: view for view in driver.core.queue.devices()}
+    lengths = driver.core.queue.queue_lengths()
     infos = {info.device: info for info in driver.fleet.infos()}
     found = []
     for status in driver.fleet.statuses:
         device = status.plan.device
-        info, view, account = infos[device], queue.get(device), driver.ledger.accounts.device(device)
+        info, view, account = infos[device], queue.get(device), driver.core.accounts.device(device)
         running, health = view.running if view else None, driver.launcher.health(device)
         found.append(
             DeviceView(
@@ -76,15 +76,15 @@ def device_views(driver: Driver) -> list[DeviceView]:
 
 
 def session_view(driver: Driver, session: Session) -> SessionView:
-    account = driver.ledger.accounts.session(session.session)
+    account = driver.core.accounts.session(session.session)
     return SessionView(
         session=session.session,
         user=session.user,
         name=session.name,
-        device=driver.ledger.queue.device_of(session.session),
+        device=driver.core.queue.device_of(session.session),
         state=account.connection.value if account else "detached",
         phase=account.phase.value if account else "IO_WAIT",
-        used_bytes=driver.ledger.accounts.session_bytes(session.session),
+        used_bytes=driver.core.accounts.session_bytes(session.session),
         jobs=session.jobs,
         connected_at=session.connected_at,
         last_seen=session.last_seen,
@@ -99,9 +99,9 @@ def _device_state(status: DeviceStatus, running: str | None) -> str:
 
 def memory_view(driver: Driver) -> MemoryView:
     """Show session memory as the accounts have it now."""
-    snapshot = driver.ledger.accounts.snapshot()
+    snapshot = driver.core.accounts.snapshot()
     known = {session.session: (session.name, session.jobs) for session in driver.registry}
-    return name_sessions(snapshot, known, driver.ledger.clock.now_s())
+    return name_sessions(snapshot, known, driver.core.clock.now_s())
 
 
 def name_sessions(snapshot: MemorySnapshot, known: dict[str, tuple[str, int]], now_s: float) -> MemoryView:
@@ -115,7 +115,7 @@ def name_sessions(snapshot: MemorySnapshot, known: dict[str, tuple[str, int]], n
         policy=snapshot.policy,
         devices=snapshot.devices,
         sessions=tuple(sessions),
-        held=snapshot.held,
+        deferred=snapshot.deferred,
         wake_ups=snapshot.wake_ups,
         counters=snapshot.counters,
         happenings=snapshot.happenings,

@@ -1,14 +1,14 @@
 """Tensors on their way: uploaded ones by content, fetched ones by name.
 
-``<directory>/store/``            what was uploaded; equal bytes once, for all who uploaded them
+``<directory>/store/``            what was uploaded; equal bytes once, for all users that uploaded them
 ``<directory>/results/``          where workers put fetched values
 ``<directory>/parked/``           where workers keep the state of idle sessions
 ``<directory>/<session>/``        one session's own: it writes uploads here and finds its results here
 
 An upload is announced by its digest, which is verified, or without one. Of the latter the digest is computed
 only when there is a *twin*, another blob with the same sketch: without any, the bytes are new and belong to
-those who were told their drawn name. A user is told that a tensor is here only when that same user uploaded
-it. Another user's upload of equal bytes is dropped in favour of the copy that is here.
+the users that were sent their drawn name. The answer to a user says that a tensor is here only when that same
+user uploaded it. Another user's upload of equal bytes is dropped in favour of the copy that is here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NAME = re.compile(r"result-[0-9a-f-]{32,36}")
 
 class Blob:
     """``file``: its name in the store, as workers know it. ``names``: what programs call it. ``digest``: None
-    while it was not needed. ``users``: who uploaded it. ``pins``: how many submits need it."""
+    while it was not needed. ``users``: that uploaded it. ``pins``: how many submits need it."""
 
     def __init__(self, file: str, nbytes: int, sketch: str | None) -> None:
         self.file = file
@@ -82,7 +82,7 @@ class BlobStore:
         return blob is not None and user in blob.users
 
     def has_like(self, user: str, sketch: str) -> bool:
-        """Tell whether the user uploaded anything with this sketch."""
+        """Return whether the user uploaded anything with this sketch."""
         return any(user in blob.users for blob in self._alike.get(sketch, ()))
 
     async def identify(self, sketch: str) -> None:
@@ -210,7 +210,7 @@ class BlobStore:
         if blob is not None:
             self._drop(incoming)
         else:
-            self._make_room(nbytes, incoming)
+            self._evict_for(nbytes, incoming)
             incoming.rename(self._store / name)
             blob = self._blobs[name] = Blob(name, nbytes, sketch)
             if sketch is not None:
@@ -230,14 +230,14 @@ class BlobStore:
         blob.names.add(digest)
         self._named[digest] = blob
 
-    def _make_room(self, nbytes: int, incoming: Path) -> None:
-        room = self.bytes_max - self.nbytes
+    def _evict_for(self, nbytes: int, incoming: Path) -> None:
+        free = self.bytes_max - self.nbytes
         for blob in [blob for blob in self._blobs.values() if blob.pins == 0]:
-            if room >= nbytes:
+            if free >= nbytes:
                 break
-            room += blob.nbytes
+            free += blob.nbytes
             self._evict(blob)
-        if room < nbytes:
+        if free < nbytes:
             self._drop(incoming)
             raise Refused(
                 f"The pool keeps at most {format_bytes(self.bytes_max)} of uploaded tensors, all in use now.",

@@ -58,7 +58,7 @@ def read_settings(connection: sa.Connection) -> list[StoredSetting]:
 def restore_settings(driver: Driver, kept: list[StoredSetting]) -> None:
     """Say it again to a pool whose devices are up. What does not fit this pool is logged and left out."""
     for event in kept:
-        now_s = driver.ledger.clock.now_s()
+        now_s = driver.core.clock.now_s()
         if isinstance(event, ReservationMade) and event.ends_s <= now_s:
             continue
         again = replace(event, at_s=now_s)

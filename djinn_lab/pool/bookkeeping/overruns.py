@@ -36,7 +36,7 @@ class OverrunDetector:
             self._usual = None
             self._compared = True
 
-    def news(self) -> tuple[float, ...] | None:
+    def take_changes(self) -> tuple[float, ...] | None:
         """Return all remembered ratios, oldest first; None if no run was compared since the last call."""
         compared, self._compared = self._compared, False
         return tuple(self._ratios) if compared else None

@@ -199,7 +199,7 @@ class SegmentPreemptions:
         self.since_s = now_s
 
     def resume(self, now_s: float) -> Resume:
-        """Begin the next run, and tell the worker where."""
+        """Begin the next run, and return the op for the worker to resume at."""
         self.preempted_s = self.preempted_until(now_s)
         self.since_s = None
         return Resume(self.executed, self.rng_state)

@@ -1,6 +1,6 @@
 """The audit: every request that may change something, its user, and what was answered.
 
-It is in the database before the answer leaves, as all that an answer tells of.
+It is committed before the answer leaves, as is all that an answer states.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Nothing about a job leaves the pool before the database has it.
 
 The pool works ahead of the disk: it may start a cell whose acceptance is not committed yet. But what it says
-waits for the commit of all that led to it. So a client finds in the database what the pool told it, however
-the pool ends. What no client was told never happened: workers die with their pool.
+waits for the commit of all that led to it. So a client finds in the database what the pool sent it, however
+the pool ends. What no client received never happened: workers die with their pool.
 
 While one commit is under way, what else is to be said gathers for the next.
 """
@@ -28,7 +28,7 @@ Committed = asyncio.Future[None]
 
 
 class Durability:
-    """Commit what clients are about to be told. For the event loop's thread alone. ``collect`` queues the
+    """Commit what is about to be sent to clients. For the event loop's thread alone. ``collect`` queues the
     rows of what has changed."""
 
     def __init__(self, store: Store, collect: Callable[[], None]) -> None:
@@ -78,11 +78,11 @@ class Durability:
             return
         loop = asyncio.get_running_loop()
 
-        def tell(future: Future[None]) -> None:
+        def wake_loop(future: Future[None]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._written, future)
 
-        future.add_done_callback(tell)
+        future.add_done_callback(wake_loop)
 
     def _written(self, future: Future[None]) -> None:
         done, self._under_way = self._under_way, None

@@ -87,7 +87,7 @@ def lost(url: str, error: Exception) -> PoolError:
     """Say that the pool lost its database."""
     return PoolError(
         f"The pool lost its database {shown(url)}, and stops: {_reason(url, error)}",
-        "What clients were told is in it. Start the pool again when the database answers.",
+        "All that clients received is in it. Start the pool again when the database answers.",
     )
 
 

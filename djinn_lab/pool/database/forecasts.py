@@ -1,5 +1,5 @@
 """What forecasts of seconds and bytes are made from, and how far the pool's forecasts were off, in the
-database: the next pool goes on with it.
+database: the next pool starts from them.
 
 Written a moment later and once for all runs of a program meanwhile, so that no cell waits for it. Bounded: of
 each program that is remembered its latest runs, of each kind of forecast how far the latest were off.

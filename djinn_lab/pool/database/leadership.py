@@ -49,7 +49,7 @@ class LeaderCandidate:
         return self._connection
 
     def take(self) -> bool:
-        """Try to take the lead, and tell whether this pool leads. Raises SQLAlchemyError."""
+        """Try to take the lead, and return whether this pool leads. Raises SQLAlchemyError."""
         if self._file is not None:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,7 +93,8 @@ class LeaderCandidate:
 
 
 def _connect_once(engine: sa.Engine) -> None:
-    """SQLAlchemy would open a new connection in place of a lost one, and go on to write without the lock."""
+    """Allow one connection only: in place of a lost one SQLAlchemy would open another, and write without the
+    lock."""
     connected = False
 
     @sa.event.listens_for(engine, "do_connect")

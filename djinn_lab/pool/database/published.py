@@ -34,7 +34,7 @@ class PublishedData:
         return sum(user in by_user for by_user in self._named.values())
 
     def is_there(self, account: str, name: str) -> bool:
-        """Tell whether data of this name is published for this account."""
+        """Return whether data of this name is published for this account."""
         return any(same_project(account, one.account) for one in self._named.get(name, {}).values())
 
     def visible(self, account: str) -> list[Published]:

@@ -14,8 +14,8 @@ BUSY_S = 30.0
 
 def sqlite_engine(url: str) -> sa.Engine:
     """Make an engine whose transactions begin where we say so: Python's driver begins none for a savepoint,
-    whose release then commits. A commit waits for no disk, which nothing but a loss of power can tell from
-    one that does; :func:`checkpoint` does."""
+    whose release then commits. A commit waits for no disk, which makes a difference only when power is
+    lost; :func:`checkpoint` does."""
     engine = sa.create_engine(url, connect_args={"timeout": BUSY_S, "check_same_thread": False})
 
     @sa.event.listens_for(engine, "connect")
@@ -33,7 +33,7 @@ def sqlite_engine(url: str) -> sa.Engine:
 
 
 def checkpoint(engine: sa.Engine) -> None:
-    """Move what was committed from the log into the file. Writers may go on meanwhile. Raises
+    """Move what was committed from the log into the file. Writers may continue meanwhile. Raises
     SQLAlchemyError."""
     borrowed = engine.raw_connection()
     try:

@@ -90,7 +90,7 @@ class Store:
         return self.leads.result()
 
     def write(self, work: Work) -> None:
-        """Queue a write of its own. No caller is told when it fails."""
+        """Queue a write of its own. No caller learns when it fails."""
         self.queued += 1
         self._queue.put(work)
 
@@ -142,7 +142,7 @@ class Store:
         return future
 
     def _flush_here(self) -> bool:
-        """Write the rows that clients wait for at once, in the caller's thread, and tell whether that
+        """Write the rows that clients wait for at once, in the caller's thread, and return whether that
         worked."""
         if self._quick is None or not self._writing.acquire(blocking=False):
             return False
@@ -222,8 +222,9 @@ class Store:
             raise sa.exc.InvalidRequestError("the database was closed before this pool led")
 
     def _write_batch(self, candidate: LeaderCandidate) -> bool:
-        """Write what gathers in GATHER_S, or until a client waits, in one transaction; False when told to
-        stop. Raises SQLAlchemyError when the database is lost, after telling those who wait."""
+        """Write what gathers in GATHER_S, or until a client waits, in one transaction; False when asked to
+        stop. Raises SQLAlchemyError when the database is lost, after the writes that callers wait for have
+        failed."""
         self._hurry.wait(GATHER_S)
         self._hurry.clear()
         items: list[AwaitedWork | Work | None] = []
@@ -297,7 +298,7 @@ def _taken(rows: deque[Queued], count: int | None = None) -> list[Queued]:
 
 
 def _nothing(_connection: sa.Connection) -> None:
-    """Only to be told of the commit."""
+    """Write nothing: the caller waits for the commit only."""
 
 
 def program_row(job: str, segment: int, program: bytes) -> Row:

@@ -160,5 +160,5 @@ notebooks = sa.Table(
     sa.Column("executed", sa.LargeBinary),
     sa.UniqueConstraint("user", "key"),
 )
-"""Notebooks that run as batch jobs. ``notebook``: what the core knows of it, in JSON. ``digest``: of all that
+"""Notebooks that run as batch jobs. ``notebook``: its state in the core, in JSON. ``digest``: of all that
 was asked for. ``source``: as submitted, ``executed``: by the latest attempt that ended, as files' bytes."""

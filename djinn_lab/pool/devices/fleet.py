@@ -38,7 +38,7 @@ class Fleet:
     ) -> None:
         self._statuses = {plan.device: DeviceStatus(plan) for plan in plans}
         self._measurements = measurements
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         """Set when a device becomes ready or fails; the waiter clears it."""
         self.new_measurements: list[tuple[str, int, DeviceMeasured]] = []
 
@@ -58,12 +58,12 @@ class Fleet:
         return self._statuses[device]
 
     def worker_said(self, device: str, message: FromWorker) -> bool:
-        """Take a worker's message, and tell whether the device just became ready."""
+        """Handle a worker's message, and return whether the device just became ready."""
         status = self._statuses[device]
         if isinstance(message, WorkerReady):
             status.ready = status.seen = message
             status.failure = None
-            self.news.set()
+            self.changed.set()
             status.measured = self._measurements.get((message.name, message.threads), status.measured)
             return True
         if isinstance(message, DeviceMeasured) and status.ready is not None:
@@ -77,7 +77,7 @@ class Fleet:
 
     def worker_failed(self, device: str, how: str) -> None:
         self._statuses[device].failure = how
-        self.news.set()
+        self.changed.set()
 
     def due_for_measuring(self, busy: set[str], now_s: float) -> str | None:
         """Find a device that has been idle for a while and was never measured; at most one at a time, since
@@ -115,8 +115,8 @@ class Fleet:
         )
 
     def alike(self, one: str, other: str) -> bool:
-        """Tell whether two devices compute the same bits. The same kind and model of device, as many threads,
-        one torch."""
+        """Return whether two devices compute the same bits: the same kind and model of device, as many
+        threads, one torch."""
         known = [self._statuses[name].ready for name in (one, other)]
         facts = [(ready.kind, ready.name, ready.threads, ready.torch_version) for ready in known if ready]
         return len(facts) == 2 and facts[0] == facts[1]

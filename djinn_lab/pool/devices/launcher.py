@@ -7,7 +7,7 @@ pool decides does not depend on the launcher; :mod:`djinn_lab.pool.launchers` ha
 
 Orders to one device arrive in the order in which they were given. A cancel, a preempt and a copy also reach a
 worker that runs a segment. No method waits for the worker: what it answers comes as an event. An order to a
-worker that is down has no effect; its loss is told, or was.
+worker that is down has no effect; its loss is reported, or was.
 """
 
 from __future__ import annotations

@@ -12,19 +12,19 @@ from collections.abc import Iterator, Sequence
 
 from djinn_lab import engine, jobs, memory
 from djinn_lab.pool.blobs.store import BlobStore
-from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
+from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
 from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.devices.launcher import Launcher
 from djinn_lab.pool.execution.clock import Timer
-from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.execution.segments import SegmentRuns
 from djinn_lab.pool.execution.state_transfers import RELEASE_JOB, StateTransfers, Transfer, reads_of
 from djinn_lab.pool.gangs.running import SEPARATOR
 from djinn_lab.pool.gangs.runs import GangRuns
 from djinn_lab.pool.sessions import answers
-from djinn_lab.pool.sessions.intake import Intake
 from djinn_lab.pool.sessions.registry import Session
-from djinn_lab.pool.sessions.signals import Signals
+from djinn_lab.pool.sessions.signals import SignalThrottle
+from djinn_lab.pool.sessions.submissions import SubmissionHandler
 from djinn_lab.protocol.messages import (
     ErrorInfo,
     FinishJob,
@@ -65,81 +65,86 @@ class Driver:
     """Drive the engine of one pool."""
 
     def __init__(
-        self, ledger: Ledger, launcher: Launcher, fleet: Fleet, blobs: BlobStore, books: Bookkeeper
+        self,
+        core: JournaledEngine,
+        launcher: Launcher,
+        fleet: Fleet,
+        blobs: BlobStore,
+        accounting: JobAccounting,
     ) -> None:
-        self.ledger = ledger
+        self.core = core
         self.launcher = launcher
         self.fleet = fleet
         self.blobs = blobs
-        self.books = books
-        self.registry = books.registry
-        self.runs = SegmentRuns(ledger, books, self.tell)
-        self.transfers = StateTransfers(ledger, launcher, self.registry, self.tell, self._reads)
+        self.accounting = accounting
+        self.registry = accounting.registry
+        self.runs = SegmentRuns(core, accounting, self.handle)
+        self.transfers = StateTransfers(core, launcher, self.registry, self.handle, self._reads)
         self.gangs = GangRuns(
-            ledger,
+            core,
             launcher,
             fleet,
             blobs,
-            books,
+            accounting,
             self.transfers,
-            self.tell,
+            self.handle,
             self.runs.progress,
             self._gang_over,
             self._run_whole,
         )
-        self.intake = Intake(ledger, blobs, books, fleet, self._perform)
-        self.signals = Signals(ledger.clock.now_s, self._signal)
+        self.submissions = SubmissionHandler(core, blobs, accounting, fleet, self._perform)
+        self.signals = SignalThrottle(core.clock.now_s, self._signal)
         self._commands: engine.CommandQueue[engine.Command] = engine.CommandQueue(self._perform_one)
-        self._timer = Timer(self.ledger.clock.now_s, self.tick)
+        self._timer = Timer(self.core.clock.now_s, self.tick)
 
     # -- from sessions -------------------------------------------------------------------------------------
 
     async def submit(self, session: Session, submit: SubmitSegment) -> None:
-        """Take in a segment, or answer why not."""
-        await self.intake.submit(session, submit)
+        """Admit a segment, or answer with the reason why not."""
+        await self.submissions.submit(session, submit)
 
     def finish(self, session: Session, finish: FinishJob) -> None:
         """End a cell's job. One that never came here, or is finished, needs nothing."""
-        job = self.ledger.queue.job(finish.job)
+        job = self.core.queue.job(finish.job)
         if job is None or job.finished or job.session != session.session:
             return
         outcome = finish.outcome if finish.outcome in ("done", "failed", "cancelled") else "failed"
-        self.tell(jobs.JobFinished(self.ledger.clock.now_s(), finish.job, outcome, finish.message))
+        self.handle(jobs.JobFinished(self.core.clock.now_s(), finish.job, outcome, finish.message))
 
     def cancel(self, job: str, message: str) -> None:
         """Cancel a job. Raises jobs.IllegalEvent when it is unknown or finished. ``message``: the
         requester."""
-        self.tell(jobs.CancelRequested(self.ledger.clock.now_s(), job, message))
+        self.handle(jobs.CancelRequested(self.core.clock.now_s(), job, message))
 
     def announce(self, job: str, name: str) -> None:
         """Record a job's checkpoint. Raises jobs.IllegalEvent for one that is finished."""
-        self.tell(jobs.CheckpointAnnounced(self.ledger.clock.now_s(), job, name))
-        known = self.ledger.queue.job(job)
+        self.handle(jobs.CheckpointAnnounced(self.core.clock.now_s(), job, name))
+        known = self.core.queue.job(job)
         assert known is not None
-        self.books.announced(job, known.checkpoints)
+        self.accounting.announced(job, known.checkpoints)
 
     def publish(self, account: str, name: str) -> None:
-        """Tell the queue of published data that the database has."""
-        self.tell(jobs.DataPublished(self.ledger.clock.now_s(), account, name))
+        """Notify the queue of published data, once it is committed."""
+        self.handle(jobs.DataPublished(self.core.clock.now_s(), account, name))
 
     def notebook_changed(self, notebook: jobs.ExternalDependency) -> None:
-        """Tell the queue of a notebook's state that the database has: cells may depend on it."""
-        if self.ledger.queue.has_dependents(notebook.job):
-            self.tell(jobs.ExternalDependencyChanged(self.ledger.clock.now_s(), notebook))
+        """Notify the queue of a notebook's committed state, if cells depend on the notebook."""
+        if self.core.queue.has_dependents(notebook.job):
+            self.handle(jobs.ExternalDependencyChanged(self.core.clock.now_s(), notebook))
 
     def preempt(self, job: str, message: str) -> None:
         """Preempt a job. Raises jobs.IllegalEvent when it does not run. ``message``: the requester."""
-        self.tell(jobs.PreemptRequested(self.ledger.clock.now_s(), job, message))
+        self.handle(jobs.PreemptRequested(self.core.clock.now_s(), job, message))
 
     def apply_setting(self, event: OperatorSetting) -> None:
         """Apply an operator's or admin's setting to the queue. Raises jobs.IllegalEvent for an invalid
         one."""
-        self.tell(event)
+        self.handle(event)
 
     def _signal(self, session: Session, signal: SignalPhase) -> memory.AnswerPhase:
-        now_s = self.ledger.clock.now_s()
+        now_s = self.core.clock.now_s()
         event = memory.PhaseSignalled(now_s, session.session, signal.phase[:40], signal.expected_s)
-        answer, *others = self.ledger.handle(event)
+        answer, *others = self.core.handle(event)
         assert isinstance(answer, memory.AnswerPhase)
         self._perform(others)
         return answer
@@ -151,18 +156,18 @@ class Driver:
     def detach(self, session: Session) -> None:
         """Detach a session whose client vanished; its values stay."""
         self.signals.settle(session)
-        now_s = self.ledger.clock.now_s()
+        now_s = self.core.clock.now_s()
         session.link = None
         session.last_seen = now_s
-        self.intake.unpin_query(session)
-        self.tell(engine.SessionDetached(now_s, session.session))
+        self.submissions.unpin_query(session)
+        self.handle(engine.SessionDetached(now_s, session.session))
 
     def close(self, session: Session) -> None:
         """Free everything that the session holds."""
         self.signals.close(session)
-        now_s = self.ledger.clock.now_s()
-        self.intake.unpin_query(session)
-        self.tell(engine.SessionClosed(now_s, session.session))
+        now_s = self.core.clock.now_s()
+        self.submissions.unpin_query(session)
+        self.handle(engine.SessionClosed(now_s, session.session))
         self.registry.remove(session.session)
         self.blobs.close_session(session.session)
         if session.link is not None:
@@ -205,11 +210,11 @@ class Driver:
                     self._device_ready(device)
 
     def worker_died(self, device: str, how: str) -> None:
-        now_s = self.ledger.clock.now_s()
+        now_s = self.core.clock.now_s()
         self.fleet.worker_died(device)
         self.transfers.died(device)
         self.gangs.died(device)
-        self.tell(jobs.DeviceLost(now_s, device, f"the process of {device} {how}"))
+        self.handle(jobs.DeviceLost(now_s, device, f"the process of {device} {how}"))
 
     def worker_failed(self, device: str, how: str) -> None:
         self.fleet.worker_failed(device, how)
@@ -221,39 +226,39 @@ class Driver:
     # -- by the clock --------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        self.tell(engine.ClockTicked(self.ledger.clock.now_s()))
+        self.handle(engine.ClockTicked(self.core.clock.now_s()))
 
     def calibrate_idle(self) -> None:
         """Measure an idle device that was never measured."""
-        busy = self.ledger.queue.busy_devices()
-        device = self.fleet.due_for_measuring(busy, self.ledger.clock.now_s())
+        busy = self.core.queue.busy_devices()
+        device = self.fleet.due_for_measuring(busy, self.core.clock.now_s())
         if device is not None:
             self.launcher.run(device, Calibrate())
 
     # -- parts ---------------------------------------------------------------------------------------------
 
-    def tell(self, event: engine.Event) -> None:
-        """Feed the engine and do what it says. Raises the IllegalEvent of :mod:`djinn_lab.jobs` or
-        :mod:`djinn_lab.memory`, with nothing changed."""
-        commands = self.ledger.handle(event)
+    def handle(self, event: engine.Event) -> None:
+        """Handle an event with the engine and carry out its commands. Raises the IllegalEvent of
+        :mod:`djinn_lab.jobs` or :mod:`djinn_lab.memory`, with nothing changed."""
+        commands = self.core.handle(event)
         if isinstance(event, engine.PartMemoryWithdrawn | engine.PartMemoryReleased):
-            room = event.room
-            self._commands.drop(lambda one: isinstance(one, engine.PartMemoryAnswer) and one.room == room)
+            part = event.part
+            self._commands.drop(lambda one: isinstance(one, engine.PartMemoryAnswer) and one.part == part)
         self._perform(commands)
 
     def _perform(self, commands: Sequence[engine.Command]) -> None:
         self._commands.put(commands)
         if self._commands.run():
-            self._timer.set(self.ledger.engine.due_s())
+            self._timer.set(self.core.engine.due_s())
 
     def _perform_one(self, command: engine.Command) -> None:
         match command:
             case jobs.StartSegment():
                 self._start(command)
             case jobs.Notify():
-                self.books.note(command)
+                self.accounting.note(command)
             case jobs.ChargeAccount():
-                self.books.charge(command)
+                self.accounting.charge(command)
             case jobs.EndSegment():
                 self._end(command)
             case jobs.CancelSegment() if self.gangs.runs(command.job):
@@ -267,18 +272,18 @@ class Driver:
             case memory.GrantSegment():
                 self._granted(command)
             case engine.PartMemoryGranted() | engine.PartMemoryDeferred() | engine.PartMemoryRejected():
-                self.gangs.rooms.heard(command)
+                self.gangs.memory_requests.answered(command)
             case _:
                 self._perform_rare(command)
 
     def _perform_rare(self, command: engine.Command) -> None:
         match command:
             case memory.RejectSegment():
-                self.books.records[command.job].error = answers.never_fits(command)
+                self.accounting.records[command.job].error = answers.never_fits(command)
             case engine.WorkLost():
-                self.books.records[command.job].error = answers.lost_while_preempted(command)
+                self.accounting.records[command.job].error = answers.lost_while_preempted(command)
             case memory.ValuesLost() if SEPARATOR in command.session:
-                self.gangs.rooms.lost(command)
+                self.gangs.memory_requests.lost(command)
             case memory.ValuesLost():
                 self._lost(command)
             case memory.FreeSession():
@@ -297,26 +302,26 @@ class Driver:
                 raise AssertionError(command)
 
     def _reads(self, job: str) -> Reads | None:
-        return reads_of(job, self.books.records.get(job))
+        return reads_of(job, self.accounting.records.get(job))
 
     def _granted(self, grant: memory.GrantSegment) -> None:
-        flight = self.books.records[grant.job].flight
+        flight = self.accounting.records[grant.job].flight
         if flight is not None and flight.stops is None:
             flight.restoring_s = grant.waited_s
 
     def _lost(self, lost: memory.ValuesLost) -> None:
-        """With what a preempted segment of the session had made, where there is one."""
+        """Record that a session's values are lost, with those that its preempted segment had made."""
         self.transfers.lost(lost)
-        for record in self.books.records.values():
+        for record in self.accounting.records.values():
             stops = record.flight.stops if record.flight is not None else None
             if record.session == lost.session and stops is not None and stops.since_s is not None:
                 stops.lost = lost.reason
 
     def _start(self, command: jobs.StartSegment) -> None:
-        record = self.books.records[command.job]
+        record = self.accounting.records[command.job]
         flight = record.flight
         assert flight is not None
-        now_s = self.ledger.clock.now_s()
+        now_s = self.core.clock.now_s()
         if flight.started_s is None:
             flight.started_s = now_s
         if self.gangs.runs(command.job):
@@ -332,23 +337,25 @@ class Driver:
         self._run(command.job, command.device)
 
     def _run(self, job: str, device: str, anew: bool = False) -> None:
-        """Run the whole segment on one device. ``anew``: from its beginning, whatever a gang did of it."""
-        record = self.books.records[job]
-        flight, now_s = record.flight, self.ledger.clock.now_s()
+        """Run the whole segment on one device. ``anew``: from its beginning, not from where
+        a gang stopped."""
+        record = self.accounting.records[job]
+        flight, now_s = record.flight, self.core.clock.now_s()
         assert flight is not None
         blobs = {name: self.blobs.stored_name(name) for name in flight.blobs}
         resume = flight.stops.resume(now_s) if flight.stops is not None and not anew else None
         run = RunSegment(
-            *(job, flight.segment, record.session, flight.program, blobs, flight.key, resume), tells=False
+            *(job, flight.segment, record.session, flight.program, blobs, flight.key, resume),
+            announces_start=False,
         )
         self.launcher.run(device, run)
 
     def _run_whole(self, job: str, why: str) -> None:
         """Run a cell on one device after its gang failed."""
-        known = self.ledger.queue.job(job)
+        known = self.core.queue.job(job)
         assert known is not None
         assert known.assigned_device is not None
-        self.books.records[job].gang = why
+        self.accounting.records[job].gang = why
         self._run(job, known.assigned_device, anew=True)
         if known.preempting:
             self.launcher.preempt(known.assigned_device, job, known.segment)
@@ -364,25 +371,25 @@ class Driver:
             case "lost":
                 error: ErrorInfo | None = answers.lost(command)
             case "refused":
-                error = self.books.records[command.job].error
+                error = self.accounting.records[command.job].error
             case _:
                 error = answers.cancelled(command.message)
         outcome = "cancelled" if command.outcome == "cancelled" else "failed"
         self._give_up(command.job)
-        self.books.answer(command.job, outcome, command.ops_done, {}, error=error)
+        self.accounting.answer(command.job, outcome, command.ops_done, {}, error=error)
 
     def _give_up(self, job: str) -> None:
         """Drop what a preempted segment made that will not resume."""
-        record = self.books.records[job]
+        record = self.accounting.records[job]
         stops = record.flight.stops if record.flight is not None else None
         if stops is not None and stops.since_s is not None and not stops.lost:
             self.transfers.release(record.session, stops.if_given_up)
 
     def _device_ready(self, device: str) -> None:
-        now_s = self.ledger.clock.now_s()
+        now_s = self.core.clock.now_s()
         ready = self.fleet.status(device).ready
         assert ready is not None
-        self.tell(
+        self.handle(
             engine.DeviceAdded(
                 at_s=now_s,
                 device=device,

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 
 from djinn_lab import engine, jobs
-from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
+from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
 from djinn_lab.pool.bookkeeping.records import RunningSegment, SegmentPreemptions
-from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.sessions import answers
 from djinn_lab.pool.sessions.registry import Session
 from djinn_lab.protocol.worker import (
@@ -28,16 +28,19 @@ log = logging.getLogger(__name__)
 
 
 class SegmentRuns:
-    """``tell`` feeds the engine and does what it says."""
+    """Turn workers' answers to segments into events. ``handle``: handles an event with the engine, and
+    carries out its commands."""
 
-    def __init__(self, ledger: Ledger, books: Bookkeeper, tell: Callable[[engine.Event], None]) -> None:
-        self._ledger = ledger
-        self._books = books
-        self._tell = tell
+    def __init__(
+        self, core: JournaledEngine, accounting: JobAccounting, handle: Callable[[engine.Event], None]
+    ) -> None:
+        self._core = core
+        self._accounting = accounting
+        self._handle = handle
 
     def progress(self, message: SegmentProgress) -> None:
-        record = self._books.records.get(message.job)
-        now_s = self._ledger.clock.now_s()
+        record = self._accounting.records.get(message.job)
+        now_s = self._core.clock.now_s()
         if record is None or record.flight is None or record.flight.segment != message.segment:
             return
         due_s = record.flight.progress_due_s
@@ -45,20 +48,20 @@ class SegmentRuns:
             return
         record.flight.progress_due_s = max(due_s, now_s) + PROGRESS_INTERVAL_S
         try:
-            self._tell(jobs.SegmentProgressed(now_s, message.job, message.segment, message.ops_done))
+            self._handle(jobs.SegmentProgressed(now_s, message.job, message.segment, message.ops_done))
         except jobs.IllegalEvent as error:
             log.error("a worker's progress makes no sense: %s", error)
             return
-        job = self._ledger.queue.job(message.job)
+        job = self._core.queue.job(message.job)
         record.ops_done = record.ops_before + message.ops_done
-        record.reason = self._ledger.queue.explain(message.job)
-        self._books.tell(record, job)
+        record.reason = self._core.queue.explain(message.job)
+        self._accounting.notify(record, job)
 
     def over(
         self, device: str, message: SegmentDone | SegmentFailed | SegmentCancelled | SegmentPreempted
     ) -> None:
         """Handle the one answer to a segment that a worker was given."""
-        record = self._books.records.get(message.job)
+        record = self._accounting.records.get(message.job)
         if record is None or record.flight is None or record.flight.segment != message.segment:
             log.error(
                 "%s answers segment %d of %s, which is not running", device, message.segment, message.job
@@ -81,22 +84,22 @@ class SegmentRuns:
         seconds = {"load": message.load_s, "run": message.run_s, "fetch": message.fetch_s}
         moved_bytes = sum(tensor.meta.nbytes for tensor in message.fetched)
         self._settle(message, "done", ops, "", moved_bytes)
-        job = self._ledger.queue.job(message.job)
+        job = self._core.queue.job(message.job)
         late = job is not None and job.state is jobs.JobState.CANCELLED
         error = answers.cancelled(job.message) if job is not None and late else None
-        self._books.note_run(message)
+        self._accounting.note_run(message)
         session = self._session_of(message.job)
         if session is not None:
             session.lost = None
-        self._books.answer(message.job, "cancelled" if error else "done", ops, seconds, message, error)
+        self._accounting.answer(message.job, "cancelled" if error else "done", ops, seconds, message, error)
 
     def _failed(self, message: SegmentFailed) -> None:
         session = self._session_of(message.job)
         error = answers.worker_error(message.error, session.lost if session else None)
-        flight = self._books.records[message.job].flight
-        goes_on = flight is not None and flight.resends and bool(error.missing) and not message.executed
-        self._settle(message, "failed", message.executed, error.message, goes_on=goes_on)
-        self._books.answer(
+        flight = self._accounting.records[message.job].flight
+        continues = flight is not None and flight.resends and bool(error.missing) and not message.executed
+        self._settle(message, "failed", message.executed, error.message, continues=continues)
+        self._accounting.answer(
             message.job,
             "failed",
             message.executed,
@@ -107,20 +110,20 @@ class SegmentRuns:
         )
 
     def _cancelled(self, message: SegmentCancelled) -> None:
-        job = self._ledger.queue.job(message.job)
+        job = self._core.queue.job(message.job)
         error = answers.cancelled(job.message if job else "")
         self._settle(message, "cancelled", message.executed, error.message)
-        self._books.answer(
+        self._accounting.answer(
             message.job, "cancelled", message.executed, {}, error=error, report=self._memory(message)
         )
 
     def _preempted(self, message: SegmentPreempted, flight: RunningSegment) -> None:
-        now_s = self._ledger.clock.now_s()
+        now_s = self._core.clock.now_s()
         if flight.stops is None:
             flight.stops = SegmentPreemptions()
         flight.stops.add(message, now_s)
         remaining_bytes = flight.footprint.remaining_bytes(message.executed)
-        self._tell(
+        self._handle(
             engine.SegmentStopped(
                 now_s,
                 message.job,
@@ -132,7 +135,7 @@ class SegmentRuns:
         )
 
     def _stops(self, job: str) -> SegmentPreemptions | None:
-        flight = self._books.records[job].flight
+        flight = self._accounting.records[job].flight
         return flight.stops if flight is not None else None
 
     def _memory(self, message: SegmentFailed | SegmentCancelled) -> WorkerMemory:
@@ -140,7 +143,7 @@ class SegmentRuns:
         return message.memory if stops is None else stops.fullest(message.memory)
 
     def _session_of(self, job: str) -> Session | None:
-        return self._books.registry.get(self._books.records[job].session)
+        return self._accounting.registry.get(self._accounting.records[job].session)
 
     def _settle(
         self,
@@ -149,15 +152,15 @@ class SegmentRuns:
         executed: int,
         message: str,
         moved_bytes: int = 0,
-        goes_on: bool = False,
+        continues: bool = False,
     ) -> None:
-        """``moved_bytes``: fetched for the cell. ``goes_on``: the job, even after its final segment. Its
+        """``moved_bytes``: fetched for the cell. ``continues``: the job, even after its final segment. Its
         session pays for the memory that it holds, too, over the run time since it last started."""
-        record, now_s = self._books.records[answer.job], self._ledger.clock.now_s()
+        record, now_s = self._accounting.records[answer.job], self._core.clock.now_s()
         started_s = record.flight.started_s if record.flight is not None else None
         held_bytes = answer.memory.session_bytes.get(record.session, 0)
         memory_byte_s = 0.0 if started_s is None else held_bytes * max(0.0, now_s - started_s)
-        self._tell(
+        self._handle(
             jobs.SegmentFinished(
                 now_s,
                 answer.job,
@@ -167,6 +170,6 @@ class SegmentRuns:
                 message,
                 memory_byte_s,
                 float(moved_bytes),
-                goes_on,
+                continues,
             )
         )

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from djinn_lab import engine, memory
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
 from djinn_lab.pool.devices.launcher import Launcher
-from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX
 from djinn_lab.pool.sessions.registry import SessionRegistry
 from djinn_lab.protocol import worker
@@ -36,12 +36,12 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class StoredSession:
     """``by``: the process that stored it, and knows it without the manifest. ``released``: values of the
-    manifest that the session has released; ``told``: how many of them the process that restores it knows."""
+    manifest that the session has released; ``sent``: how many of them the process that restores it knows."""
 
     manifest: bytes
     by: tuple[str, int]
     released: list[int] = field(default_factory=list)
-    told: int = 0
+    sent: int = 0
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class PendingReleases:
             self.answered.setdefault(session, []).extend(values)
 
     def in_manifest(self, session: str) -> list[int]:
-        """Of one that has just come."""
+        """Return the values released so far that a manifest, which has just come, may list."""
         waiting = [value for name, values in self.sent if name == session for value in values]
         return [*self.answered.pop(session, ()), *waiting]
 
@@ -67,21 +67,22 @@ Transfer = memory.TransferCommand | memory.ExpediteTransfer
 
 
 class StateTransfers:
-    """``tell`` feeds the engine and does what it says. ``reads``: what a job's segment reads of its session,
-    None where it is to start when all of that is there."""
+    """Order transfers of sessions' state, and turn workers' answers into events. ``handle``: handles an event
+    with the engine, and carries out its commands. ``reads``: what a job's segment reads of its session, None
+    where it is to start when all of that is there."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        core: JournaledEngine,
         launcher: Launcher,
         registry: SessionRegistry,
-        tell: Callable[[engine.Event], None],
+        handle: Callable[[engine.Event], None],
         reads: Callable[[str], worker.Reads | None],
     ) -> None:
-        self._ledger = ledger
+        self._core = core
         self._launcher = launcher
         self._registry = registry
-        self._tell = tell
+        self._handle = handle
         self._reads = reads
         self._stored: dict[str, StoredSession] = {}
         self._reported: dict[str, worker.WorkerMemory] = {}
@@ -125,7 +126,7 @@ class StateTransfers:
     # -- from workers --------------------------------------------------------------------------------------
 
     def report(self, device: str, report: worker.WorkerMemory, job: str | None = None) -> None:
-        """Tell the engine a worker's memory, at the end of ``job``'s segment if given."""
+        """Notify the engine of a worker's memory, at the end of ``job``'s segment if given."""
         known = self._reported.get(device)
         before = known or _NOTHING
         self._reported[device] = report
@@ -147,7 +148,7 @@ class StateTransfers:
             partial=known is not None,
         )
         try:
-            self._tell(event)
+            self._handle(event)
         except memory.IllegalEvent as error:
             del self._reported[device]
             log.error("%s: the worker's memory report makes no sense: %s", device, error)
@@ -159,7 +160,7 @@ class StateTransfers:
     def first_restored(self, device: str, first: worker.FirstValuesRestored) -> None:
         self.report(device, first.memory)
         event = memory.FirstValuesRestored(self._now_s(), first.transfer, first.session, device, first.job)
-        self._tell_transfer(event)
+        self._report_transfer(event)
 
     def transferred(self, device: str, done: worker.TransferDone) -> None:
         if done.manifest is not None:
@@ -184,11 +185,11 @@ class StateTransfers:
         )
 
     def _restored(self, device: str, session: str) -> None:
-        """Before anything runs there: what was released since the restore was ordered."""
+        """Send the releases since the restore was ordered, before anything runs there."""
         stored = self._stored.get(session)
         if stored is not None and stored.by != self._process(device):
             stored.by = self._process(device)
-            late = stored.released[stored.told :]
+            late = stored.released[stored.sent :]
             if late:
                 self._send_release(device, session, late)
 
@@ -215,10 +216,10 @@ class StateTransfers:
         self._releases[device].answer()
 
     def died(self, device: str) -> None:
-        """Tell the engine that a device's worker died; what it parked can still be restored."""
+        """Notify the engine that a device's worker died; what the worker parked can still be restored."""
         self._releases.pop(device, None)
         self._reported.pop(device, None)
-        self._tell(engine.WorkerDied(self._now_s(), device))
+        self._handle(engine.WorkerDied(self._now_s(), device))
 
     def manifests(self) -> Iterator[bytes]:
         """List the manifests from which sessions may be restored."""
@@ -228,7 +229,7 @@ class StateTransfers:
 
     def release(self, session: str, values: list[int]) -> None:
         """Drop values that the session has released."""
-        account = self._ledger.accounts.session(session)
+        account = self._core.accounts.session(session)
         stored = self._stored.get(session)
         if account is None:
             return
@@ -249,20 +250,20 @@ class StateTransfers:
         event: memory.TransferDone | memory.TransferFailed,
     ) -> None:
         self.report(event.device, answer.memory)
-        self._tell_transfer(event)
+        self._report_transfer(event)
 
-    def _tell_transfer(
+    def _report_transfer(
         self, event: memory.FirstValuesRestored | memory.TransferDone | memory.TransferFailed
     ) -> None:
         try:
-            self._tell(event)
+            self._handle(event)
         except memory.IllegalEvent as error:
             log.error("%s: the worker's transfer makes no sense: %s", event.device, error)
 
     def _send_release(self, device: str, session: str, values: list[int]) -> None:
         self._releases[device].sent.append((session, values))
         program = Program(metas=(), templates=(), scopes=(), sources=(), nodes=(), release=values)
-        order = worker.RunSegment(RELEASE_JOB, 0, session, encode_program(program), tells=False)
+        order = worker.RunSegment(RELEASE_JOB, 0, session, encode_program(program), announces_start=False)
         self._launcher.run(device, order)
 
     def _restore(self, command: memory.RestoreSession) -> worker.Restore:
@@ -274,14 +275,14 @@ class StateTransfers:
         )
         if stored is None or stored.by == self._process(command.device):
             return order
-        stored.told = len(stored.released)
+        stored.sent = len(stored.released)
         return replace(order, manifest=stored.manifest, released=tuple(stored.released))
 
     def _process(self, device: str) -> tuple[str, int]:
         return device, self._launcher.health(device).restarts
 
     def _now_s(self) -> float:
-        return self._ledger.clock.now_s()
+        return self._core.clock.now_s()
 
 
 def _changed(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:

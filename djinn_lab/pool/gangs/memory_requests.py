@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from djinn_lab import engine, memory
-from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.gangs.running import SEPARATOR, RunningGang, name_of
 from djinn_lab.pool.gangs.state_machine import Order
 
-ROOM_WAIT_S = 3.0
+MEMORY_WAIT_S = 3.0
 """A group waits so long for memory on a device; then the gang runs without that device."""
 
 
@@ -29,18 +29,18 @@ class _Timer:
 
 
 class GroupMemoryRequests:
-    """Request and give back memory for groups. ``tell`` feeds the engine. ``gangs``: the running ones, by
-    job. ``obey`` carries out a gang's orders."""
+    """Request and give back memory for groups. ``handle``: handles an event with the engine. ``gangs``: the
+    running ones, by job. ``obey`` carries out a gang's orders."""
 
     def __init__(
         self,
-        ledger: Ledger,
-        tell: Callable[[engine.Event], None],
+        core: JournaledEngine,
+        handle: Callable[[engine.Event], None],
         gangs: Mapping[str, RunningGang],
         obey: Callable[[RunningGang, Iterable[Order]], None],
     ) -> None:
-        self._ledger = ledger
-        self._tell = tell
+        self._core = core
+        self._handle = handle
         self._gangs = gangs
         self._obey = obey
         self._timers: dict[str, _Timer] = {}
@@ -52,20 +52,20 @@ class GroupMemoryRequests:
         gang.opened.add(group)
         asked = engine.PartMemoryRequested(
             at_s=self._now_s(),
-            room=name_of(gang.job, group),
+            part=name_of(gang.job, group),
             user=gang.record.user,
             device=device,
             segment=gang.segment,
             peak_bytes=gang.peak_bytes(group),
             rank=gang.rank,
         )
-        self._tell(asked)
+        self._handle(asked)
 
     def withdraw(self, gang: RunningGang, group: int) -> None:
         """Withdraw a group's request; what the group made stays."""
         name = name_of(gang.job, group)
         self._stop_waiting(name)
-        self._tell(engine.PartMemoryWithdrawn(self._now_s(), name))
+        self._handle(engine.PartMemoryWithdrawn(self._now_s(), name))
 
     def close(self, gang: RunningGang, group: int) -> None:
         """Close a group's session."""
@@ -74,50 +74,50 @@ class GroupMemoryRequests:
         gang.stops.pop(group, None)
         if group in gang.opened:
             gang.opened.discard(group)
-            self._tell(engine.PartMemoryReleased(self._now_s(), name))
+            self._handle(engine.PartMemoryReleased(self._now_s(), name))
 
     # -- from the engine -----------------------------------------------------------------------------------
 
-    def heard(self, answer: engine.PartMemoryAnswer) -> None:
+    def answered(self, answer: engine.PartMemoryAnswer) -> None:
         match answer:
             case engine.PartMemoryGranted():
                 self._granted(answer)
             case engine.PartMemoryDeferred():
-                self._held(answer)
-            case engine.PartMemoryRejected() if answer.stays:
-                self._stays(answer)
+                self._deferred(answer)
+            case engine.PartMemoryRejected() if answer.immovable:
+                self._immovable(answer)
             case engine.PartMemoryRejected():
-                self._withhold(answer.room, answer.message)
+                self._withhold(answer.part, answer.message)
 
     def _granted(self, granted: engine.PartMemoryGranted) -> None:
-        gang, group = self._find(granted.room)
-        if gang is not None and granted.room not in self._stuck:
-            self._stop_waiting(granted.room)
+        gang, group = self._find(granted.part)
+        if gang is not None and granted.part not in self._stuck:
+            self._stop_waiting(granted.part)
             self._obey(gang, gang.machine.granted(group))
 
-    def _held(self, held: engine.PartMemoryDeferred) -> None:
+    def _deferred(self, deferred: engine.PartMemoryDeferred) -> None:
         """Limit the wait for memory: a copy ends soon, an eviction of other sessions may not."""
-        gang, group = self._find(held.room)
+        gang, group = self._find(deferred.part)
         if gang is None:
             return
-        if group in gang.stops and not held.others:
-            self._stop_waiting(held.room)
-        elif held.room in self._timers:
-            self._timers[held.room].why = held.reason
+        if group in gang.stops and not deferred.others:
+            self._stop_waiting(deferred.part)
+        elif deferred.part in self._timers:
+            self._timers[deferred.part].why = deferred.reason
         else:
             loop = asyncio.get_running_loop()
-            handle = loop.call_later(ROOM_WAIT_S, self._waited_too_long, held.room)
-            self._timers[held.room] = _Timer(handle, held.reason)
+            handle = loop.call_later(MEMORY_WAIT_S, self._waited_too_long, deferred.part)
+            self._timers[deferred.part] = _Timer(handle, deferred.reason)
 
-    def _stays(self, refused: engine.PartMemoryRejected) -> None:
-        """Session memory goes on to serve it where it is, where the gang does not want it: it is begun again,
-        once all has been heard that session memory says now."""
-        log.warning("part %s begins again, since it cannot be moved: %s", refused.room, refused.message)
-        self._stuck.add(refused.room)
-        asyncio.get_running_loop().call_soon(self._begin_again, refused.room)
+    def _immovable(self, refused: engine.PartMemoryRejected) -> None:
+        """Begin a group again that cannot be moved to the device where the gang wants it, once all that
+        session memory answers now has been handled."""
+        log.warning("part %s begins again, since it cannot be moved: %s", refused.part, refused.message)
+        self._stuck.add(refused.part)
+        asyncio.get_running_loop().call_soon(self._begin_again, refused.part)
 
     def lost(self, command: memory.ValuesLost) -> None:
-        """Begin a group again whose state was lost. (For a running group, the gang is told that its device
+        """Begin a group again whose state was lost. (A running group's gang learns that its device
         died.)"""
         gang, group = self._find(command.session)
         if gang is not None:
@@ -132,7 +132,7 @@ class GroupMemoryRequests:
         return self._gangs.get(job), int(text)
 
     def _waited_too_long(self, name: str) -> None:
-        self._withhold(name, f"there is no room for its part: {self._timers[name].why}")
+        self._withhold(name, f"its part got no memory grant: {self._timers[name].why}")
 
     def _withhold(self, name: str, why: str) -> None:
         self._stop_waiting(name)
@@ -152,4 +152,4 @@ class GroupMemoryRequests:
             timer.handle.cancel()
 
     def _now_s(self) -> float:
-        return self._ledger.clock.now_s()
+        return self._core.clock.now_s()

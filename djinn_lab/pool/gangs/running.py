@@ -14,7 +14,7 @@ from djinn_lab.protocol import worker
 from djinn_lab.protocol.worker import SegmentDone
 
 SEPARATOR = "/"
-"""Between a job and the name of a part, in what workers and session memory are told."""
+"""Between a job and the name of a part, in messages to workers and session memory."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class RunningGang:
             if wanted & set(one.values)
         )
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Say on which devices the gang ran, and why not on more."""
         where = f"It ran on {len(self.used)} devices: {', '.join(sorted(self.used))}."
         if len(self.used) == 1:

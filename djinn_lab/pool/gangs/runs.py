@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 
 from djinn_lab import engine, jobs
 from djinn_lab.pool.blobs.store import BlobStore
-from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
+from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
 from djinn_lab.pool.bookkeeping.records import SegmentPreemptions
 from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.devices.launcher import Launcher
-from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.execution.state_transfers import StateTransfers
 from djinn_lab.pool.gangs.memory_requests import GroupMemoryRequests
 from djinn_lab.pool.gangs.plans import GangPlan
@@ -43,44 +43,45 @@ log = logging.getLogger(__name__)
 
 
 class GangRuns:
-    """``tell`` feeds the engine; ``progress`` hears how far a segment is, ``over`` takes the one answer
-    to it, ``whole`` runs it as if it were no gang. ``rooms`` hears what the engine says of
-    its parts' rooms."""
+    """Run segments in parts on several devices. ``handle``: handles an event with the engine. ``progress``:
+    called with a segment's progress, ``over`` with the one answer to the segment. ``whole``: runs a segment
+    on one device after its gang failed. ``memory_requests``: gets the engine's answers about memory for
+    parts."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        core: JournaledEngine,
         launcher: Launcher,
         fleet: Fleet,
         blobs: BlobStore,
-        books: Bookkeeper,
+        accounting: JobAccounting,
         transfers: StateTransfers,
-        tell: Callable[[engine.Event], None],
+        handle: Callable[[engine.Event], None],
         progress: Callable[[worker.SegmentProgress], None],
         over: Callable[[str, worker.SegmentDone | worker.SegmentCancelled], None],
         whole: Callable[[str, str], None],
     ) -> None:
-        self._ledger = ledger
+        self._core = core
         self._launcher = launcher
         self._fleet = fleet
         self._blobs = blobs
-        self._books = books
+        self._accounting = accounting
         self._transfers = transfers
-        self._tell = tell
+        self._handle = handle
         self._progress = progress
         self._over = over
         self._whole = whole
         self._gangs: dict[str, RunningGang] = {}
-        self.rooms = GroupMemoryRequests(ledger, tell, self._gangs, self._obey)
+        self.memory_requests = GroupMemoryRequests(core, handle, self._gangs, self._obey)
 
     # -- from the queue ------------------------------------------------------------------------------------
 
     def begin(self, start: jobs.StartSegment, plan: GangPlan) -> None:
         """Start a gang on the devices that the queue assigned."""
-        record = self._books.records[start.job]
+        record = self._accounting.records[start.job]
         members = self._alike(start)
         machine = GangStateMachine(start.device, members, len(plan.groups), plan.prelude is not None)
-        job = self._ledger.queue.job(start.job)
+        job = self._core.queue.job(start.job)
         assert job is not None
         gang = self._gangs[start.job] = RunningGang(
             start.job, start.segment, record, jobs.RANKS[job.priority], plan, machine
@@ -108,7 +109,7 @@ class GangRuns:
                 self._release_device(gang, device)
 
     def runs(self, job: str) -> bool:
-        """Tell whether the job is a gang that runs or is preempted."""
+        """Return whether the job is a gang that runs or is preempted."""
         return job in self._gangs
 
     def preempt(self, job: str) -> None:
@@ -128,7 +129,7 @@ class GangRuns:
         for part, device in gang.machine.running.items():
             self._launcher.cancel(device, name_of(job, part))
         for group in list(gang.opened):
-            self.rooms.close(gang, group)
+            self.memory_requests.close(gang, group)
         self._delete(gang)
 
     # -- from workers --------------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ class GangRuns:
 
     def _progressed(self, gang: RunningGang, part: PartName, executed: int) -> None:
         gang.executed[part] = executed
-        total, job = gang.executed_ops, self._ledger.queue.job(gang.job)
+        total, job = gang.executed_ops, self._core.queue.job(gang.job)
         if job is not None and job.state is jobs.JobState.RUNNING and total > job.ops_done:
             self._progress(worker.SegmentProgress(gang.job, gang.segment, total, gang.plan.ops))
 
@@ -192,7 +193,7 @@ class GangRuns:
         for order in orders:
             match order:
                 case RequestMemory() if gang.machine.asked.get(order.group) == order.device:
-                    self.rooms.ask(gang, order.group, order.device)
+                    self.memory_requests.ask(gang, order.group, order.device)
                 case RunPart() if gang.machine.running.get(order.part) == order.device:
                     self._run(gang, order.part, order.device)
                 case CancelPart():
@@ -203,9 +204,9 @@ class GangRuns:
                 case GangPreempted():
                     self._mark_preempted(gang)
                 case WithdrawGroup():
-                    self.rooms.withdraw(gang, order.group)
+                    self.memory_requests.withdraw(gang, order.group)
                 case CloseGroup():
-                    self.rooms.close(gang, order.group)
+                    self.memory_requests.close(gang, order.group)
                 case ReleaseDevice():
                     self._release_device(gang, order.device)
                 case EndGang():
@@ -239,7 +240,7 @@ class GangRuns:
     def _mark_preempted(self, gang: RunningGang) -> None:
         """Give all its devices back to the queue; what the gang made stays in its sessions."""
         now_s, home = self._now_s(), gang.machine.home
-        flight, job = gang.record.flight, self._ledger.queue.job(gang.job)
+        flight, job = gang.record.flight, self._core.queue.job(gang.job)
         assert flight is not None
         assert job is not None
         flight.stops = flight.stops or SegmentPreemptions()
@@ -251,14 +252,14 @@ class GangRuns:
             segment=gang.segment,
             ops_done=max(job.ops_done, gang.executed_ops),
             devices=gang.machine.useful_devices,
-            rooms=tuple(name_of(gang.job, group) for group in sorted(gang.opened)),
+            parts=tuple(name_of(gang.job, group) for group in sorted(gang.opened)),
         )
-        self._tell(event)
+        self._handle(event)
 
     def _undo(self, gang: RunningGang, device: str) -> None:
         """Put back what the groups or the epilogue may have written. A session that was closed meanwhile has
         nothing to be undone."""
-        if self._books.registry.get(gang.record.session) is None:
+        if self._accounting.registry.get(gang.record.session) is None:
             self._obey(gang, gang.machine.done("undo"))
             return
         undo = set(gang.plan.undo)
@@ -275,9 +276,9 @@ class GangRuns:
         )
 
     def _release_device(self, gang: RunningGang, device: str) -> None:
-        job = self._ledger.queue.job(gang.job)
+        job = self._core.queue.job(gang.job)
         if job is not None and device in job.members:
-            self._tell(jobs.MemberLeft(self._now_s(), gang.job, gang.segment, device))
+            self._handle(jobs.MemberLeft(self._now_s(), gang.job, gang.segment, device))
 
     def _end(self, gang: RunningGang, ending: EndGang) -> None:
         del self._gangs[gang.job]
@@ -286,7 +287,7 @@ class GangRuns:
         match ending.how:
             case "done":
                 self._transfers.release(session, list(gang.plan.release))
-                gang.record.gang = gang.told()
+                gang.record.gang = gang.summary()
                 now_s = self._clock_s(gang)
                 self._over(
                     home, whole_answer(gang.job, gang.segment, gang.plan, gang.done, gang.sent_s, now_s)
@@ -318,4 +319,4 @@ class GangRuns:
         )
 
     def _now_s(self) -> float:
-        return self._ledger.clock.now_s()
+        return self._core.clock.now_s()

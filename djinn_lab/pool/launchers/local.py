@@ -200,7 +200,7 @@ class LocalLauncher:
                 return
             log.error("%s: the worker process %s", device, how)
             self._orphans.died(worker.process.pid)
-            self._tell_death(worker, how, events)
+            self._report_death(worker, how, events)
             self._sweep()
             if time.monotonic() - worker.spawned_at_s > HEALTHY_AFTER_S:
                 worker.deaths_in_a_row = 0
@@ -211,7 +211,7 @@ class LocalLauncher:
                 worker.restarts += 1
                 self._start(worker)
 
-    def _tell_death(self, worker: Worker, how: str, events: WorkerEvents) -> None:
+    def _report_death(self, worker: Worker, how: str, events: WorkerEvents) -> None:
         device = worker.plan.device
         was_ready, worker.ready = worker.ready, False
         if was_ready:
@@ -226,14 +226,14 @@ class LocalLauncher:
         """Hand over every message until the connection ends."""
         assert worker.connection is not None
 
-        def heard(frame: bytes) -> None:
+        def on_frame(frame: bytes) -> None:
             message = decode_from_worker(frame)
             worker.ready = worker.ready or isinstance(message, WorkerReady)
             events.worker_said(worker.plan.device, message)
             if isinstance(message, TransferDone | TransferFailed):
                 self._sweep()
 
-        frames = Frames(heard)
+        frames = Frames(on_frame)
         loop = asyncio.get_running_loop()
         worker.transport, _ = await loop.create_connection(lambda: frames, sock=worker.connection)
         try:
@@ -274,12 +274,12 @@ def _wait_or_kill(process: subprocess.Popen[bytes]) -> int:
 
 
 class Frames(asyncio.Protocol):
-    """``heard`` is given every frame as it comes. ``ended`` is done when no more will come, with what
-    ``heard`` raised, if anything; ``closed`` when the connection is."""
+    """``on_frame`` is given every frame as it comes. ``ended`` is done when no more will come, with what
+    ``on_frame`` raised, if anything; ``closed`` when the connection is."""
 
-    def __init__(self, heard: Callable[[bytes], None]) -> None:
+    def __init__(self, on_frame: Callable[[bytes], None]) -> None:
         loop = asyncio.get_running_loop()
-        self._heard = heard
+        self._on_frame = on_frame
         self._arrived = bytearray()
         self.ended: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
@@ -288,7 +288,7 @@ class Frames(asyncio.Protocol):
         self._arrived += data
         try:
             while not self.ended.done() and (frame := self._next()) is not None:
-                self._heard(frame)
+                self._on_frame(frame)
         except Exception as error:  # noqa: BLE001 - what waits for the end gets it
             self.ended.set_exception(error)
 

@@ -61,7 +61,7 @@ class MemoryCollector(Collector):
             return
         yield from _devices(snapshot.devices)
         yield from _sessions(snapshot)
-        yield from _held(snapshot, self._now_s)
+        yield from _deferred(snapshot, self._now_s)
         yield from _wake_ups(snapshot.wake_ups)
         yield self._wakes.family()
         yield from _counters(snapshot.counters)
@@ -72,7 +72,9 @@ def _devices(devices: tuple[DeviceAccount, ...]) -> Iterator[Metric]:
         "djinn_memory_bytes", "Bytes by tier, and by what holds them", labels=["device", "tier", "kind"]
     )
     rates = GaugeMetricFamily(
-        "djinn_memory_link_bytes_per_second", "Moved in the last ten seconds", labels=["device", "direction"]
+        "djinn_memory_link_bytes_per_second",
+        "Bytes per second over the last ten seconds",
+        labels=["device", "direction"],
     )
     limits = GaugeMetricFamily(
         "djinn_memory_link_limit_bytes_per_second", "The link's measured rate", labels=["device"]
@@ -114,9 +116,7 @@ def _bytes_by_tier(account: DeviceAccount) -> dict[str, dict[str, int]]:
 
 
 def _sessions(snapshot: MemorySnapshot) -> Iterator[Metric]:
-    tiers = GaugeMetricFamily(
-        "djinn_memory_sessions", "Sessions by where their state can be used from", labels=["tier"]
-    )
+    tiers = GaugeMetricFamily("djinn_memory_sessions", "Sessions by memory tier", labels=["tier"])
     counts = Counter(session.tier for session in snapshot.sessions)
     for tier in get_args(Tier):
         tiers.add_metric([tier], counts[tier])
@@ -133,30 +133,32 @@ def _sessions(snapshot: MemorySnapshot) -> Iterator[Metric]:
     yield from (tiers, moving, live)
 
 
-def _held(snapshot: MemorySnapshot, now_s: float) -> Iterator[Metric]:
-    held = GaugeMetricFamily(
-        "djinn_memory_held_segments",
-        "Cells that wait for memory: for a copy, or for others to leave",
+def _deferred(snapshot: MemorySnapshot, now_s: float) -> Iterator[Metric]:
+    deferred = GaugeMetricFamily(
+        "djinn_memory_deferred_segments",
+        "Deferred segments: waiting for a copy of their state, or for other sessions to leave",
         labels=["wait"],
     )
-    admission = sum(segment.admission for segment in snapshot.held)
-    held.add_metric(["admission"], admission)
-    held.add_metric(["copy"], len(snapshot.held) - admission)
-    longest_s = max((now_s - segment.since_s for segment in snapshot.held), default=0.0)
-    yield held
-    yield GaugeMetricFamily("djinn_memory_longest_hold_seconds", "Of the cells that wait now", longest_s)
+    admission = sum(segment.admission for segment in snapshot.deferred)
+    deferred.add_metric(["admission"], admission)
+    deferred.add_metric(["copy"], len(snapshot.deferred) - admission)
+    longest_s = max((now_s - segment.since_s for segment in snapshot.deferred), default=0.0)
+    yield deferred
+    yield GaugeMetricFamily(
+        "djinn_memory_longest_deferral_seconds", "Longest wait of deferred segments", longest_s
+    )
 
 
 def _wake_ups(wakes: WakeUps) -> Iterator[Metric]:
     counts = CounterMetricFamily(
         "djinn_wake_ups",
-        "Wake-ups that had no copy to wait for (hit), and that had (wait)",
+        "Wake-ups without a copy to wait for (hit), and with one (wait)",
         labels=["outcome"],
     )
     counts.add_metric(["hit"], wakes.hits)
     counts.add_metric(["wait"], max(0, wakes.count - wakes.hits))
     recent = GaugeMetricFamily(
-        "djinn_wake_up_recent_seconds", "Of the last thousand wake-ups", labels=["quantile"]
+        "djinn_wake_up_recent_seconds", "Quantiles over the last thousand wake-ups", labels=["quantile"]
     )
     ratios = GaugeMetricFamily(
         "djinn_wake_up_ratio", "Wake-ups with a copy over bytes by the link's rate", labels=["quantile"]
@@ -174,7 +176,7 @@ def _wake_ups(wakes: WakeUps) -> Iterator[Metric]:
 
 
 def _counters(counts: Counters) -> Iterator[Metric]:
-    transfers = CounterMetricFamily("djinn_memory_transfers", "Transfers that were done", labels=["kind"])
+    transfers = CounterMetricFamily("djinn_memory_transfers", "Transfers that succeeded", labels=["kind"])
     transfers.add_metric(["store"], counts.stores)
     transfers.add_metric(["evict"], counts.evictions)
     transfers.add_metric(["restore"], counts.restores)
@@ -185,7 +187,7 @@ def _counters(counts: Counters) -> Iterator[Metric]:
     moved.add_metric(["out"], counts.bytes_out)
     moved.add_metric(["in"], counts.bytes_in)
     outcomes = CounterMetricFamily(
-        "djinn_memory_prefetch_outcomes", "How prefetches turned out", labels=["outcome"]
+        "djinn_memory_prefetch_outcomes", "Prefetches by outcome", labels=["outcome"]
     )
     outcomes.add_metric(["on_time"], counts.prefetches_on_time)
     outcomes.add_metric(["late"], counts.prefetches_late)
@@ -193,13 +195,13 @@ def _counters(counts: Counters) -> Iterator[Metric]:
     yield from (transfers, moved, outcomes)
     for name, text, value in (
         ("djinn_memory_prefetches", "Restores begun before a cell needed them", counts.prefetches),
-        ("djinn_memory_useful_swaps", "Evictions whose room was used", counts.useful_swaps),
+        ("djinn_memory_useful_swaps", "Evictions whose freed memory was used", counts.useful_swaps),
         ("djinn_memory_hash_checks", "Pieces compared with their hash in restores", counts.hash_checks),
         ("djinn_memory_hash_mismatches", "Pieces that differed from their hash", counts.mismatches),
         ("djinn_memory_failed_transfers", "Transfers that failed", counts.failed_transfers),
         (
             "djinn_memory_admission_waits",
-            "Cells that had to wait for others to leave",
+            "Segments that waited for other sessions to leave",
             counts.admission_waits,
         ),
         ("djinn_memory_values_lost", "Times that a session lost values", counts.values_lost),

@@ -23,31 +23,35 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._jobs = self._gauge("djinn_jobs", "Jobs remembered, by state", ["state"])
         self._notebooks = self._gauge("djinn_notebooks", "Batch notebooks remembered, by state", ["state"])
-        self._queue = self._gauge("djinn_queue_length", "Jobs in a device's line", ["device"])
+        self._queue = self._gauge("djinn_queue_length", "Pending jobs of a device", ["device"])
         self._used = self._gauge("djinn_device_used_bytes", "Live bytes on a device", ["device"])
         self._limit = self._gauge("djinn_device_memory_bytes", "Enforced limit of a device", ["device"])
         self._restarts = self._gauge("djinn_worker_restarts", "Restarts of a device's process", ["device"])
         self._sessions = self._gauge("djinn_sessions", "Sessions, connected and detached", [])
         self._plans = self._gauge(
-            "djinn_plan_cache", "Submitted programs that were known already, and that were not", ["outcome"]
+            "djinn_plan_cache", "Submitted programs by whether their plan was cached", ["outcome"]
         )
-        self._waiting = self._gauge("djinn_queue_waiting", "Jobs that contend for a device", ["account"])
+        self._waiting = self._gauge("djinn_queue_waiting", "Pending jobs of an account", ["account"])
         self._share = self._gauge(
-            "djinn_account_share", "Part of the pool that an account is due by its weights", ["account"]
+            "djinn_account_share", "Share of the pool by an account's weights", ["account"]
         )
         self._used_share = self._gauge(
-            "djinn_account_used", "Part of the pool's window that an account has used, decayed", ["account"]
+            "djinn_account_used", "Usage of an account: part of the pool's window, decayed", ["account"]
         )
         self._jain = self._gauge("djinn_fairness_jain", "Jain's index over accounts' use per weight", [])
         self._decision = self._gauge(
-            "djinn_decision_seconds", "Handling an event, decisions included", ["quantile"]
+            "djinn_decision_seconds", "Time to handle an event, decisions included", ["quantile"]
         )
         self._estimates = self._gauge(
-            "djinn_start_estimate_error_seconds", "By how much predicted starts were off", ["quantile"]
+            "djinn_start_estimate_error_seconds", "Error of predicted starts", ["quantile"]
         )
-        self._preemptions = self._gauge("djinn_preemptions", "Cells that moved aside so far", [])
-        self._stalled = self._gauge("djinn_stalled", "1 while work waits for nothing", [])
-        self._unusual = self._gauge("djinn_jobs_unusually_long", "Running far beyond their forecast", [])
+        self._preemptions = self._gauge("djinn_preemptions", "Preemptions so far", [])
+        self._stalled = self._gauge(
+            "djinn_stalled", "1 while a job is pending though a device could run it", []
+        )
+        self._unusual = self._gauge(
+            "djinn_jobs_unusually_long", "Jobs that run far beyond their forecast", []
+        )
         self._memory = MemoryCollector()
         self._registry.register(self._memory)
         self._segments = Histogram(
@@ -66,30 +70,30 @@ class Metrics:
     def render(self, driver: Driver) -> tuple[bytes, str]:
         """Render the page, and return it with its content type."""
         counts = dict.fromkeys((state.value for state in JobState), 0)
-        for record in driver.books.records.values():
+        for record in driver.accounting.records.values():
             counts[record.state] += 1
         for state, count in counts.items():
             self._jobs.labels(state).set(count)
-        queue = driver.ledger.queue
+        queue = driver.core.queue
         lengths = queue.queue_lengths()
         for view in queue.devices():
             self._queue.labels(view.device).set(lengths[view.device])
             self._restarts.labels(view.device).set(driver.launcher.health(view.device).restarts)
-        self._stalled.set(driver.ledger.engine.stall is not None)
-        self._unusual.set(len(driver.books.unusual(queue.running_jobs())))
+        self._stalled.set(driver.core.engine.stall is not None)
+        self._unusual.set(len(driver.accounting.unusual(queue.running_jobs())))
         self._render_queue(driver)
-        snapshot = driver.ledger.accounts.snapshot()
-        self._memory.note(snapshot, driver.ledger.clock.now_s())
+        snapshot = driver.core.accounts.snapshot()
+        self._memory.note(snapshot, driver.core.clock.now_s())
         for account in snapshot.devices:
             self._used.labels(account.device).set(account.used_bytes)
             self._limit.labels(account.device).set(account.memory_bytes)
         self._sessions.set(len(driver.registry))
-        self._plans.labels("hit").set(driver.intake.plans.hits)
-        self._plans.labels("miss").set(driver.intake.plans.misses)
+        self._plans.labels("hit").set(driver.submissions.plans.hits)
+        self._plans.labels("miss").set(driver.submissions.plans.misses)
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     def _render_queue(self, driver: Driver) -> None:
-        queue, now_s = driver.ledger.queue, driver.ledger.clock.now_s()
+        queue, now_s = driver.core.queue, driver.core.clock.now_s()
         accounts = [view for view in queue.accounts(now_s) if view.rank is not None]
         waiting = Counter(queue.contending_accounts())
         for view in accounts:
@@ -99,7 +103,7 @@ class Metrics:
         levels = [view.level for view in accounts]
         if any(levels):
             self._jain.set(jain(levels))
-        times, error = driver.ledger.decision_times(), driver.books.starts.skill.error
+        times, error = driver.core.decision_times(), driver.accounting.starts.skill.error
         if times is not None:
             self._decision.labels("0.5").set(times.p50_s)
             self._decision.labels("0.99").set(times.p99_s)

@@ -1,1 +1,1 @@
-"""Batch notebooks: taken in, run by a process of their own each, shown."""
+"""Batch notebooks: admitted, run by a process of their own each, shown."""

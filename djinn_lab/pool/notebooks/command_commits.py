@@ -34,8 +34,8 @@ class CommandBatch(NamedTuple):
 
 
 class CommandCommitter:
-    """``commit`` raises SQLAlchemyError with nothing stored; ``carry_out`` does what is stored. ``ended``
-    hears of attempts that end before they began."""
+    """``commit`` raises SQLAlchemyError with nothing stored; ``carry_out`` does what is stored. ``ended``:
+    called for attempts that end before they began."""
 
     def __init__(
         self,
@@ -128,8 +128,8 @@ class CommandCommitter:
             if isinstance(command, StopNotebook):
                 self._carry_out(command)
             elif isinstance(command, StartNotebook):
-                told = f"its start could not be stored: {_first_line(error)}"
-                self._ended(command.job, AttemptEnded(command.attempt, AttemptOutcome.LOST, told))
+                message = f"its start could not be stored: {_first_line(error)}"
+                self._ended(command.job, AttemptEnded(command.attempt, AttemptOutcome.LOST, message))
 
 
 async def until_stored(work: Callable[[], Awaitable[Result]]) -> Result:
@@ -143,7 +143,7 @@ async def until_stored(work: Callable[[], Awaitable[Result]]) -> Result:
             if not failing:
                 failing = True
                 log.error(
-                    "batch notebooks cannot be taken up, which is tried again every %s: %s",
+                    "batch notebooks cannot be loaded, which is tried again every %s: %s",
                     format_seconds(STORE_AGAIN_S),
                     _first_line(error),
                 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from djinn_lab.jobs import FINISHED, ExternalDependency, IllegalEvent
 from djinn_lab.jobs.batch import CellJobEnded, Notebook, Notebooks
 from djinn_lab.jobs.conditions import jobs_in, parse
-from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
+from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
 from djinn_lab.pool.database import history
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.sessions.registry import SessionRegistry
@@ -31,7 +31,7 @@ class NotebookPrerequisites:
         exact = self._core.get(start)
         found = [exact] if exact is not None else [one for one in self._core if one.job.startswith(start)]
         if len(found) != 1:
-            many = f"{len(found)} batch notebooks begin with {start!r}; give more of it"
+            many = f"{len(found)} batch notebooks begin with {start!r}; give a longer one"
             raise IllegalEvent(many if found else f"there is no batch notebook {start!r}", "client")
         return as_prerequisite(found[0], self._cells_before(found[0].job))
 
@@ -62,8 +62,8 @@ def as_prerequisite(notebook: Notebook, waits_for: tuple[str, ...] = ()) -> Exte
 class NotebookDependencies:
     """Look up the cells and published data that batch notebooks depend on."""
 
-    def __init__(self, books: Bookkeeper, store: Store) -> None:
-        self._books = books
+    def __init__(self, accounting: JobAccounting, store: Store) -> None:
+        self._accounting = accounting
         self._store = store
 
     def met(self, account: str, after: Iterable[str]) -> tuple[str, ...]:
@@ -71,16 +71,16 @@ class NotebookDependencies:
         texts = tuple(after)
         announced = self.announced(texts)
         by_cells = (text for text in texts if any(parse(text).met_by_checkpoint(*one) for one in announced))
-        return (*self._books.published.met(account, texts), *by_cells)
+        return (*self._accounting.published.met(account, texts), *by_cells)
 
     def announced(self, after: Sequence[str]) -> list[tuple[str, str]]:
         """List the checkpoints of remembered cells among these: the cell and the name of each."""
-        records = [self._books.records.get(cell) for cell in sorted(jobs_in(tuple(after)))]
+        records = [self._accounting.records.get(cell) for cell in sorted(jobs_in(tuple(after)))]
         return [(one.job, name) for one in records if one is not None for name in one.checkpoints]
 
     async def ended(self, job: str, at_s: float) -> CellJobEnded | None:
         """Find how a cell's job ended, None while it is unfinished. Raises SQLAlchemyError."""
-        record = self._books.records.get(job)
+        record = self._accounting.records.get(job)
         if record is not None:
             state, checkpoints = record.state, record.checkpoints
         else:

@@ -1,8 +1,8 @@
-"""What a pool tells the runner of a batch notebook, and what the runner tells the pool.
+"""Messages between a pool and the runner of a batch notebook.
 
-The task lies in the runner's directory, the messages are lines of JSON on the runner's standard output. The
-end of its standard input tells it to stop: the pool closes it, or died. The outcome is also left in the
-directory, for a server that comes after the one that started it.
+The task lies in the runner's directory, the messages are lines of JSON on the runner's standard output. When
+its standard input ends, the runner stops: the pool closed it, or died. The outcome is also left in the
+directory, for the next server.
 """
 
 from __future__ import annotations

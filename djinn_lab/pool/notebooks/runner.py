@@ -37,7 +37,7 @@ KERNEL_START_TIMEOUT_S = 300
 WRITE_EVERY_S = 5.0
 INTERRUPT_GRACE_S = 2.0
 LEAVE_WITHIN_S = 4.0
-"""After it was told to stop; then it ends itself, whatever it is at."""
+"""From the request to stop until the runner ends itself, whatever it is at."""
 STOP_SEEN_S = 0.5
 SKIPPED_TAG = "skip-execution"
 MESSAGE_CHARACTERS_MAX = 500
@@ -100,7 +100,7 @@ class Runner:
             stopped.cancel()
             self._kill_kernel()
             self._cleanup.close()
-        self._tell(ended)
+        self._send(ended)
 
     async def _until_ended(self, stopped: asyncio.Future[Literal[True]]) -> AttemptEnded:
         executing = asyncio.ensure_future(self._execute())
@@ -142,7 +142,7 @@ class Runner:
             assert isinstance(self._manager.provisioner, LocalProvisioner)
             self._kernel = self._manager.provisioner.pid
             assert self._kernel is not None
-            self._tell(KernelStarted(self._kernel))
+            self._send(KernelStarted(self._kernel))
             await client.async_execute()
         except CellExecutionError as error:
             return self._ended(
@@ -171,8 +171,8 @@ class Runner:
             executing.cancel()
 
     def _ended(self, outcome: AttemptOutcome, message: str = "") -> AttemptEnded:
-        told = "".join(one if one.isprintable() else "?" for one in message[:MESSAGE_CHARACTERS_MAX])
-        return AttemptEnded(self._task.attempt, outcome, told, self._cell or None, len(self._numbers))
+        text = "".join(one if one.isprintable() else "?" for one in message[:MESSAGE_CHARACTERS_MAX])
+        return AttemptEnded(self._task.attempt, outcome, text, self._cell or None, len(self._numbers))
 
     def _place(self) -> str:
         return f" in cell {self._cell} of {len(self._numbers)}" if self._cell else " at its start"
@@ -183,14 +183,14 @@ class Runner:
         number = self._numbers.get(cell_index)
         if number is not None:
             self._cell = number
-            self._tell(CellBegins(number, len(self._numbers)))
+            self._send(CellBegins(number, len(self._numbers)))
 
     def _cell_executed(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
         self._write()
 
     # -- to the pool and the disk --------------------------------------------------------------------------
 
-    def _tell(self, message: FromRunner) -> None:
+    def _send(self, message: FromRunner) -> None:
         with contextlib.suppress(BrokenPipeError):  # the pool died; its end is watched for elsewhere
             self._pool.write(msgspec.json.encode(message) + b"\n")
             self._pool.flush()
@@ -260,7 +260,7 @@ def _first_line(text: str) -> str:
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    """Replace the file at once: a reader sees all of it, or what was there before."""
+    """Replace the file at once: a reader sees all the new content, or the former."""
     temporary = path.with_suffix(".new")
     temporary.write_bytes(content)
     temporary.replace(path)

@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 
 
 class NotebookRun:
-    """``directory``: of this attempt alone; ``heard``: called with what the runner says on its way."""
+    """``directory``: of this attempt alone; ``on_message``: called with what the runner says on its way."""
 
-    def __init__(self, directory: Path, task: Task, heard: Callable[[FromRunner], None]) -> None:
+    def __init__(self, directory: Path, task: Task, on_message: Callable[[FromRunner], None]) -> None:
         self._directory = directory
         self._task = task
-        self._heard = heard
+        self._on_message = on_message
         self._process: asyncio.subprocess.Process | None = None
         self._kernel: int | None = None
         self._stop = False
@@ -98,7 +98,7 @@ class NotebookRun:
             elif isinstance(message, KernelStarted):
                 self._kernel = message.process
             else:
-                self._heard(message)
+                self._on_message(message)
         await process.wait()
         if ended is None and self._kernel is not None:
             with contextlib.suppress(ProcessLookupError):

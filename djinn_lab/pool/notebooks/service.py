@@ -1,7 +1,7 @@
 """Runs batch notebooks: gives the core its events, commits what it decides, starts and stops runners.
 
 Everything that the core decides is committed before it is done, in order (:mod:`.decisions`): no runner
-starts before the database says that it runs, and no client is told that a notebook was accepted before it is
+starts before the database says that it runs, and no client receives the acceptance of a notebook before it is
 stored.
 """
 
@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 
 class NotebookRules(msgspec.Struct, frozen=True):
-    """``slots``: runners at once. ``open_to``: who may submit, one of
+    """``slots``: runners at once. ``open_to``: users that may submit, one of
     :data:`djinn_lab.protocol.notebooks.OPEN_TO`. ``umask``: of the files that notebooks write."""
 
     slots: int = 2
@@ -85,8 +85,8 @@ class NotebookService:
         self.core = Notebooks(rules.slots)
         self.rules = rules
         self.started = asyncio.Event()
-        self.dependencies = NotebookDependencies(driver.books, store)
-        driver.intake.notebooks = NotebookPrerequisites(self.core, driver.ledger.queue, driver.registry)
+        self.dependencies = NotebookDependencies(driver.accounting, store)
+        driver.submissions.notebooks = NotebookPrerequisites(self.core, driver.core.queue, driver.registry)
         self._driver = driver
         self._authentication = authentication
         self._store = store
@@ -105,12 +105,13 @@ class NotebookService:
     # -- its life ------------------------------------------------------------------------------------------
 
     async def start(self, url: str, directory: Path) -> None:
-        """Take up what an earlier server left. ``url``: of this pool, ``directory``: for runners' files."""
+        """Load the notebooks that an earlier server left. ``url``: of this pool, ``directory``: for runners'
+        files."""
         self._url, self._directory = url, directory
         self._spawn(self._resume_stored())
 
     async def stop(self) -> None:
-        """End the runners; what they ran is taken up by the next server as after a crash."""
+        """End the runners; the next server runs their notebooks again, as after a crash."""
         runs = list(self._runs.values())
         self._runs.clear()
         for task in self._tasks:
@@ -146,7 +147,7 @@ class NotebookService:
         self._committer.put([one for one in commands if isinstance(one, StartNotebook)])
         for one in list(self.core):
             account = one.account or one.user
-            for text in self._driver.books.published.met(account, one.waits_for):
+            for text in self._driver.accounting.published.met(account, one.waits_for):
                 self._handle(DataPublished(self._now_s(), account, parse(text).name))
         self._timer.set(self.core.wake_at_s())
 
@@ -183,7 +184,7 @@ class NotebookService:
 
     async def _accept(self, asked: Submission, accepted: AcceptedSubmission, source: bytes) -> None:
         notebook = self.core.admit(asked)
-        pool = self._driver.ledger.pool
+        pool = self._driver.core.pool
         await self._store.commit(
             lambda connection: notebook_store.insert(connection, pool, accepted, notebook, source)
         )
@@ -205,7 +206,7 @@ class NotebookService:
         self._handle(event, stored)
         await stored
 
-    def hear(self, event: CheckpointAnnounced | DataPublished) -> None:
+    def handle(self, event: CheckpointAnnounced | DataPublished) -> None:
         """Take a checkpoint or published data that is stored already, for notebooks that depend on it."""
         if self.started.is_set():
             self._handle(event)
@@ -239,7 +240,7 @@ class NotebookService:
     # -- the core ------------------------------------------------------------------------------------------
 
     def _now_s(self) -> float:
-        return self._driver.ledger.clock.now_s()
+        return self._driver.core.clock.now_s()
 
     def _handle(self, event: Event, stored: asyncio.Future[None] | None = None) -> None:
         self._committer.put(self.core.handle(event), stored)
@@ -262,7 +263,7 @@ class NotebookService:
         forgotten = [one.job for one in commands if isinstance(one, ForgetNotebook)]
         if not latest and not forgotten:
             return
-        pool = self._driver.ledger.pool
+        pool = self._driver.core.pool
         executed = {job: self._executed.get(job) for job in latest}
 
         def write(connection: sa.Connection) -> None:
@@ -289,14 +290,14 @@ class NotebookService:
     def _start_run(self, command: StartNotebook) -> None:
         job, attempt = command.job, command.attempt
 
-        def heard(message: FromRunner) -> None:
+        def on_message(message: FromRunner) -> None:
             if isinstance(message, CellBegins) and self._runs.get(job) is run:
                 event = NotebookProgressed(self._now_s(), job, attempt, message.cell, message.cells)
                 self._handle(event)
 
         directory = self._place(job, attempt)
         folder = self._accepted[job].folder or str(directory)
-        run = NotebookRun(directory, Task(job, attempt, folder, self.rules.umask), heard)
+        run = NotebookRun(directory, Task(job, attempt, folder, self.rules.umask), on_message)
         self._runs[job] = run
         self._spawn(self._run(run, job, attempt, directory), "run")
 
@@ -322,7 +323,7 @@ class NotebookService:
                 self._authentication.revoke(token)
                 self._close_session(user, directory)
         if self._runs.get(job) is not run:
-            return  # the server stops: the next one goes on from what is in the directory
+            return  # the server stops: the next one continues from what is in the directory
         executed = await asyncio.to_thread(read_executed_file, directory)
         if executed is not None:
             self._executed[job] = executed
@@ -348,9 +349,9 @@ class NotebookService:
 
     def _event(self, job: str, ended: AttemptEnded) -> NotebookEnded:
         """Make the event of an attempt's end, with what it used on devices as far as this server saw it."""
-        use = self._driver.books.notebook_uses.pop(job, None)
-        told = (ended.message, ended.cell, ended.cells)
-        return NotebookEnded(self._now_s(), job, ended.attempt, ended.outcome, *told, use)
+        use = self._driver.accounting.notebook_uses.pop(job, None)
+        ending = (ended.message, ended.cell, ended.cells)
+        return NotebookEnded(self._now_s(), job, ended.attempt, ended.outcome, *ending, use)
 
     def _place(self, job: str, attempt: int) -> Path:
         return self._directory / f"{job}-{attempt}"

@@ -19,7 +19,7 @@ NAME_CHARACTERS_MAX = 200
 class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``notebook``: the document, as in an .ipynb file. ``key``: a submission with the key of an earlier one
     of the same user is that one. ``folder``: where it runs, on the pool's machine; empty: in a place of its
-    own. ``after``, ``after_count`` and ``after_timeout_s``: what it comes after, how many of that suffice,
+    own. ``after``, ``after_count`` and ``after_timeout_s``: its dependencies, how many of them suffice,
     and how long it waits. ``parameters``: as in :mod:`djinn_lab.jobs.batch.parameters`. ``deadline_s``: from
     now; ``timeout_s``: of run time, each attempt. ``anyway``: also when it needed more memory before than
     any device has. ``target`` and ``tolerates``: of its cells, where they do not say otherwise."""
@@ -49,11 +49,11 @@ def notebook_views(
     notebooks: Notebooks, chosen: Sequence[Notebook], now_s: float, user: User
 ) -> list[NotebookView]:
     """Show chosen notebooks as ``user`` may see them."""
-    telling = NotebookExplainer(notebooks, now_s, _clock_time)
-    return [_view(one, telling, user.name == one.user or user.role >= Role.ADMIN) for one in chosen]
+    explainer = NotebookExplainer(notebooks, now_s, _clock_time)
+    return [_view(one, explainer, user.name == one.user or user.role >= Role.ADMIN) for one in chosen]
 
 
-def _view(notebook: Notebook, telling: NotebookExplainer, own: bool) -> NotebookView:
+def _view(notebook: Notebook, explainer: NotebookExplainer, own: bool) -> NotebookView:
     attempts_max = notebook.restart.attempts_max
     return NotebookView(
         job=notebook.job,
@@ -61,8 +61,8 @@ def _view(notebook: Notebook, telling: NotebookExplainer, own: bool) -> Notebook
         name=notebook.name,
         priority=notebook.priority,
         state=notebook.state.value,
-        reason=telling.sentence(notebook.job),
-        position=telling.positions.get(notebook.job),
+        reason=explainer.sentence(notebook.job),
+        position=explainer.positions.get(notebook.job),
         cell=notebook.cell,
         cells=notebook.cells,
         attempts=notebook.attempts,

@@ -94,8 +94,8 @@ def lost_while_preempted(lost: WorkLost) -> ErrorInfo:
 
 def stages(flight: RunningSegment, seconds: Mapping[str, float], now_s: float) -> dict[str, float]:
     """Split a segment's time in the pool into stages, in seconds. What the worker does not account for is
-    ``dispatch``, or ``run`` when it accounted for nothing. ``preempted``: between the runs of a segment that
-    had to move aside."""
+    ``dispatch``, or ``run`` when it accounted for nothing. ``preempted``: between the runs of a preempted
+    segment."""
     if flight.started_s is None:
         return {"queued": now_s - flight.received_s}
     preempted_s = flight.stops.preempted_until(now_s) if flight.stops is not None else 0.0

@@ -95,13 +95,13 @@ class SessionEndpoint:
             raise RefusedByPool("message", f"No Hello came within {HELLO_TIMEOUT_S:.0f} s.") from None
         hello = _read_hello(data)
         same_host = hello.host == self._host
-        link = ClientLink(hello.protocol_version, hello.news_only)
+        link = ClientLink(hello.protocol_version, hello.latest_only)
         session = self._resume(hello, user, link) if hello.session else None
         resumed = session is not None
         if session is None:
-            now_s = self._driver.ledger.clock.now_s()
+            now_s = self._driver.core.clock.now_s()
             session = self._driver.registry.add(user, hello.name[:200], same_host, now_s, link)
-            self._driver.tell(memory.SessionOpened(now_s, session.session, user.name))
+            self._driver.handle(memory.SessionOpened(now_s, session.session, user.name))
         directory = self._blobs.open_session(session.session)
         link.send(
             protocol.Welcome(
@@ -109,7 +109,7 @@ class SessionEndpoint:
                 server_version=VERSION,
                 session=session.session,
                 user=user.name,
-                pool=self._driver.ledger.pool,
+                pool=self._driver.core.pool,
                 resumed=resumed,
                 blob_directory=str(directory) if same_host else None,
                 devices=self._driver.fleet.infos(),
@@ -130,17 +130,17 @@ class SessionEndpoint:
             self._driver.detach(session)
             old.send(protocol.Refused("session", "The session was opened by another connection."))
             old.close()
-        now_s = self._driver.ledger.clock.now_s()
+        now_s = self._driver.core.clock.now_s()
         session.link = link
         session.same_host = hello.host == self._host
         session.connected_at = session.last_seen = now_s
-        self._driver.tell(memory.SessionResumed(now_s, session.session))
+        self._driver.handle(memory.SessionResumed(now_s, session.session))
         return session
 
     async def _listen(self, websocket: WebSocket, session: Session, link: ClientLink) -> None:
         """Handle messages until the connection ends or the session is taken over or closed."""
         while True:
-            await link.room()  # what it sends meanwhile waits in the socket, too
+            await link.wait_below_limit()  # what it sends meanwhile waits in the socket, too
             try:
                 data = await _receive(websocket)
             except WebSocketDisconnect:
@@ -153,7 +153,7 @@ class SessionEndpoint:
                 raise RefusedByPool(
                     "message", f"This is no message of protocol {link.protocol_version}: {error}"
                 ) from None
-            now_s = session.last_seen = self._driver.ledger.clock.now_s()
+            now_s = session.last_seen = self._driver.core.clock.now_s()
             wait_s = session.pace.take(message, now_s)
             if wait_s > 0:  # what it sends meanwhile waits in the socket, and fills that up
                 await asyncio.sleep(wait_s)
@@ -244,7 +244,7 @@ class SessionEndpoint:
 
     def _cancel(self, session: Session, cancel: protocol.CancelJob) -> None:
         """Cancel a job of this session; one that is over needs nothing."""
-        job = self._driver.ledger.queue.job(cancel.job)
+        job = self._driver.core.queue.job(cancel.job)
         if job is not None and job.session == session.session:
             with contextlib.suppress(IllegalEvent):
                 self._driver.cancel(cancel.job, f"by {session.user}")
@@ -314,7 +314,7 @@ async def _send_all(websocket: WebSocket, link: ClientLink) -> None:
         except (WebSocketDisconnect, RuntimeError):
             return
         except sa.exc.SQLAlchemyError:
-            break  # a client is told only what is in the database
+            break  # a client receives only what is in the database
         if isinstance(message, protocol.Refused):
             break
     if websocket.application_state is WebSocketState.CONNECTED:

@@ -8,7 +8,7 @@ from djinn_lab.protocol.messages import SignalPhase, SubmitSegment
 
 SIGNALS_PER_S = 200.0
 """That are read. An agent sends a few a second."""
-SIGNALS_HEARD_PER_S = 20.0
+SIGNALS_HANDLED_PER_S = 20.0
 """That are events, with a line of the journal each. Of those that come faster only the last one is."""
 SUBMISSIONS_PER_S = 1000.0
 """Above what a cell after the other, of one op each, can reach."""
@@ -40,18 +40,18 @@ class Pace:
 
 
 class SessionPace:
-    """Limit one session's signals and submissions, each for itself; nothing else has a limit. ``heard``:
-    signals that are events."""
+    """Limit one session's signals and submissions, each for itself; nothing else has a limit. ``handled``:
+    signals that become events."""
 
     def __init__(self) -> None:
         self.signals = Pace(SIGNALS_PER_S)
-        self.heard = Pace(SIGNALS_HEARD_PER_S)
+        self.handled = Pace(SIGNALS_HANDLED_PER_S)
         self.submissions = Pace(SUBMISSIONS_PER_S)
 
-    def hear(self, now_s: float) -> None:
+    def charge(self, now_s: float) -> None:
         """Charge a signal that becomes an event. One that a cell hurried costs nothing."""
-        if self.heard.wait_s(now_s) <= 0:
-            self.heard.take(now_s)
+        if self.handled.wait_s(now_s) <= 0:
+            self.handled.take(now_s)
 
     def take(self, message: object, now_s: float) -> float:
         """Charge a message, and return the seconds to wait before it is handled."""

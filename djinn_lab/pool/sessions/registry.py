@@ -41,16 +41,16 @@ class Outgoing(NamedTuple):
 
 
 class ClientLink:
-    """Queue messages for one connected client, without waiting. ``news_only``: as the
+    """Queue messages for one connected client, without waiting. ``latest_only``: as the
     client asked (:class:`djinn_lab.protocol.messages.Hello`). ``received``: what it need not send again."""
 
-    def __init__(self, protocol_version: int = PROTOCOL_VERSION, news_only: bool = False) -> None:
+    def __init__(self, protocol_version: int = PROTOCOL_VERSION, latest_only: bool = False) -> None:
         self.protocol_version = protocol_version
-        self._news_only = news_only
+        self._latest_only = latest_only
         self._outgoing: deque[Outgoing | None] = deque()
-        self._news = asyncio.Event()
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self._queued = asyncio.Event()
+        self._below_limit = asyncio.Event()
+        self._below_limit.set()
         self.decoder = SubmissionDecoder()
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
@@ -58,38 +58,38 @@ class ClientLink:
         if isinstance(message, SegmentResult):
             if message.rng_state is not None:
                 self.decoder.saw_state(message.rng_state)
-            if self._news_only:
+            if self._latest_only:
                 self._drop_updates(message.job)
         if isinstance(message, JobUpdate):
-            if self._news_only:
+            if self._latest_only:
                 self._drop_updates(message.job)
             if len(self._outgoing) > UPDATES_QUEUED_MAX:
                 return
         self._outgoing.append(Outgoing(message, after))
-        self._news.set()
+        self._queued.set()
         if len(self._outgoing) > OUTGOING_MAX:
-            self._has_room.clear()
+            self._below_limit.clear()
 
-    async def room(self) -> None:
+    async def wait_below_limit(self) -> None:
         """Wait until no more than OUTGOING_MAX messages wait to leave, or none will any more."""
-        await self._has_room.wait()
+        await self._below_limit.wait()
 
     def stopped(self) -> None:
         """Note that no message leaves any more."""
-        self._has_room.set()
+        self._below_limit.set()
 
     def close(self) -> None:
         """End the connection after what is queued."""
         self._outgoing.append(None)
-        self._news.set()
+        self._queued.set()
 
     async def next(self) -> FromPool | None:
         """Wait for the next message that may leave; None: the end. Raises SQLAlchemyError when it may never
         leave."""
         while True:
             if not self._outgoing:
-                self._news.clear()
-                await self._news.wait()
+                self._queued.clear()
+                await self._queued.wait()
                 continue
             first = self._outgoing[0]
             if first is None:
@@ -97,7 +97,7 @@ class ClientLink:
             if first.after is None or first.after.done():
                 self._outgoing.popleft()
                 if len(self._outgoing) <= OUTGOING_MAX:
-                    self._has_room.set()
+                    self._below_limit.set()
                 if first.after is not None:
                     first.after.result()
                 return first.message

@@ -1,4 +1,4 @@
-"""Signals of a session that come faster than they can matter: only the latest is an event.
+"""Signals of a session that come faster than they can matter: only the latest becomes an event.
 
 An agent's loop may signal around every small step. Each event costs the pool as much as a cell's, and a line
 of its journal, but only the last of several phases within a few milliseconds changes what the pool does."""
@@ -13,7 +13,7 @@ from djinn_lab import memory
 from djinn_lab.pool.sessions.registry import Session
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
 
-Tell = Callable[[PhaseAnswered], None]
+Reply = Callable[[PhaseAnswered], None]
 
 SUPERSEDED = PhaseAnswered("superseded", "the session signalled again at once, and only the last one counts")
 CLOSED = PhaseAnswered("rejected", "the session was closed")
@@ -22,49 +22,50 @@ CLOSED = PhaseAnswered("rejected", "the session was closed")
 @dataclass(slots=True)
 class _Waiting:
     signal: SignalPhase
-    tell: Tell
+    reply: Reply
     timer: asyncio.TimerHandle
 
 
-class Signals:
-    """Throttle the signals of all sessions. ``hear`` feeds the engine, and returns its answer."""
+class SignalThrottle:
+    """Throttle the signals of all sessions. ``handle``: handles a signal with the engine, and returns its
+    answer."""
 
     def __init__(
-        self, now_s: Callable[[], float], hear: Callable[[Session, SignalPhase], memory.AnswerPhase]
+        self, now_s: Callable[[], float], handle: Callable[[Session, SignalPhase], memory.AnswerPhase]
     ) -> None:
         self._now_s = now_s
-        self._hear = hear
+        self._answer = handle
         self._waiting: dict[str, _Waiting] = {}
 
-    def put(self, session: Session, signal: SignalPhase, tell: Tell) -> None:
-        """``tell`` is called once, with the answer: in the order in which the signals came."""
+    def put(self, session: Session, signal: SignalPhase, reply: Reply) -> None:
+        """``reply`` is called once, with the answer: in the order in which the signals came."""
         before = self._waiting.get(session.session)
         if before is not None:
-            before.tell(SUPERSEDED)
-            before.signal, before.tell = signal, tell
+            before.reply(SUPERSEDED)
+            before.signal, before.reply = signal, reply
             return
-        wait_s = session.pace.heard.wait_s(self._now_s())
+        wait_s = session.pace.handled.wait_s(self._now_s())
         if wait_s <= 0:
-            self._handle(session, signal, tell)
+            self._handle(session, signal, reply)
             return
         timer = asyncio.get_running_loop().call_later(wait_s, self.settle, session)
-        self._waiting[session.session] = _Waiting(signal, tell, timer)
+        self._waiting[session.session] = _Waiting(signal, reply, timer)
 
     def settle(self, session: Session) -> None:
         """Handle a session's last signal now, before its next message."""
         waiting = self._waiting.pop(session.session, None)
         if waiting is not None:
             waiting.timer.cancel()
-            self._handle(session, waiting.signal, waiting.tell)
+            self._handle(session, waiting.signal, waiting.reply)
 
     def close(self, session: Session) -> None:
         """Forget a session's last signal, as the session ends."""
         waiting = self._waiting.pop(session.session, None)
         if waiting is not None:
             waiting.timer.cancel()
-            waiting.tell(CLOSED)
+            waiting.reply(CLOSED)
 
-    def _handle(self, session: Session, signal: SignalPhase, tell: Tell) -> None:
-        session.pace.hear(self._now_s())
-        answer = self._hear(session, signal)
-        tell(PhaseAnswered(answer.answer, answer.message))
+    def _handle(self, session: Session, signal: SignalPhase, reply: Reply) -> None:
+        session.pace.charge(self._now_s())
+        answer = self._answer(session, signal)
+        reply(PhaseAnswered(answer.answer, answer.message))

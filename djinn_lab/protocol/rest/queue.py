@@ -103,7 +103,7 @@ class QueueView(msgspec.Struct, frozen=True):
 
 
 def is_leaf(account: AccountView) -> bool:
-    """Tell whether cells are charged to this account."""
+    """Return whether cells are charged to this account."""
     return account.rank is not None
 
 

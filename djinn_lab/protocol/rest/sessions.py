@@ -8,8 +8,8 @@ import msgspec
 
 from djinn_lab.memory.snapshot import (
     Counters,
+    DeferredSegment,
     DeviceAccount,
-    HeldSegment,
     MemoryChange,
     SessionAccount,
     WakeUps,
@@ -49,7 +49,7 @@ class MemorySession(SessionAccount, frozen=True):
 
     @property
     def label(self) -> str:
-        """Its name with as much of its id as tells it from another of that name."""
+        """The session's name, with as much of its id as distinguishes it from others of that name."""
         name = self.name or self.user or "session"
         if len(name) > LABEL_CHARS_MAX:
             name = f"{name[: LABEL_CHARS_MAX - 1]}…"
@@ -66,7 +66,8 @@ class MemorySession(SessionAccount, frozen=True):
 
     @property
     def last_ratio(self) -> float | None:
-        """Its last wake-up over the time that copying alone takes; None where nothing had to be copied."""
+        """Return the last wake-up over the time that copying alone takes; None where nothing had to be
+        copied."""
         if not self.last_floor_s or self.last_wake_s is None:
             return None
         ratio = self.last_wake_s / self.last_floor_s
@@ -81,7 +82,7 @@ class MemoryView(msgspec.Struct, frozen=True):
     policy: str = ""
     devices: tuple[DeviceAccount, ...] = ()
     sessions: tuple[MemorySession, ...] = ()
-    held: tuple[HeldSegment, ...] = ()
+    deferred: tuple[DeferredSegment, ...] = ()
     wake_ups: WakeUps = WakeUps()
     counters: Counters = Counters()
     happenings: tuple[MemoryChange, ...] = ()

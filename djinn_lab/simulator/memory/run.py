@@ -42,7 +42,7 @@ class Agent:
 
     @property
     def job(self) -> str:
-        """Of its turn."""
+        """Return the job of the present turn."""
         return f"{self.script.session}/{self.turn}"
 
 
@@ -63,7 +63,7 @@ class Simulation(SimulatedDriver):
         self._waiting_to_open: deque[Script] = deque()
 
     def figures(self) -> RunFigures:
-        """Of the whole workload."""
+        """Simulate the whole workload, and return its figures."""
         self.send(engine.PoolOpened(0.0, QUEUE_POLICY, ShareState(), self.policy))
         self.start()
         for script in self.workload.scripts:
@@ -159,7 +159,7 @@ class Simulation(SimulatedDriver):
             tally.hits += agent.hit and agent.waited_s <= 0.0
 
     def begin(self, job: jobs.Job, device: SimulatedDevice) -> float | None:
-        """What was dropped is built first."""
+        """Begin a turn; dropped state is rebuilt first."""
         agent = self.agents[job.session]
         turn, parameters, here = self._turn(agent), self.parameters, device.bytes_of(job.session)
         if job.preemptions:
@@ -180,7 +180,7 @@ class Simulation(SimulatedDriver):
         return self._compute_s(turn, read)
 
     def stopped(self, job: jobs.Job, device: SimulatedDevice) -> None:
-        """What it held before is as it was stored: its state only grows."""
+        """Keep the stored copy: an agent's state only grows."""
 
     def _compute_s(self, turn: Turn, read: int) -> float:
         parameters = self.parameters

@@ -43,7 +43,7 @@ class QueueFigures(msgspec.Struct, frozen=True):
 
 
 class AccountFigures(msgspec.Struct, frozen=True):
-    """Of one account. ``progress``: its run time over its time in the system."""
+    """Figures of one account. ``progress``: its run time over its time in the system."""
 
     account: str
     jobs: int
@@ -108,7 +108,7 @@ def figures_of(
 
 
 def accounts_of(records: Records) -> list[AccountFigures]:
-    """Those with the most device-seconds first."""
+    """Return figures of all accounts, the most device-seconds first."""
     names = list(records.accounts)
     sums = [[0.0, 0.0, 0.0, 0.0] for _ in names]
     for row, number in enumerate(records.account):

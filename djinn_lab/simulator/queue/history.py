@@ -7,7 +7,7 @@ INTERVALS_MAX = 512
 
 
 class History:
-    """Of something that keeps its value until it is set again. ``times_s``: where intervals begin."""
+    """The history of a value that stays until it is set again. ``times_s``: where intervals begin."""
 
     def __init__(self, interval_s: float = 1.0) -> None:
         self.interval_s = interval_s

@@ -13,7 +13,7 @@ what the trace says; nothing."""
 
 
 class Parking(msgspec.Struct, frozen=True):
-    """What a preemption costs: ``out_s`` until the victim's devices are free, ``back_s`` before it computes
+    """The cost of a preemption: ``out_s`` until the victim's devices are free, ``back_s`` before it computes
     again, both on its devices. By size of gang: ``(members, out, back)``, the first row whose members are not
     exceeded counts; the last for all larger ones."""
 

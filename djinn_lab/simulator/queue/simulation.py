@@ -174,7 +174,7 @@ class PoolSimulation:
         del self._running[job.job]
 
     def _ask_aside(self, name: str) -> None:
-        """It stops at once, between two ops, and holds its devices until its state is parked."""
+        """Preempt a job at once, between two ops; it holds its devices until its state is parked."""
         running = self._running[name]
         self._work_off(running)
         running.attempt += 1
@@ -193,7 +193,8 @@ class PoolSimulation:
         park(self.cluster, self.shares, name, self.now_s, self._still_s(running))
 
     def _still_s(self, running: Running) -> float | None:
-        """What it is believed to need yet. Past its estimate, as long again as it has run."""
+        """Return the estimated run time still to come. Past its estimate, as long again as the job has
+        run."""
         if running.estimate_s is None:
             return None
         had_s = running.job.run_s - running.left_s
@@ -208,7 +209,8 @@ class PoolSimulation:
         self._at(from_s + after_s, "failed", name)
 
     def _fail(self, name: str) -> None:
-        """What ran there loses what it computed since it started or came back, and waits again."""
+        """Fail a node: its jobs lose what they computed since they started or resumed, and are pending
+        again."""
         assert self.settings.failures is not None
         self.failures += 1
         for job in list(self.cluster.on_node[name]):

@@ -72,7 +72,7 @@ class Tuning(msgspec.Struct, frozen=True):
 
     @property
     def worth_it(self) -> bool:
-        """Does it win on jobs that it was not chosen on?"""
+        """Return whether the policy wins on jobs that it was not chosen on."""
         return bool(self.changed) and self.late.wins
 
 

@@ -21,7 +21,7 @@ class TraceJob(msgspec.Struct, frozen=True, gc=False):
     submit_s: float
     run_s: float
     demand: Demand
-    account: str = "everybody"
+    account: str = "all"
     estimate_s: float | None = None
     pool: str = ""
     rank: int = NORMAL
@@ -46,5 +46,5 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def equal_nodes(count: int, devices: int, prefix: str = "node") -> tuple[Node, ...]:
-    """So many nodes with so many devices each."""
+    """Return ``count`` nodes with so many devices each."""
     return tuple(Node(f"{prefix}{number:05}", devices=devices) for number in range(count))

@@ -107,7 +107,7 @@ def _uncompacted(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 
 def _turns(contexts: Sequence[int], said: Sequence[int], gaps: Sequence[float]) -> tuple[Turn, ...]:
-    """What each turn adds to the context."""
+    """Return what each turn adds to the context."""
     turns: list[Turn] = []
     held = 0
     for context, tokens, gap_s in zip(contexts, said, gaps, strict=True):

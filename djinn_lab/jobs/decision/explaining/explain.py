@@ -49,7 +49,7 @@ class Ahead(msgspec.Struct, frozen=True):
 
 
 class Counterfactual(msgspec.Struct, frozen=True):
-    """What the user could write instead, and when the job would start then."""
+    """Another option that the user could set, and when the job would start then."""
 
     option: str
     start_s: float

@@ -96,7 +96,7 @@ def forecast(
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What else a user could ask for. ``anywhere``: without a target."""
+    """A change that a user could ask for. ``anywhere``: without a target."""
 
     priority: str | None = None
     members: int | None = None
@@ -174,7 +174,7 @@ class SessionMoves:
 
     @property
     def due_s(self) -> float:
-        """When the next session has arrived; infinite for never."""
+        """Return when the next session has arrived; infinite for never."""
         return self._under_way[0][0] if self._under_way else math.inf
 
     def begin(self, plan: Plan) -> Plan:
@@ -280,6 +280,6 @@ class _Future:
             end(self.cluster, self.shares, ending[2], ending[0])
 
     def _ends(self, ending: tuple[float, int, str]) -> bool:
-        """Whether the job has not been preempted since this end was predicted."""
+        """Return whether the job has not been preempted since this end was predicted."""
         ends_s, _, job = ending
         return job in self.cluster.holdings and self.ends_s[job] == ends_s

@@ -40,12 +40,12 @@ _NEVER = {
 }
 
 
-def sentence(explanation: Explanation, clock: Clock | None = None, *, tell_start: bool = True) -> str:
+def sentence(explanation: Explanation, clock: Clock | None = None, *, with_start: bool = True) -> str:
     """Return the sentence. ``clock`` writes a time of the core's clock for people; without it, times count
-    from now. ``tell_start``: also say when the job is expected to start, now and with what would help."""
+    from now. ``with_start``: also say when the job is expected to start, now and with what would help."""
     say = clock or (lambda at_s: f"in {duration(at_s - explanation.now_s)}")
     parts = [_why(explanation, say)]
-    if tell_start:
+    if with_start:
         parts += [*_when(explanation, say), *_instead(explanation, say)]
     return " ".join(_begun(part) + "." for part in parts if part)
 
@@ -55,8 +55,8 @@ def sentence_with_start(explanation: Explanation, skill: StartSkill) -> str:
     error."""
     error = skill.error
     if error is None:
-        return with_short_ids(sentence(explanation, tell_start=False))
-    if explanation.expected_s is None or not _tells_start(explanation):
+        return with_short_ids(sentence(explanation, with_start=False))
+    if explanation.expected_s is None or not _gives_start(explanation):
         return with_short_ids(sentence(explanation))
     start = skill.forecast(explanation.rank, max(0.0, explanation.expected_s - explanation.now_s))
     if start is not None and start.reliable:
@@ -64,7 +64,7 @@ def sentence_with_start(explanation: Explanation, skill: StartSkill) -> str:
         return f"{with_short_ids(sentence(corrected))} {error_sentence(error)}"
     overtaken = start is not None and start.overtaken
     why = "cells that come later keep starting before it" if overtaken else "such forecasts were wrong lately"
-    return f"{with_short_ids(sentence(explanation, tell_start=False))} Its start cannot be predicted: {why}."
+    return f"{with_short_ids(sentence(explanation, with_start=False))} Its start cannot be predicted: {why}."
 
 
 def error_sentence(error: StartForecastError | None) -> str:
@@ -143,8 +143,8 @@ def _why(explanation: Explanation, say: Clock) -> str:
             )
         case Reason.BEHIND:
             if explanation.expected_s is None:
-                return "other jobs are ahead of it" + _held(explanation, say)
-            first = f"{_count(ahead)} ahead of it" if ahead else "no job is expected to start before it"
+                return "other jobs start before it" + _held(explanation, say)
+            first = _count(ahead) if ahead else "no job is expected to start before it"
             return first + _held(explanation, say)
         case Reason.BUSY:
             return f"it is next, and {_wanted(explanation)}" + _held(explanation, say)
@@ -177,16 +177,16 @@ def _starts_now(explanation: Explanation) -> str:
     return "nothing blocks it; it starts now"
 
 
-def _tells_start(explanation: Explanation) -> bool:
-    """Whether the sentence has the expected start: not for a job that waits for session memory, whose
-    reason says more."""
+def _gives_start(explanation: Explanation) -> bool:
+    """Return whether the sentence gives the expected start: not for a job that waits for session memory,
+    whose reason says more."""
     reason = explanation.reason
     return not (reason.never or explanation.brought or reason in (Reason.STARTS_NOW, Reason.NOT_READY))
 
 
 def _when(explanation: Explanation, say: Clock) -> list[str]:
     """Return the position, and when the job is expected to start."""
-    if not _tells_start(explanation):
+    if not _gives_start(explanation):
         return []
     if explanation.expected_s is None:
         if explanation.later_than_s is not None:
@@ -245,7 +245,7 @@ def _count(ahead: Sequence[Ahead]) -> str:
     named = [f"{one.jobs} of {one.account}" for one in ahead[:NAMED_MAX]]
     more = total - sum(one.jobs for one in ahead[:NAMED_MAX])
     accounts = listed([*named, f"{more} of others"] if more else named)
-    return f"{total} {'job is' if total == 1 else 'jobs are'} expected to start ({accounts})"
+    return f"{total} {'job is' if total == 1 else 'jobs are'} expected to start before it ({accounts})"
 
 
 def _nodes(explanation: Explanation) -> str:

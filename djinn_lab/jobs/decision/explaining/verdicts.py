@@ -48,7 +48,7 @@ class Reason(StrEnum):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a decision found out about one class of waiting jobs. ``job`` stood for its class: all of
+    """The result of a decision for one class of waiting jobs. ``job`` stood for its class: all of
     ``shape`` and ``rank`` behind it."""
 
     job: str

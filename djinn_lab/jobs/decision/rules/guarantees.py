@@ -19,7 +19,7 @@ from djinn_lab.jobs.request import Demand, Holding, Request, members_in
 
 
 class QosClass(StrEnum):
-    """What is promised to a job."""
+    """The class of service of a job."""
 
     GUARANTEED = "GUARANTEED"
     """With the job, its account holds no more devices than it is guaranteed."""
@@ -84,12 +84,12 @@ class Guarantees:
         return [one for one in self._shares.lineage(request.account) if guaranteed_milli(one) is not None]
 
     def claims(self, account: AccountNode, request: Request) -> bool:
-        """Whether this waiting job would be within the account's guarantee."""
+        """Return whether this waiting job would be within the account's guarantee."""
         needs = request.demand.members_min * request.demand.device_milli
         return needs > 0 and not best_effort(request) and needs <= self.remaining_milli(account)
 
     def claims_anywhere(self, request: Request) -> bool:
-        """Whether the waiting job is within a guarantee against any other account."""
+        """Return whether the waiting job is within a guarantee against any other account."""
         if not self.is_below(request.account):
             return False
         return any(self.claims(account, request) for account in self._shares.lineage(request.account))
@@ -99,17 +99,17 @@ class Guarantees:
         return int(self.remaining_milli(account) // demand.device_milli)
 
     def protects(self, account: AccountNode, holding: Holding) -> bool:
-        """Whether the account would hold less than it is guaranteed without this running job."""
+        """Return whether the account would hold less than it is guaranteed without this running job."""
         milli = members_in(holding.where) * holding.request.demand.device_milli
         return not best_effort(holding.request) and self.remaining_milli(account) + milli > 0
 
     def is_below(self, account: str) -> bool:
-        """Whether the account, or one above it, holds less than it is guaranteed."""
+        """Return whether the account, or one above it, holds less than it is guaranteed."""
         return not self._held.below.isdisjoint(self._cluster.above(account))
 
     @property
     def unmet(self) -> bool:
-        """Whether an account with waiting jobs, at any level, holds less than it is guaranteed."""
+        """Return whether an account with waiting jobs, at any level, holds less than it is guaranteed."""
         return any(self._cluster.queued.get(name) for name in self._held.below)
 
     def qos_of(self, request: Request) -> JobQos:

@@ -30,10 +30,10 @@ PROMISING_BACKFILL: frozenset[Backfill] = frozenset({"starving", "easy", "conser
 """With these, a job that is ahead may be promised a start, and no other job may delay it."""
 
 Cause = Literal["rank", "fairness", "shorter", "attained", "guarantee", "reservation"]
-"""Why one job may preempt another. ``rank``: better priority. ``fairness``: its account would still be
-behind the other's. ``shorter``: it is much shorter. ``attained``: it has had less service. ``guarantee``:
-with it its account holds no more than it is guaranteed, which counts under every policy that has any of
-the others. ``reservation``: its node is reserved for it, not for the other, under any policy."""
+"""Why one job may preempt another. ``rank``: better priority. ``fairness``: its account would still be behind
+the other's. ``shorter``: it is much shorter. ``attained``: it has attained less service. ``guarantee``: with
+it its account holds no more than it is guaranteed, which counts under every policy that has any of the
+others. ``reservation``: its node is reserved for it, not for the other, under any policy."""
 
 
 class QueuePolicy(msgspec.Struct, frozen=True):
@@ -83,8 +83,8 @@ class QueuePolicy(msgspec.Struct, frozen=True):
 
     @property
     def reserves_move_targets(self) -> bool:
-        """Whether a device is reserved for a session that is moving to it: where starts are promised, or
-        nothing is backfilled. Else other jobs start there meanwhile, since its memory may not fit after
+        """Return whether a device is reserved for a session that is moving to it: where starts are promised,
+        or nothing is backfilled. Else other jobs start there meanwhile, since its memory may not fit after
         all."""
         return self.backfill in ("never", "easy", "conservative")
 

@@ -24,7 +24,7 @@ changed. Each cause is a strict order on keys that a job has whether it waits or
 
 They are tried in this order and a worse rank ends the question, so the union is free of pairs as well.
 
-**Guarantees** (:mod:`.guarantees`) come after the rank and before the other three. Let A and B be the
+**Guarantees** (:mod:`.guarantees`) are tried after the rank and before the other three. Let A and B be the
 accounts of c and v below their lowest common ancestor, G their guarantees, h what they hold without c and
 v (a job being preempted does not hold, reserved capacity counts as held). c is within its guarantee when
 h(A) + c <= G(A), whether it waits or runs. Where accounts have guarantees,
@@ -264,7 +264,7 @@ class _VictimSearch:
         )
 
     def _protected(self, holding: Holding) -> bool:
-        """Whether the job is in its minimum run time; then the trial wakes at its end."""
+        """Return whether the job is in its minimum run time; then the trial wakes at its end."""
         default_s = self.policy.min_runtime_s
         least_s = self.trial.shares.min_runtime_s(holding.request.account, self.request.account, default_s)
         until_s = max(holding.exempt_until_s, holding.started_s + least_s)
@@ -297,7 +297,7 @@ class _VictimSearch:
         return "shorter" if larger and behind_s >= 0 else None
 
     def _guaranteed(self, holding: Holding, group: RunningGroup) -> bool:
-        """Whether the job is within its account's guarantee. That counts against other accounts, not
+        """Return whether the job is within its account's guarantee. That counts against other accounts, not
         within the account."""
         if self.guarantees is None or group.mine is group.theirs:
             return False
@@ -389,7 +389,7 @@ def _attempt(
 
 
 def _can_stay(trial: Trial, victim: PreemptionVictim) -> bool:
-    """Whether the victim fits beside the preemptor after all; then its capacity is taken again."""
+    """Return whether the victim fits beside the preemptor after all; then its capacity is taken again."""
     demand, where = victim.holding.request.demand, victim.holding.where
     if fits_at(trial.capacity, demand, where):
         trial.capacity.take(demand, where)

@@ -68,12 +68,13 @@ class PreemptionAttempts:
         self._failed_s: dict[tuple[str, Demand, bool], float] = {}
 
     def already_failed(self, request: Request, claims: bool) -> bool:
-        """Whether an equal request of this account, with no longer an estimate, already failed to preempt."""
+        """Return whether an equal request of this account, with no longer an estimate, already failed to
+        preempt."""
         failed_s = self._failed_s.get((request.account, request.demand, claims), math.inf)
         return estimate_s(request, self.policy) >= failed_s
 
     def cannot_use_guarantee(self, request: Request) -> bool:
-        """Whether no job is preempted for a guarantee of this request."""
+        """Return whether no job is preempted for a guarantee of this request."""
         return best_effort(request) or self.already_failed(request, claims=True)
 
     def find(self, trial: Trial, request: Request, claims: bool) -> Preemption | None:
@@ -111,7 +112,7 @@ class GuaranteeSearch:
         return self._due
 
     def _others_change_nothing(self) -> bool:
-        """Whether looking at the other candidates changes nothing: none is promised a start that later
+        """Return whether looking at the other candidates changes nothing: none is promised a start that later
         ones must respect, and none has a limit that ends by itself and would wake the decision."""
         trial = self._trial
         if trial.shares.limited_by_use:

@@ -22,7 +22,7 @@ from djinn_lab.jobs.placement import FreeCapacity, Placed, Scoring
 from djinn_lab.jobs.request import Demand, Holding, Node, Request, Where, members_in
 
 _Name = TypeVar("_Name", bound=Hashable)
-PLACES_KEPT_MAX = 1000
+PLACEMENTS_CACHED_MAX = 1000
 
 
 class CapacityReservation(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class CalendarReservation(msgspec.Struct, frozen=True):
         return any(account == name or account.startswith(f"{name}/") for name in self.accounts)
 
     def excludes(self, request: Request, now_s: float) -> bool:
-        """Whether the reservation is for other accounts, now or before the request would end."""
+        """Return whether the reservation is for other accounts, now or before the request would end."""
         seconds = math.inf if request.estimate_s is None else request.estimate_s
         return self.begins_s - seconds < now_s < self.ends_s and not self.admits(request.account)
 
@@ -323,7 +323,7 @@ class Cluster:
         assert not self.holdings
         asked = (demand, scoring.name, home)
         if asked not in self._places:
-            if len(self._places) >= PLACES_KEPT_MAX:
+            if len(self._places) >= PLACEMENTS_CACHED_MAX:
                 self._places.clear()
             self._places[asked] = self.capacity.place(demand, scoring, home)
         return self._places[asked]
@@ -372,7 +372,7 @@ class Cluster:
 
     @property
     def contended(self) -> bool:
-        """Whether a job waits while another account runs."""
+        """Return whether a job waits while another account runs."""
         waiting, running = self._waiting_by_account, self._running_by_account
         return bool(waiting and running) and (len(waiting) > 1 or waiting.keys() != running.keys())
 

@@ -68,5 +68,5 @@ class HeldDevices:
 
 
 def best_effort(request: Request) -> bool:
-    """Whether the request neither has a guarantee nor uses one up."""
+    """Return whether the request neither has a guarantee nor uses one up."""
     return request.rank >= BEST_EFFORT_RANK

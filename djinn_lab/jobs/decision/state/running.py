@@ -196,6 +196,7 @@ class RunningIndex:
             yield here
 
     def _stale(self, ends_s: float, job: str) -> bool:
-        """Whether the entry is of a job that has stopped, ends at another time, or is known to be late."""
+        """Return whether the entry is of a job that has stopped, ends at another time, or is known to be
+        late."""
         place = self._known.get(job)
         return place is None or place[2][2] != ends_s or job in self.pool.late

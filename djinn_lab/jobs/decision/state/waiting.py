@@ -1,6 +1,6 @@
 """Waiting requests, in the order of a policy, as equivalence classes.
 
-Requests that only their queue position tells apart (equal rank, account, demand, home) form a class: when
+Requests that differ only in their queue position (equal rank, account, demand, home) form a class: when
 the first of it does not fit, none does. So ten thousand waiting cells cost as many looks as they have
 classes (Kueue KEP-9694, Armada's scheduling key). Classes of one rank and account lie in a bucket, by
 their first request. Everything is kept sorted by bisection; nothing is sorted again."""
@@ -116,7 +116,7 @@ class Cursor:
         return cursor
 
     def shorter_of_class(self, waiting: Mapping[str, Request]) -> None:
-        """Go on to the first of the class that ends sooner than the candidate; only those can start."""
+        """Advance to the first of the class that ends sooner than the candidate; only those can start."""
         _, number, index, of_class = self._heads[self._index]
         limit_s = waiting[of_class.entries[index][1]].estimate_s
         self._index += 1
@@ -132,7 +132,7 @@ class Cursor:
         self._index += 1
 
     def next_of_class(self) -> None:
-        """Go on from the first of this class; the next one is ordered by its own key."""
+        """Advance from the first of this class; the next one is ordered by its own key."""
         _, number, index, waiting = self._heads[self._index]
         self._index += 1
         if index + 1 < len(waiting.entries):
@@ -190,7 +190,7 @@ class WaitingIndex:
         return self._known[job][0]
 
     def any_raised(self, waiting: Mapping[str, Request], now_s: float) -> bool:
-        """Whether age or a deadline has raised a request, or is about to. ``waiting``: all of them, by
+        """Return whether age or a deadline has raised a request, or is about to. ``waiting``: all of them, by
         job."""
         if self._raises is None:
             self._raises = [(raised_from_s(waiting[job], self.policy), job) for job in self._known]
@@ -219,7 +219,7 @@ class WaitingIndex:
         return found
 
     def _stale(self, change: tuple[float, str]) -> bool:
-        """Whether the change is of a request that has left, or has come back since."""
+        """Return whether the change is of a request that has left, or has come back since."""
         return self._change_s.get(change[1]) != change[0]
 
 

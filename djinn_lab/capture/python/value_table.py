@@ -12,7 +12,7 @@ from djinn_lab.capture.python.assembly import PendingNode, PendingSource
 from djinn_lab.capture.values import Layout, Storage, Value
 
 
-class Ledger:
+class ValueTable:
     """``held``: values that are on the pool, or (with ``blob`` or ``inline``) will be as soon as a
     program needs them. ``live``: ids that something in the notebook still refers to. ``lost``: ids whose
     value does not exist, and why.
@@ -121,7 +121,7 @@ class Ledger:
                 storage.forget_pool_copy()
 
     def lose(self, nodes: Iterable[PendingNode], reason: str) -> None:
-        """These nodes did not run: what they would have made does not exist (what they would have
+        """Record that these nodes did not run: what they would have made does not exist (what they would have
         overwritten does)."""
         for node in nodes:
             for identifier in node.outputs:

@@ -1,4 +1,4 @@
-"""The pool's memory of jobs: what they were, what they cost, what their clients were told."""
+"""The pool's records of jobs: code, states, results and resource use; and what is sent to their clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_WAITS, forecast_
 from djinn_lab.pool.database.published import PublishedData
 from djinn_lab.pool.database.shares import usage_row
 from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, program_row, timings_row
-from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.sessions import answers
 from djinn_lab.pool.sessions.registry import Session, SessionRegistry
 from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
@@ -36,12 +36,13 @@ PAST_MAX = 100_000
 log = logging.getLogger(__name__)
 
 
-class Bookkeeper:
-    """``observe_segment`` hears the seconds from receipt to result of every segment."""
+class JobAccounting:
+    """Keep the record of every job, learn forecasts, and send clients states and results.
+    ``observe_segment``: called with the seconds from receipt to result of every segment."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        core: JournaledEngine,
         blobs: BlobStore,
         store: Store,
         registry: SessionRegistry,
@@ -49,7 +50,7 @@ class Bookkeeper:
     ) -> None:
         self.registry = registry
         self.records: OrderedDict[str, JobRecord] = OrderedDict()
-        self.ledger = ledger
+        self.core = core
         self._blobs = blobs
         self.starts = StartForecasts()
         self.overruns = OverrunDetector()
@@ -70,7 +71,7 @@ class Bookkeeper:
         """Find or make the record of a segment's job, and add the segment's cut to it."""
         record = self.records.get(submit.job)
         if record is None:
-            now_s = self.ledger.clock.now_s()
+            now_s = self.core.clock.now_s()
             record = self.records[submit.job] = JobRecord.of(submit, session.session, session.user, now_s)
             session.jobs += 1
             while self._ended and len(self.records) > RECORDS_MAX:
@@ -89,7 +90,7 @@ class Bookkeeper:
             del self._past[next(iter(self._past))]
 
     def is_past(self, job: str) -> bool:
-        """Tell whether a job ended, in this pool or in one before, and must not run again."""
+        """Return whether a job ended, in this pool or in one before, and must not run again."""
         return job in self._past
 
     def predicted_s(self, session: Session, submit: SubmitSegment, ops: int) -> float | None:
@@ -127,7 +128,7 @@ class Bookkeeper:
     def _compare(self, record: JobRecord) -> None:
         """Compare a cell that computed and succeeded with its forecast, once its last segment was
         answered."""
-        job = self.ledger.queue.job(record.job)
+        job = self.core.queue.job(record.job)
         ended_well = job is not None and job.state is jobs.JobState.DONE and record.ops_done > 0
         if ended_well and record.flight is None and record.program is not None and record.predicted:
             self.resources.ended(record.program, record.predicted, record.use)
@@ -136,18 +137,21 @@ class Bookkeeper:
     def save_learnt(self) -> None:
         """Queue what forecasts learnt since the last call, and how far they were off: once for all runs of a
         program, and once for all that was compared."""
-        now_s = self.ledger.clock.now_s()
-        for row in forecast_rows(self.resources.news(), now_s):
+        now_s = self.core.clock.now_s()
+        for row in forecast_rows(self.resources.take_changes(), now_s):
             self._store.put(row)
-        for name, samples in ((START_WAITS, self.starts.news()), (RUN_RATIOS, self.overruns.news())):
+        for name, samples in (
+            (START_WAITS, self.starts.take_changes()),
+            (RUN_RATIOS, self.overruns.take_changes()),
+        ):
             if samples is not None:
                 self._store.put(samples_row(name, samples, now_s))
 
     def unusual(self, running: Iterable[jobs.Job]) -> dict[str, str]:
         """Say what is unusual about running jobs, by job."""
-        now_s = self.ledger.clock.now_s()
-        told = ((job.job, self.overruns.sentence(job, now_s)) for job in running)
-        return {job: sentence for job, sentence in told if sentence}
+        now_s = self.core.clock.now_s()
+        sentences = ((job.job, self.overruns.sentence(job, now_s)) for job in running)
+        return {job: sentence for job, sentence in sentences if sentence}
 
     def announced(self, job: str, checkpoints: tuple[str, ...]) -> None:
         """Record all checkpoints that a job has announced."""
@@ -157,7 +161,7 @@ class Bookkeeper:
     def charge(self, charge: jobs.ChargeAccount) -> None:
         """Write a line of the usage ledger."""
         self._store.put(usage_row(charge))
-        watts = self.ledger.queue.watts(charge.device)
+        watts = self.core.queue.watts(charge.device)
         self.records[charge.job].add_energy(watts, charge.ended_at_s - charge.started_at_s)
         self._changed.add(charge.job)
 
@@ -167,24 +171,24 @@ class Bookkeeper:
             self._store.put(program_row(submit.job, submit.segment, submit.program))
 
     def note(self, notice: jobs.Notify) -> None:
-        """Record what the queue decided and tell the client."""
+        """Record what the queue decided and notify the client."""
         record = self.records[notice.job]
-        job = self.ledger.queue.job(notice.job)
+        job = self.core.queue.job(notice.job)
         if notice.state is jobs.JobState.RUNNING:
-            self.starts.started(notice.job, self.ledger.clock.now_s())
+            self.starts.started(notice.job, self.core.clock.now_s())
         elif notice.state in jobs.FINISHED:
             self.starts.left(notice.job)
         record.note(notice, job)
         if record.finished_at is not None:
             self._ended[notice.job] = None
-        record.watts = None if record.device is None else self.ledger.queue.watts(record.device)
+        record.watts = None if record.device is None else self.core.queue.watts(record.device)
         self._compare(record)
         if notice.state in jobs.PENDING_STATES:
-            record.estimate_s = self.starts.wait_s(notice.job, self.ledger.clock.now_s())
+            record.estimate_s = self.starts.wait_s(notice.job, self.core.clock.now_s())
         self._changed.add(notice.job)
-        self.tell(record, job, self.durability.commit(urgent=False))
+        self.notify(record, job, self.durability.commit(urgent=False))
 
-    def tell(self, record: JobRecord, job: jobs.Job | None, after: Committed | None = None) -> None:
+    def notify(self, record: JobRecord, job: jobs.Job | None, after: Committed | None = None) -> None:
         """Send the job's present state to its client. ``after``: what must be committed before."""
         session = self.registry.get(record.session)
         if session is None:
@@ -211,19 +215,19 @@ class Bookkeeper:
     def _save(self, job: str) -> None:
         if job in self._changed:
             self._changed.discard(job)
-            row = self.records[job].row(self.ledger.pool)
+            row = self.records[job].row(self.core.pool)
             row["code"] = str(row["code"]).replace("\0", "\ufffd")  # PostgreSQL's text has no such character
             self._store.put(Row(Kind.JOB, row))
 
     def refresh_waiting(self) -> None:
-        """Tell the clients of queued jobs what they wait for now, where that is something else than before;
-        of a long line only the first."""
-        for job, _, reason in self.ledger.queue.waiting_first():
+        """Notify the clients of pending jobs whose reason has changed; in a long queue, of the first jobs
+        only."""
+        for job, _, reason in self.core.queue.waiting_first():
             record = self.records[job.job]
-            estimate_s = self.starts.wait_s(job.job, self.ledger.clock.now_s())
+            estimate_s = self.starts.wait_s(job.job, self.core.clock.now_s())
             if (record.reason, record.estimate_s) != (reason, estimate_s):
                 record.reason, record.estimate_s = reason, estimate_s
-                self.tell(record, job)
+                self.notify(record, job)
 
     def answer(
         self,
@@ -242,11 +246,11 @@ class Bookkeeper:
         assert flight is not None
         record.flight = None
         self._blobs.unpin(flight.blobs)
-        now_s = self.ledger.clock.now_s()
+        now_s = self.core.clock.now_s()
         stages = answers.stages(flight, seconds, now_s)
         record.add_stages(stages)
         record.error = error or record.error
-        queued = self.ledger.queue.job(job)
+        queued = self.core.queue.job(job)
         record.ops_done = record.ops_before + executed
         record.ops_before += queued.ops_total if queued else executed
         report = done.memory if done is not None else report
@@ -286,7 +290,8 @@ class Bookkeeper:
 
 
 def _below_magic(code: str) -> str:
-    """Without the cell magic's line: its options say where and when a cell runs, not what it computes."""
+    """Return the code without the cell magic's line: its options say where and when a cell runs, not what it
+    computes."""
     first, _, rest = code.partition("\n")
     return rest if first.startswith("%%") else code
 

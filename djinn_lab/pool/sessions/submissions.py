@@ -1,4 +1,4 @@
-"""Submitted segments: inspected, then given to the engine, or refused with the reason."""
+"""Submitted segments: inspected, then submitted to the engine, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from djinn_lab.errors import Refused
 from djinn_lab.jobs.conditions import parse
 from djinn_lab.jobs.resources import ResourceUse
 from djinn_lab.pool.blobs.store import BlobStore
-from djinn_lab.pool.bookkeeping.bookkeeper import Bookkeeper
+from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
 from djinn_lab.pool.devices.fleet import Fleet
-from djinn_lab.pool.execution.ledger import Ledger
+from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.execution.state_transfers import RELEASE_JOB
 from djinn_lab.pool.gangs.plans import BranchCache, GangDecision, decide_gang
 from djinn_lab.pool.sessions import answers
@@ -38,37 +38,38 @@ class BatchNotebooks(Protocol):
         """Find the notebook whose id begins so. Raises jobs.IllegalEvent where none or several do."""
 
 
-class Intake:
-    """``perform`` carries out what the engine says. ``notebooks``: None where there are none."""
+class SubmissionHandler:
+    """Admit submitted segments, or reject them. ``perform`` carries out the engine's commands. ``notebooks``:
+    None where there are none."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        core: JournaledEngine,
         blobs: BlobStore,
-        books: Bookkeeper,
+        accounting: JobAccounting,
         fleet: Fleet,
         perform: Callable[[Sequence[engine.Command]], None],
     ) -> None:
         self._fleet = fleet
-        self._ledger = ledger
+        self._core = core
         self._blobs = blobs
-        self._books = books
+        self._accounting = accounting
         self._perform = perform
         self.plans = PlanCache()
         self.notebooks: BatchNotebooks | None = None
         self._branches = BranchCache()
 
     async def submit(self, session: Session, submit: SubmitSegment) -> None:
-        """Take in a segment, or answer why not."""
-        received_s = self._ledger.clock.now_s()
+        """Admit a segment, or answer with the reason why not."""
+        received_s = self._core.clock.now_s()
         if not _JOB.fullmatch(submit.job) or submit.job == RELEASE_JOB:
             session.send(answers.failed(submit, answers.refused(Refused(_BAD_NAME.format(submit.job[:80])))))
             return
-        known = self._ledger.queue.job(submit.job)
+        known = self._core.queue.job(submit.job)
         if known is not None and known.finished and known.session == session.session:
             session.send(answers.already_finished(submit, known))
             return
-        if known is None and (self._books.is_past(submit.job) or "\0" in submit.job):
+        if known is None and (self._accounting.is_past(submit.job) or "\0" in submit.job):
             session.send(answers.past(submit))
             return
         try:
@@ -83,17 +84,17 @@ class Intake:
         judgement = await self._judge(submit, inspected, known)
         try:
             event = self._event(session, submit, inspected, judgement, known)
-            commands = self._ledger.handle(event)
+            commands = self._core.handle(event)
         except jobs.IllegalEvent as error:
             refusal = Refused(f"The pool refuses this cell: {error}.")
             session.send(answers.failed(submit, answers.refused(refusal)))
             return
-        need_bytes = self._ledger.accounts.session_bytes(session.session) + inspected.footprint.peak_bytes
+        need_bytes = self._core.accounts.session_bytes(session.session) + inspected.footprint.peak_bytes
         verdict = _refusal_in(commands, submit.job)
         if verdict is not None:
             reason = answers.never_fits(verdict)
             record = self._answer_refused(session, submit, inspected.ops, reason, commands)
-            self._books.took(record, ResourceUse(0.0, need_bytes, record.cell))
+            self._accounting.took(record, ResourceUse(0.0, need_bytes, record.cell))
             return
         flight = RunningSegment(
             submit.segment,
@@ -138,7 +139,7 @@ class Intake:
         known: jobs.Job | None,
     ) -> engine.SegmentArrived:
         terms, notebooks = self._terms(submit)
-        now_s, footprint = self._ledger.clock.now_s(), inspected.footprint
+        now_s, footprint = self._core.clock.now_s(), inspected.footprint
         segment = jobs.SegmentSubmitted(
             at_s=now_s,
             job=submit.job,
@@ -154,7 +155,7 @@ class Intake:
             terms=terms,
             devices=judgement.devices,
             devices_why=judgement.why,
-            met=self._books.published.met(session.account, terms.after),
+            met=self._accounting.published.met(session.account, terms.after),
             external=notebooks,
             notebook=session.notebook,
         )
@@ -172,15 +173,15 @@ class Intake:
         self, session: Session, submit: SubmitSegment, inspected: InspectedProgram, judgement: GangDecision
     ) -> float | None:
         """Predict a segment's seconds by its last run, else by its graph."""
-        known_s = self._books.predicted_s(session, submit, inspected.ops)
+        known_s = self._accounting.predicted_s(session, submit, inspected.ops)
         if known_s is not None or self._fleet.rates() is None:
             return known_s
         seconds = judgement.predicted_s
         return self._fleet.seconds(inspected.work) if seconds is None else seconds
 
     def _terms(self, submit: SubmitSegment) -> tuple[jobs.Terms, tuple[jobs.ExternalDependency, ...]]:
-        """With whole ids, and the batch notebooks among them. Raises jobs.IllegalEvent for one that is the
-        start of none or several, or that is nothing to come after."""
+        """Return the terms with whole ids, and the batch notebooks among them. Raises jobs.IllegalEvent for a
+        dependency that is the start of no id or of several, or on which no job can depend."""
         terms = submit.terms
         if terms is None or terms == jobs.NO_TERMS:
             return jobs.NO_TERMS, ()
@@ -195,7 +196,7 @@ class Intake:
                 job = notebook.job
                 found[job] = notebook
             elif job:
-                job = self._ledger.queue.named(job)
+                job = self._core.queue.named(job)
             after.append(str(msgspec.structs.replace(condition, job=job)))
         return msgspec.structs.replace(terms, after=tuple(after)), tuple(found.values())
 
@@ -207,7 +208,7 @@ class Intake:
         flight: RunningSegment,
         commands: Sequence[engine.Command],
     ) -> None:
-        record = self._books.record_of(session, submit)
+        record = self._accounting.record_of(session, submit)
         record.ops_total = record.ops_before + event.ops_total
         record.predicted_s = event.predicted_s
         record.gang = event.devices_why
@@ -218,12 +219,12 @@ class Intake:
         # beside the worker, which has it by now if it may start
         self.unpin_query(session)
         if submit.segment == 0:
-            self._books.forecast(record, flight)
-        self._books.keep_program(submit)
+            self._accounting.forecast(record, flight)
+        self._accounting.keep_program(submit)
 
     def _refuse(self, session: Session, submit: SubmitSegment, ops: int, error: ErrorInfo) -> None:
         event = jobs.SegmentRefused(
-            at_s=self._ledger.clock.now_s(),
+            at_s=self._core.clock.now_s(),
             job=submit.job,
             segment=submit.segment,
             session=session.session,
@@ -234,10 +235,10 @@ class Intake:
             message=error.message,
         )
         try:
-            commands = self._ledger.handle(event)
+            commands = self._core.handle(event)
         except jobs.IllegalEvent:  # it can't be in the queue either, which changes nothing about the answer
             self.unpin_query(session)
-            session.send(answers.failed(submit, error), self._books.durability.commit())
+            session.send(answers.failed(submit, error), self._accounting.durability.commit())
         else:
             self._answer_refused(session, submit, ops, error, commands)
 
@@ -249,14 +250,14 @@ class Intake:
         error: ErrorInfo,
         commands: Sequence[engine.Command],
     ) -> JobRecord:
-        """``commands``: what the engine said of it."""
-        record = self._books.record_of(session, submit)
+        """Record a rejected segment. ``commands``: the engine's answer to it."""
+        record = self._accounting.record_of(session, submit)
         record.ops_total += ops
         record.ops_before += ops
         record.error = error
         self._perform(commands)
         self.unpin_query(session)
-        session.send(answers.failed(submit, error), self._books.durability.commit())
+        session.send(answers.failed(submit, error), self._accounting.durability.commit())
         return record
 
     def unpin_query(self, session: Session) -> None:
@@ -265,8 +266,8 @@ class Intake:
 
 
 def _refusal_in(commands: Sequence[engine.Command], job: str) -> memory.RejectSegment | None:
-    """Why the segment was not let in. One that was, and is refused on the device that it was bound to, is
-    answered by its EndSegment."""
+    """Return the rejection of a segment. A segment that was admitted, and refused on the device that it was
+    bound to, is answered by its EndSegment."""
     if any(isinstance(one, jobs.EndSegment) and one.job == job for one in commands):
         return None
     return next((one for one in commands if isinstance(one, memory.RejectSegment) and one.job == job), None)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 HANDLED_MAX = 2000
 
 
-class Ledger:
+class JournaledEngine:
     """``write`` takes all that the engine handled, in order, without blocking. ``queue``, ``accounts``: to be
     looked at."""
 
