@@ -51,7 +51,8 @@ check: lint ## before each commit: lint, types, layers, half a minute of tests o
 	@folders="$$($(BIN)/python tests/touched.py)"; [ -z "$$folders" ] || $(BIN)/pytest -q -n 2 --dist loadfile -m "not browser and not processes and not hypothesis" --budget-s 30 $$folders
 
 coverage: install ## how much of the cores their own tests run (goal: over 90 %)
-	@$(BIN)/coverage run -m pytest -q $(CORES:%=tests/%)
+	@$(BIN)/coverage run -m pytest -q -n 2 --dist loadfile $(CORES:%=tests/%)
+	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
 unit: install ## the tests that need neither browser nor pool processes
