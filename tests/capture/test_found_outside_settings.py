@@ -189,7 +189,7 @@ def test_matmul_precision_reaches_the_worker(
     assert torch.equal(z, torch.full((2, 2), 32.0))
 
 
-def test_settings_travel_with_the_program_and_tell_plans_apart(
+def test_numeric_settings_are_sent_with_the_program_and_part_of_its_plan_key(
     recorder: Recorder, backend: InProcessBackend
 ) -> None:
     with cell(recorder):

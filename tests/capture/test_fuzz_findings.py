@@ -113,7 +113,7 @@ def test_a_resized_out_gets_the_strides_that_the_kernel_gives_it(recorder: Recor
 
 
 @native_only
-def test_an_out_of_no_elements_keeps_its_place_when_it_is_resized(recorder: Recorder) -> None:
+def test_empty_out_tensor_resized_keeps_its_storage_offset(recorder: Recorder) -> None:
     with cell(recorder):
         base = torch.zeros(2, 0, 3) + 1
         out = base.unbind(2)[-1]

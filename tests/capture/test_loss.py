@@ -51,7 +51,7 @@ def test_uploaded_and_fetched_values_survive_a_lost_pool() -> None:
     assert more.tolist() == [10.0, 10.0]
 
 
-def test_training_goes_on_after_a_lost_pool_from_what_was_fetched() -> None:
+def test_training_after_a_lost_pool_resumes_from_fetched_values() -> None:
     backend = LosesOnce()
     recorder = make_recorder(backend)
     network = nn.Linear(2, 1)

@@ -97,7 +97,9 @@ def test_a_cell_with_ops_has_a_graph_with_nodes(recorder: Recorder, backend: InP
     assert y.tolist() == [[2.0, 2.0], [2.0, 2.0]]
 
 
-def test_metadata_asks_nobody(recorder: Recorder, backend: InProcessBackend) -> None:
+def test_metadata_of_a_lazy_tensor_is_read_without_a_request(
+    recorder: Recorder, backend: InProcessBackend
+) -> None:
     with cell(recorder):
         y = torch.randn(4, 6)[:, ::2].t()
         assert (y.shape, y.dtype, y.stride(), y.device.type) == ((3, 4), torch.float32, (2, 6), "cpu")
@@ -117,7 +119,7 @@ def test_only_what_is_still_held_is_sent(recorder: Recorder, backend: InProcessB
     assert kept.tolist() == [2.0, 2.0, 2.0]
 
 
-def test_values_nobody_holds_are_released(recorder: Recorder, backend: InProcessBackend) -> None:
+def test_values_without_references_are_released(recorder: Recorder, backend: InProcessBackend) -> None:
     with cell(recorder):
         x = torch.ones(1000)
         y = x * 2
@@ -171,7 +173,7 @@ def test_training_equals_eager_bit_for_bit(
         assert torch.equal(network.state_dict()[name].cpu(), value), name
 
 
-def test_training_goes_on_outside_and_inside_again(recorder: Recorder) -> None:
+def test_training_alternating_inside_and_outside_capture_equals_plain_torch(recorder: Recorder) -> None:
     def step(network: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
         optimizer.zero_grad()
         network(x).square().sum().backward()

@@ -174,7 +174,7 @@ def test_the_dashboard_is_served_to_this_machine_only() -> None:
     assert (dashboard_folder() / "main.py").is_file()
 
 
-def test_a_taken_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dashboard_on_a_used_port_exits_with_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -24,7 +24,7 @@ from djinn_lab.cli import main
         (["--tolerate", "a", "--tolerate", "b c"], "'b c', which is no taint"),
     ],
 )
-def test_slips_in_options_are_told_at_once(
+def test_submit_with_invalid_options_exits_with_the_reason(
     options: list[str],
     reason: str,
     tmp_path: Path,

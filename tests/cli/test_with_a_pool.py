@@ -79,7 +79,7 @@ def test_start_look_list_doctor_and_stop(environment: dict[str, str]) -> None:
     assert command(environment, "pool", "status").returncode == 1
 
 
-def test_a_dashboard_that_is_told_to_end_leaves_nothing_behind(environment: dict[str, str]) -> None:
+def test_dashboard_terminated_exits_cleanly_and_frees_its_port(environment: dict[str, str]) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "djinn_lab.cli", "dashboard", "--no-show", "--port", "0"],
         env=environment,

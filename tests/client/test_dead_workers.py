@@ -82,7 +82,7 @@ def train(model: nn.Module, features: int) -> None:
 
 
 @native_only
-def test_training_goes_on_from_fetched_weights_after_dead_workers(
+def test_training_after_dead_workers_resumes_from_fetched_weights(
     pool: PoolUnderTest, session: Session
 ) -> None:
     made = models()

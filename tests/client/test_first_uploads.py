@@ -58,7 +58,7 @@ def test_large_input_arrives_bit_for_bit(session: Session, name: str) -> None:
     assert cell.report.bytes_up >= LARGE - 4
 
 
-def test_new_contents_of_one_tensor_are_sent_and_told_apart(session: Session) -> None:
+def test_tensor_changed_between_cells_is_uploaded_again(session: Session) -> None:
     x = random(LARGE, 2)
     sums = []
     for _ in range(3):
@@ -114,7 +114,7 @@ def test_interrupt_in_the_middle_of_an_upload_leaves_nothing(
     assert torch.equal(y.cpu(), x + 1)
 
 
-def test_upload_beyond_the_limit_says_so_and_the_pool_goes_on(tmp_path: Path) -> None:
+def test_upload_beyond_the_limit_is_refused_and_later_uploads_succeed(tmp_path: Path) -> None:
     def answer(session: Session, x: torch.Tensor) -> Any:
         with session.capture():
             y = x + 1

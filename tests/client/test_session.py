@@ -74,7 +74,7 @@ def test_the_random_numbers_of_the_notebook_are_its_own(
     assert numpy_after["state"]["pos"] == numpy_before["state"]["pos"]
 
 
-def test_an_empty_cell_asks_nobody(session: Session) -> None:
+def test_cell_without_tensor_ops_submits_no_job(session: Session) -> None:
     jobs = len(session.pool.jobs(limit=1000))
     with session.capture() as cell:
         total = sum(range(10))
@@ -229,7 +229,7 @@ def test_wrong_token_and_no_pool(pool: PoolUnderTest) -> None:
         connect("http://127.0.0.1:9", token="x")
 
 
-def test_a_killed_worker_is_told_at_once_and_the_pool_lives_on(tmp_path: Path) -> None:
+def test_killed_worker_raises_and_the_session_keeps_its_own_values(tmp_path: Path) -> None:
     with PoolUnderTest(tmp_path) as pool, pool.session() as session:
         network = nn.Linear(4, 2)
         weight = network.weight.detach().clone()

@@ -34,7 +34,7 @@ def together(work: Callable[[int], None]) -> None:
         list(pool.map(one, range(THREADS)))
 
 
-def test_a_cell_that_waits_for_a_thread_which_captures_is_told_so(
+def test_capture_in_a_second_thread_is_refused_naming_the_first(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "TURN_S", 0.2)

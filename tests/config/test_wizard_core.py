@@ -45,9 +45,7 @@ def test_this_machine_can_be_detected() -> None:
         (0, "NVIDIA H200, [N/A], [N/A]", "", "unknown"),
     ],
 )
-def test_absent_and_unknown_cuda_devices_are_told_apart(
-    code: int, output: str, error: str, status: str
-) -> None:
+def test_cuda_status_absent_differs_from_unknown(code: int, output: str, error: str, status: str) -> None:
     cuda = parse_nvidia_smi(code, output, error)
     assert cuda.status == status
     assert cuda.detail

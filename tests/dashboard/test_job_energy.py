@@ -11,7 +11,7 @@ from djinn_lab.protocol.rest.jobs import JobView
 LIKELY = ResourceForecast(12.0, 2**20, runs=3)
 
 
-def test_it_is_foretold_until_the_cell_has_ended_and_estimated_then() -> None:
+def test_energy_is_predicted_while_a_cell_runs_and_estimated_once_ended() -> None:
     runs = job_details_html(JobView("a", state="RUNNING", predicted=LIKELY, watts=700.0, used_j=99.0))
     assert "12.0 s on devices (about 8.4 kJ, at the 700 W that operators say its device draws)" in runs
     assert "It used" not in runs
@@ -20,7 +20,7 @@ def test_it_is_foretold_until_the_cell_has_ended_and_estimated_then() -> None:
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "DONE"])
-def test_nothing_is_said_where_nobody_said_what_the_device_draws(state: str) -> None:
+def test_energy_is_not_shown_without_a_declared_device_power(state: str) -> None:
     page = job_details_html(JobView("a", state=state, predicted=LIKELY))
     assert "Energy" not in page
     assert "operators say" not in page

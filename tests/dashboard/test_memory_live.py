@@ -87,7 +87,7 @@ def board(crowd: Any) -> Iterator[Board]:
     hub.stop()
 
 
-def test_the_page_follows_a_session_that_is_parked_and_brought_back(
+def test_memory_page_follows_a_session_parked_and_restored(
     board: Board, crowd: list[tuple[Any, Any]]
 ) -> None:
     page = MemoryPage(board)

@@ -70,14 +70,14 @@ def test_a_device_is_split_into_what_its_bytes_are_for() -> None:
     assert widths(html) == [30, 20, 10, 10, 5, 25, 5, 10, 25, 50]
 
 
-def test_a_tier_without_room_and_a_link_without_rate_say_so() -> None:
+def test_device_card_names_a_tier_without_capacity_and_an_unmeasured_link() -> None:
     html = device_cards(memory(devices=(device(host_bytes=0, link_bytes_per_s=None),)), stale=False)
     assert "none is set aside for it" in html
     assert "not measured yet" in html
     assert "starting" in device_cards(memory(devices=()), stale=False)
 
 
-def test_bytes_that_the_worker_did_not_tell_apart_are_shown_as_used() -> None:
+def test_bytes_without_a_breakdown_are_shown_as_used() -> None:
     plain = device(busy_bytes=0, idle_bytes=0, loading_bytes=0, shared_bytes=0)
     assert "used 700.0 MiB" in device_cards(memory(devices=(plain,)), stale=False)
 

@@ -76,7 +76,7 @@ def crowd(notebooks: Crowd) -> Iterator[Crowd]:
     notebooks.leave()
 
 
-def test_the_page_says_who_waits_why_and_what_would_help(
+def test_queue_page_shows_waiting_cells_with_reason_and_advice(
     pool: PoolUnderTest, crowd: Crowd, dashboard_url: str, visitor: Any
 ) -> None:
     crowd.run("ann", "RUNNING", "CRITICAL")

@@ -32,7 +32,7 @@ def test_guarantees_and_classes_are_shown_where_there_are_any() -> None:
     assert [row["priority"] for row in running_rows(queue, {})] == ["scavenger, best effort"]
 
 
-def test_an_account_with_others_below_it_is_shown_where_it_has_limits_with_what_all_of_them_have() -> None:
+def test_parent_account_with_limits_has_a_row_with_the_totals_of_its_children() -> None:
     accounts = (
         account("speech", limits=Limits(devices_guaranteed=1)),
         account("vision", share=0.5, dominant=0.3, limits=Limits(devices_guaranteed=2)),
@@ -75,7 +75,7 @@ def test_device_time_counts_what_runs_now() -> None:
     assert [row["used"]["sort"] for row in account_rows(queue)] == [15.0, 2.0]
 
 
-def test_reservations_that_come_and_that_have_begun_are_told_until_they_are_over() -> None:
+def test_reservations_are_listed_before_and_during_but_not_after() -> None:
     made = (
         CalendarReservation(
             "later", frozenset(("cpu:1", "cpu:0")), 130.0, 7300.0, frozenset(("vision", "speech"))

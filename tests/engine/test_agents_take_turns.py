@@ -166,7 +166,7 @@ def test_a_cell_that_only_a_closed_session_would_help_says_so() -> None:
     assert len(pool.outcomes) == 27
 
 
-def test_who_waits_for_a_close_hears_which_session_has_no_client() -> None:
+def test_job_waiting_for_a_close_names_the_session_without_a_client() -> None:
     pool = SimulatedPool(1, 200, host_mib=100, link_mib_per_s=800)
     for number in range(6):
         pool.open(f"s{number}")
@@ -183,7 +183,7 @@ def test_who_waits_for_a_close_hears_which_session_has_no_client() -> None:
 
 
 @pytest.mark.parametrize("seed", [4, 7, 22, 25, 32, 102])
-def test_sessions_that_grow_change_places_where_only_one_at_a_time_has_room(seed: int) -> None:
+def test_growing_sessions_on_full_tiers_all_finish(seed: int) -> None:
     """Sessions of 19 MiB, some of which become twice as large, on tiers that they fill by two thirds to four
     fifths, but in lumps: no two of them can change places at once, and a state comes back before there is
     room for what its cell takes."""
@@ -231,7 +231,7 @@ def test_a_small_cell_is_not_refused_for_what_larger_sessions_need() -> None:
     assert pool.outcomes["a"] == "DONE"
 
 
-def test_a_session_without_room_goes_to_a_device_that_has_it() -> None:
+def test_sessions_without_memory_start_on_a_device_that_is_uncordoned() -> None:
     """All came in on one device, since the other one was cordoned: it serves again."""
     pool = SimulatedPool(2, 200, host_mib=100, disk_mib=60, link_mib_per_s=800)
     pool.send(jobs.DeviceCordoned(0.0, "cpu:0", True))
@@ -247,7 +247,7 @@ def test_a_session_without_room_goes_to_a_device_that_has_it() -> None:
     assert {pool.history[job][-1].device for job in outside} == {"cpu:0"}
 
 
-def test_sessions_that_fled_a_dead_device_come_back_to_it_for_room() -> None:
+def test_sessions_of_a_lost_device_use_it_again_once_it_returns() -> None:
     pool = SimulatedPool(2, 200, host_mib=100, disk_mib=60, link_mib_per_s=800)
     habits = Habits(state_mib=45, cell_s=(0.03, 0.05), tool_s=(0.2, 0.3))
     agents = Agents(pool, 10, habits)

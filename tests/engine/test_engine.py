@@ -72,7 +72,7 @@ def test_work_that_is_lost_while_its_cell_is_set_aside_ends_the_cell() -> None:
     pool.engine.validate()
 
 
-def test_a_room_is_kept_while_its_part_is_away_and_freed_when_it_is_closed() -> None:
+def test_part_memory_is_kept_while_deferred_and_freed_when_released() -> None:
     pool = SimulatedPool(2, 100)
     asked = engine.PartMemoryRequested(0.0, "job/0", "ann", "cpu:0", 0, 30 * MIB, 2)
     assert commands_of(pool, asked) == ["PartMemoryGranted"]
@@ -88,14 +88,14 @@ def test_a_room_is_kept_while_its_part_is_away_and_freed_when_it_is_closed() -> 
     assert commands_of(pool, engine.PartMemoryReleased(0.0, "job/0")) == []
 
 
-def test_a_room_that_no_device_has_is_refused() -> None:
+def test_part_memory_larger_than_every_device_is_rejected() -> None:
     pool = SimulatedPool(1, 100)
     answers = pool.engine.handle(engine.PartMemoryRequested(0.0, "job/0", "ann", "cpu:0", 0, 101 * MIB, 2))
     assert [type(answer) for answer in answers] == [engine.PartMemoryRejected]
     assert "100.0 MiB" in answers[0].message  # type: ignore[union-attr]
 
 
-def test_a_later_cell_of_a_session_has_no_room_that_others_could_use() -> None:
+def test_later_cell_of_a_session_is_granted_no_memory_before_the_first_ends() -> None:
     """Whatever its priority, it runs after the first."""
     pool = SimulatedPool(1, 100)
     for name in ("ann", "bob", "carl"):
@@ -113,7 +113,7 @@ def test_a_later_cell_of_a_session_has_no_room_that_others_could_use() -> None:
     assert pool.started_s["later"] >= pool.ended_s["first"]
 
 
-def test_no_place_is_kept_for_a_cell_that_memory_has_no_room_for() -> None:
+def test_running_cell_is_not_preempted_for_a_cell_that_memory_cannot_admit() -> None:
     """Ann's cell goes on instead of waiting at an idle device for one that cannot come in."""
     pool = SimulatedPool(1, 100, host_mib=0)
     for name in ("ann", "bob", "carl"):
@@ -132,7 +132,7 @@ def test_no_place_is_kept_for_a_cell_that_memory_has_no_room_for() -> None:
     assert pool.outcomes["urgent"] == "DONE"
 
 
-def test_the_disk_takes_the_state_of_those_who_wait_behind() -> None:
+def test_full_host_demotes_the_state_of_waiting_sessions_to_disk() -> None:
     """The host is full of the state of sessions whose cells wait for each other's room."""
     pool = SimulatedPool(1, 130, host_mib=130, disk_mib=1000)
     sessions = ("ann", "bob", "carl", "dora")
@@ -146,7 +146,7 @@ def test_the_disk_takes_the_state_of_those_who_wait_behind() -> None:
     assert set(pool.outcomes.values()) == {"DONE"}
 
 
-def test_two_sessions_change_places_though_the_host_has_room_for_one() -> None:
+def test_two_sessions_swap_with_host_capacity_for_one() -> None:
     """The state of the one that comes back goes to the disk meanwhile."""
     pool = SimulatedPool(1, 200, host_mib=100, disk_mib=300)
     sessions = [f"session{number}" for number in range(4)]

@@ -43,7 +43,7 @@ def hand_in(pool: SimulatedPool) -> None:
 
 
 @pytest.mark.parametrize("memory_mib", [1000, 100])
-def test_a_reserved_device_serves_those_it_is_kept_for_past_others_in_its_line(memory_mib: int) -> None:
+def test_reserved_device_serves_its_accounts_before_ineligible_pending_jobs(memory_mib: int) -> None:
     pool = crowded(memory_mib)
     pool.send(ReservationMade(0.0, "course", frozenset({"cpu:0"}), 0.0, LATER_S, frozenset({"bob"})))
     hand_in(pool)
@@ -61,7 +61,7 @@ def test_a_reserved_device_serves_those_it_is_kept_for_past_others_in_its_line(m
 
 
 @pytest.mark.parametrize("memory_mib", [1000, 100])
-def test_those_who_moved_aside_for_a_reservation_do_not_keep_it_from_its_owners(memory_mib: int) -> None:
+def test_jobs_preempted_for_a_reservation_do_not_block_its_accounts(memory_mib: int) -> None:
     pool = crowded(memory_mib)
     hand_in(pool)
     pool.run(1.0)
@@ -195,7 +195,7 @@ class Watched:
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([100, 200, 1000]), STEPS)
-def test_no_device_idles_for_long_while_somebody_may_start(
+def test_no_device_idles_long_while_a_job_is_eligible_there(
     memory_mib: int, steps: list[tuple[Any, ...]]
 ) -> None:
     watched = Watched(memory_mib)

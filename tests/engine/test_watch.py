@@ -29,7 +29,7 @@ def test_a_healthy_pool_never_stalls() -> None:
     assert pool.engine.stall is None
 
 
-def test_a_stall_is_told_once_and_is_over_when_something_happens() -> None:
+def test_stall_is_reported_once_and_ends_with_the_next_event() -> None:
     queue, watch = waiting_for_memory(), Watch()
     watch.happened(1.0, [])
     assert watch.look(1.0 + STALLED_AFTER_S - 0.1, queue) is None
@@ -64,7 +64,7 @@ def test_copies_of_a_freed_session_and_of_a_dead_device_never_end() -> None:
         assert watch.look(1.0 + STALLED_AFTER_S, queue) is not None
 
 
-def test_a_cell_that_may_not_start_there_is_no_stall() -> None:
+def test_ineligible_cell_is_no_stall() -> None:
     queue, watch = waiting_for_memory(), Watch()
     queue.handle(jobs.DeviceCordoned(0.5, "cpu:0", True))
     watch.happened(1.0, [])

@@ -21,7 +21,7 @@ def reserved(policy: str, devices: int = 1, park_s: float = 0.0) -> DrivenPool:
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_who_overstays_moves_aside_for_those_it_is_kept_for_and_goes_on_afterwards(policy: str) -> None:
+def test_job_overrunning_into_a_reservation_is_preempted_and_resumes_after_it(policy: str) -> None:
     pool = reserved(policy)
     pool.arrive(request("late", 0, seconds=40, rank=0), runs_s=100)  # runs longer than was expected
     pool.arrive(request("lesson", 1, seconds=10, at_s=20, account="teaching/ann", rank=4))
@@ -31,7 +31,7 @@ def test_who_overstays_moves_aside_for_those_it_is_kept_for_and_goes_on_afterwar
     assert pool.ended_s == {"lesson": 60.0, "late": ENDS_S + 50.0}
 
 
-def test_nobody_moves_aside_for_a_reservation_that_nobody_uses() -> None:
+def test_unused_reservation_preempts_no_job() -> None:
     pool = reserved("ours")
     pool.arrive(request("late", 0, seconds=40), runs_s=100)
     pool.arrive(request("another", 1, seconds=10, at_s=55, account="vision"))
@@ -40,7 +40,7 @@ def test_nobody_moves_aside_for_a_reservation_that_nobody_uses() -> None:
     assert pool.first_start_s == {"late": 0.0}
 
 
-def test_who_it_is_kept_for_keeps_what_it_has_there() -> None:
+def test_job_of_the_reserving_account_is_not_preempted_when_it_begins() -> None:
     pool = reserved("ours")
     pool.arrive(request("lesson", 0, seconds=30, at_s=45, account="teaching/ann"))
     pool.arrive(request("next", 1, seconds=30, at_s=60, account="teaching/ann"))
@@ -81,7 +81,7 @@ LOADS = loads(["teaching/ann", "org/bob", "org/carl"], at_s=120, seconds=80, mem
 
 @given(LOADS, st.sampled_from(sorted(POLICIES)), st.sampled_from([1.0, 3.0]))
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_everybody_ends_and_each_leaves_for_it_at_most_once(
+def test_all_jobs_end_and_each_is_preempted_for_the_reservation_at_most_once(
     load: list[tuple[str, int, int, int, int]], policy: str, longer: float
 ) -> None:
     """While it lasts nobody else starts there, and who has left does not come back."""

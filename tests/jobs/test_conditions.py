@@ -74,7 +74,7 @@ EVENTS = st.one_of(
     st.integers(1, 10) | st.none(),
     st.lists(EVENTS, max_size=12),
 )
-def test_it_goes_on_exactly_when_enough_is_true_and_ends_exactly_when_that_cannot_be(
+def test_dependencies_are_met_when_enough_hold_and_fail_when_too_few_can(
     after: list[str], enough: int | None, events: list[tuple[str, str, str]]
 ) -> None:
     waiting = DependencyState(tuple(after), DependencyResults(enough))

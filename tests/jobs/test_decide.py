@@ -122,7 +122,7 @@ def test_calendar_keeps_nodes_free() -> None:
     assert pool.first_start_s == {"short": 0.0, "theirs": 50.0, "other": 80.0}
 
 
-def test_an_impossible_job_blocks_nobody() -> None:
+def test_impossible_job_blocks_no_other() -> None:
     pool = DrivenPool(device_nodes(2), POLICIES["fifo"])
     pool.arrive(request("huge", 0, members=3))
     pool.arrive(request("small", 1))
@@ -140,7 +140,7 @@ def test_elastic_gang_starts_with_what_there_is() -> None:
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @pytest.mark.parametrize("home", [None, "a", "b", "c", "gone"])
 @pytest.mark.parametrize("seconds", [None, 0.0, 5.0, 500.0])
-def test_who_asks_alone_is_decided_about_as_anybody(
+def test_only_pending_job_gets_the_same_decision_by_the_short_way(
     name: str, home: str | None, seconds: float | None
 ) -> None:
     """With a trace the whole decision is made, without one the short way is taken where it can be."""

@@ -37,9 +37,7 @@ def device_seconds(pool: DrivenPool, until_s: float) -> dict[str, float]:
 
 @given(LOADS, st.sampled_from(PREEMPTING), st.sampled_from([0.0, 5.0]))
 @settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
-def test_everybody_finishes_and_nobody_moves_aside_in_a_loop(
-    load: Load, policy: str, min_runtime_s: float
-) -> None:
+def test_all_jobs_finish_and_preemptions_form_no_cycle(load: Load, policy: str, min_runtime_s: float) -> None:
     """At one moment nobody moves aside for somebody that, by whatever way, moved aside for him."""
     pool = loaded(load, policy, min_runtime_s=min_runtime_s)
     pool.run(steps_max=5000)
@@ -53,7 +51,7 @@ def test_everybody_finishes_and_nobody_moves_aside_in_a_loop(
 
 @given(LOADS, st.sampled_from(PREEMPTING))
 @settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
-def test_who_is_worse_by_every_key_displaces_nobody(load: Load, policy: str) -> None:
+def test_job_worse_by_every_key_preempts_no_job(load: Load, policy: str) -> None:
     """Such as a victim that is handed in again under another name."""
     pool = loaded(load, policy, min_runtime_s=0.0)
     pool.run(until_s=100)
@@ -95,7 +93,7 @@ def test_easy_never_delays_the_head_when_estimates_hold(load: Load) -> None:
 
 @given(LOADS, st.sampled_from(["fifo_passing", "srtf", "ours", "fair_share_only"]))
 @settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
-def test_no_device_idles_while_somebody_could_use_it(load: Load, policy: str) -> None:
+def test_no_device_idles_while_a_pending_job_fits(load: Load, policy: str) -> None:
     pool = loaded(load, policy, age_step_s=None)
     for time_s in range(0, 300, 30):
         pool.run(until_s=float(time_s))
@@ -128,7 +126,7 @@ def flood(pool: DrivenPool, user: str, account: str, jobs: int, seconds: float, 
         pool.arrive(request(f"{user}-{number}", unique, account=account, seconds=seconds, at_s=at_s))
 
 
-def test_one_flooding_user_gets_no_more_than_his_share() -> None:
+def test_flooding_user_gets_no_more_than_one_share() -> None:
     pool = DrivenPool(device_nodes(2), POLICIES["ours"], park_s=0.05)
     flood(pool, "ann", "ann", 2000, 1.0)
     flood(pool, "bob", "bob", 400, 2.0)
@@ -177,7 +175,7 @@ def test_an_interactive_cell_waits_for_the_minimum_run_time_at_most() -> None:
     assert max(waits) <= 0.2
 
 
-def test_a_preemptor_keeps_its_place_while_victims_leave() -> None:
+def test_preemptor_keeps_its_reservation_until_its_victims_stop() -> None:
     cluster, shares, policy = Cluster([Node("gpu:0")]), ShareTree(), POLICIES["ours"]
     cluster.submit(request("train", 0), 0.0)
     enact(cluster, shares, decide(cluster, shares, policy, 0.0))

@@ -79,7 +79,7 @@ def test_what_is_no_price_of_energy(price: float) -> None:
 
 
 @given(st.none() | st.floats(0, 1e5), st.none() | st.floats(0, 2000))
-def test_joules_are_told_where_seconds_and_watts_are_known(
+def test_forecast_shows_joules_when_seconds_and_watts_are_known(
     seconds: float | None, watts: float | None
 ) -> None:
     sentence = forecast_sentence(ResourceForecast(seconds, 2**20), watts)

@@ -42,7 +42,7 @@ def busy_pool(nodes: int = 1) -> DrivenPool:
     return pool
 
 
-def test_next_in_line_knows_who_is_in_the_way_and_until_when() -> None:
+def test_explain_next_job_names_the_holder_and_its_expected_end() -> None:
     pool = busy_pool()
     pool.arrive(request("mine", 9, seconds=90, account="bob", at_s=10))
     pool.run(until_s=10)
@@ -70,7 +70,7 @@ def test_behind_others_counts_them_by_account() -> None:
     assert pool.first_start_s["mine"] == found.expected_s
 
 
-def test_a_gang_says_how_many_of_its_devices_are_missing_and_who_has_them() -> None:
+def test_explain_gang_counts_missing_devices_and_names_their_holders() -> None:
     pool = busy_pool(2)
     pool.cluster.set_node(Node("gpu:2"))
     pool.arrive(request("wide", 9, seconds=90, account="bob", at_s=10, members=3))
@@ -96,7 +96,7 @@ def test_a_gang_larger_than_the_pool_never_starts() -> None:
     assert "wide" in pool.cluster.holdings
 
 
-def test_labels_that_nobody_has() -> None:
+def test_explain_labels_of_no_device_says_never() -> None:
     pool = DrivenPool(device_nodes(1), OURS)
     pool.arrive(request("picky", 0, demand=Demand(selector=frozenset({"model=h200"}))))
     pool.run()
@@ -150,7 +150,7 @@ def test_account_limits_by_usage_end_by_themselves() -> None:
     assert pool.first_start_s["second"] == pytest.approx(found.limit.until_s)
 
 
-def test_soft_limits_give_way_and_are_used_when_nobody_else_wants() -> None:
+def test_soft_limit_applies_while_other_accounts_wait_and_not_after() -> None:
     pool = DrivenPool(device_nodes(2), OURS)
     pool.shares.set_limits("ann", Limits(devices_soft=1))
     pool.arrive(request("a", 0, account="ann", rank=1))
@@ -219,7 +219,7 @@ def test_not_ready_and_a_scheduler_that_sleeps() -> None:
     assert text == "Nothing blocks it, but the scheduler has not decided anything for 60 s."
 
 
-def test_moving_aside_is_named() -> None:
+def test_explain_preemptor_names_its_victim() -> None:
     pool = busy_pool()
     pool.cluster.submit(request("urgent", 5, rank=0, account="bob"), 10.0)
     found = explain(pool.cluster, pool.shares, OURS, 10.0, "urgent")
@@ -227,7 +227,7 @@ def test_moving_aside_is_named() -> None:
     assert sentence(found).startswith("Holder0 of ann (expected to end in 90 s) is being preempted for it.")
 
 
-def test_beyond_the_forecast_no_start_is_told() -> None:
+def test_explain_beyond_the_forecast_predicts_no_start() -> None:
     pool = busy_pool()
     for number in range(5):
         pool.arrive(request(f"other{number}", 10 + number, account="carl"))

@@ -41,7 +41,7 @@ def order(shares: ShareTree) -> list[list[str]]:
     return [sorted(leaf.account for leaf in group) for group in shares.order()]
 
 
-def test_who_used_less_for_his_weight_is_due_first() -> None:
+def test_account_with_less_usage_for_its_weight_is_due_first() -> None:
     shares = tree(("ann", 0, 100), ("bob", 0, 150))
     assert order(shares) == [["ann"], ["bob"]]
     shares.set_weight("bob", 2)

@@ -71,7 +71,7 @@ def test_without_a_guarantee_it_waits() -> None:
     assert not pool.preemptions
 
 
-def test_who_is_within_his_own_guarantee_does_not_move_aside_for_another() -> None:
+def test_job_within_its_guarantee_is_not_preempted_for_another() -> None:
     pool = flooded(2, flood=2, vision=1)
     pool.arrive(request("late", 50, account="vision", at_s=5, seconds=1.0))
     pool.run(until_s=500)
@@ -114,7 +114,7 @@ def test_a_scavenger_is_best_effort_on_both_sides() -> None:
     assert [by for _, _, by in pool.preemptions] == ["other0", "theirs2"]
 
 
-def test_who_had_to_move_aside_for_a_better_rank_has_his_guarantee_elsewhere_at_once() -> None:
+def test_guaranteed_job_preempted_by_rank_preempts_on_another_device_at_once() -> None:
     pool = DrivenPool(device_nodes(2), ONLY_RANK)
     guarantee(pool.shares, "vision", 1)
     pool.arrive(request("theirs", 0, account="vision", seconds=2 * HOUR_S))
@@ -179,7 +179,7 @@ def test_a_gang_stays_where_its_account_would_be_left_with_less_than_its_guarant
     assert len(pool.preemptions) == moved
 
 
-def test_within_an_account_nobody_gives_its_guarantee_away() -> None:
+def test_job_does_not_preempt_a_gang_within_its_own_guaranteed_account() -> None:
     """A short cell of the same account would leave three devices of it to others."""
     pool = DrivenPool(device_nodes(4), POLICIES["ours"])
     guarantee(pool.shares, "flood", 4)
@@ -207,7 +207,7 @@ def test_places_that_are_kept_count_before_their_jobs_run() -> None:
     assert not decide(cluster, shares, policy, 2.0)
 
 
-def test_however_many_others_cannot_start_who_is_guaranteed_is_tried() -> None:
+def test_guaranteed_job_starts_behind_many_that_cannot() -> None:
     """Far behind by fairness, too: its account has had more than all of the others."""
     pool = flooded(2, vision=1)
     pool.shares.admit("before", "vision", 0.0, Amounts(1e6, 0.0, 0.0))
@@ -242,7 +242,7 @@ def told(shares: ShareTree, account: str) -> str:
     return next(one.overcommitted for one in shares.view(0.0) if one.account == account)
 
 
-def test_more_guaranteed_than_there_is_is_told_with_numbers_and_outlives_the_tree() -> None:
+def test_overcommitted_guarantees_are_reported_with_numbers_and_survive_reload() -> None:
     shares = ShareTree()
     shares.set_capacity(Capacity(devices=4))
     guarantee(shares, "vision", 3)
@@ -263,7 +263,7 @@ def test_more_guaranteed_than_there_is_is_told_with_numbers_and_outlives_the_tre
     assert told(shares, "vision") == f"{told(shares, 'speech')} {told(shares, 'vision/bob')}"
 
 
-def test_a_guarantee_above_the_limit_of_an_account_above_is_told_on_both() -> None:
+def test_guarantee_above_a_parent_limit_is_reported_on_both_accounts() -> None:
     shares = ShareTree()
     guarantee(shares, "vision/ann", 3)
     guarantee(shares, "vision/train/bob", 2)
@@ -289,7 +289,7 @@ def test_a_guarantee_above_the_limit_of_an_account_above_is_told_on_both() -> No
     assert "and the pool may have 2.5 at once" in told(shares, "vision/ann")
 
 
-def test_a_job_is_told_its_class() -> None:
+def test_job_is_classed_by_what_its_account_holds_of_its_guarantee() -> None:
     pool = flooded(2, vision=1)
     pool.arrive(request("late", 50, account="vision/ann", at_s=5, seconds=HOUR_S))
     pool.arrive(request("more", 51, account="vision/ann", at_s=5, seconds=HOUR_S))
@@ -344,7 +344,7 @@ def loaded(load: Load, policy: str, guarantees: dict[str, float], **changes: obj
 
 @given(LOADS, st.sampled_from(PREEMPTING), GUARANTEES, st.sampled_from([0.0, 5.0]))
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
-def test_everybody_finishes_and_nobody_moves_aside_in_a_loop(
+def test_all_jobs_finish_and_preemptions_form_no_cycle(
     load: Load, policy: str, guarantees: dict[str, float], min_runtime_s: float
 ) -> None:
     """At one moment nobody moves aside for somebody that, by whatever way, moved aside for him."""
@@ -360,9 +360,7 @@ def test_everybody_finishes_and_nobody_moves_aside_in_a_loop(
 
 @given(LOADS, st.sampled_from(PREEMPTING), GUARANTEES)
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
-def test_nobody_takes_its_place_back_from_whom_it_moved_aside_for(
-    load: Load, policy: str, guarantees: dict[str, float]
-) -> None:
+def test_victim_does_not_preempt_its_preemptor(load: Load, policy: str, guarantees: dict[str, float]) -> None:
     """Nor a moment later, when the rule that a victim asks for nothing at the same moment does not hold."""
     pool = loaded(load, policy, guarantees, min_runtime_s=0.0, age_step_s=None)
     pool.run(until_s=100)

@@ -43,7 +43,7 @@ def urgent(**more: object) -> Request:
 
 
 @pytest.mark.parametrize("most", [0.0, 1.0])
-def test_a_kept_place_is_given_up_where_the_account_may_not_have_it_any_more(most: float) -> None:
+def test_reservation_ends_when_the_account_limit_no_longer_allows_it(most: float) -> None:
     """It is of use to others then, and its job waits like any other, until the limit is raised."""
     pool = Pool(2)
     for number in range(2):
@@ -62,7 +62,7 @@ def test_a_kept_place_is_given_up_where_the_account_may_not_have_it_any_more(mos
     }
 
 
-def test_a_place_is_kept_for_as_long_as_others_still_leave_it() -> None:
+def test_reservation_lasts_until_the_victims_have_stopped() -> None:
     """What those hold who leave may be what stands above the limit."""
     pool = Pool(2)
     pool.shares.set_limits("ann", Limits(devices_max=3))
@@ -73,7 +73,7 @@ def test_a_place_is_kept_for_as_long_as_others_still_leave_it() -> None:
     assert [(start.job, start.on_reserved) for start in pool.obey(3.0).starts] == [("short", True)]
 
 
-def test_a_kept_place_counts_as_had_while_others_still_leave_it() -> None:
+def test_reservation_counts_against_the_limit_until_the_victims_have_stopped() -> None:
     """Else another job of the account starts meanwhile, and the account has one more than it may."""
     pool = Pool(2)
     pool.shares.set_limits("bob", Limits(devices_max=1))
@@ -89,9 +89,7 @@ def test_a_kept_place_counts_as_had_while_others_still_leave_it() -> None:
 
 @pytest.mark.parametrize("limits", [Limits(devices_max=2), Limits(devices_soft=2)])
 @pytest.mark.parametrize("limited", ["team", "team/bob"])
-def test_who_moves_aside_for_a_gang_gives_it_no_more_than_its_account_may_have(
-    limits: Limits, limited: str
-) -> None:
+def test_gang_reserves_no_more_of_its_victims_than_its_limit_allows(limits: Limits, limited: str) -> None:
     """Even where one who leaves held more, since it can only leave as a whole."""
     pool = Pool(4, members=4)
     pool.shares.set_limits(limited, limits)

@@ -81,7 +81,7 @@ def test_a_worker_that_comes_back_says_anew_where_it_is() -> None:
     assert labels(queue, "cuda:0")[0] == ("kind=cuda", "numa=1")
 
 
-def test_a_gang_without_a_home_makes_it_where_its_members_have_room() -> None:
+def test_gang_without_a_session_device_starts_on_a_node_with_capacity() -> None:
     queue = opened(0, 1, 1, 0, 0)
     assert runs_on(queue, submitted("three", gang=3)) == ["cuda:0", "cuda:3", "cuda:4"]
     assert runs_on(queue, submitted("two", gang=2)) == ["cuda:1", "cuda:2"]

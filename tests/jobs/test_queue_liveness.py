@@ -243,7 +243,7 @@ def test_a_place_that_was_made_on_a_device_that_is_closed_then_is_not_waited_for
     assert state(queue, "best") == (JobState.RUNNING, "cpu:0")
 
 
-def test_who_cannot_move_to_the_place_that_was_made_for_him_does_not_try_again_and_again() -> None:
+def test_refused_move_to_reserved_capacity_is_not_tried_again() -> None:
     queue = opened("cpu:0", "cpu:1")
     one_makes_room(queue)
     asked = queue.handle(SegmentPreempted(6.0, "low", 0, 3, 0.0))
@@ -256,7 +256,7 @@ def test_who_cannot_move_to_the_place_that_was_made_for_him_does_not_try_again_a
     assert state(queue, "best") == (JobState.RUNNING, "cpu:0")
 
 
-def test_who_cannot_be_brought_where_he_wants_to_run_is_told_so_and_runs_nowhere_else() -> None:
+def test_refused_move_to_the_target_device_ends_the_cell_with_the_reason() -> None:
     queue = opened("cpu:0", "cpu:1")
     queue.handle(submitted("first", "s0"))
     assert state(queue, "first") == (JobState.RUNNING, "cpu:0")
@@ -296,7 +296,7 @@ def test_labels_say_where_a_cell_may_run_and_taints_where_others_may_not() -> No
     assert state(queue, "behind") == (JobState.RUNNING, "cpu:1")
 
 
-def test_a_session_goes_where_its_cell_wants_to_run_and_leaves_what_is_kept_for_others() -> None:
+def test_session_moves_to_the_target_device_and_off_a_tainted_one() -> None:
     queue = opened("cpu:0", "cpu:1")
     queue.handle(submitted("first", "s0", target="cpu:0"))
     queue.handle(SegmentFinished(1.0, "first", 0, "done", 8))
@@ -331,7 +331,7 @@ def test_of_equal_devices_the_cheaper_one_is_taken() -> None:
     assert state(queue, "any") == (JobState.RUNNING, "cpu:1")
 
 
-def test_who_was_moved_to_a_device_that_is_cordoned_before_he_runs_goes_elsewhere() -> None:
+def test_job_restored_on_a_device_then_cordoned_runs_on_another() -> None:
     queue = opened("cpu:0", "cpu:1")
     queue.handle(submitted("busy", "s1"))
     queue.handle(submitted("other", "s2"))
@@ -358,7 +358,7 @@ def test_cells_with_more_to_come_cannot_wait_for_each_other_across_sessions() ->
         queue.handle(submitted("d", "s1", 2.0, terms=Terms(after=("a",))))
 
 
-def test_ends_of_more_cells_than_are_remembered_are_all_told_and_waited_for_no_longer() -> None:
+def test_closed_session_with_many_cells_ends_each_and_frees_dependents() -> None:
     queue = opened("cpu:0")
     queue.handle(submitted("busy", "s1"))
     jobs = [f"job{number}" for number in range(FINISHED_JOBS_MAX + 10)]
@@ -382,7 +382,7 @@ def test_a_request_that_came_too_late_for_one_segment_is_not_remembered_for_the_
     assert not job.preempting
 
 
-def test_a_long_line_tells_whom_the_event_touched() -> None:
+def test_long_queue_notifies_only_the_jobs_of_the_event() -> None:
     queue = opened("cpu:0")
     for number in range(POSITIONS_SENT_MAX + 3):
         told = queue.handle(submitted(f"job{number}", f"s{number}"))

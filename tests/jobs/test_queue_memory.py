@@ -89,7 +89,7 @@ def test_the_table_leaves_no_finished_state_and_reaches_every_state() -> None:
     assert set(TRANSITIONS.values()) == set(JobState)
 
 
-def test_a_long_line_tells_whom_the_event_touched() -> None:
+def test_long_queue_notifies_only_the_jobs_of_the_event() -> None:
     queue = JobQueue()
     queue.handle(DeviceAdded(0.0, "cpu:0"))
     for number in range(POSITIONS_SENT_MAX + 3):

@@ -80,7 +80,7 @@ def test_what_never_fitted_is_known_only_from_a_run() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), USES, st.booleans(), st.booleans()), max_size=40))
-def test_who_goes_on_with_what_was_learnt_predicts_the_same(
+def test_restored_resource_history_predicts_the_same(
     runs: list[tuple[str, ResourceUse, bool, bool]],
 ) -> None:
     """Whenever it is saved, and however often the pool starts again."""
@@ -99,7 +99,7 @@ def test_who_goes_on_with_what_was_learnt_predicts_the_same(
     assert history.graph_error == always.graph_error
 
 
-def test_what_is_new_is_told_once_however_often_a_program_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_resource_records_are_returned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "PROGRAMS_MAX", 3)
     history = ResourceHistory()
     for number in range(1000):

@@ -51,7 +51,7 @@ def test_all_that_ran_on_a_lost_device_is_lost() -> None:
     queue.validate()
 
 
-def test_all_that_runs_on_a_drained_device_moves_aside() -> None:
+def test_drained_device_preempts_all_its_jobs() -> None:
     queue = queue_of(2)
     for name in "ab":
         submit(queue, name)

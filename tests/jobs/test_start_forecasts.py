@@ -45,7 +45,7 @@ def test_waits_without_a_common_factor_cannot_be_predicted() -> None:
     assert not forecast.reliable
 
 
-def test_what_was_learnt_goes_on_in_the_next_pool() -> None:
+def test_start_forecast_skill_survives_a_restart() -> None:
     starts = learnt([(1, float(seconds), 2.0 * seconds) for seconds in range(1, 20)])
     news = starts.take_changes()
     assert news is not None

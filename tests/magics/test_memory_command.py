@@ -76,7 +76,7 @@ def test_it_begins_with_where_this_notebooks_state_is() -> None:
     assert "not known to the pool" in said(sessions=())
 
 
-def test_it_says_what_the_devices_hold_and_who_else_holds_what() -> None:
+def test_memory_command_shows_devices_and_other_sessions() -> None:
     text = said()
     assert (
         "cpu:0: 300.0 MiB of 512.0 MiB used (busy 200.0 MiB, idle 100.0 MiB, reserved 50.0 MiB); "
@@ -113,7 +113,7 @@ def test_it_is_bounded_and_names_the_rest() -> None:
     assert f"and {100 - OTHERS_SHOWN} more with 88.0 MiB" in text
 
 
-def test_it_says_who_waits_and_why() -> None:
+def test_memory_command_shows_waiting_sessions_with_reason() -> None:
     held = DeferredSegment("job", OWN.session, "cpu:0", NOW_S - 12, "needs 100.0 MiB", 3.0, True)
     assert said(deferred=(held,)).endswith(
         "waits for memory: ann · a0b0 for 12.0 s, about 3.0 s to go: needs 100.0 MiB"

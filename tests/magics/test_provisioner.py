@@ -112,7 +112,7 @@ def test_a_kernel_that_never_meets_a_pool_is_managed_as_ever(
     assert not manager.has_kernel
 
 
-def test_a_note_that_cannot_be_read_and_a_pool_that_is_gone_stop_nobody(
+def test_kernel_with_an_unreadable_note_or_a_lost_pool_restarts_and_stops(
     manager: KernelManager, pool: PoolUnderTest
 ) -> None:
     manager.start_kernel(env=pool.environment)

@@ -93,7 +93,7 @@ def test_a_user_is_expected_to_do_as_before(user: str, told: type[Command]) -> N
     assert isinstance(pool.place("new", 20 * MIB, 20 * MIB), told)
 
 
-def test_who_is_alone_comes_in_whatever_was_learnt() -> None:
+def test_only_session_is_admitted_whatever_was_learnt() -> None:
     pool = Teachers()
     pool.teach(5, 20 * MIB, 800 * MIB)
     pool.open("new")

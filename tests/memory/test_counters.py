@@ -94,7 +94,7 @@ def swapped() -> Pool:
     return pool
 
 
-def test_a_swap_counts_and_is_useful_once_its_room_is_used() -> None:
+def test_swap_is_useful_once_its_memory_is_used_unless_its_owner_closes() -> None:
     pool = swapped()
     away = [name for name in "abc" if pool.tier(name) == "host"]
     assert len(away) == 1
@@ -250,7 +250,7 @@ def test_happenings_say_what_and_why() -> None:
     assert "for session " in eviction.reason
 
 
-def test_who_is_stored_whole_survives_its_device() -> None:
+def test_fully_stored_session_survives_its_device() -> None:
     pool = Pool()
     pool.open("a")
     pool.tick(1.0)

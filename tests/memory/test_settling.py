@@ -102,7 +102,7 @@ class Pool:
 
 
 @pytest.mark.parametrize("policy", ["ours", "lru_write_back", "lru_write_through", "recompute", "eager_jit"])
-def test_it_rests_when_nobody_does_anything(policy: str) -> None:
+def test_memory_comes_to_rest_without_events(policy: str) -> None:
     for seed in range(WALKS):
         pool = Pool(Random(seed), policy)
         for _ in range(CELLS):
@@ -112,7 +112,7 @@ def test_it_rests_when_nobody_does_anything(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["ours", "lru_write_through"])
-def test_whoever_waits_goes_on_when_others_close(policy: str) -> None:
+def test_waiting_session_resumes_when_all_others_close(policy: str) -> None:
     for seed in range(WALKS):
         pool = Pool(Random(seed), policy)
         for number in range(SESSIONS):

@@ -198,7 +198,7 @@ def test_a_signal_during_a_cell_counts_when_the_cell_ends() -> None:
     assert account.wake_at_s is not None
 
 
-def test_who_is_detached_signals_nothing() -> None:
+def test_detached_session_has_its_signals_rejected() -> None:
     world = World()
     world.say(SessionDetached(1.0, "s"))
     world.signal("COMPUTE")
@@ -232,7 +232,7 @@ def test_compute_joins_a_restore_under_way() -> None:
     assert (counters.prefetches, counters.prefetches_late) == (1, 1)
 
 
-def test_who_says_compute_and_does_nothing_is_a_victim_again() -> None:
+def test_session_signalling_compute_without_computing_becomes_a_victim_again() -> None:
     world = World()
     world.settle()
     world.signal("COMPUTE")

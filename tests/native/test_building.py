@@ -111,7 +111,7 @@ def test_two_builders_at_once_build_one_file_that_loads(workshop: Workshop) -> N
     assert workshop.load() is not None
 
 
-def test_is_building_tells_whether_the_lock_is_held(workshop: Workshop) -> None:
+def test_is_building_is_true_while_the_lock_is_taken(workshop: Workshop) -> None:
     assert not is_building(workshop.built)
     workshop.built.mkdir()
     with exclusive(workshop.built):

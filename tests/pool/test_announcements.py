@@ -146,7 +146,7 @@ except Refused as error:
 """.strip()
 
 
-def test_notebooks_come_after_checkpoints_and_data_and_a_killed_server_forgets_nothing(
+def test_dependencies_on_checkpoints_and_data_survive_a_killed_server(
     pool: PoolUnderTest,
 ) -> None:
     announces = submit(pool, "announces", COMES_AFTER_ITSELF, ANNOUNCES, parameters={"data": "features"})
@@ -209,7 +209,7 @@ def test_what_a_captured_cell_announces_has_run(pool: PoolUnderTest) -> None:
             again = torch.ones(1) + 1
 
 
-def test_a_dry_run_announces_nothing_and_goes_on(pool: PoolUnderTest) -> None:
+def test_dry_run_publishes_nothing_and_runs_to_its_end(pool: PoolUnderTest) -> None:
     with pool.session() as session:
         rehearsal = DryRun(session, session.capture())
         with rehearsal:

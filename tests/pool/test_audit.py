@@ -11,7 +11,7 @@ from pool_kit import Client, act, http, new_user, rest, running_pool
 pytestmark = pytest.mark.processes
 
 
-def test_changes_are_kept_with_who_made_them_and_survive_the_pool(tmp_path: Path, database: str) -> None:
+def test_audit_records_changes_with_their_user_and_survives_the_pool(tmp_path: Path, database: str) -> None:
     with running_pool(tmp_path, "cpu:1", database=database) as info:
         name, token = new_user(info)
         with http(info, token) as ann, http(info) as owner, Client(info, token) as client:

@@ -32,7 +32,7 @@ def test_names_that_lead_elsewhere(shared_pool: RuntimeInfo) -> None:
             assert web.get(f"/v1/results/{name}").status_code in (404, 405, 422), name
 
 
-def test_a_digest_of_another_user_tells_nothing(shared_pool: RuntimeInfo) -> None:
+def test_digest_of_another_users_blob_is_missing_until_uploaded(shared_pool: RuntimeInfo) -> None:
     data = uuid.uuid4().bytes
     digest = blake3(data).hexdigest()
     _, token = new_user(shared_pool)

@@ -173,7 +173,7 @@ def test_a_notebook_that_fails_once_is_run_again(pool: PoolUnderTest, jobs: dict
     assert text_of(executed(pool, jobs["again"]).cells[0]) == "attempt 2\n"
 
 
-def test_what_comes_after_others_waits_for_them_or_ends_with_them(
+def test_dependent_notebook_waits_for_success_and_is_cancelled_on_failure(
     pool: PoolUnderTest, jobs: dict[str, str]
 ) -> None:
     assert until_over(pool, jobs["follows"]).state == "DONE"

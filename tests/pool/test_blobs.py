@@ -62,7 +62,7 @@ def test_equal_bytes_are_stored_once_and_each_user_uploads_them(store: BlobStore
     assert stored(store, digest) == b"a" * 1000
 
 
-def test_the_least_recently_used_makes_room_and_pinned_ones_stay(store: BlobStore) -> None:
+def test_full_blob_store_evicts_the_least_recently_used_but_not_pinned(store: BlobStore) -> None:
     first, second, third = (put(store, "ann", letter * 1000) for letter in (b"a", b"b", b"c"))
     store.pin(first)
     put(store, "ann", b"d" * 1000)
@@ -189,7 +189,7 @@ def test_three_alike_that_arrive_together_keep_their_bytes(large: BlobStore) -> 
     assert large.count == 2
 
 
-def test_nobody_takes_the_name_of_other_bytes(large: BlobStore) -> None:
+def test_blob_name_of_other_bytes_is_refused(large: BlobStore) -> None:
     """A drawn name is no claim about content, and a digest is verified."""
     data, other = os.urandom(LARGE), os.urandom(LARGE)
 
@@ -207,7 +207,7 @@ def test_nobody_takes_the_name_of_other_bytes(large: BlobStore) -> None:
     assert large.count == 1
 
 
-def test_room_is_made_for_new_bytes_and_all_their_names_end(large: BlobStore) -> None:
+def test_evicted_blob_loses_all_its_names(large: BlobStore) -> None:
     first = os.urandom(LARGE)
 
     async def upload() -> tuple[str, list[str]]:

@@ -31,7 +31,7 @@ def locked(database: Path) -> Iterator[None]:
             other.execute("ROLLBACK")
 
 
-def test_what_is_not_committed_is_told_to_nobody(tmp_path: Path) -> None:
+def test_uncommitted_job_is_not_reported(tmp_path: Path) -> None:
     with running_pool(tmp_path) as info, Client(info) as client, http(info) as api:
         client.run(act(""))
         with locked(tmp_path / "pool.sqlite3"):
@@ -76,7 +76,7 @@ def test_code_with_a_character_that_postgresql_does_not_know(tmp_path: Path, dat
     assert [tuple(row) for row in rows] == [(job, "DONE", "s = '\ufffd'")]
 
 
-def test_a_refused_cell_is_told_of_once_it_is_known(tmp_path: Path) -> None:
+def test_refused_cell_is_reported_once_it_is_committed(tmp_path: Path) -> None:
     with running_pool(tmp_path, memory_bytes=2**20) as info, Client(info) as client:
         with locked(tmp_path / "pool.sqlite3"):
             job = client.submit(b"this is no program")

@@ -41,7 +41,7 @@ def estimated_j(sentence: str) -> float:
     return float(found[1]) * (1000 if found[2] else 1)
 
 
-def test_energy_is_told_where_operators_said_what_a_device_draws(pool: RuntimeInfo) -> None:
+def test_energy_is_reported_for_devices_with_a_declared_power(pool: RuntimeInfo) -> None:
     with Client(pool) as ann, closing(rest(pool)) as chief:
         unknown = ann.submit(act("sleep 0.2"), target="cpu:0")
         assert ann.result(unknown).outcome == "done"
@@ -131,7 +131,7 @@ def test_energy_has_a_price_in_a_policy_over_the_wire(pool: RuntimeInfo) -> None
             chief.set_policy({"name": "green", "energy_price_per_kwh": -1.0})
 
 
-def test_a_gang_uses_what_all_its_devices_draw_and_nothing_is_told_where_one_is_unknown() -> None:
+def test_gang_energy_sums_its_devices_and_is_unknown_if_one_is() -> None:
     both, one = (JobRecord("job", "session", "ann", "In [1]", "NORMAL", 0.0) for _ in range(2))
     both.add_energy(700, 2.0)
     both.add_energy(300, 1.0)

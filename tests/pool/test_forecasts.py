@@ -46,7 +46,7 @@ def test_a_cell_is_predicted_from_its_graph_and_then_from_its_runs(pool: PoolUnd
         assert predicted.where == "In [1]"
 
 
-def test_the_next_pool_goes_on_with_what_this_one_learnt(tmp_path: Path) -> None:
+def test_forecasts_survive_a_pool_restart(tmp_path: Path) -> None:
     with PoolUnderTest(tmp_path, "cpu:1", memory_bytes=MEMORY_BYTES) as pool:
         for run in range(3):
             if run == 2:
@@ -77,7 +77,7 @@ def test_a_cell_that_begins_with_a_read_teaches_nothing_about_other_reads(pool: 
     assert predicted.peak_bytes < 2**20
 
 
-def test_why_tells_what_a_running_cell_is_likely_to_take(pool: PoolUnderTest) -> None:
+def test_why_of_a_running_cell_shows_its_forecast(pool: PoolUnderTest) -> None:
     told: list[str] = []
 
     def look() -> None:

@@ -42,7 +42,7 @@ def test_a_search_is_worth_as_many_devices_as_were_asked_for() -> None:
     assert 50 * STEP_S < found.predicted_s < 60 * STEP_S
 
 
-def test_fewer_branches_or_devices_than_asked_for_are_told() -> None:
+def test_gang_with_fewer_branches_or_devices_than_asked_says_why() -> None:
     assert judged(search(3, 50), asked=4, pool=8).why == (
         "It uses 3 of the 4 devices that it asked for: its graph has 3 branches."
     )
@@ -54,7 +54,7 @@ def test_fewer_branches_or_devices_than_asked_for_are_told() -> None:
     )
 
 
-def test_what_costs_more_than_it_saves_is_told_with_the_numbers() -> None:
+def test_gang_that_costs_more_than_it_saves_says_the_numbers() -> None:
     found = judged(search(2, 2))
     assert found.devices == 1
     assert found.why.startswith("It runs on one device: it needs about 8.")

@@ -213,7 +213,7 @@ def step(world: World, what: str, which: PartName | str, trouble: bool) -> None:
             world.hear(world.machine.cancel())
 
 
-def test_a_gang_that_was_moved_aside_goes_on_on_one_device() -> None:
+def test_preempted_gang_resumes_on_one_device() -> None:
     """What was stopped goes on, one after the other, and what had ended has ended."""
     world = World([HOME, OTHER], 3, prelude=False)
     world.hear(world.machine.begin())
@@ -235,7 +235,7 @@ def test_a_gang_that_was_moved_aside_goes_on_on_one_device() -> None:
     assert world.finished == [1, 0, 2, "epilogue"]
 
 
-def test_what_was_stopped_goes_on_where_it_lies() -> None:
+def test_stopped_parts_resume_on_the_devices_that_hold_them() -> None:
     world = World([HOME, OTHER], 2, prelude=False)
     world.hear(world.machine.begin())
     world.memory_says(0, granted=True)
@@ -247,7 +247,7 @@ def test_what_was_stopped_goes_on_where_it_lies() -> None:
     assert world.asked == {0: HOME, 1: OTHER}
 
 
-def test_a_gang_whose_members_have_no_room_runs_whole() -> None:
+def test_gang_without_part_memory_runs_as_one_segment() -> None:
     world = World([HOME, OTHER], 2, prelude=False)
     world.hear(world.machine.begin())
     world.memory_says(0, granted=False)

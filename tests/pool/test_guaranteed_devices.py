@@ -37,7 +37,7 @@ def moved_aside(client: PoolClient, job: str) -> int:
     return sum(line.event == "SegmentPreempted" and line.detail["job"] == job for line in events)
 
 
-def test_a_guaranteed_device_is_had_from_a_flood_after_a_parking_and_the_other_one_is_left_to_it(
+def test_guarantee_preempts_one_cell_of_a_flood_and_leaves_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long, _ = training(STEPS, size=512, ballast_bytes=4 * MIB)
@@ -79,7 +79,7 @@ def test_a_guaranteed_device_is_had_from_a_flood_after_a_parking_and_the_other_o
         chief.cancel(victim)
 
 
-def test_guarantees_are_checked_told_and_known_to_the_next_pool(
+def test_guarantees_are_validated_reported_and_survive_a_restart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def share(*words: str) -> str:

@@ -148,7 +148,7 @@ def test_cells_that_wait_and_the_longest_wait() -> None:
     }
 
 
-def test_wake_ups_are_counted_once_however_often_somebody_looks() -> None:
+def test_wake_ups_are_counted_once_over_many_scrapes() -> None:
     collector = MemoryCollector()
     first = WakeUps(3, 2, 0.001, 0.2, 0.2, 1.0, 1.5, (0.0005, 0.0005, 0.2), (0.0, 0.0, 1.5))
     render(collector, snapshot(wake_ups=first))
@@ -206,7 +206,7 @@ def test_the_shipped_dashboard_and_alerts_ask_for_metrics_that_exist(page: str) 
     assert asked - known == set()
 
 
-def test_the_alerts_are_those_that_somebody_must_know_of() -> None:
+def test_alert_rules_cover_hashes_memory_use_hits_and_wake_ups() -> None:
     rules = yaml.safe_load((GRAFANA / "alerts.yaml").read_text())
     by_name = {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
     assert "djinn_memory_hash_mismatches_total" in by_name["DjinnHashMismatch"]

@@ -72,7 +72,7 @@ def asked(job: str, key: str = "key", **more: object) -> tuple[Submission, Accep
     return submission, AcceptedSubmission(job, owner_name(), key, "", "digest"), ENDLESS
 
 
-def test_who_stops_waiting_for_a_checkpoint_stops_nobody_else(tmp_path: Path) -> None:
+def test_cancelled_announcement_does_not_block_the_next(tmp_path: Path) -> None:
     async def test(service: NotebookService, _store: FailingStore) -> None:
         said = CheckpointAnnounced(0.0, "cell", "name")
         leaves = asyncio.create_task(service.announce(said))

@@ -49,13 +49,13 @@ def test_no_more_than_the_burst_and_the_rate_in_any_time(pauses_s: list[float]) 
             assert last - first + 1 <= RATE * (BURST_S + done_s[last] - begin_s) + 1 + 1e-6
 
 
-def test_who_asks_seldom_never_waits() -> None:
+def test_requests_at_the_allowed_rate_never_wait() -> None:
     pace = Pace(RATE)
     assert not any(pace.take(number / RATE) for number in range(1000))
 
 
 @pytest.mark.processes
-def test_a_flood_of_signals_waits_for_itself_and_others_go_on(tmp_path: Path) -> None:
+def test_flood_of_signals_delays_only_its_own_session(tmp_path: Path) -> None:
     with running_pool(tmp_path) as info, Client(info) as flood, Client(info) as other:
         for number in range(FLOOD):
             flood.send(SignalPhase("IO_WAIT" if number % 2 else "COMPUTE", 1.0))

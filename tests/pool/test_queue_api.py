@@ -46,7 +46,7 @@ def refusal(result: SegmentResult) -> str:
     return result.error.message
 
 
-def test_why_names_who_is_in_the_way_and_goes_away_with_them(pool: RuntimeInfo) -> None:
+def test_why_names_the_blocking_job_until_it_ends(pool: RuntimeInfo) -> None:
     with Client(pool) as ann, Client(pool) as bob, closing(rest(pool)) as client:
         running = ann.submit(act("sleep 30"))
         ann.until(running, "RUNNING")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 MIB = 2**20
 
 
-def test_a_cell_moves_aside_for_a_reservation_and_goes_on_after_it_as_if_nothing_had_been(
+def test_cell_preempted_for_a_reservation_resumes_with_the_same_result(
     tmp_path: Path,
 ) -> None:
     long, _ = training(1500, size=128, ballast_bytes=16 * MIB)  # still there when the lesson has come
@@ -47,7 +47,7 @@ def test_a_cell_moves_aside_for_a_reservation_and_goes_on_after_it_as_if_nothing
     assert found.rng_state == expected.rng_state
 
 
-def test_those_in_line_for_a_reserved_device_do_not_keep_it_from_those_it_is_for(tmp_path: Path) -> None:
+def test_ineligible_pending_jobs_do_not_block_the_reserving_account(tmp_path: Path) -> None:
     """Room is kept for the first in line; they may not start there, so others come first."""
     long, _ = training(100, size=1024)
     short, _ = training(20, seed=1)

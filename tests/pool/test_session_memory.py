@@ -124,7 +124,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, s
         optimizer.step()
 
 
-def test_generation_goes_on_from_a_parked_cache(tmp_path: Path) -> None:
+def test_generation_resumes_from_a_parked_cache(tmp_path: Path) -> None:
     """The caches are found by the graph's structure; nobody says which tensors they are."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -291,7 +291,7 @@ def test_the_disk_takes_what_the_host_cannot(tmp_path: Path) -> None:
         assert counters(pool).mismatches == 0
 
 
-def test_a_session_closed_while_its_copy_is_under_way_disturbs_nobody(slow: PoolUnderTest) -> None:
+def test_session_closed_during_its_copy_frees_its_memory_and_harms_no_other(slow: PoolUnderTest) -> None:
     with ExitStack() as stack:
         opened = sessions(slow, 5, stack)
         held = [hold(session, number) for number, session in enumerate(opened)]
@@ -354,7 +354,7 @@ def test_a_host_tier_larger_than_the_machine_is_refused(
         start_pool(devices="cpu:1", host_bytes=2**50)
 
 
-def test_where_sessions_fill_every_tier_who_finds_no_room_is_told_and_nothing_moves_for_ever(
+def test_cell_on_full_tiers_is_deferred_with_a_reason_and_memory_rests(
     tmp_path: Path,
 ) -> None:
     """Each session makes a second state in its next cell, and none closes."""

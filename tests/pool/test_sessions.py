@@ -118,7 +118,7 @@ def test_an_op_that_fails_is_the_users(client: Client, shared_pool: RuntimeInfo)
     assert rest(shared_pool).job(result.job).error.message == "shapes do not match"
 
 
-def test_progress_is_told_a_few_times_a_second(client: Client) -> None:
+def test_progress_is_notified_a_few_times_a_second(client: Client) -> None:
     began = time.perf_counter()
     assert client.run(act(*["sleep 0.01"] * 60)).outcome == "done"
     took_s = time.perf_counter() - began
@@ -248,7 +248,7 @@ def test_a_job_of_another_session_cannot_be_continued_or_cancelled(shared_pool: 
         assert mine.run(act(""), job=job, segment=1).outcome == "done"
 
 
-def test_a_segment_that_comes_twice_is_refused_and_the_first_goes_on(client: Client) -> None:
+def test_segment_sent_twice_is_refused_and_the_first_finishes(client: Client) -> None:
     client.run(act("", keep=True))
     job = client.submit(act("sleep 0.3"))
     client.submit(act(""), job)
@@ -298,7 +298,7 @@ def test_a_closed_session_frees_everything(shared_pool: RuntimeInfo) -> None:
         assert time.monotonic() < deadline
 
 
-def test_phases_are_told_and_guessed(client: Client, shared_pool: RuntimeInfo) -> None:
+def test_phase_is_inferred_unless_signalled(client: Client, shared_pool: RuntimeInfo) -> None:
     def phase() -> str:
         views = {view.session: view.phase for view in rest(shared_pool).sessions()}
         return str(views[client.session])

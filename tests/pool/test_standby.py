@@ -73,7 +73,7 @@ def test_the_other_takes_over_from_one_that_is_killed(tmp_path: Path, database: 
             assert states == {job.job: job.state for job in client.jobs()}
 
 
-def test_one_that_stands_by_says_for_whom(tmp_path: Path, database: str) -> None:
+def test_standby_pool_names_the_leading_pool(tmp_path: Path, database: str) -> None:
     with two_pools(tmp_path, database) as (first, second):
         assert second.standing_by
         assert httpx.get(f"{second.url}/v1/alive", trust_env=False).json() == {"alive": True, "leads": False}
@@ -87,7 +87,7 @@ def test_one_that_stands_by_says_for_whom(tmp_path: Path, database: str) -> None
         assert psutil.Process(second.pid).children() == [], "one that stands by needs no workers"
 
 
-def test_who_does_not_stand_by_is_refused(tmp_path: Path, database: str) -> None:
+def test_second_pool_without_standby_is_refused(tmp_path: Path, database: str) -> None:
     for name in ("first", "second"):
         (tmp_path / name).mkdir(mode=0o700)
     with running_pool(tmp_path / "first", "cpu:1", database=database) as first:
@@ -128,7 +128,9 @@ def test_one_that_stands_by_outwaits_a_restart_of_the_database(
             assert client.run(act("")).outcome == "done"
 
 
-def test_a_notebook_goes_on_with_the_pool_that_took_over(tmp_path: Path, postgresql: Postgresql) -> None:
+def test_notebook_session_continues_on_the_pool_that_took_over(
+    tmp_path: Path, postgresql: Postgresql
+) -> None:
     """With real workers: what was on the lost pool is lost, what the notebook has is sent again."""
     with two_pools(tmp_path, postgresql.new_database(), None) as (first, second):
         _, token = new_user(first)

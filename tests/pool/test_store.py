@@ -166,7 +166,7 @@ def test_an_upsert_takes_the_place_of_the_row_with_its_keys(database: str) -> No
     store.close()
 
 
-def test_who_waits_on_a_lost_database_is_told(database: str) -> None:
+def test_waiting_on_a_lost_database_raises(database: str) -> None:
     store = Store(database)
     store.opened()
 
@@ -182,7 +182,7 @@ def test_who_waits_on_a_lost_database_is_told(database: str) -> None:
     store.close()
 
 
-def test_who_lost_the_connection_writes_no_more(postgresql: Postgresql) -> None:
+def test_store_without_its_connection_writes_no_more(postgresql: Postgresql) -> None:
     """It may believe that it leads; another one does."""
     url = checked_url(postgresql.new_database())
     first = Store(url, "the first")

@@ -33,7 +33,7 @@ def info(pid: int | None = None) -> RuntimeInfo:
     return RuntimeInfo("http://127.0.0.1:1", "secret", "pool", pid or os.getpid(), "host", "0.1.0", 1, 1.5)
 
 
-def test_what_was_written_is_read_and_nobody_else_can() -> None:
+def test_runtime_file_is_readable_by_its_owner_only() -> None:
     assert read_runtime() is None
     write_runtime(info())
     assert read_runtime() == info()

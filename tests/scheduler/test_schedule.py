@@ -134,7 +134,7 @@ def test_too_large_says_where_how_much_and_what_to_do() -> None:
     assert "smaller batch" in error.value.advice
 
 
-def test_the_fastest_device_wins_and_the_reasons_are_told() -> None:
+def test_schedule_picks_the_fastest_device_and_explains_why() -> None:
     made = schedule(
         chain(), device("slow"), device("fast", flops_per_s=1e12), device("tiny", memory_bytes=100)
     )

@@ -90,7 +90,7 @@ def late_heads(jobs: list[TraceJob], nodes: tuple[Node, ...], policy: str) -> di
 
 @settings(max_examples=100, deadline=None)
 @given(jobs_of(COUNTS, st.integers(-14, 0)), st.sampled_from(["easy", "conservative"]))
-def test_nobody_delays_the_head_on_devices_that_are_counted(jobs: list[TraceJob], policy: str) -> None:
+def test_backfill_on_counted_devices_never_delays_the_head(jobs: list[TraceJob], policy: str) -> None:
     assert late_heads(jobs, (Node("all", devices=8),), policy) == {}
 
 

@@ -114,7 +114,7 @@ def test_every_policy_finishes_everything_and_does_so_again(policy: str) -> None
     assert all(row.ended_s - row.started_s >= row.run_s - 1e-6 for row in first.jobs)
 
 
-def test_first_come_first_served_waits_in_line() -> None:
+def test_fifo_runs_jobs_in_order_of_arrival() -> None:
     found = run([job("a", 0, 10), job("b", 1, 5), job("c", 2, 1)], "fifo")
     assert ended(found) == {0: 10, 1: 15, 2: 16}
     assert found.figures.wait_mean_s == pytest.approx((0 + 9 + 13) / 3)
@@ -151,7 +151,7 @@ def test_nodes_that_fail_cost_what_was_computed_there() -> None:
     )
 
 
-def test_what_no_node_can_hold_is_counted_and_the_rest_goes_on() -> None:
+def test_job_larger_than_every_node_is_counted_unfinished_and_others_run() -> None:
     found = run([job("huge", 0, 10, devices=9), job("small", 1, 10)], "fifo", devices=8)
     assert (found.figures.jobs, found.figures.unfinished) == (1, 1)
 

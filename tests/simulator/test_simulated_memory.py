@@ -77,7 +77,7 @@ def test_sessions_killed_while_their_state_is_loaded_leave_nothing_behind() -> N
     assert figures.killed == 0
 
 
-def test_past_capacity_new_sessions_wait_and_nobody_is_killed() -> None:
+def test_sessions_past_capacity_wait_and_none_is_killed() -> None:
     overload = replace_agents(sessions=60, live=60, within_s=60.0, name="overload")
     figures = run("ours", overload)
     assert figures.killed == 0

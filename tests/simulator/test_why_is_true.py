@@ -22,7 +22,7 @@ def truths(pool: SimulatedPool, count: int, habits: Habits, seed: int = 0) -> di
     return {truth.kind: truth for truth in witness.truths()}
 
 
-def test_starts_that_are_told_come_true_and_others_are_said_to_be_unpredictable() -> None:
+def test_predicted_starts_come_true() -> None:
     found = truths(SimulatedPool(2, 1000, 1000, 0, 800), 16, Habits(state_mib=10, cell_s=(0.2, 0.8)))
     assert found[EXPECTED].looks > 50
     assert found[EXPECTED].rate > 0.75, found[EXPECTED].false

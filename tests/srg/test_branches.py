@@ -69,7 +69,7 @@ def test_random_numbers_are_drawn_at_home_in_their_order() -> None:
     assert len(found.branch_s) == 2
 
 
-def test_numbers_that_nobody_looks_at_are_drawn_once() -> None:
+def test_unused_random_numbers_are_drawn_once() -> None:
     """Such as those of a result that was not asked for: what is drawn after them depends on it."""
     script = Script()
     ends = [chain(script, script.load(SQUARE), 20) for _ in range(2)]
@@ -98,7 +98,7 @@ def test_branches_that_draw_what_depends_on_them_stay_together() -> None:
     assert found is None or found.makespan_s(2) > 0.9 * len(program.nodes)
 
 
-def test_who_writes_what_another_reads_stays_with_it() -> None:
+def test_chain_reading_what_another_writes_shares_its_branch() -> None:
     """The second chain reads what the first writes."""
     script = Script()
     shared = script.load(SQUARE)
@@ -112,7 +112,7 @@ def test_who_writes_what_another_reads_stays_with_it() -> None:
     assert len(found.branch_s) == 1
 
 
-def test_views_of_what_nobody_writes_are_made_by_every_part() -> None:
+def test_views_of_unwritten_values_are_made_by_every_part() -> None:
     script = Script()
     images = script.load(SQUARE)
     turned = script.op("aten.t.default", images, meta=TensorMeta("float32", (4, 4), (1, 4)), view=True)

@@ -56,7 +56,7 @@ def test_other_numbers_of_values_make_no_difference(plan: list[object], shift: i
 
 @settings(deadline=None)
 @given(programs, programs)
-def test_what_the_key_does_not_tell_apart_needs_as_much_memory(one: Program, other: Program) -> None:
+def test_programs_of_equal_plan_key_need_equal_memory(one: Program, other: Program) -> None:
     if key_of(one) == key_of(other):
         assert predict_peak_bytes(one) == predict_peak_bytes(other)
         assert last_uses(one) == last_uses(other)

@@ -226,7 +226,7 @@ def _broken(*arguments: object) -> list[bytes]:
     raise RuntimeError("the link is broken")
 
 
-def test_a_segment_that_comes_after_its_copy_failed_is_sent_back(
+def test_segment_after_a_failed_restore_is_preempted_before_its_first_op(
     make_device: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = make_device()
@@ -243,7 +243,7 @@ def test_a_segment_that_comes_after_its_copy_failed_is_sent_back(
     assert device.try_run("ann", program).failure is None
 
 
-def test_a_preempted_program_goes_on_before_all_of_its_session_is_back(
+def test_preempted_program_resumes_before_its_session_is_fully_restored(
     make_device: Make,
 ) -> None:
     device = make_device()
@@ -329,7 +329,7 @@ def test_a_weight_that_is_still_being_copied_is_seen_by_no_other_session(make_de
     audit(device)
 
 
-def test_who_comes_to_wait_during_a_prefetch_is_told_when_its_values_are_there(make_device: Make) -> None:
+def test_prefetch_expedited_for_a_job_reports_its_first_values(make_device: Make) -> None:
     """Over the lanes, by the messages of a pool."""
     device = make_device(link_bytes_per_second=16 * MIB)
     script = Script()

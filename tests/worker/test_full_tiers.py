@@ -30,7 +30,7 @@ def test_a_full_host_keeps_what_was_copied_and_loses_nothing(make_device: Make) 
     assert torch.equal(fetch(device, "ann", script, value)[0], tensor)
 
 
-def test_room_on_the_host_is_made_by_what_nobody_holds(make_device: Make) -> None:
+def test_closed_sessions_free_the_host_tier(make_device: Make) -> None:
     device = make_device(host_bytes=4 * MIB)
     for session in ("ann", "bob", "cy"):
         script = Script()
@@ -107,7 +107,7 @@ def test_a_disk_that_says_no_leaves_no_half_file(make_device: Make, monkeypatch:
     assert torch.equal(fetch(device, "ann", script, value)[0], tensor)
 
 
-def test_a_piece_file_that_vanished_is_a_loss_that_is_told(make_device: Make) -> None:
+def test_missing_piece_file_fails_the_restore_as_a_mismatch(make_device: Make) -> None:
     device = make_device(disk_bytes=64 * MIB)
     script = Script()
     keep(device, "ann", script, torch.randn(MIB))

@@ -50,7 +50,7 @@ def test_cores_of_one_node_lie_there_and_cores_of_several_nowhere(tmp_path: Path
     assert node_of_cores(set(), two) is None
 
 
-def test_a_machine_that_tells_nothing_or_nonsense_has_no_nodes(tmp_path: Path) -> None:
+def test_machine_without_valid_sysfs_has_no_numa_nodes(tmp_path: Path) -> None:
     assert node_of_cores({0}, tmp_path) is None
     assert node_of_cores({0}, machine(tmp_path, node0="all of them")) is None
 

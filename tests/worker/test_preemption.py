@@ -182,7 +182,7 @@ def test_a_stop_before_the_first_op_or_load(make_device: MakeDevice, calls: int)
     assert read_fetched(done.fetched[0], device.results).tolist() == [11.0] * 100
 
 
-def test_going_on_without_what_was_made_is_a_loss_and_no_error_of_the_op(make_device: MakeDevice) -> None:
+def test_resume_without_earlier_values_raises_value_lost(make_device: MakeDevice) -> None:
     device = make_device()
     program, _ = adding(device)
     failed = device.try_run("ann", program, resume=messages.Resume(5))

@@ -98,7 +98,7 @@ def test_copies_of_one_session_while_another_runs(start: Start) -> None:
 
 
 @pytest.mark.parametrize("tier", ["host", "disk"])
-def test_a_killed_workers_sessions_go_on_in_another(start: Start, tier: str) -> None:
+def test_sessions_of_a_killed_worker_are_restored_in_another(start: Start, tier: str) -> None:
     first = start()
     script = Script()
     tensor = torch.randn(MIB)

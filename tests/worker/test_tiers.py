@@ -231,7 +231,7 @@ def test_equal_weights_are_on_the_device_and_on_the_host_once(make_device: Make)
     assert torch.equal(fetch(device, "bob", scripts["bob"], values["bob"])[0], weight)
 
 
-def test_who_has_a_weight_alone_writes_it_where_it_is(make_device: Make) -> None:
+def test_unshared_weight_is_written_in_place(make_device: Make) -> None:
     device = make_device(memory_bytes=3 * MIB)
     weight = torch.randn(MIB // 2)  # 2 MiB: there is no room for two
     script = Script()
@@ -321,7 +321,7 @@ def test_a_manifest_that_is_none(make_device: Make, manifest: bytes) -> None:
 # --- lanes
 
 
-def test_who_is_waited_for_passes_the_others_between_two_pieces() -> None:
+def test_expedited_copy_overtakes_others_between_two_pieces() -> None:
     lane = Lane("test", lambda nbytes: 0.0)
     order: list[str] = []
     begun, gate, over = threading.Event(), threading.Event(), threading.Event()

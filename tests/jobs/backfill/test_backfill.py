@@ -198,7 +198,7 @@ def test_more_reservations_protect_more_requests() -> None:
     assert starts(1) == []
 
 
-def test_who_is_over_his_time_may_end_at_any_moment() -> None:
+def test_job_past_its_estimate_may_end_at_any_moment() -> None:
     capacity = counted()
     capacity.take(gang(8), (("all", 8),))
     slot = AvailabilityProfile(capacity, [Ending(5.0, gang(8), (("all", 8),))], 10.0).earliest(gang(1), 1.0)
@@ -215,7 +215,7 @@ def test_an_unknown_end_is_never_waited_for() -> None:
     )
 
 
-def test_what_is_reserved_by_number_keeps_its_room_when_nodes_begin_to_matter() -> None:
+def test_capacity_reserved_by_count_stays_reserved_for_packed_demands() -> None:
     capacity = mixed()
     capacity.take(gang(4), (("a", 4),))
     profile = AvailabilityProfile(capacity, [Ending(10.0, gang(4), (("a", 4),))], 0.0)
@@ -269,7 +269,7 @@ def test_the_earliest_slot_is_the_first_moment_at_which_it_fits(
         assert later.start_s == slot.start_s
 
 
-def test_nobody_passes_counting_on_someone_who_is_over_his_time() -> None:
+def test_backfill_does_not_count_on_jobs_past_their_estimate() -> None:
     capacity = counted()
     late, later = gang(3), gang(4)
     capacity.take(late, (("all", 3),))

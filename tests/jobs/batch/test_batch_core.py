@@ -215,7 +215,7 @@ def test_the_wait_for_a_slot_does_not_count_against_the_time_limit() -> None:
     assert core.wake_at_s() == 1005.0
 
 
-def test_a_notebook_comes_after_others_that_ended_well() -> None:
+def test_notebook_with_dependencies_starts_after_they_succeed() -> None:
     core = Notebooks(slots=3)
     submit(core, "one")
     submit(core, "two", after=("one", "cell"), cells=("cell",))
@@ -226,7 +226,7 @@ def test_a_notebook_comes_after_others_that_ended_well() -> None:
     assert started(submit(core, "three", after=("one",))) == ["three"]
 
 
-def test_a_failure_ends_all_that_come_after_it() -> None:
+def test_failed_notebook_cancels_all_its_dependents() -> None:
     core = Notebooks(slots=1)
     submit(core, "n0")
     for number in range(1, 900):
@@ -296,7 +296,7 @@ def test_a_notebook_that_ran_for_long_is_kept_when_it_has_just_ended() -> None:
     assert found(core, "overnight").state == "DONE"
 
 
-def test_checkpoints_of_a_cell_are_remembered_as_long_as_somebody_waits_for_it() -> None:
+def test_checkpoints_of_a_cell_are_remembered_while_a_notebook_waits_for_it() -> None:
     core = Notebooks(slots=1)
     submit(core, "waits", after=("cell:checkpoint=last",), cells=("cell",))
     core.handle(CheckpointAnnounced(1.0, "cell", "first"))
@@ -357,7 +357,7 @@ def test_a_notebook_that_kills_the_server_each_time_ends() -> None:
     assert "started 3 times, which is the most" in why(core, "one")
 
 
-def test_a_pause_goes_on_after_a_restart() -> None:
+def test_restart_delay_continues_after_a_server_restart() -> None:
     core = Notebooks(slots=1)
     submit(core, "one", restart=ON_FAILURE)
     fail(core, "one", 1.0)

@@ -30,7 +30,7 @@ def run(
     return notebook
 
 
-def test_one_that_did_not_fit_is_refused_unless_there_is_a_larger_device_or_it_is_wanted_anyway() -> None:
+def test_notebook_that_ran_out_of_memory_is_refused_unless_more_is_asked_for() -> None:
     core = Notebooks(slots=1)
     assert run(core, "nb1", AttemptOutcome.FAILED, LARGE).predicted is None
     again = Submission(2.0, "nb2", "bob", "again", content="same", memory_bytes=2 * 2**30)
@@ -56,7 +56,7 @@ def test_seconds_are_those_of_runs_that_went_well_and_a_new_server_knows_them() 
         assert (notebook.predicted.runs, notebook.predicted.where) == (3, "In [2]")
 
 
-def test_what_waits_tells_what_it_is_likely_to_take_and_how_far_such_forecasts_are_off() -> None:
+def test_waiting_notebook_shows_its_forecast_and_the_error_of_earlier_forecasts() -> None:
     core = Notebooks(slots=1)
     for number in range(6):
         run(core, f"nb{number}", AttemptOutcome.DONE, ResourceUse(10.0, 2**20, "In [1]"))

@@ -74,7 +74,7 @@ def test_nodes_are_chosen_by_name_label_taint_cordon_and_readiness() -> None:
     assert where(capacity.place(Demand(prefers=frozenset({"gpu=h200"})))) == (("labelled", 1),)
 
 
-def test_state_stays_at_home_when_there_is_room() -> None:
+def test_placement_keeps_the_home_node_while_it_has_capacity() -> None:
     capacity = FreeCapacity(EIGHT)
     assert where(capacity.place(Demand(), home="node2")) == (("node2", 1),)
     capacity.take(Demand(members=8), (("node2", 8),))
@@ -325,7 +325,7 @@ def test_giving_back_undoes_taking(demand: Demand, members: int) -> None:
     assert sum(map(sum, given_back(taken(free, demand, members), demand, members).shares)) == 1000
 
 
-def test_the_same_room_by_another_history_decides_the_same() -> None:
+def test_equal_capacity_with_another_history_places_alike() -> None:
     straight, turned = FreeCapacity(EIGHT), FreeCapacity(EIGHT)
     mark = turned.checkpoint()
     for name in ("node3", "node0", "node1"):

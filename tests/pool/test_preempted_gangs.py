@@ -49,7 +49,7 @@ def stops(pool: PoolUnderTest, job: str) -> int:
     return events.count("SegmentPreempted")
 
 
-def test_a_gang_moves_aside_for_a_critical_cell_and_ends_as_if_it_had_not(
+def test_gang_preempted_for_a_critical_cell_ends_with_the_same_weights(
     two: PoolUnderTest, expected: Found
 ) -> None:
     search = new_search()
@@ -72,7 +72,7 @@ def test_a_gang_moves_aside_for_a_critical_cell_and_ends_as_if_it_had_not(
         leaves_nothing_behind(two, session)
 
 
-def test_a_gang_that_makes_room_is_parked_and_comes_back(two: PoolUnderTest, expected: Found) -> None:
+def test_gang_preempted_for_memory_is_parked_and_restored(two: PoolUnderTest, expected: Found) -> None:
     """The other cell needs nearly all the memory of its device."""
     search = new_search()
     urgent, _ = training(20, ballast_bytes=250 * 2**20)
@@ -89,7 +89,7 @@ def test_a_gang_that_makes_room_is_parked_and_comes_back(two: PoolUnderTest, exp
         leaves_nothing_behind(two, session)
 
 
-def test_a_gang_goes_on_on_the_one_device_that_is_left(two: PoolUnderTest, expected: Found) -> None:
+def test_preempted_gang_resumes_on_the_remaining_device(two: PoolUnderTest, expected: Found) -> None:
     """What the other device had made of it is brought over."""
     search = new_search()
     urgent, _ = training(400, ballast_bytes=DEVICE_BYTES // 4)
@@ -154,9 +154,7 @@ def opened(pool: PoolUnderTest) -> None:
         pool.rest.uncordon(device)
 
 
-def test_a_gang_that_is_cancelled_while_it_stands_aside_leaves_the_session_as_it_was(
-    two: PoolUnderTest, expected: Found
-) -> None:
+def test_preempted_gang_cancelled_leaves_the_session_as_it_was(two: PoolUnderTest, expected: Found) -> None:
     search = new_search()
     with two.session() as session:
         with session.capture("first", terms=Terms(gang=2)):
@@ -188,7 +186,7 @@ def without_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnder
 
 
 @pytest.mark.parametrize("name", ["two", "without_host"])
-def test_a_process_that_dies_while_a_gang_stands_aside(
+def test_preempted_gang_with_a_dead_worker_ends_with_the_same_weights(
     name: str, expected: Found, request: pytest.FixtureRequest
 ) -> None:
     """What a part had made there is on the host, or it begins again."""
@@ -222,7 +220,7 @@ def test_a_part_that_cannot_be_brought_over_begins_again(
         leaves_nothing_behind(pool, session)
 
 
-def test_a_home_that_dies_while_its_gang_stands_aside_takes_the_cell_with_it(
+def test_preempted_gang_without_host_memory_fails_with_its_home_device(
     without_host: PoolUnderTest,
 ) -> None:
     pool, search = without_host, new_search()
@@ -235,7 +233,7 @@ def test_a_home_that_dies_while_its_gang_stands_aside_takes_the_cell_with_it(
         leaves_nothing_behind(pool, session)
 
 
-def test_a_gang_goes_on_on_other_devices(tmp_path: Path, expected: Found) -> None:
+def test_gang_on_a_drained_device_resumes_on_others(tmp_path: Path, expected: Found) -> None:
     """Somebody drains the device where its session lives."""
     search = new_search()
     with PoolUnderTest(tmp_path, "cpu:3", DEVICE_BYTES) as pool, pool.session() as session:
@@ -250,7 +248,7 @@ def test_a_gang_goes_on_on_other_devices(tmp_path: Path, expected: Found) -> Non
         leaves_nothing_behind(pool, session)
 
 
-def test_a_pool_that_is_killed_while_a_gang_stands_aside_loses_it(tmp_path: Path) -> None:
+def test_preempted_gang_fails_when_the_pool_is_killed(tmp_path: Path) -> None:
     """As it loses every cell that runs or stands aside."""
     search = new_search()
     with PoolUnderTest(tmp_path, "cpu:2", DEVICE_BYTES) as pool, pool.session() as session:

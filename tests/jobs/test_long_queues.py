@@ -41,7 +41,7 @@ def one_ends(queue: JobQueue) -> None:
     queue.handle(SegmentFinished(1.0, running.job, 0, "done", 8))
 
 
-def test_an_end_and_a_submit_cost_the_same_with_four_times_as_many_in_line() -> None:
+def test_end_and_submit_cost_the_same_with_four_times_as_many_pending() -> None:
     few, many = queue_of(FEW), queue_of(MANY)
     assert lines_run(lambda: one_ends(many)) <= 1.2 * lines_run(lambda: one_ends(few))
     in_few = lines_run(lambda: few.handle(submitted(FEW + 40)))
@@ -64,7 +64,7 @@ def test_a_submit_costs_the_same_with_four_times_as_many_that_have_no_device() -
     assert costs[1] <= 1.2 * costs[0]
 
 
-def test_a_job_far_behind_is_told_no_place_and_has_one_for_who_asks() -> None:
+def test_job_far_behind_is_notified_without_a_position_and_explains_one() -> None:
     queue = queue_of(4 * POSITIONS_MAX)
     number = 4 * POSITIONS_MAX + 40
     told = [one for one in queue.handle(submitted(number)) if isinstance(one, Notify)]
@@ -76,7 +76,7 @@ def test_a_job_far_behind_is_told_no_place_and_has_one_for_who_asks() -> None:
     assert queue.explain(f"job{number}").startswith(f"{queue_position.position}")
 
 
-def test_the_first_of_a_long_line_are_told_their_places() -> None:
+def test_first_of_a_long_queue_get_their_positions() -> None:
     queue = queue_of(4 * POSITIONS_MAX)
     positions = {
         job.job: queue_position.position

@@ -57,7 +57,7 @@ def undisturbed(info: RuntimeInfo, program: Program) -> SegmentResult:
         return client.run(program)
 
 
-def test_training_moves_aside_again_and_again_and_ends_as_if_it_had_not(pool: RuntimeInfo) -> None:
+def test_training_preempted_often_ends_with_the_same_weights(pool: RuntimeInfo) -> None:
     program, _ = training(STEPS, size=128, ballast_bytes=4 * MIB)
     expected = undisturbed(pool, program)
     short, _ = training(2, seed=1)
@@ -143,7 +143,7 @@ def test_a_cell_that_lay_in_a_killed_process_only_is_lost_and_says_so(tmp_path: 
 
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
-def test_a_cell_that_moved_aside_and_is_given_up_leaves_nothing(pool: RuntimeInfo, how: str) -> None:
+def test_preempted_cell_cancelled_or_closed_frees_its_memory(pool: RuntimeInfo, how: str) -> None:
     program, _ = training(3 * STEPS, size=128, ballast_bytes=20 * MIB)  # still there when the other has come
     other, _ = training(STEPS, ballast_bytes=8 * MIB)
     with Client(pool) as bob:
@@ -168,7 +168,7 @@ def test_a_cell_that_moved_aside_and_is_given_up_leaves_nothing(pool: RuntimeInf
     assert rest(pool).memory().devices[0].used_bytes < 2**20
 
 
-def test_only_an_operator_or_its_owner_lets_a_cell_move_aside(pool: RuntimeInfo) -> None:
+def test_only_an_operator_or_the_owner_can_preempt_a_cell(pool: RuntimeInfo) -> None:
     _, owner = new_user(pool)
     _, stranger = new_user(pool)
     _, operator = new_user(pool, "operator")
@@ -286,7 +286,7 @@ def trained(session: Session | None) -> list[bytes]:
     return [parameter.detach().cpu().numpy().tobytes() for parameter in model.parameters()]
 
 
-def test_a_users_training_that_moves_aside_all_the_time_is_plain_torch(pool: RuntimeInfo) -> None:
+def test_session_training_preempted_all_the_time_equals_plain_torch(pool: RuntimeInfo) -> None:
     """Whenever a part of it runs, somebody asks it to move aside."""
     expected = trained(None)
     over = Event()
