@@ -128,7 +128,7 @@ class Fake:
         pass
 
 
-class PassedBy(torch.Tensor):
+class LayoutOnly(torch.Tensor):
     """Has a layout and nothing else."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -140,18 +140,18 @@ class PassedBy(torch.Tensor):
         raise AssertionError("the mode passes every op by")
 
 
-class _PassBy(UnwrappedDispatchMode):
+class _LayoutOnlyMode(UnwrappedDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return (
-            _passed_by(args[0]) if args and isinstance(args[0], torch.Tensor) else func(*args, **kwargs or {})
+            _layout_of(args[0]) if args and isinstance(args[0], torch.Tensor) else func(*args, **kwargs or {})
         )
 
 
-def _passed_by(like: torch.Tensor) -> torch.Tensor:
+def _layout_of(like: torch.Tensor) -> torch.Tensor:
     made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
-        PassedBy, like.shape, like.stride(), 0, None, like.dtype
+        LayoutOnly, like.shape, like.stride(), 0, None, like.dtype
     )
     return made
 
@@ -164,7 +164,7 @@ class TorchDispatch:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        with _PassBy():
+        with _LayoutOnlyMode():
             yield
 
     def module(self, make: Callable[[], nn.Module]) -> nn.Module:

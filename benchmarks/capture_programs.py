@@ -65,7 +65,7 @@ def measure(bench: Bench) -> list[Figure]:
 
 
 def _decoding(bench: Bench) -> Figure:
-    """Each round decodes at lengths that nobody has seen; ours does so again at the same lengths."""
+    """Each round decodes at lengths new to every contender; ours does so again at the same lengths."""
     network = Decoder()
     djinn = Djinn()
     steps = QUICK_STEPS if bench.quick else STEPS

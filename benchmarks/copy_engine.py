@@ -1,5 +1,5 @@
-"""A worker's copy engine, without a pool: how fast memory is released and brought back, and what a program
-that runs beside it notices."""
+"""Measure a worker's copy engine without a pool: how fast it parks and restores memory, and how much that
+delays a program that runs meanwhile."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def _meta(*shape: int) -> TensorMeta:
 
 
 class Decoder:
-    """Ids go on counting, so the programs of one decoder are one session's."""
+    """Write the programs of one session. Ids count on from program to program."""
 
     def __init__(self) -> None:
         self.values = 0

@@ -83,12 +83,12 @@ def _run(policy: str, seconds: float) -> Run:
             info = start_pool(
                 devices=f"cpu:{DEVICES}", threads=1, queue_policy=policy, wait_s=START_TIMEOUT_S
             )
-            return _everybody(info, seconds)
+            return _run_all_users(info, seconds)
         finally:
             stop_pool()
 
 
-def _everybody(info: RuntimeInfo, seconds: float) -> Run:
+def _run_all_users(info: RuntimeInfo, seconds: float) -> Run:
     run = Run()
     with ExitStack() as stack:
         chief = stack.enter_context(closing(PoolClient(info.url, info.token)))

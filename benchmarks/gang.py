@@ -46,7 +46,7 @@ class Search:
         ]
         self._images, self._labels = torch.randn(ROWS, 64), torch.randint(0, 8, (ROWS,))
         self.ran_ms: list[float] = []
-        self.told = ""
+        self.gang_report = ""
         self.cells = 0
 
     @property
@@ -65,7 +65,7 @@ class Search:
                     optimizer.step()
         took_ms = (perf_counter() - began_s) * 1e3
         self.ran_ms.append(_ran_s(cell) * 1e3)
-        self.told = cell.report.gang
+        self.gang_report = cell.report.gang
         self.cells += 1
         return took_ms
 
@@ -74,8 +74,8 @@ class Search:
 
 
 class Disturbed:
-    """Cells of a search that are asked to move aside once. ``free_ms``: from then until all their devices are
-    free; ``end_ms``: until they would have been had it run on, all that it did later included."""
+    """Cells of a search that are preempted once each. ``free_ms``: from the request until all devices are
+    free. ``end_ms``: until all would have been free without preemption, the rest of the cell included."""
 
     def __init__(self, info: RuntimeInfo, search: Search) -> None:
         self._rest = PoolClient(info.url, info.token)
@@ -136,7 +136,7 @@ def _measure(bench: Bench, info: RuntimeInfo) -> list[Figure]:
         ran = {OURS: together.ran_ms[-count:], ALONE: alone.ran_ms[-count:]}
         facts: dict[str, Any] = {
             "equal": together.weights() == alone.weights(),
-            "gang": together.told,
+            "gang": together.gang_report,
             "branches": len(RATES),
             "steps": STEPS,
         }
@@ -144,11 +144,11 @@ def _measure(bench: Bench, info: RuntimeInfo) -> list[Figure]:
         return [
             figure(NAME, "four trainings in one cell: run time on the pool", "ms", ran, [goal], **facts),
             figure(NAME, "four trainings in one cell: the whole cell", "ms", taken, **facts),
-            _moved_aside(bench, info, search(Terms(gang=2, gang_min=2)), search(NO_TERMS)),
+            _preempted(bench, info, search(Terms(gang=2, gang_min=2)), search(NO_TERMS)),
         ]
 
 
-def _moved_aside(bench: Bench, info: RuntimeInfo, moving: Search, alone: Search) -> Figure:
+def _preempted(bench: Bench, info: RuntimeInfo, moving: Search, alone: Search) -> Figure:
     disturbed = Disturbed(info, moving)
     rounds = bench.rounds(20, 2)
     while len(disturbed.free_ms) < rounds and moving.cells < 5 * rounds:

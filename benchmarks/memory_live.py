@@ -1,9 +1,9 @@
 """Many idle sessions on little memory, live: real sessions of a real pool on CPU devices that hold half of
 them.
 
-A *wake-up* is from a turn's arrival at the pool to its session's state being on the device with room for
-the turn; the wait for the device itself is apart. Its *floor* is the session's bytes over the link's rate.
-Sessions that ran out of memory count as infinite wake-ups."""
+A *wake-up* is from a turn's arrival at the pool until its session's state is on the device and the turn has
+its memory grant; the wait for the device itself is apart. Its *floor* is the session's bytes over the link's
+rate. Sessions that ran out of memory count as infinite wake-ups."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def run_agents(policy: str, tape: Tape, plans: Sequence[Plan], held: int | None 
 
 
 def _undisturbed(tape: Tape, quick: bool) -> list[list[str]]:
-    """What every agent's turns give with room for all."""
+    """Return the results of every agent's turns with memory for all of them."""
     agents = 10 if quick else 120
     plans = [Plan(0.0, (0.0,) * (tape.shape.turns - 1), (None,) * (tape.shape.turns - 1))] * agents
     with own_runtime():

@@ -1,9 +1,9 @@
 """Session memory under a simulated clock: the live pool's own policy object, on a device with an H200's
 numbers, beside what others do.
 
-A *wake-up* is from the wish to compute to the session's state being on the device with room for the turn; its
-*floor* is the time that copying the session of the 99th percentile takes at least. Killed sessions count as
-infinite wake-ups, printed as ``never``."""
+A *wake-up* is from the wish to compute until the session's state is on the device and the turn has its memory
+grant. Its *floor* is the time that copying the session of the 99th percentile takes at least. Killed sessions
+count as infinite wake-ups, printed as ``never``."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _plain(tree: Any) -> Any:
 
 
 def _capacity(parameters: DeviceParameters) -> Figure:
-    """How many sessions live at once without anybody killed, and with wake-ups within twice the floor?"""
+    """Measure how many sessions live at once with none killed and with wake-ups within twice the floor."""
     kept = max((n for n in CAPACITY_KEEP_ALL if _fits("keep_all", n, parameters)), default=0)
     ours = max((n for n in CAPACITY_OURS if _fits("ours", n, parameters)), default=0)
     taken = {OURS: [kept / ours if ours else math.inf]}

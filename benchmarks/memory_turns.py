@@ -69,7 +69,7 @@ def _metrics(run: Run, wakes: list[float], shape: Shape) -> dict[str, float]:
 
 
 def _all_fit(tape: Tape) -> Figure:
-    """Agents for which the devices have room stay where they are."""
+    """Count the evictions of agents that all fit the devices: none are needed."""
     plans = replace(EIGHTY, agents=FIT_AGENTS).plans(tape.shape, SEED, quick=False)
     run = run_agents("ours", tape, plans, held=2 * len(plans))
     evictions = float(run.memory.counters.evictions)

@@ -131,7 +131,7 @@ def worker() -> Iterator[Worker]:
 
 
 class Contest:
-    """A long program of ``ann`` runs when somebody else's is wanted. ``ops_ms``: the op that ran then;
+    """A long program of ``ann`` runs when another session's is wanted. ``ops_ms``: the op that ran then;
     ``out_s``, ``back_s``: what moving its state took; ``cost_ms``: by contender, what the long program took
     of the device in all."""
 
@@ -229,8 +229,8 @@ class Contest:
 
 
 def parking_bytes_per_s(rounds: int) -> tuple[float, float]:
-    """How fast a real worker copies the state of a cell that it stopped to the host and gives its room free,
-    and how fast it brings it back; medians."""
+    """Return how fast a real worker parks the state of a preempted cell on the host and frees its memory, and
+    how fast it restores the state; medians."""
     with worker() as running:
         contest = Contest(running, PARKED_BYTES, parks=True)
         for _ in range(rounds):

@@ -43,7 +43,7 @@ Ask = Callable[[str, int], Load]
 
 @dataclass
 class Run:
-    """One pool with so many sessions. Seconds by this process's clock; ``alive_s`` by what was going on.
+    """One pool with so many sessions. Seconds by this process's clock; ``alive_s`` by the phase of the run.
     ``cpu_s``: of the server's process, for all ``cells``."""
 
     sessions: int
@@ -108,7 +108,7 @@ def _round(run: Run, info: RuntimeInfo, chief: PoolClient, ask: Ask, cells: int,
 
 @contextmanager
 def _load(info: RuntimeInfo, program: bytes, sessions: int) -> Iterator[Ask]:
-    """The sessions, open, in a process of their own: what it is told to do, and what they saw of it."""
+    """Open the sessions in a process of their own. Yields a call that sends an order and returns the load."""
     context = get_context("fork")
     here, there = context.Pipe()
     process = context.Process(target=serve_load, args=(there, info, program, sessions), name="load")

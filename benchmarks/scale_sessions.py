@@ -64,8 +64,8 @@ def record_cell(ops: int) -> bytes:
 
 @dataclass
 class Load:
-    """What one session or all of them saw. ``acknowledged_s``: from handing a cell in to the first that the
-    pool said of it. ``ended``: by outcome."""
+    """What one session or all of them saw. ``acknowledged_s``: from the submit of a cell to the pool's first
+    message about it. ``ended``: by outcome."""
 
     acknowledged_s: list[float] = field(default_factory=list)
     ended: dict[str, int] = field(default_factory=dict)

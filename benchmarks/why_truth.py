@@ -1,4 +1,4 @@
-"""How much of what the pool says of those who wait comes true, in simulated pools of the engine."""
+"""Measure how much of what the pool says about waiting jobs comes true, in simulated pools of the engine."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ SCENES = (
 def measure(bench: Bench) -> list[Figure]:
     seconds = SECONDS_QUICK if bench.quick else SECONDS
     found = [_truths(scene, seconds, seed) for seed, scene in enumerate(SCENES)]
-    told = [[truth for truth in truths if not truth.kind.startswith("(")] for truths in found]
+    shown = [[truth for truth in truths if not truth.kind.startswith("(")] for truths in found]
     return [
         figure(
             NAME,
             "sentences on why a cell waits that did not come true",
             "part",
-            {OURS: [_false(truths) for truths in told]},
+            {OURS: [_false(truths) for truths in shown]},
             [GOAL],
             values=_by_kind(found),
         ),

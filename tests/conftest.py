@@ -1,13 +1,13 @@
-"""Puts this folder on the path of every test, for the kits that several folders share, and looks whether a
-module leaves threads behind.
+"""Put this folder on the path of every test, for the kits that several folders share, and fail a module that
+leaves threads behind.
 
-One that goes on disturbs the tests after it: a connection's keep-alive, for instance, draws from ``random``
-in the middle of what hypothesis makes of it.
+A thread that still runs disturbs later tests: a connection's keep-alive, for instance, draws from ``random``
+while hypothesis depends on its state.
 
 Property tests have the same examples every time; ``make sweep-examples`` looks for others.
 
-One thread a process computes, as on the devices of the tests' pools: kernels that add up a part in every
-thread round in another way with two.
+Every process computes with one thread, as on the devices of the tests' pools: kernels that add up a part in
+every thread round differently with two.
 """
 
 from __future__ import annotations

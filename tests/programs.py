@@ -1,4 +1,4 @@
-"""Programs of one session, written op by op; values go on living from one to the next."""
+"""Programs of one session, written op by op; values outlive the program that made them."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def running_postgresql() -> Iterator[Postgresql]:
     """Raises FileNotFoundError when it is not installed."""
     programs = _programs()
     directory = Path(tempfile.mkdtemp(prefix="djinn-postgresql-", dir="/tmp"))
-    prefix = _as_nobody_special(directory)
+    prefix = _as_unprivileged_account(directory)
     try:
         _make(programs, prefix, directory)
         server = Postgresql(directory, _free_port(), programs, prefix)
@@ -94,7 +94,7 @@ def _programs() -> Path:
     return found[-1]
 
 
-def _as_nobody_special(directory: Path) -> list[str]:
+def _as_unprivileged_account(directory: Path) -> list[str]:
     """PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return []

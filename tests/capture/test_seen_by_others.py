@@ -1,4 +1,4 @@
-"""What NumPy, pandas, files and whoever knows an address see of captured tensors."""
+"""What NumPy, pandas, files and code that reads an address see of captured tensors."""
 
 from __future__ import annotations
 

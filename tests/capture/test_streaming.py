@@ -1,4 +1,4 @@
-"""Long cells are sent in parts while they are still being recorded; nobody can tell from the results."""
+"""Long cells are sent in parts while they are still being recorded, with equal results."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_parts_are_as_long_as_the_pool_is_fast() -> None:
     assert pace.nodes == 256
     pace.learn(200, 200 * 5e-3)
     assert pace.nodes == STREAM_NODES_MIN
-    pace.learn(3, 1e-9)  # too few to tell
+    pace.learn(3, 1e-9)  # too few nodes to change the pace
     assert pace.nodes == STREAM_NODES_MIN
     pace.learn(500, 500 * 1e-6)
     assert pace.nodes == STREAM_NODES

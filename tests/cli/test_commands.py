@@ -63,8 +63,8 @@ def test_stopping_no_pool_is_an_error(capsys: pytest.CaptureFixture[str]) -> Non
     [
         (("pool", "start", "--memory", "lots"), "'lots' is not a size"),
         (("pool", "start", "--devices", "tpu:3"), "'tpu:3' names no devices"),
-        (("pool", "start", "--profile", "nobody"), "No profile is called 'nobody'"),
-        (("profiles", "nobody"), "No profile is called 'nobody'"),
+        (("pool", "start", "--profile", "missing"), "No profile is called 'missing'"),
+        (("profiles", "missing"), "No profile is called 'missing'"),
         (("setup", "--set", "pool.devices"), "has no value"),
         (("setup",), "no terminal to ask them on"),
         (("kernel", "install", "--user", "--prefix", "/x"), "name two places"),

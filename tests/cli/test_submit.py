@@ -53,9 +53,9 @@ def test_a_file_that_is_no_notebook_is_named(
     path = tmp_path / "broken.ipynb"
     if content is not None:
         path.write_bytes(content.encode("latin-1"))
-    told = refusal(capsys, str(path))
-    assert str(path) in told
-    assert reason in told
+    message = refusal(capsys, str(path))
+    assert str(path) in message
+    assert reason in message
 
 
 def test_a_notebook_with_nothing_to_run_is_refused(

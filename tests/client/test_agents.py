@@ -1,4 +1,4 @@
-"""Tools signal by themselves: what the pool was told, with a stand-in session and with a live pool."""
+"""Tools signal their waits by themselves: signals that arrive at a stand-in session and at a live pool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from djinn_lab.protocol.messages import PhaseAnswered
 
 
 class StandIn:
-    """A session that writes down what it is told."""
+    """A session that records the signals it receives in ``said``."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, float | None]] = []
@@ -94,7 +94,7 @@ def test_of_tools_that_overlap_the_longest_counts_and_the_last_one_ends_the_wait
     assert session.said[-1] == ("IO_WAIT", None)
     assert waits.end("a") == ""
     assert waits.end("c") == ""
-    assert waits.end("nobody") == ""
+    assert waits.end("never begun") == ""
     assert "COMPUTE" not in session.phases
     assert waits.end("b") == "accepted: -> COMPUTE"
     assert waits.expected_s("fast") == 0.0

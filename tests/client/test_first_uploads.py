@@ -82,7 +82,7 @@ def test_equal_tensors_are_stored_once_for_all_sessions(pool: PoolUnderTest) -> 
     assert stored(pool) == before + 1
     assert moved[0] > x.nbytes
     assert moved[1] < 20_000, "the pool had it from this user"
-    assert moved[2] > x.nbytes, "another user is not told what the pool has"
+    assert moved[2] > x.nbytes, "another user uploads it again"
 
 
 def test_interrupt_in_the_middle_of_an_upload_leaves_nothing(
@@ -123,7 +123,7 @@ def test_upload_beyond_the_limit_is_refused_and_later_uploads_succeed(tmp_path: 
     with PoolUnderTest(tmp_path, "cpu:1", blob_bytes_max=2 * LARGE) as pool, pool.session() as session:
         with pytest.raises(Refused, match=r"keeps at most 8\.0 MiB of uploaded tensors"):
             answer(session, random(2 * LARGE + 4))
-        for seed in range(4):  # older ones make room
+        for seed in range(4):  # older ones are evicted
             x = random(LARGE, seed)
             assert torch.equal(answer(session, x), x + 1)
         assert stored(pool) <= 2

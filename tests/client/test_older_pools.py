@@ -25,7 +25,7 @@ def total(session: Session, terms: Terms) -> float:
 
 
 @pytest.mark.parametrize(
-    ("version", "asked", "told"),
+    ("version", "asked", "refusal"),
     [
         (4, Terms(target="cpu:7"), "does not know --target"),
         (
@@ -37,7 +37,7 @@ def total(session: Session, terms: Terms) -> float:
     ],
 )
 def test_what_an_older_pool_would_ignore_is_refused_with_both_versions(
-    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, version: int, asked: Terms, told: str
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, version: int, asked: Terms, refusal: str
 ) -> None:
     open_newest = Connection.__init__
 
@@ -51,7 +51,7 @@ def test_what_an_older_pool_would_ignore_is_refused_with_both_versions(
         assert session.welcome.protocol_version == version
         with pytest.raises(VersionMismatch) as refused:
             total(session, asked)
-        assert told in refused.value.message
+        assert refusal in refused.value.message
         assert f"speaks protocol {version}, " in refused.value.message
         assert f"this djinn-lab speaks protocol {messages.PROTOCOL_VERSION}" in refused.value.message
         assert [job for job in pool.rest.jobs() if job.session == session.welcome.session] == []

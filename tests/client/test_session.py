@@ -157,7 +157,7 @@ def test_an_exception_in_the_cell_keeps_what_was_made_before_it(session: Session
 
 
 def test_two_sessions_see_only_their_own(pool: PoolUnderTest, session: Session) -> None:
-    with pool.session("somebody") as other:
+    with pool.session("eve") as other:
         with session.capture():
             mine = torch.full((3,), 1.0)
         with other.capture():

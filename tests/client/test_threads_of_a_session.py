@@ -64,7 +64,7 @@ def test_capture_in_a_second_thread_is_refused_naming_the_first(
 
 @pytest.mark.parametrize("own_sessions", [False, True])
 def test_cells_of_threads_take_turns(pool: PoolUnderTest, session: Session, own_sessions: bool) -> None:
-    """Nobody's modules, results or reports are another's."""
+    """No thread's modules, results or reports are another's."""
     weights = [nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4)) for _ in range(THREADS)]
     plain = copy.deepcopy(weights)
     with ExitStack() as stack:

@@ -71,7 +71,7 @@ def four_sessions() -> tuple[SessionAccount, ...]:
 
 
 HAPPENINGS = (
-    MemoryChange(NOW_S - 100, "evict", CY, "cuda:0", 500 * MIB, 0.001, "room for ada"),
+    MemoryChange(NOW_S - 100, "evict", CY, "cuda:0", 500 * MIB, 0.001, "ada is due sooner"),
     MemoryChange(NOW_S - 50, "restore", CY, "cuda:0", 500 * MIB, 2.0, "its owner is back"),
     MemoryChange(NOW_S - 50, "wake", CY, "cuda:0", 500 * MIB, 2.1, ""),
     MemoryChange(NOW_S - 10, "store", BO, "cuda:0", 20 * MIB, 0.01, "idle"),

@@ -220,7 +220,7 @@ def test_the_facts_of_a_session_escape_its_name() -> None:
 def test_a_session_is_found_by_a_unique_start_of_its_id() -> None:
     assert memory().session(CY[:3]) == memory().session(CY)
     assert memory().session("") is None
-    assert memory().session("nobody") is None
+    assert memory().session("unknown") is None
 
 
 def test_files_to_take_away_have_every_session_and_every_happening() -> None:
@@ -373,8 +373,8 @@ def test_a_copy_has_the_reason_that_it_began_with() -> None:
 def test_sentences_of_the_pool_name_sessions_as_people_do() -> None:
     own = "0123456789abcdef" * 2
     seen = memory(sessions=(account(own),))
-    assert seen.readable(f"room for {own}") == "room for ann · 0123"
-    assert seen.readable(f"room for {'f' * 32}, who left") == "room for ffffffff, who left"
+    assert seen.readable(f"{own} is due sooner") == "ann · 0123 is due sooner"
+    assert seen.readable(f"evicted for {'f' * 32}, closed since") == "evicted for ffffffff, closed since"
     assert seen.readable("12 s") == "12 s"
 
 

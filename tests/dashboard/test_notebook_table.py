@@ -51,7 +51,7 @@ def test_a_notebook_that_never_started_has_no_figures() -> None:
 
 
 def test_one_whose_pool_died_does_not_run_while_it_waits() -> None:
-    """Nobody knows how long it ran."""
+    """How long it ran is unknown."""
     waits = NotebookView("nb1", state="QUEUED", attempts=1, started_at=10.0)
     assert notebook_row(waits, now=500.0)["took"] is None
     assert notebook_row(NotebookView("nb1", state="RUNNING", started_at=10.0), now=15.0)["took"]["sort"] == 5

@@ -1,4 +1,4 @@
-"""Who used the devices lately, as the Queue page draws it."""
+"""Recent usage of the devices by account, as the Queue page draws it."""
 
 from __future__ import annotations
 

@@ -151,13 +151,13 @@ def test_the_jobs_page_has_the_history_and_every_decision(
 ) -> None:
     ann = crowd.run("ann", "RUNNING")
 
-    def moved_aside() -> bool:
-        """A request between two parts of the cell preempts nothing."""
+    def preempted() -> bool:
+        """Ask for a preemption; between two parts of the cell the request preempts nothing."""
         with suppress(PoolError):  # it is between two parts just now
             pool.rest.preempt(ann)
         return any(line.event == "SegmentPreempted" for line in pool.rest.job(ann).events)
 
-    wait_for(moved_aside)
+    wait_for(preempted)
     pool.wait_for_job(job=ann, state="RUNNING")
     page = visitor.open(f"{dashboard_url}?page=jobs&job={ann}")
     page.get_by_role("heading", name=f"Why is {ann[:8]} running?").wait_for()
@@ -166,6 +166,6 @@ def test_the_jobs_page_has_the_history_and_every_decision(
     pool.rest.cancel(ann)
     page.get_by_role("heading", name=f"Why is {ann[:8]} cancelled?").wait_for()
     trace.get_by_text("cancellation requested").wait_for()
-    page.get_by_label("User, cell or job").fill("nobody of that name")
+    page.get_by_label("User, cell or job").fill("unknown user")
     page.get_by_label("User, cell or job").press("Enter")
     page.get_by_text("No job fits").wait_for()

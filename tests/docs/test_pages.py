@@ -180,15 +180,15 @@ def test_every_page_and_parameter_of_the_dashboard_is_on_its_page() -> None:
     [row] = re.findall(r"^\| `page` \|.*$", page("dashboard"), re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", row)) - {"page"} == set(DASHBOARD_PAGES)
     addresses = page("dashboard").partition("## Addresses")[2].partition("\n## ")[0]
-    told: set[str] = set()
+    documented: set[str] = set()
     for line in addresses.splitlines():
         if line.startswith("| `"):
-            told |= set(re.findall(r"`(\w+)`", line.split("|")[1]))
+            documented |= set(re.findall(r"`(\w+)`", line.split("|")[1]))
     used = set()
     for path in (ROOT / "dashboard").rglob("*.py"):
         text = path.read_text()
         used |= set(re.findall(r"route\.(?:get|number)\(\"(\w+)\"", text))
         for call in re.findall(r"route\.update\(([^)]*)", text):
             used |= set(re.findall(r"(\w+)=", call))
-    assert used <= told
-    assert told - used <= {"theme"}
+    assert used <= documented
+    assert documented - used <= {"theme"}

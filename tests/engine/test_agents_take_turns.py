@@ -110,7 +110,7 @@ def test_an_urgent_cell_does_not_wait_for_state_that_was_restored_for_others() -
 
 
 def agents_with_long_cells(seed: int, priorities: Mapping[str, jobs.Priority]) -> Agents:
-    """Ten on two devices of room for three each, whose cells take longer than their tools."""
+    """Ten agents on two devices that hold three sessions each; their cells take longer than their tools."""
     pool = CountedPool(200, 800, host_mib=400, disk_mib=0)
     habits = Habits(state_mib=55, cell_s=(0.03, 0.3), tool_s=(0.0, 0.1), priorities=priorities)
     agents = Agents(pool, 10, habits, seed=seed)
@@ -185,8 +185,8 @@ def test_job_waiting_for_a_close_names_the_session_without_a_client() -> None:
 @pytest.mark.parametrize("seed", [4, 7, 22, 25, 32, 102])
 def test_growing_sessions_on_full_tiers_all_finish(seed: int) -> None:
     """Sessions of 19 MiB, some of which become twice as large, on tiers that they fill by two thirds to four
-    fifths, but in lumps: no two of them can change places at once, and a state comes back before there is
-    room for what its cell takes."""
+    fifths, but in lumps: no two of them can be swapped at once, and a state is restored before there is
+    capacity for its cell's own memory."""
     draw = Random(seed)
     count = draw.randint(5, 8)
     pool = SimulatedPool(1, 100, draw.choice([60, 80]), draw.choice([60, 80, 120]), 200)

@@ -114,7 +114,7 @@ def test_later_cell_of_a_session_is_granted_no_memory_before_the_first_ends() ->
 
 
 def test_running_cell_is_not_preempted_for_a_cell_that_memory_cannot_admit() -> None:
-    """Ann's cell goes on instead of waiting at an idle device for one that cannot come in."""
+    """Ann's cell runs on; preempted, it would wait at an idle device for a cell without a memory grant."""
     pool = SimulatedPool(1, 100, host_mib=0)
     for name in ("ann", "bob", "carl"):
         pool.open(name)
@@ -133,7 +133,7 @@ def test_running_cell_is_not_preempted_for_a_cell_that_memory_cannot_admit() -> 
 
 
 def test_full_host_demotes_the_state_of_waiting_sessions_to_disk() -> None:
-    """The host is full of the state of sessions whose cells wait for each other's room."""
+    """The host is full of the state of sessions whose cells wait for each other's memory."""
     pool = SimulatedPool(1, 130, host_mib=130, disk_mib=1000)
     sessions = ("ann", "bob", "carl", "dora")
     for round_number in range(3):
@@ -161,7 +161,7 @@ def test_two_sessions_swap_with_host_capacity_for_one() -> None:
 
 
 def test_a_cell_that_was_let_in_and_does_not_fit_its_device_is_answered_by_its_end() -> None:
-    """The larger device could have had it; it was bound to the smaller one."""
+    """The larger device could hold it, but it was bound to the smaller one."""
     core = engine.Engine()
     for device, mib in (("cpu:0", 10), ("cpu:1", 100)):
         core.handle(engine.DeviceAdded(0.0, device, mib * MIB))

@@ -1,5 +1,5 @@
-"""Queue and session memory together: nobody waits at an idle device for room that others hold who may not
-start there."""
+"""Queue and session memory together: no job waits at an idle device for memory that is granted to jobs
+ineligible there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from djinn_lab.simulator.pool import SimulatedPool
 
 LATER_S = 1000.0
 SOON_S = 2.0
-"""Copies take a hundredth of a second here; a request for room that failed is made again in a quarter."""
+"""Copies take a hundredth of a second here; a deferred memory request is tried again after a quarter."""
 
 
 def crowded(memory_mib: int) -> SimulatedPool:
@@ -48,11 +48,11 @@ def test_reserved_device_serves_its_accounts_before_ineligible_pending_jobs(memo
     pool.send(ReservationMade(0.0, "course", frozenset({"cpu:0"}), 0.0, LATER_S, frozenset({"bob"})))
     hand_in(pool)
     pool.run(1.0)
-    kept_back = [
+    ineligible = [
         job.job for job, _, reason in pool.queue.waiting() if "cpu:0 is reserved for bob (course)" in reason
     ]
-    assert kept_back
-    assert all(pool.queue.job(job).assigned_device == "cpu:0" for job in kept_back)
+    assert ineligible
+    assert all(pool.queue.job(job).assigned_device == "cpu:0" for job in ineligible)
     pool.submit("lesson", "bob", priority=Priority.SCAVENGER, mib=40)
     pool.run(1.0 + SOON_S)
     assert pool.started_s["lesson"] < 1.0 + SOON_S
@@ -77,9 +77,9 @@ def test_those_at_their_limit_do_not_keep_an_idle_device_from_others(memory_mib:
     pool.send(SharesChanged(0.0, "ann", limits=Limits(devices_max=1)))
     hand_in(pool)
     pool.run(1.0)
-    in_line = [reason for job, place, reason in pool.queue.waiting() if place is not None]
-    assert in_line
-    assert all(reason.endswith("; account ann may have 1 device at once.") for reason in in_line)
+    reasons = [reason for job, place, reason in pool.queue.waiting() if place is not None]
+    assert reasons
+    assert all(reason.endswith("; account ann may have 1 device at once.") for reason in reasons)
     pool.submit("late", "bob", priority=Priority.SCAVENGER, mib=40)
     pool.run(1.0 + SOON_S)
     assert pool.started_s["late"] < 1.0 + SOON_S
@@ -214,7 +214,7 @@ def test_no_device_idles_long_while_a_job_is_eligible_there(
 def test_with_little_memory_all_ends_few_copies_are_made_and_nothing_waits_for_nothing(
     kind: type[SimulatedPool], tiers: tuple[int, int, int, int | None], steps: list[tuple[Any, ...]]
 ) -> None:
-    """Who waits for a session to close goes on when those that are done with their cells close."""
+    """A job that waits for a session to close resumes when sessions without cells close."""
     watched = Watched(*tiers, kind=kind)
     pool = watched.pool
     for step in steps:

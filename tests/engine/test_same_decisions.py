@@ -13,16 +13,16 @@ from djinn_lab import engine
 from djinn_lab.simulator.agents import Agents, Habits
 from djinn_lab.simulator.pool import SimulatedPool
 
-told = sha256()
+digest = sha256()
 
 class Listening(SimulatedPool):
     def perform(self, command: engine.Command) -> None:
-        told.update(f"{self.now_s} {command}".encode())
+        digest.update(f"{self.now_s} {command}".encode())
         super().perform(command)
 
 pool = Listening(2, 200, 100, 300, 800)
 Agents(pool, 18, Habits(state_mib=55, cell_s=(0.03, 0.2), tool_s=(0.2, 0.5), estimate_sigma=0.3)).run(4.0)
-print(told.hexdigest())
+print(digest.hexdigest())
 """
 
 

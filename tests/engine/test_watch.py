@@ -1,4 +1,4 @@
-"""Work that waits at an idle device for nothing is noticed, once, and told."""
+"""A job that waits at an idle device for nothing is detected and reported once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def waiting_for_memory() -> JobQueue:
     queue = JobQueue()
     queue.handle(jobs.DeviceAdded(0.0, "cpu:0"))
     queue.handle(jobs.SegmentSubmitted(0.0, "cell", 0, "s", "ann", "NORMAL", 1, True, memory="ask"))
-    queue.handle(jobs.MemoryDeferred(0.0, "cell", "it waits for room"))
+    queue.handle(jobs.MemoryDeferred(0.0, "cell", "it waits for memory"))
     return queue
 
 
@@ -36,7 +36,7 @@ def test_stall_is_reported_once_and_ends_with_the_next_event() -> None:
     stalled = watch.look(1.0 + STALLED_AFTER_S, queue)
     assert stalled is not None
     assert (stalled.job, stalled.device) == ("cell", "cpu:0")
-    assert "waits for room" in stalled.reason
+    assert "waits for memory" in stalled.reason
     assert watch.stall is not None
     assert watch.stall.since_s == 1.0
     assert watch.look(100.0, queue) is None

@@ -1,6 +1,5 @@
-"""A pool in simulated time around the live queue: session memory that lets segments wait and does not always
-move sessions, workers that take their time to move aside or end first, clients with several segments a cell.
-Random by seed."""
+"""Simulate a pool around the live queue, random by seed: session memory that defers segments and refuses some
+moves, workers that are slow to obey a preemption or end first, clients with several segments a cell."""
 
 from __future__ import annotations
 
@@ -73,7 +72,7 @@ class SimulatedPool:
         self._commands: deque[Command] = deque()
         self._performing = False
         for device in self.devices:
-            self.tell(DeviceAdded(0.0, device, 1 << 30, link_bytes_per_s=1e9))
+            self.handle(DeviceAdded(0.0, device, 1 << 30, link_bytes_per_s=1e9))
 
     # -- time ----------------------------------------------------------------------------------------------
 
@@ -91,16 +90,16 @@ class SimulatedPool:
                 self.now_s = until_s if until_s < math.inf else self.now_s
                 return
             ticks = 0 if min(next_s, due_s) > self.now_s else ticks + 1
-            assert ticks < TICKS_MAX * (1 + len(self.jobs)), "the clock ticks and nothing comes of it"
+            assert ticks < TICKS_MAX * (1 + len(self.jobs)), "the clock ticks without progress"
             self.now_s = min(next_s, due_s)
             if due_s < next_s:
-                self.tell(ClockTicked(self.now_s))
+                self.handle(ClockTicked(self.now_s))
             else:
                 heapq.heappop(self._events)[2]()
             self.watch()
 
-    def tell(self, event: Event) -> bool:
-        """False when the event was illegal."""
+    def handle(self, event: Event) -> bool:
+        """Give the queue an event and perform its commands. False when the event was illegal."""
         try:
             commands = self.queue.handle(event)
         except IllegalEvent:
@@ -124,9 +123,7 @@ class SimulatedPool:
             case PreemptSegment():
                 run = self.runs.get(command.device)
                 if self.random.random() < 0.8:
-                    self.at(
-                        self.random.choice((0.0, 0.2, 2.0)), lambda: self._move_aside(command.device, run)
-                    )
+                    self.at(self.random.choice((0.0, 0.2, 2.0)), lambda: self._preempt(command.device, run))
             case CancelSegment():
                 run = self.runs.get(command.device)
                 outcome = self.random.choice(("cancelled", "cancelled", "done"))
@@ -160,7 +157,7 @@ class SimulatedPool:
         if session in self.immovable and self.state_at.get(session, device) != device:
             stays = self.state_at[session]
             self.bound_at[session] = stays
-            assert self.tell(MoveRefused(self.now_s, job.job, stays, "the host is full"))
+            assert self.handle(MoveRefused(self.now_s, job.job, stays, "the host is full"))
         self._answer(job.job, number)
 
     def forget(self, sessions: set[str]) -> None:
@@ -174,16 +171,16 @@ class SimulatedPool:
         def grant() -> None:
             if self.asked.get(job) == number:
                 del self.asked[job]
-                assert self.tell(MemoryGranted(self.now_s, job))
+                assert self.handle(MemoryGranted(self.now_s, job))
 
-        kind = self.random.choice(("at once", "at once", "copy", "room", "queued"))
+        kind = self.random.choice(("at once", "at once", "copy", "memory", "queued"))
         if kind == "at once":
             grant()
             return
         known = self.queue.job(job)
         if known is not None and _asks(known) and self.asked.get(job) == number:
-            told = MemoryDeferred(self.now_s, job, "Wait.", 1.0, kind == "queued", preemptible=kind == "room")
-            assert self.tell(told)
+            deferred = MemoryDeferred(self.now_s, job, "Wait.", 1.0, kind == "queued", preemptible=kind == "memory")
+            assert self.handle(deferred)
             self.at(self.random.choice((0.1, 1.0, 5.0)), grant)
 
     # -- workers -------------------------------------------------------------------------------------------
@@ -210,16 +207,16 @@ class SimulatedPool:
 
     def _progress(self, device: str, run: tuple[str, int, float, float]) -> None:
         if self.runs.get(device) == run:
-            assert self.tell(SegmentProgressed(self.now_s, run[0], run[1], self._ops_now(run)))
+            assert self.handle(SegmentProgressed(self.now_s, run[0], run[1], self._ops_now(run)))
 
-    def _move_aside(self, device: str, run: tuple[str, int, float, float] | None) -> None:
+    def _preempt(self, device: str, run: tuple[str, int, float, float] | None) -> None:
         if run is None or self.runs.get(device) != run:
             return
         ops, job = self._ops_now(run), self.queue.job(run[0])
         assert job is not None
         self._ran(device)
         move_s = None if job.session in self.immovable else self.random.choice((0.0, 0.5, 5.0))
-        assert self.tell(SegmentPreempted(self.now_s, run[0], run[1], ops, move_s))
+        assert self.handle(SegmentPreempted(self.now_s, run[0], run[1], ops, move_s))
         self._answered(run[0])
 
     def _finish(self, device: str, run: tuple[str, int, float, float] | None, outcome: str) -> None:
@@ -227,7 +224,7 @@ class SimulatedPool:
             return
         self._ran(device)
         ops = self._ops_now(run)
-        assert self.tell(SegmentFinished(self.now_s, run[0], run[1], outcome, ops))
+        assert self.handle(SegmentFinished(self.now_s, run[0], run[1], outcome, ops))
         self._answered(run[0])
 
     def _ran(self, device: str) -> None:
@@ -273,8 +270,8 @@ class SimulatedPool:
             terms=terms,
             move_s=move_s,
         )
-        if not self.tell(submit) and segment:
-            assert self.tell(JobFinished(self.now_s, job, "failed", "it was not let in"))
+        if not self.handle(submit) and segment:
+            assert self.handle(JobFinished(self.now_s, job, "failed", "it was not admitted"))
 
     def _answered(self, name: str) -> None:
         """A cell with more to come thinks for a moment."""
@@ -288,7 +285,7 @@ class SimulatedPool:
             return
         self.left[name] -= 1
         if self.left[name] < 0:
-            assert self.tell(JobFinished(self.now_s, name, "done"))
+            assert self.handle(JobFinished(self.now_s, name, "done"))
         else:
             self._send(name, job.session, segment + 1, Terms(), None)
 

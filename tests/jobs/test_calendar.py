@@ -1,4 +1,4 @@
-"""Devices that are kept for some accounts for a while, and those who still run there when it begins."""
+"""Devices reserved for some accounts for a while, and jobs that still run there when that begins."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ LOADS = loads(["teaching/ann", "org/bob", "org/carl"], at_s=120, seconds=80, mem
 def test_all_jobs_end_and_each_is_preempted_for_the_reservation_at_most_once(
     load: list[tuple[str, int, int, int, int]], policy: str, longer: float
 ) -> None:
-    """While it lasts nobody else starts there, and who has left does not come back."""
+    """While the reservation lasts, no other account's job starts there, and no preempted job returns."""
     pool = reserved(policy, devices=2, park_s=0.5)
     for number, drawn in enumerate(load):
         pool.arrive(drawn_request(number, *drawn), runs_s=longer * drawn[3])

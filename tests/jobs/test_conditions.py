@@ -1,4 +1,4 @@
-"""What jobs come after: as it is written, and what becomes of it whatever happens in whichever order."""
+"""Dependencies of jobs: how they are written, and how they are met or fail in any order of events."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class DecisionMachine(RuleBasedStateMachine):
         assert total == self.device_us
 
     @invariant()
-    def whoever_waits_is_told_why(self) -> None:
+    def every_pending_job_is_explained(self) -> None:
         for job in list(self.cluster.waiting)[:2]:
             found: Explanation = explain(
                 self.cluster, self.shares, self.policy, self.now_s, job, advise=False

@@ -1,4 +1,4 @@
-"""What a shared queue owes its users, over random loads."""
+"""What a shared queue guarantees its users, over random loads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def device_seconds(pool: DrivenPool, until_s: float) -> dict[str, float]:
 @given(LOADS, st.sampled_from(PREEMPTING), st.sampled_from([0.0, 5.0]))
 @settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_all_jobs_finish_and_preemptions_form_no_cycle(load: Load, policy: str, min_runtime_s: float) -> None:
-    """At one moment nobody moves aside for somebody that, by whatever way, moved aside for him."""
+    """At one moment no job is preempted for a job that was, directly or through others, preempted for it."""
     pool = loaded(load, policy, min_runtime_s=min_runtime_s)
     pool.run(steps_max=5000)
     assert len(pool.ended_s) == len(load)

@@ -1,5 +1,5 @@
-"""Any order of events again, with jobs that come after checkpoints, data and batch notebooks: nobody waits
-for what is there, or for what can never come."""
+"""Any order of events, with jobs that depend on checkpoints, data and batch notebooks: no job waits for a
+dependency that is met or can never be."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class DependencyMachine(QueueMachine):
         assert due_s is None or due_s > self.now_s or (self.queue.due_s() or self.now_s + 1) > self.now_s
 
     @invariant()
-    def nobody_waits_for_what_is_there_or_can_never_come(self) -> None:
+    def no_job_waits_for_what_is_met_or_impossible(self) -> None:
         for job in self.queue.snapshot().jobs:
             for text in job.waits_for:
                 condition = parse(text)

@@ -25,7 +25,7 @@ from djinn_lab.jobs.request import Demand, Node, Request
 OURS = POLICIES["ours"]
 
 
-def told(pool: DrivenPool, job: str) -> str:
+def explained(pool: DrivenPool, job: str) -> str:
     return sentence(explain(pool.cluster, pool.shares, pool.policy, pool.now_s, job))
 
 
@@ -46,7 +46,7 @@ def test_explain_next_job_names_the_holder_and_its_expected_end() -> None:
     pool = busy_pool()
     pool.arrive(request("mine", 9, seconds=90, account="bob", at_s=10))
     pool.run(until_s=10)
-    assert told(pool, "mine") == (
+    assert explained(pool, "mine") == (
         "It is next, and what it needs is in use; gpu:0 is held by holder0 of ann (expected to end in 90 s). "
         "It is expected to start in 90 s, as number 1 of 1 that wait. "
         "With `--priority HIGH` it would start now."
@@ -75,11 +75,11 @@ def test_explain_gang_counts_missing_devices_and_names_their_holders() -> None:
     pool.cluster.set_node(Node("gpu:2"))
     pool.arrive(request("wide", 9, seconds=90, account="bob", at_s=10, members=3))
     pool.run(until_s=10)
-    assert told(pool, "wide").startswith(
+    assert explained(pool, "wide").startswith(
         "It is next, and waits for 2 of 3 devices at once; gpu:0 and gpu:1 are held by holder0 of ann "
         "(expected to end in 90 s) and holder1 of ann (expected to end in 91 s). "
     )
-    assert "With `--gang 1` it would start now." in told(pool, "wide")
+    assert "With `--gang 1` it would start now." in explained(pool, "wide")
     pool.run()
     assert pool.first_start_s["wide"] == 101.0
 
@@ -88,7 +88,7 @@ def test_a_gang_larger_than_the_pool_never_starts() -> None:
     pool = DrivenPool(device_nodes(2), OURS)
     pool.arrive(request("wide", 0, members=3))
     pool.run()
-    text = told(pool, "wide")
+    text = explained(pool, "wide")
     assert "It can never start: it needs 3 members at once, and the whole pool holds 2" in text
     assert "With `--gang 2` it would start now." in text
     pool.cluster.change(changed_request(pool.cluster.waiting["wide"], Change(members=2)), pool.now_s)
@@ -100,8 +100,8 @@ def test_explain_labels_of_no_device_says_never() -> None:
     pool = DrivenPool(device_nodes(1), OURS)
     pool.arrive(request("picky", 0, demand=Demand(selector=frozenset({"model=h200"}))))
     pool.run()
-    assert "It can never start: no device has all the labels that it asks for." in told(pool, "picky")
-    assert "With `no --target` it would start now." in told(pool, "picky")
+    assert "It can never start: no device has all the labels that it asks for." in explained(pool, "picky")
+    assert "With `no --target` it would start now." in explained(pool, "picky")
     assert not pool.first_start_s
 
 
@@ -109,7 +109,7 @@ def test_cordoned_nodes() -> None:
     pool = DrivenPool([Node("gpu:0", cordoned=True)], OURS)
     pool.arrive(request("mine", 0))
     pool.run()
-    assert told(pool, "mine").startswith(
+    assert explained(pool, "mine").startswith(
         "Every device that could hold it is cordoned or away; of 1 device: 1 cordoned; an operator lets one"
         " serve again with: djinn-lab uncordon gpu:0. As things are, it does not"
     )
@@ -125,10 +125,10 @@ def test_account_limits_by_devices() -> None:
         pool.arrive(request(f"job{number}", number, account="team/ann", seconds=30))
     pool.arrive(request("wide", 3, account="team/ann", members=3))
     pool.run(until_s=0)
-    text = told(pool, "job2")
+    text = explained(pool, "job2")
     assert text.startswith("Account team holds 2 of its limit of 2 devices, and it wants 1.")
     assert "It is expected to start in 30 s" in text
-    assert "it wants 3 devices, and account team may have 2 at once" in told(pool, "wide")
+    assert "it wants 3 devices, and account team may have 2 at once" in explained(pool, "wide")
     pool.run()
     assert pool.first_start_s["job2"] == 30.0
     assert "wide" in pool.cluster.waiting
@@ -169,7 +169,7 @@ def test_a_reservation_is_named() -> None:
     pool.arrive(request("wide", 1, members=2))
     pool.arrive(request("long", 2, seconds=11, account="bob"))
     pool.run(until_s=0)
-    text = told(pool, "long")
+    text = explained(pool, "long")
     assert "wide of ann is to start in 10 s" in text
     pool.run()
     assert pool.first_start_s["wide"] == 10.0
@@ -180,7 +180,7 @@ def test_home_is_named() -> None:
     pool.arrive(request("busy", 0, seconds=10, home="gpu:0"))
     pool.arrive(request("mine", 1, seconds=5, home="gpu:0", move_s=60, at_s=1))
     pool.run(until_s=1)
-    assert told(pool, "mine").startswith(
+    assert explained(pool, "mine").startswith(
         "Its state lies where busy of ann (expected to end in 9 s) runs, and waiting there costs less"
     )
     pool.run()
@@ -199,11 +199,11 @@ def test_calendar_is_named() -> None:
     assert why(pool, "mine") is Reason.CALENDAR
     assert (
         "reserved for other accounts before it would end: gpu:0 for no account (demo, begins in 5 s)."
-        in told(pool, "mine")
+        in explained(pool, "mine")
     )
-    assert "It is expected to start in 50 s" in told(pool, "mine")
+    assert "It is expected to start in 50 s" in explained(pool, "mine")
     pool.run(until_s=6)
-    assert "gpu:0 for no account (demo, ends in 44 s)." in told(pool, "mine")
+    assert "gpu:0 for no account (demo, ends in 44 s)." in explained(pool, "mine")
     pool.run()
     assert pool.first_start_s["mine"] == 50.0
 

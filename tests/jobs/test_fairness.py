@@ -1,4 +1,4 @@
-"""Shares: who is due, exactly, and whatever happens in between."""
+"""Shares: which account is due, exactly, and whatever happens in between."""
 
 from __future__ import annotations
 
@@ -162,8 +162,8 @@ def test_rollback_restores_every_bit(
 ) -> None:
     shares = tree()
     shares.set_limits("a", Limits(devices_max=3))
-    for number, (who, when_s, device_s, bytes_s) in enumerate(charges):
-        shares.admit(f"job{number}", who, when_s, Amounts(device_s, bytes_s))
+    for number, (payer, when_s, device_s, bytes_s) in enumerate(charges):
+        shares.admit(f"job{number}", payer, when_s, Amounts(device_s, bytes_s))
     shares.advance(at_s)
     shares.leaf(account)
     before, due = shares.state(), order(shares)
@@ -180,8 +180,8 @@ def test_rollback_restores_every_bit(
 @given(CHARGES)
 def test_state_survives_a_database(charges: list[tuple[str, float, float, float]]) -> None:
     shares = tree()
-    for number, (who, when_s, device_s, bytes_s) in enumerate(charges):
-        shares.admit(f"job{number}", who, when_s, Amounts(device_s, bytes_s, 3))
+    for number, (payer, when_s, device_s, bytes_s) in enumerate(charges):
+        shares.admit(f"job{number}", payer, when_s, Amounts(device_s, bytes_s, 3))
         if number % 2:
             shares.settle(f"job{number}", Amounts(device_s / 2, bytes_s))
     stored = msgspec.json.encode(shares.state())
@@ -200,8 +200,8 @@ def test_the_order_does_not_depend_on_when_it_is_looked_at(
     charges: list[tuple[str, float, float, float]], later_s: float
 ) -> None:
     shares = tree()
-    for number, (who, when_s, device_s, bytes_s) in enumerate(charges):
-        use(shares, f"job{number}", who, when_s, Amounts(device_s, bytes_s))
+    for number, (payer, when_s, device_s, bytes_s) in enumerate(charges):
+        use(shares, f"job{number}", payer, when_s, Amounts(device_s, bytes_s))
     before = order(shares)
     shares.advance(later_s)
     assert order(shares) == before

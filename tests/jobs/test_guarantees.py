@@ -1,4 +1,4 @@
-"""Guaranteed devices: who is made to move aside for them, who is not, and that nobody trades places."""
+"""Guaranteed devices: which jobs are preempted for them, and that no two jobs preempt each other in turn."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def guarantee(shares: ShareTree, account: str, devices: float) -> None:
     shares.set_limits(account, Limits(devices_guaranteed=devices))
 
 
-def moved_aside(pool: DrivenPool) -> list[tuple[float, str, str]]:
-    """When, whose and for whom: accounts."""
+def preempted_accounts(pool: DrivenPool) -> list[tuple[float, str, str]]:
+    """Each preemption: when, the victim's account, and the preemptor."""
     return [(at_s, victim.rstrip("0123456789"), by) for at_s, victim, by in pool.preemptions]
 
 
@@ -60,7 +60,7 @@ def test_a_guaranteed_device_is_had_after_the_minimum_run_time_and_not_more(poli
         late = request(f"late{number}", number, account="vision", at_s=5, seconds=10 * HOUR_S)
         pool.arrive(replace(late, attained_s=100 * HOUR_S))
     pool.run(until_s=60)
-    assert moved_aside(pool) == [(20.0, "flood", "late50")]
+    assert preempted_accounts(pool) == [(20.0, "flood", "late50")]
     assert set(pool.cluster.devices_held.items()) >= {("vision", 1.0), ("flood", 1.0)}
 
 
@@ -86,7 +86,7 @@ def test_a_better_rank_and_the_own_account_are_not_held_back_by_a_guarantee() ->
     pool.arrive(request("urgent", 50, account="vision", rank=1, at_s=5, seconds=10.0))
     pool.arrive(request("short", 51, account="flood", at_s=100, seconds=1.0))
     pool.run(until_s=200)
-    assert moved_aside(pool) == [(5.0, "flood", "urgent"), (100.0, "flood", "short")]
+    assert preempted_accounts(pool) == [(5.0, "flood", "urgent"), (100.0, "flood", "short")]
 
 
 def test_a_guarantee_takes_nothing_from_a_better_rank() -> None:
@@ -153,7 +153,7 @@ def test_guarantees_count_where_two_accounts_meet() -> None:
 
 @pytest.mark.parametrize("flood_gang", [1, 4])
 def test_a_gang_gets_what_its_guarantee_covers(flood_gang: int) -> None:
-    """Even where more devices become free, since those who hold them can only leave together."""
+    """Even where more devices become free, since a victim gang is preempted as a whole."""
     pool = DrivenPool(device_nodes(4), ONLY_RANK)
     guarantee(pool.shares, "vision", 3)
     for number in range(4 // flood_gang):
@@ -193,7 +193,7 @@ def test_job_does_not_preempt_a_gang_within_its_own_guaranteed_account() -> None
 
 
 def test_places_that_are_kept_count_before_their_jobs_run() -> None:
-    """While somebody still moves aside for the first, the second does not ask for another device."""
+    """While a victim of the first job still stops, the second job asks for no other device."""
     cluster, shares, policy = Cluster(device_nodes(2)), ShareTree(), ONLY_RANK
     guarantee(shares, "vision", 1)
     for number in range(2):
@@ -208,7 +208,7 @@ def test_places_that_are_kept_count_before_their_jobs_run() -> None:
 
 
 def test_guaranteed_job_starts_behind_many_that_cannot() -> None:
-    """Far behind by fairness, too: its account has had more than all of the others."""
+    """Far behind by fairness, too: its account used more than all of the others."""
     pool = flooded(2, vision=1)
     pool.shares.admit("before", "vision", 0.0, Amounts(1e6, 0.0, 0.0))
     for number in range(20):
@@ -232,13 +232,16 @@ def test_guaranteed_job_starts_behind_many_that_cannot() -> None:
 )
 def test_what_cannot_be_guaranteed_is_refused(account: str, limits: Limits, said: str) -> None:
     shares = ShareTree()
-    for told in (shares.set_limits, lambda name, one: shares.set_targets(name, weight=2, limits=one)):
+    for change in (
+        shares.set_limits,
+        lambda name, one: shares.set_targets(name, weight=2, limits=one),
+    ):
         with pytest.raises(ValueError, match=said):
-            told(account, limits)
+            change(account, limits)
     assert shares.state().accounts == ShareTree().state().accounts
 
 
-def told(shares: ShareTree, account: str) -> str:
+def warning_on(shares: ShareTree, account: str) -> str:
     return next(one.overcommitted for one in shares.view(0.0) if one.account == account)
 
 
@@ -252,15 +255,17 @@ def test_overcommitted_guarantees_are_reported_with_numbers_and_survive_reload()
     guarantee(shares, "vision/bob", 1.5)
     guarantee(shares, "speech", 2)
     shares = ShareTree(shares.state())
-    assert told(shares, "vision/bob") == (
+    assert warning_on(shares, "vision/bob") == (
         "Accounts below vision are guaranteed 3.5 devices together, and vision itself 3: "
         "not all can have theirs at once."
     )
-    assert told(shares, "speech") == (
+    assert warning_on(shares, "speech") == (
         "Accounts of the pool are guaranteed 5 devices together, and the pool has 4: "
         "not all can have theirs at once."
     )
-    assert told(shares, "vision") == f"{told(shares, 'speech')} {told(shares, 'vision/bob')}"
+    assert (
+        warning_on(shares, "vision") == f"{warning_on(shares, 'speech')} {warning_on(shares, 'vision/bob')}"
+    )
 
 
 def test_guarantee_above_a_parent_limit_is_reported_on_both_accounts() -> None:
@@ -273,20 +278,22 @@ def test_guarantee_above_a_parent_limit_is_reported_on_both_accounts() -> None:
         "vision/ann is guaranteed 3 devices, and vision may have 2 at once: "
         "it can never have all of its guarantee."
     )
-    assert told(shares, "vision") == told(shares, "vision/ann") == ann
-    assert not told(shares, "vision/train") + told(shares, "vision/train/bob"), "it has what it is guaranteed"
+    assert warning_on(shares, "vision") == warning_on(shares, "vision/ann") == ann
+    assert not warning_on(shares, "vision/train") + warning_on(shares, "vision/train/bob"), (
+        "it has what it is guaranteed"
+    )
     shares.set_limits("vision", Limits(devices_max=2, devices_soft=1))
-    assert told(shares, "vision/train/bob") == (
+    assert warning_on(shares, "vision/train/bob") == (
         "vision/train/bob is guaranteed 2 devices, and the soft limit of vision is 1: "
         "no job is preempted for more than that."
     )
-    assert told(shares, "vision") == (
+    assert warning_on(shares, "vision") == (
         "vision/ann is guaranteed 3 devices, and the soft limit of vision is 1: "
         "no job is preempted for more than that. So it is with 1 more account below it."
     )
     shares.set_limits("vision", Limits())
     shares.set_limits("", Limits(devices_max=2.5))
-    assert "and the pool may have 2.5 at once" in told(shares, "vision/ann")
+    assert "and the pool may have 2.5 at once" in warning_on(shares, "vision/ann")
 
 
 def test_job_is_classed_by_what_its_account_holds_of_its_guarantee() -> None:
@@ -347,7 +354,7 @@ def loaded(load: Load, policy: str, guarantees: dict[str, float], **changes: obj
 def test_all_jobs_finish_and_preemptions_form_no_cycle(
     load: Load, policy: str, guarantees: dict[str, float], min_runtime_s: float
 ) -> None:
-    """At one moment nobody moves aside for somebody that, by whatever way, moved aside for him."""
+    """At one moment no job is preempted for a job that was, directly or through others, preempted for it."""
     pool = loaded(load, policy, guarantees, min_runtime_s=min_runtime_s)
     pool.run(steps_max=5000)
     assert len(pool.ended_s) == len(load)
@@ -388,8 +395,8 @@ def test_victim_does_not_preempt_its_preemptor(load: Load, policy: str, guarante
 def test_what_is_guaranteed_is_had_where_it_can_be(
     load: Load, policy: str, guarantees: dict[str, int]
 ) -> None:
-    """With one rank, one level, no gangs and no more guaranteed than there is, nobody waits within his
-    guarantee."""
+    """With one rank, one level, no gangs and no more guaranteed than there is, no job waits within its
+    account's guarantee."""
     flat = {account.replace("/", "-"): float(devices) for account, devices in guarantees.items()}
     if sum(flat.values()) > 4:
         return

@@ -65,7 +65,7 @@ class Program:
         )
 
     def finish(self, which: int, _: int) -> None:
-        """Whether it was asked to leave or not."""
+        """End a running job, whether it is being preempted or not."""
         for job in chosen(self.cluster.holdings, which):
             end(self.cluster, self.shares, job, self.now_s)
 
@@ -74,7 +74,7 @@ class Program:
             park(self.cluster, self.shares, job, self.now_s, 1.0 + size)
 
     def withdraw(self, which: int, _: int) -> None:
-        """Whether a place is kept for it or not."""
+        """Withdraw a pending job, one with a reservation first."""
         for job in chosen(self.cluster.reserved or self.cluster.waiting, which):
             self.cluster.withdraw(job)
 
@@ -121,7 +121,7 @@ class Program:
             if not plan:
                 return
             for made in plan.preemptions:
-                event(f"somebody moves aside by {made.causes[0]}")
+                event(f"preemption by {made.causes[0]}")
             enact(self.cluster, self.shares, plan)
         raise AssertionError("decisions at one moment do not come to an end")
 

@@ -1,4 +1,4 @@
-"""Limits of accounts where places are kept and others move aside."""
+"""Limits of accounts during preemption, while capacity is reserved for the preemptor."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ HOUR_S = 3600.0
 
 
 class Pool:
-    """All its devices are held by ``train0``, ``train1`` and so on, of so many members each. Who is asked to
-    leave does so when a test says so."""
+    """All its devices run ``train0``, ``train1`` and so on, of so many members each. Victims stop when a test
+    calls :meth:`leave`."""
 
     def __init__(self, devices: int, members: int = 1) -> None:
         self.cluster, self.shares = Cluster(device_nodes(devices)), ShareTree()
@@ -63,7 +63,7 @@ def test_reservation_ends_when_the_account_limit_no_longer_allows_it(most: float
 
 
 def test_reservation_lasts_until_the_victims_have_stopped() -> None:
-    """What those hold who leave may be what stands above the limit."""
+    """The devices above the limit may be those of the victims."""
     pool = Pool(2)
     pool.shares.set_limits("ann", Limits(devices_max=3))
     pool.wants(request("short", 9, account="ann", rank=0, seconds=1.0), 1.0)
@@ -90,7 +90,7 @@ def test_reservation_counts_against_the_limit_until_the_victims_have_stopped() -
 @pytest.mark.parametrize("limits", [Limits(devices_max=2), Limits(devices_soft=2)])
 @pytest.mark.parametrize("limited", ["team", "team/bob"])
 def test_gang_reserves_no_more_of_its_victims_than_its_limit_allows(limits: Limits, limited: str) -> None:
-    """Even where one who leaves held more, since it can only leave as a whole."""
+    """Even where the victim held more, since a gang is preempted as a whole."""
     pool = Pool(4, members=4)
     pool.shares.set_limits(limited, limits)
     gang = request("gang", 100, rank=0, account="team/bob", demand=Demand(members=4, members_min=2))

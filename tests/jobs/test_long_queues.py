@@ -20,7 +20,7 @@ FEW, MANY = 600, 2_400
 
 
 def queue_of(cells: int) -> JobQueue:
-    """Two busy devices, with so many cells in line, two of each session."""
+    """Two busy devices with so many pending cells, two of each session."""
     queue = JobQueue()
     for device in ("cpu:0", "cpu:1"):
         queue.handle(DeviceAdded(0.0, device))
@@ -67,9 +67,9 @@ def test_a_submit_costs_the_same_with_four_times_as_many_that_have_no_device() -
 def test_job_far_behind_is_notified_without_a_position_and_explains_one() -> None:
     queue = queue_of(4 * POSITIONS_MAX)
     number = 4 * POSITIONS_MAX + 40
-    told = [one for one in queue.handle(submitted(number)) if isinstance(one, Notify)]
-    assert [one.position for one in told] == [None]
-    assert f"more than {POSITIONS_MAX} cells wait" in told[0].reason
+    notified = [one for one in queue.handle(submitted(number)) if isinstance(one, Notify)]
+    assert [one.position for one in notified] == [None]
+    assert f"more than {POSITIONS_MAX} cells wait" in notified[0].reason
     queue_position = queue.queue_position(f"job{number}")
     assert queue_position is not None
     assert queue_position.position >= POSITIONS_MAX

@@ -48,7 +48,7 @@ MOVES_MAX = 6
 
 
 def disturb(pool: SimulatedPool) -> None:
-    """One thing that somebody, or bad luck, does to the pool."""
+    """Do one random thing that users, operators or failures do to a pool."""
     chance, now_s = pool.random, pool.now_s
     device, session = chance.choice(pool.devices), chance.choice(list(pool.users))
     job = chance.choice(pool.jobs) if pool.jobs else "none"
@@ -79,7 +79,7 @@ def disturb(pool: SimulatedPool) -> None:
         pool.submit(session, target=chance.random() < 0.1)
     else:
         event = chance.choice(events)
-        pool.tell(event)
+        pool.handle(event)
         if isinstance(event, SessionClosed):
             pool.forget({session})
             pool.state_at.pop(session, None)
@@ -89,21 +89,21 @@ def lose(pool: SimulatedPool, device: str) -> None:
     if next(view.alive for view in pool.queue.snapshot().devices if view.device == device):
         pool.forget({s for s, at in pool.bound_at.items() if at == device})
         pool.state_at = {s: at for s, at in pool.state_at.items() if at != device}
-        assert pool.tell(DeviceLost(pool.now_s, device, "killed"))
-        pool.at(pool.random.choice((0.5, 10.0, 200.0)), partial(bring_back, pool, device))
+        assert pool.handle(DeviceLost(pool.now_s, device, "killed"))
+        pool.at(pool.random.choice((0.5, 10.0, 200.0)), partial(add_again, pool, device))
 
 
-def bring_back(pool: SimulatedPool, device: str) -> None:
-    pool.tell(DeviceAdded(pool.now_s, device, 1 << 30, link_bytes_per_s=1e9))
+def add_again(pool: SimulatedPool, device: str) -> None:
+    pool.handle(DeviceAdded(pool.now_s, device, 1 << 30, link_bytes_per_s=1e9))
 
 
 def calm(pool: SimulatedPool, keep_closed: bool) -> None:
     """``keep_closed``: one device stays cordoned for good."""
     for device in pool.devices:
-        pool.tell(DeviceCordoned(pool.now_s, device, keep_closed and device == "cpu:1", drain=True))
+        pool.handle(DeviceCordoned(pool.now_s, device, keep_closed and device == "cpu:1", drain=True))
     for account in ("", "user0", "user1", "user2"):
-        pool.tell(SharesChanged(pool.now_s, account, limits=Limits()))
-    pool.tell(PolicyChanged(pool.now_s, "ours"))
+        pool.handle(SharesChanged(pool.now_s, account, limits=Limits()))
+    pool.handle(PolicyChanged(pool.now_s, "ours"))
 
 
 def look(pool: SimulatedPool) -> None:
@@ -128,7 +128,7 @@ def explain_all(queue: JobQueue, now_s: float) -> None:
 
 
 def nothing_idles(pool: SimulatedPool) -> None:
-    """Whoever may run, and waits for nothing but a device, has none that is free."""
+    """Assert that no eligible job which waits for a device alone has a free one."""
     snapshot = pool.queue.decision(pool.now_s).cluster
     open_devices = {node.node for node in snapshot.nodes if node.ready and not node.cordoned}
     kept = {node for reservation in snapshot.reserved for node, _ in reservation.where}
@@ -220,8 +220,8 @@ def state(queue: JobQueue, job: str) -> tuple[JobState, str | None]:
     return known.state, known.assigned_device
 
 
-def one_makes_room(queue: JobQueue) -> None:
-    """On cpu:1, for a session whose home is the closed cpu:0."""
+def preempt_on_cpu1_for_a_session_of_cpu0(queue: JobQueue) -> None:
+    """Have a job of cpu:1 preempted for a session whose state is on the cordoned cpu:0."""
     queue.handle(submitted("own", "s0", memory="ask"))
     queue.handle(MemoryGranted(0.0, "own"))
     queue.handle(SegmentFinished(1.0, "own", 0, "done", 8))
@@ -236,7 +236,7 @@ def one_makes_room(queue: JobQueue) -> None:
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_place_that_was_made_on_a_device_that_is_closed_then_is_not_waited_for(lost: bool) -> None:
     queue = opened("cpu:0", "cpu:1")
-    one_makes_room(queue)
+    preempt_on_cpu1_for_a_session_of_cpu0(queue)
     closes = DeviceLost(6.0, "cpu:1", "killed") if lost else DeviceCordoned(6.0, "cpu:1", True)
     queue.handle(closes)
     queue.handle(DeviceCordoned(7.0, "cpu:0", False))
@@ -245,7 +245,7 @@ def test_a_place_that_was_made_on_a_device_that_is_closed_then_is_not_waited_for
 
 def test_refused_move_to_reserved_capacity_is_not_tried_again() -> None:
     queue = opened("cpu:0", "cpu:1")
-    one_makes_room(queue)
+    preempt_on_cpu1_for_a_session_of_cpu0(queue)
     asked = queue.handle(SegmentPreempted(6.0, "low", 0, 3, 0.0))
     assert [command.device for command in asked if isinstance(command, PlaceSegment)] == ["cpu:1"]
     stays = queue.handle(MoveRefused(7.0, "best", "cpu:0", "the host is full"))
@@ -268,9 +268,9 @@ def test_refused_move_to_the_target_device_ends_the_cell_with_the_reason() -> No
         "cpu:1",
     ]
     commands = queue.handle(MoveRefused(5.0, "wishes", "cpu:0", "the host is full"))
-    [told] = [command.message for command in commands if isinstance(command, EndSegment)]
-    assert "cannot be moved there" in told
-    assert "the host is full" in told
+    [message] = [command.message for command in commands if isinstance(command, EndSegment)]
+    assert "cannot be moved there" in message
+    assert "the host is full" in message
     queue.validate()
     queue.handle(MemoryGranted(6.0, "behind"))
     assert state(queue, "behind") == (JobState.RUNNING, "cpu:0")
@@ -365,8 +365,8 @@ def test_closed_session_with_many_cells_ends_each_and_frees_dependents() -> None
     for job in jobs:
         queue.handle(submitted(job, "s0"))
     queue.handle(submitted("after", "s2", terms=Terms(after=(jobs[0],), after_any=True)))
-    told = {c.job for c in queue.handle(SessionClosed(1.0, "s0")) if isinstance(c, Notify)}
-    assert told >= set(jobs)
+    notified = {c.job for c in queue.handle(SessionClosed(1.0, "s0")) if isinstance(c, Notify)}
+    assert notified >= set(jobs)
     queue.handle(SegmentFinished(2.0, "busy", 0, "done", 8))
     assert state(queue, "after") == (JobState.RUNNING, "cpu:0")
 
@@ -385,5 +385,5 @@ def test_a_request_that_came_too_late_for_one_segment_is_not_remembered_for_the_
 def test_long_queue_notifies_only_the_jobs_of_the_event() -> None:
     queue = opened("cpu:0")
     for number in range(POSITIONS_SENT_MAX + 3):
-        told = queue.handle(submitted(f"job{number}", f"s{number}"))
-    assert [c.position for c in told if isinstance(c, Notify)] == [POSITIONS_SENT_MAX + 2]
+        commands = queue.handle(submitted(f"job{number}", f"s{number}"))
+    assert [c.position for c in commands if isinstance(c, Notify)] == [POSITIONS_SENT_MAX + 2]

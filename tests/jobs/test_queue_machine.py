@@ -86,7 +86,7 @@ class QueueMachine(RuleBasedStateMachine):
     def lose_device(self, device: str) -> None:
         job = self.queue.job(self.on_device.get(device, ""))
         if job is not None and device in job.members:
-            del self.on_device[device]  # its gang goes on elsewhere
+            del self.on_device[device]  # its gang runs on with its other devices
         if self.feed(DeviceLost(self.tick(), device, "killed")) is not None:
             assert device not in self.on_device
 
@@ -158,15 +158,15 @@ class QueueMachine(RuleBasedStateMachine):
         segment = 0 if known is None else known.segment + 1
         self.feed(SegmentRefused(self.tick(), job, segment, session, session, "NORMAL", 1, final, "no"))
 
-    @rule(job=JOBS, reason=st.sampled_from(["Room.", "Copy."]), queued=st.booleans())
+    @rule(job=JOBS, reason=st.sampled_from(["Memory.", "Copy."]), queued=st.booleans())
     def hold(self, job: str, reason: str, queued: bool) -> None:
         waits = self.waits_for_memory(job)
         assert (self.feed(MemoryDeferred(self.tick(), job, reason, None, queued)) is not None) == waits
         if waits:
             known = self.queue.job(job)
             assert known is not None
-            in_a_line = known.state in (JobState.QUEUED, JobState.PREEMPTED)
-            assert in_a_line if queued else known.state is JobState.RESTORING
+            pending = known.state in (JobState.QUEUED, JobState.PREEMPTED)
+            assert pending if queued else known.state is JobState.RESTORING
             assert queued or self.queue.explain(job) == reason
 
     @rule(job=JOBS)
@@ -188,8 +188,8 @@ class QueueMachine(RuleBasedStateMachine):
         if known is None:
             return False
         asked = known.state is JobState.PREEMPTED and known.memory == "ask"
-        in_line = known.state in (JobState.QUEUED, JobState.PREEMPTED) and known.memory == "queued"
-        return known.state is JobState.RESTORING or asked or in_line
+        queued_for_memory = known.state in (JobState.QUEUED, JobState.PREEMPTED) and known.memory == "queued"
+        return known.state is JobState.RESTORING or asked or queued_for_memory
 
     @rule(device=DEVICES, ops=SMALL)
     def progress(self, device: str, ops: int) -> None:

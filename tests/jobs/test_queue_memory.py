@@ -93,5 +93,5 @@ def test_long_queue_notifies_only_the_jobs_of_the_event() -> None:
     queue = JobQueue()
     queue.handle(DeviceAdded(0.0, "cpu:0"))
     for number in range(POSITIONS_SENT_MAX + 3):
-        told = queue.handle(submit(f"job{number}", session=f"s{number}"))
-    assert [c.position for c in told if isinstance(c, Notify)] == [POSITIONS_SENT_MAX + 2]
+        commands = queue.handle(submit(f"job{number}", session=f"s{number}"))
+    assert [c.position for c in commands if isinstance(c, Notify)] == [POSITIONS_SENT_MAX + 2]

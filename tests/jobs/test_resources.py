@@ -89,9 +89,9 @@ def test_restored_resource_history_predicts_the_same(
         for one in (always, history):
             one.ended(program, one.forecast(program, 9.0, 99), use)
         if saves or restarts:
-            news = history.take_changes()
-            kept.uses.update(news.uses)
-            kept.errors.update(news.errors)
+            fresh = history.take_changes()
+            kept.uses.update(fresh.uses)
+            kept.errors.update(fresh.errors)
         if restarts:
             history = ResourceHistory(kept)
     for program in "abcd":
@@ -104,9 +104,9 @@ def test_new_resource_records_are_returned_once(monkeypatch: pytest.MonkeyPatch)
     history = ResourceHistory()
     for number in range(1000):
         history.ended("a", history.forecast("a", 1.0, 1), ResourceUse(float(number + 1), 1))
-    news = history.take_changes()
-    assert [use.device_s for use in news.uses["a"]] == [996.0, 997.0, 998.0, 999.0, 1000.0]
-    assert {kind: len(errors) for kind, errors in news.errors.items()} == {
+    fresh = history.take_changes()
+    assert [use.device_s for use in fresh.uses["a"]] == [996.0, 997.0, 998.0, 999.0, 1000.0]
+    assert {kind: len(errors) for kind, errors in fresh.errors.items()} == {
         "graphs": 1,
         "runs": resources.COMPARED_MAX,
     }

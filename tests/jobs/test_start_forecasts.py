@@ -1,4 +1,4 @@
-"""What of a forecast of a start may be told, by how far such forecasts were off."""
+"""Whether a predicted start is shown, by the error of earlier predictions."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def test_waits_without_a_common_factor_cannot_be_predicted() -> None:
 
 def test_start_forecast_skill_survives_a_restart() -> None:
     starts = learnt([(1, float(seconds), 2.0 * seconds) for seconds in range(1, 20)])
-    news = starts.take_changes()
-    assert news is not None
+    fresh = starts.take_changes()
+    assert fresh is not None
     assert starts.take_changes() is None
-    assert StartForecasts(news).skill == starts.skill
+    assert StartForecasts(fresh).skill == starts.skill
     assert StartSkill(starts.skill.samples).error == starts.skill.error
 
 

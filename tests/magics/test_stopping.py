@@ -32,8 +32,8 @@ def stopped() -> None:
     raise KeyboardInterrupt
 
 
-def go_on() -> None:
-    """For long, with lines that a stop can leave from."""
+def run_long() -> None:
+    """Loop for a minute in Python lines, so that an interrupt is raised between two of them."""
     until_s = time.monotonic() + 60
     while time.monotonic() < until_s:
         pass
@@ -43,7 +43,7 @@ def test_a_stop_that_python_swallows_comes_again() -> None:
     before = sys.unraisablehook
     with pytest.raises(KeyboardInterrupt), stops_are_kept():
         del [Loud()][0]
-        go_on()
+        run_long()
     assert sys.unraisablehook is before
 
 
@@ -55,7 +55,7 @@ def test_also_in_what_is_called_at_the_end_of_an_object() -> None:
         held = Plain()
         weakref.finalize(held, stopped)
         del held
-        go_on()
+        run_long()
 
 
 def test_at_the_latest_it_comes_at_the_end() -> None:

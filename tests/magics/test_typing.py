@@ -1,4 +1,4 @@
-"""A cell is announced before it comes: somebody types in a real JupyterLab, or executes a plain cell."""
+"""A cell is announced before it is sent: a user types in a real JupyterLab, or executes a plain cell."""
 
 from __future__ import annotations
 

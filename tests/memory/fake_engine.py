@@ -47,9 +47,9 @@ class Held:
 @dataclass
 class FakeEngine:
     """One device with its tiers. ``peers``: engines whose files it can read, itself among them. ``orphans``:
-    sessions that a process of it parked that died, whose files go when nobody needs them. ``jobs``: by
-    restore, whose segment may start before its end; ``opened``: those whose first values are there, and
-    all of their bytes taken."""
+    sessions that a dead process of it had parked; their files go once no session needs them. ``jobs``: by
+    restore, the job whose segment may start before the restore's end. ``opened``: restores whose first values
+    are there, with all of their bytes taken."""
 
     device: str
     memory_bytes: int
@@ -125,13 +125,13 @@ class FakeEngine:
         )
 
     def open(self, number: int, at_s: float) -> FirstValuesRestored | None:
-        """None where there is no room for the session, or nobody waits for its first values."""
+        """Report the first values of a restore. None if the session does not fit or no job waits for them."""
         command = self.under_way[number]
         job = self.jobs.get(number)
         copied = self.parked(command.session)[1]
         nbytes = copied.host or copied.disk
-        room = self.memory_bytes - self.used_bytes
-        if job is None or (number not in self.opened and nbytes > room):
+        free_bytes = self.memory_bytes - self.used_bytes
+        if job is None or (number not in self.opened and nbytes > free_bytes):
             return None
         self.opened.add(number)
         self.sessions.setdefault(command.session, Held()).device = nbytes
@@ -145,7 +145,7 @@ class FakeEngine:
             self.sessions[command.session].device = 0
 
     def finish(self, number: int, at_s: float) -> TransferDone | TransferFailed:
-        """Carry the transfer out, or refuse it for want of room."""
+        """Carry the transfer out, or refuse it for want of capacity."""
         command = self.under_way[number]
         held = self.sessions.setdefault(command.session, Held())
         self.end(command)

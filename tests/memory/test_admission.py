@@ -1,4 +1,4 @@
-"""New sessions wait for as much room as those like them came to need, and no more."""
+"""New sessions wait for as much free capacity as similar sessions came to need, and no more."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Teachers:
         self.feed(SessionBound(0.0, name, "cpu:0"))
 
     def place(self, name: str, peak_bytes: int, kept_bytes: int) -> Command:
-        """What its owner is told first."""
+        """Place a segment and return the first command that answers it."""
         placed = SegmentPlaced(1.0, name, 0, name, peak_bytes, 0, kept_bytes=kept_bytes)
         return self.feed(placed)[0]
 
@@ -81,8 +81,8 @@ def test_a_session_that_begins_with_a_scalar_is_not_taken_for_one_that_becomes_h
     assert isinstance(pool.place("new", 256 * KIB, 256 * KIB), GrantSegment)
 
 
-@pytest.mark.parametrize(("user", "told"), [("ann", DeferSegment), ("bob", GrantSegment)])
-def test_a_user_is_expected_to_do_as_before(user: str, told: type[Command]) -> None:
+@pytest.mark.parametrize(("user", "expected"), [("ann", DeferSegment), ("bob", GrantSegment)])
+def test_a_user_is_expected_to_do_as_before(user: str, expected: type[Command]) -> None:
     """Ann's sessions become sixteen times as large, bob's stay."""
     pool = Teachers()
     pool.teach(5, 20 * MIB, 320 * MIB, "ann")
@@ -90,7 +90,7 @@ def test_a_user_is_expected_to_do_as_before(user: str, told: type[Command]) -> N
     pool.open("other", "cy")
     pool.cell("other", 700 * MIB)
     pool.open("new", user)
-    assert isinstance(pool.place("new", 20 * MIB, 20 * MIB), told)
+    assert isinstance(pool.place("new", 20 * MIB, 20 * MIB), expected)
 
 
 def test_only_session_is_admitted_whatever_was_learnt() -> None:

@@ -145,7 +145,7 @@ def test_prefetches_on_time_late_and_wasted() -> None:
     pool.say(SessionClosed(pool.now_s, other))
     pool.say(pool.engine.report(pool.now_s))
     pool.tick(1.0)
-    assert pool.counters.prefetches == 1, "there is room"
+    assert pool.counters.prefetches == 1, "there is free capacity"
     pool.place(away)
     assert pool.counters.prefetches_late == 1
     pool.settle()

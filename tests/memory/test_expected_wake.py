@@ -1,4 +1,4 @@
-"""When will a session compute again? Heavy tails, biased clients, and who leaves first."""
+"""When a session is expected to compute again: heavy tails, biased clients, and victim selection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any order of events against a fake engine: limits hold, nothing is lost, nobody waits for nothing."""
+"""Any order of events against a fake engine: limits hold, nothing is lost, every wait has a cause."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ class PolicyMachine(RuleBasedStateMachine):
         engine.granted.discard(session)
         assert self.where(session) == device
         held = engine.sessions[session]
-        room = engine.memory_bytes - engine.used_bytes
-        held.device += min(peak * share // 100, room)
+        free_bytes = engine.memory_bytes - engine.used_bytes
+        held.device += min(peak * share // 100, free_bytes)
         held.host = min(held.host, held.device // 2)
         self.feed(engine.report(self.now_s, job=session))
         if whole_cell:
@@ -304,9 +304,9 @@ class PolicyMachine(RuleBasedStateMachine):
         return held.device > 0
 
     @invariant()
-    def nobody_waits_for_nothing(self) -> None:
-        """Who is held while nothing is under way waits for others to leave, for a retry or the end of a
-        lease, or behind somebody who does."""
+    def every_wait_has_a_cause(self) -> None:
+        """A segment that is deferred while nothing is under way waits for a session to close, for a retry or
+        the end of a lease, or behind a segment that does."""
         self.now_s += 0.3
         self.feed(ClockTicked(self.now_s))
         held = self.accounts.snapshot().deferred
@@ -340,7 +340,7 @@ class PolicyMachine(RuleBasedStateMachine):
         return commands
 
     def check_promises(self, engine: FakeEngine, latest: GrantSegment | RestoreSession) -> None:
-        """What is used, granted and on its way fits the device, but for somebody who is alone there."""
+        """What is used, granted and being restored fits the device, except for the only session there."""
         under_way = [c for n, c in engine.under_way.items() if n not in engine.opened]
         coming = [c for c in under_way if isinstance(c, RestoreSession)]
         stored = [engine.parked(command.session)[1] for command in coming]

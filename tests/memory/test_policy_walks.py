@@ -86,7 +86,7 @@ def walk(machine: PolicyMachine, random: Random) -> None:
         machine.valid()
         machine.limits_hold()
         machine.where_they_are()
-        machine.nobody_waits_for_nothing()
+        machine.every_wait_has_a_cause()
 
 
 @pytest.mark.parametrize(

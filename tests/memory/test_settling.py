@@ -27,7 +27,7 @@ CELLS = 14
 TICKS_S = (0.3, 1.0, 3.0, 10.0, 100.0)
 COPY_S = 0.01
 MOVES_EACH = 6
-"""Of a session, at most, until all rest: stored, moved out, demoted, forgotten, brought back, and once more
+"""Copies of a session, at most, until all rest: stored, evicted, demoted, forgotten, restored, and once more
 copied in advance."""
 
 
@@ -70,8 +70,8 @@ class Pool:
         self.engine.granted.discard(name)
         peak = self.cells.pop(name)
         held = self.engine.sessions[name]
-        room = self.engine.memory_bytes - self.engine.used_bytes
-        held.device = min(40, held.device + min(peak, room))
+        free_bytes = self.engine.memory_bytes - self.engine.used_bytes
+        held.device = min(40, held.device + min(peak, free_bytes))
         held.host = 0
         self.feed(self.engine.report(self.now_s, job=name))
         self.feed(CellEnded(self.now_s, name))

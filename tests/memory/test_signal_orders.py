@@ -130,7 +130,7 @@ def being_stored(world: World) -> None:
 
 
 def on_the_host(world: World) -> None:
-    """The other one takes all of the device, and gives it back without anybody noticing."""
+    """The other session takes all of the device and frees it; memory learns that from a report alone."""
     world.settle()
     world.now_s = 100.0
     world.say(SegmentPlaced(world.now_s, "large", 0, "other", 590))

@@ -159,18 +159,18 @@ def test_load_when_no_build_can_start_gives_none(workshop: Workshop) -> None:
 def test_background_build_returns_at_once_and_runs_the_builder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The builder is replaced by a program that notes its arguments once the test goes on, and gives up when
-    the test waits for it."""
-    go_on = tmp_path / "go on"
+    """The builder is replaced by a program that notes its arguments once the test creates a file, and gives
+    up when the test waits for it."""
+    go_ahead = tmp_path / "go ahead"
     stand_in = tmp_path / "python"
     stand_in.write_text(
-        f'#!/bin/sh\nfor i in $(seq 200); do\n[ -e "{go_on}" ] && echo "$@" "nice $(nice)" && exit\n'
+        f'#!/bin/sh\nfor i in $(seq 200); do\n[ -e "{go_ahead}" ] && echo "$@" "nice $(nice)" && exit\n'
         "sleep 0.05\ndone\necho waited for\n"
     )
     stand_in.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(stand_in))
     start_build(tmp_path / "built")
-    go_on.touch()
+    go_ahead.touch()
     started = time.monotonic()
     log = tmp_path / "built" / "background.log"
     while not log.exists() or not log.read_text():

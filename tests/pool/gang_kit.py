@@ -65,14 +65,14 @@ class Search:
 
 
 class LongCell:
-    """In a thread of its own. ``job``: once it runs; ``losses``, ``raised``, ``told``, ``stages``: once it is
-    over."""
+    """A long cell in a thread of its own. ``job``: once it runs; ``losses``, ``raised``, ``gang_report``,
+    ``stages``: once it has ended."""
 
     def __init__(self, session: Session, search: Search, steps: int, terms: Terms) -> None:
         self.job = ""
         self.losses: list[float] = []
         self.raised: list[BaseException] = []
-        self.told = ""
+        self.gang_report = ""
         self.stages: dict[str, float] = {}
         self._session, self._search, self._steps, self._terms = session, search, steps, terms
         self.thread = Thread(target=self._run)
@@ -81,7 +81,7 @@ class LongCell:
         try:
             with self._session.capture("long", terms=self._terms) as cell:
                 losses = self._search.train(self._steps)
-            self.told, self.stages = cell.report.gang, cell.report.stages
+            self.gang_report, self.stages = cell.report.gang, cell.report.stages
             self.losses = losses.tolist()
         except BaseException as error:  # noqa: BLE001 - for the test to look at
             self.raised.append(error)

@@ -35,7 +35,7 @@ from djinn_lab.srg.program import Program, encode_program
 
 MIB = 2**20
 DEVICE_BYTES = HOST_BYTES = DISK_BYTES = 64 * MIB
-TOLD_WITHIN_S = 60.0
+MESSAGE_WITHIN_S = 60.0
 
 Kind = TypeVar("Kind")
 Result = TypeVar("Result")
@@ -116,28 +116,28 @@ SITES = {"local": local_site}
 
 
 class Heard:
-    """What the launcher told, in order: ``said`` by device and not waited for yet, with None for the loss of
-    a worker. ``kept``: the manifests that the pool still needs."""
+    """What the launcher reported, in order. ``said``: messages by device that no test has waited for, with
+    None for the loss of a worker. ``kept``: the manifests that the pool still needs."""
 
     def __init__(self) -> None:
         self.said: dict[str, list[FromWorker | None]] = {}
         self.deaths: list[tuple[str, str]] = []
         self.failures: list[tuple[str, str]] = []
         self.kept: list[bytes] = []
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
 
     def worker_said(self, device: str, message: FromWorker) -> None:
         self.said.setdefault(device, []).append(message)
-        self.news.set()
+        self.changed.set()
 
     def worker_died(self, device: str, how: str) -> None:
         self.said.setdefault(device, []).append(None)
         self.deaths.append((device, how))
-        self.news.set()
+        self.changed.set()
 
     def worker_failed(self, device: str, how: str) -> None:
         self.failures.append((device, how))
-        self.news.set()
+        self.changed.set()
 
     def manifests(self) -> list[bytes]:
         return self.kept
@@ -196,7 +196,7 @@ class Workers:
 
     def until(self, find: Callable[[], Result | None]) -> Result:
         """Wait until it finds something."""
-        return self._wait(asyncio.wait_for(self._until(find), TOLD_WITHIN_S))
+        return self._wait(asyncio.wait_for(self._until(find), MESSAGE_WITHIN_S))
 
     def lost(self, device: str) -> None:
         """Wait for its worker's loss; what was said before is not looked at."""
@@ -232,6 +232,6 @@ class Workers:
 
     async def _until(self, find: Callable[[], Result | None]) -> Result:
         while (found := find()) is None:
-            self.heard.news.clear()
-            await self.heard.news.wait()
+            self.heard.changed.clear()
+            await self.heard.changed.wait()
         return found

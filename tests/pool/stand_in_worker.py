@@ -1,6 +1,6 @@
 """A small worker process that speaks the pool's protocol and runs ops as no-ops, for tests of the pool alone.
 
-What an op does is told by its scope's ``module``: ``sleep S``, ``crash``, ``fail TEXT``, or nothing.
+An op's scope says in ``module`` what it does: ``sleep S``, ``crash``, ``fail TEXT``, or nothing.
 Values are counted by their metas; fetched ones are zeros, or the uploaded bytes. It also listens while it
 sleeps.
 """

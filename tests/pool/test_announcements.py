@@ -1,4 +1,4 @@
-"""Cells and notebooks that come after checkpoints and data, on real pools."""
+"""Cells and notebooks that depend on checkpoints and data, on real pools."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ djinn_lab.checkpoint("one")
 djinn_lab.publish(data)
 time.sleep(600)
 """
-COMES_AFTER_ITSELF = """
+DEPENDS_ON_ITSELF = """
 %%local
 import djinn_lab, torch
 from djinn_lab.client.rest import PoolClient
@@ -149,7 +149,7 @@ except Refused as error:
 def test_dependencies_on_checkpoints_and_data_survive_a_killed_server(
     pool: PoolUnderTest,
 ) -> None:
-    announces = submit(pool, "announces", COMES_AFTER_ITSELF, ANNOUNCES, parameters={"data": "features"})
+    announces = submit(pool, "announces", DEPENDS_ON_ITSELF, ANNOUNCES, parameters={"data": "features"})
     at_checkpoint = submit(
         pool, "at checkpoint", "1", after=[f"{announces}:checkpoint=one", "data:features"], after_timeout_s=60
     )
@@ -176,9 +176,9 @@ def test_dependencies_on_checkpoints_and_data_survive_a_killed_server(
     reason = until(pool, too_late, "CANCELLED").reason
     assert "without announcing checkpoint 'two', and announced 1 ('one')" in reason
     assert until(pool, announces, "FAILED").checkpoints == ("one",)
-    told = pool.rest.notebook(either).reason
-    assert "needs 2 of 3, and 1 came. Not any more: " in told
-    assert too_late in told
+    reason = pool.rest.notebook(either).reason
+    assert "needs 2 of 3, and 1 came. Not any more: " in reason
+    assert too_late in reason
     pool.rest.cancel(either)
     assert pool.rest.notebook(announces).parameters == {"data": "features"}
     with closing(PoolClient(pool.info.url, pool.rest.create_user("eve", "operator").token)) as eve:

@@ -1,4 +1,4 @@
-"""Who changed what is in the database, on either kind."""
+"""The audit log: each change with its user is in the database, on either kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody asks for that is not theirs, or not there, and the pool that says so and lives on."""
+"""Requests for what belongs to others or does not exist are refused, and the pool lives on."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def test_what_is_not_yours(client: Client, shared_pool: RuntimeInfo) -> None:
     for close in (stranger.close_session, viewer.close_session):
         with pytest.raises(Refused):
             close(client.session)
-    for anybody in (stranger, viewer, rest(shared_pool, operator_token)):
+    for client_of_others in (stranger, viewer, rest(shared_pool, operator_token)):
         for forbidden in (
-            anybody.users,
-            anybody.shutdown,
-            lambda user=anybody: user.create_user("eve", "admin"),
+            client_of_others.users,
+            client_of_others.shutdown,
+            lambda user=client_of_others: user.create_user("eve", "admin"),
         ):
             with pytest.raises(Refused):
                 forbidden()
-        assert anybody.job(job).code == ""
-        assert anybody.job(job).events == ()
+        assert client_of_others.job(job).code == ""
+        assert client_of_others.job(job).events == ()
     with pytest.raises(InvalidStatus) as refused:
         Wire(shared_pool, viewer_token)
     assert refused.value.response.status_code == 403

@@ -186,8 +186,8 @@ def test_dependent_notebook_waits_for_success_and_is_cancelled_on_failure(
 
 def test_a_kernel_is_its_users_and_knows_nothing_more(pool: PoolUnderTest, jobs: dict[str, str]) -> None:
     assert until_over(pool, jobs["looks"]).state == "DONE"
-    who, token, names, folder, mode = text_of(executed(pool, jobs["looks"]).cells[0]).splitlines()
-    assert who == f"{pool.rest.status().user} user"
+    user, token, names, folder, mode = text_of(executed(pool, jobs["looks"]).cells[0]).splitlines()
+    assert user == f"{pool.rest.status().user} user"
     assert token != pool.info.token
     assert not {"DJINN_DATABASE", "DJINN_RUNTIME_DIR", "PGPASSWORD"} & set(names.strip("[]'").split("', '"))
     assert folder != os.getcwd()

@@ -43,7 +43,7 @@ def devices_used(pool: PoolUnderTest, marked: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    """One of two devices has a label, and is kept for vision."""
+    """One of two devices has a label and a taint."""
     with PoolUnderTest(tmp_path_factory.mktemp("targets"), "cpu:2") as running:
         running.rest.describe_device("cpu:1", ["gpu=h200"], ["vision"])
         yield running

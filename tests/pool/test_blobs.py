@@ -101,7 +101,7 @@ def test_large_uploads_are_verified_off_the_loop(tmp_path: Path) -> None:
 
 @pytest.fixture
 def large(tmp_path: Path) -> BlobStore:
-    """Has room for four large tensors."""
+    """A store that holds four large tensors."""
     directory = tmp_path / "djinn-large-ones"
     for name in ("store", "results"):
         (directory / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Nobody is told what the database does not have yet."""
+"""No client is notified of what the database does not have yet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SILENCE_S = 0.5
 
 @contextmanager
 def locked(database: Path) -> Iterator[None]:
-    """Nobody else can write meanwhile."""
+    """Lock the database against all other writers."""
     with closing(sqlite3.connect(database, timeout=30, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         try:
@@ -42,7 +42,7 @@ def test_uncommitted_job_is_not_reported(tmp_path: Path) -> None:
             asking = threading.Thread(target=lambda: answers.append(api.get(f"/v1/jobs/{job}").json()["job"]))
             asking.start()
             asking.join(SILENCE_S)
-            assert not answers, "the API told of a job that the database does not have"
+            assert not answers, "the API reported a job that the database does not have"
             assert api.get("/v1/alive").status_code == 200
         assert client.result(job).outcome == "done"
         asking.join(30)

@@ -1,4 +1,4 @@
-"""Cells that start while their session is still being brought back, on a live pool with a slow link."""
+"""Cells that start while their session is still being restored, on a live pool with a slow link."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def runs_while_restored(pool: PoolUnderTest, session: Session) -> bool:
 
 
 def parked(pool: PoolUnderTest, stack: ExitStack, first: int) -> tuple[Session, list[torch.Tensor], Session]:
-    """A session whose values are on the host, and the one that took its room."""
+    """A session whose values are on the host, and the one that it was evicted for."""
     session, other = (stack.enter_context(pool.session()) for _ in range(2))
     held = hold(session, first)
     hold(other, first + PARTS)

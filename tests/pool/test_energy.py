@@ -73,10 +73,10 @@ def test_what_is_predicted_in_seconds_is_predicted_in_joules(pool: RuntimeInfo) 
             ann.until(job, "RUNNING")
             sentence, predicted = chief.why(job).sentence, chief.job(job).predicted
             assert "on devices" in sentence
-            told = PREDICTED.search(sentence)
-            assert (told is not None) == (device == "cpu:1"), sentence
-            if told is not None:
-                assert float(told[1]) == pytest.approx(700 * predicted.device_s, abs=0.1)
+            shown = PREDICTED.search(sentence)
+            assert (shown is not None) == (device == "cpu:1"), sentence
+            if shown is not None:
+                assert float(shown[1]) == pytest.approx(700 * predicted.device_s, abs=0.1)
             assert ann.result(job).outcome == "done"
 
 

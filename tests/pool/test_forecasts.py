@@ -78,15 +78,15 @@ def test_a_cell_that_begins_with_a_read_teaches_nothing_about_other_reads(pool: 
 
 
 def test_why_of_a_running_cell_shows_its_forecast(pool: PoolUnderTest) -> None:
-    told: list[str] = []
+    sentences: list[str] = []
 
     def look() -> None:
         deadline_s = time.monotonic() + OVER_WITHIN_S
-        while not told and time.monotonic() < deadline_s:
+        while not sentences and time.monotonic() < deadline_s:
             for job in pool.rest.jobs("RUNNING"):
                 sentence = pool.rest.why(job.job).sentence
                 if "Predicted from its graph so far" in sentence:
-                    told.append(sentence)
+                    sentences.append(sentence)
 
     with pool.session() as session:
         looking = threading.Thread(target=look)
@@ -98,7 +98,7 @@ def test_why_of_a_running_cell_shows_its_forecast(pool: PoolUnderTest) -> None:
                     x = (x @ x).clamp(0, 1)
             assert x[0, 0].item() == 1
         looking.join()
-    assert "at once" in told[0]
+    assert "at once" in sentences[0]
 
 
 def document(*cells: str) -> dict[str, Any]:

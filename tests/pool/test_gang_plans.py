@@ -1,4 +1,4 @@
-"""Is a cell worth several devices? What its user is told, too."""
+"""Whether a cell is worth several devices, and the reason that its user gets."""
 
 from __future__ import annotations
 

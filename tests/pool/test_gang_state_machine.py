@@ -1,5 +1,5 @@
-"""A gang in any order of events: every group runs, a device runs one part at a time, it always ends, and its
-session is as it was unless it is done. Moved aside and started again, it runs nothing twice."""
+"""A gang in any order of events: every group runs, a device runs one part at a time, the gang always ends,
+and its session is as it was unless the gang is done. Preempted and resumed, a gang runs nothing twice."""
 
 from __future__ import annotations
 
@@ -118,12 +118,12 @@ class World:
         self.stopping.discard(part)
         self.pausing.discard(part)
 
-    def go_on(self, members: list[str]) -> None:
+    def resume(self, members: list[str]) -> None:
         self.home, self.held, self.aside = members[0], set(members), False
         self.hear(self.machine.resume(self.home, members))
 
     def cannot_move(self, group: int) -> None:
-        """Session memory cannot bring it to where room was asked."""
+        """Session memory cannot move it to the device where its memory was requested."""
         self.stuck = group
         self.hear(self.machine.stuck(group))
         self.stuck = None
@@ -165,7 +165,7 @@ def test_whatever_happens(members: int, groups: int, prelude: bool, data: st.Dat
         if world.aside:
             count = data.draw(st.integers(1, 4))
             assert 1 <= world.machine.useful_devices <= groups
-            world.go_on(data.draw(st.permutations(DEVICES))[:count])
+            world.resume(data.draw(st.permutations(DEVICES))[:count])
             continue
         steps: list[tuple[str, PartName | str]] = [("answer", part) for part in world.running]
         steps += [("stop", part) for part in sorted(world.pausing | world.stopping, key=str)]
@@ -214,7 +214,7 @@ def step(world: World, what: str, which: PartName | str, trouble: bool) -> None:
 
 
 def test_preempted_gang_resumes_on_one_device() -> None:
-    """What was stopped goes on, one after the other, and what had ended has ended."""
+    """The stopped parts resume one after the other; ended parts do not run again."""
     world = World([HOME, OTHER], 3, prelude=False)
     world.hear(world.machine.begin())
     world.memory_says(0, granted=True)
@@ -225,7 +225,7 @@ def test_preempted_gang_resumes_on_one_device() -> None:
     world.answer(1, failed=False)
     assert world.aside
     assert world.machine.useful_devices == 2
-    world.go_on(["cpu:2"])
+    world.resume(["cpu:2"])
     for group in (0, 2):
         assert world.asked == {group: "cpu:2"}
         world.memory_says(group, granted=True)
@@ -243,7 +243,7 @@ def test_stopped_parts_resume_on_the_devices_that_hold_them() -> None:
     world.hear(world.machine.preempt())
     world.stop(1)
     world.stop(0)
-    world.go_on([OTHER, HOME])
+    world.resume([OTHER, HOME])
     assert world.asked == {0: HOME, 1: OTHER}
 
 

@@ -105,7 +105,7 @@ def test_a_cell_without_branches_runs_on_one_device_and_says_so(session: Session
 
 
 def test_a_gang_takes_what_is_free_or_waits_for_all(two: PoolUnderTest, session: Session) -> None:
-    """Somebody holds one of the two devices: ``2:1`` starts on the other, ``2`` waits for both."""
+    """One of the two devices is busy: ``2:1`` starts on the other, ``2`` waits for both."""
     alone, search = Search(), Search()
     expected = [alone.train(60).tolist() for _ in range(2)]
     program, _ = training(3000, size=128)
@@ -161,10 +161,10 @@ def test_a_cancelled_gang_leaves_the_session_as_it_was(two: PoolUnderTest, sessi
     assert isinstance(cell.raised[0], CellCancelled)
     assert search.weights() == alone.weights()
     wait_for(lambda: held_bytes(two, session) <= before)
-    goes_on_as_ever(two)
+    runs_gangs_as_before(two)
 
 
-def goes_on_as_ever(pool: PoolUnderTest) -> None:
+def runs_gangs_as_before(pool: PoolUnderTest) -> None:
     search = Search()
     with pool.session() as session:
         with session.capture("again", terms=Terms(gang=2)) as cell:
@@ -192,4 +192,4 @@ def test_a_home_that_dies_takes_the_cell_with_it_and_nothing_else(two: PoolUnder
         with running(two, session, search, LONG, Terms(gang=2)) as cell:
             kill_worker(two, two.rest.job(cell.job).device)
         assert isinstance(cell.raised[0], WorkerLost)
-    goes_on_as_ever(two)
+    runs_gangs_as_before(two)

@@ -1,4 +1,4 @@
-"""Guaranteed devices on a live pool: a flood of long cells moves aside for them, as far as they go."""
+"""Guaranteed devices on a live pool: a flood of long cells is preempted for them, and for no more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.processes
 MIB = 2**20
 STEPS = 800
 ONLY_RANK = msgspec.to_builtins(replace(POLICIES["ours"], name="only rank", preempts=("rank",)))
-"""So that nobody moves aside for fairness or shortness."""
+"""A policy that preempts neither for fairness nor for size."""
 
 
 def limits_of(client: PoolClient, account: str) -> Limits:
@@ -31,8 +31,8 @@ def limits_of(client: PoolClient, account: str) -> Limits:
     return found.limits
 
 
-def moved_aside(client: PoolClient, job: str) -> int:
-    """How often it did, itself."""
+def times_preempted(client: PoolClient, job: str) -> int:
+    """How often the job itself was preempted."""
     events = client.job(job).events
     return sum(line.event == "SegmentPreempted" and line.detail["job"] == job for line in events)
 
@@ -56,23 +56,23 @@ def test_guarantee_preempts_one_cell_of_a_flood_and_leaves_the_rest(
         first.until(mine, "RUNNING")
         more = second.submit(long)
         second.until(more, "QUEUED")
-        wait_for(lambda: sum(moved_aside(chief, cell) for cell in cells) == 1)
-        [victim] = [cell for cell in cells if moved_aside(chief, cell)]
+        wait_for(lambda: sum(times_preempted(chief, cell) for cell in cells) == 1)
+        [victim] = [cell for cell in cells if times_preempted(chief, cell)]
         [stays] = set(cells) - {victim, third}
         states = {job.job: job.state for job in chief.jobs()}
         assert (states[mine], states[stays], states[more]) == ("RUNNING", "RUNNING", "QUEUED")
         assert "vision is within its 1 guaranteed device." in chief.job(victim).reason
-        told = {job: chief.why(job) for job in (mine, stays, more)}
-        assert "GUARANTEED: vision holds 1 with it, of 1" in told[mine].sentence
-        assert "BURSTABLE: vision holds 2 with it, of 1" in told[more].sentence
-        assert told[stays].qos.qos_class == "BURSTABLE"
+        answers = {job: chief.why(job) for job in (mine, stays, more)}
+        assert "GUARANTEED: vision holds 1 with it, of 1" in answers[mine].sentence
+        assert "BURSTABLE: vision holds 2 with it, of 1" in answers[more].sentence
+        assert answers[stays].qos.qos_class == "BURSTABLE"
         queue = chief.queue()
         rows = {job.job: job.qos for job in (*queue.running, *queue.waiting)}
         assert rows == dict.fromkeys((*cells, more), "BURSTABLE") | {mine: "GUARANTEED"}
         with pytest.raises(SystemExit):
             main(("queue",))
         assert "NORMAL GUARANTEED" in " ".join(capsys.readouterr().out.split())
-        assert [moved_aside(chief, job) for job in (victim, stays, mine)] == [1, 0, 0]
+        assert [times_preempted(chief, job) for job in (victim, stays, mine)] == [1, 0, 0]
         for job in (more, third, mine, stays):
             chief.cancel(job)
         wait_for(lambda: chief.job(victim).state == "RUNNING")

@@ -1,4 +1,4 @@
-"""``kill -9`` of pools under load: what they told is in the database, and happened once.
+"""``kill -9`` of pools under load: what they reported is in the database, and happened once.
 
 A small sample of ``make sweep-kills``.
 """

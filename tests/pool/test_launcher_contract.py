@@ -279,7 +279,7 @@ def test_a_killed_worker_is_lost_once_and_another_takes_its_place(fresh: Workers
     fresh.next(ONE, SegmentStarted)
     fresh.site.kill(ONE)
     fresh.lost(ONE)
-    fresh.begin(ONE, "ann", script.program(fetch=(value,)), "to nobody")
+    fresh.begin(ONE, "ann", script.program(fetch=(value,)), "to no worker")
     fresh.do(lambda: fresh.launcher.cancel(ONE, "job"))
     fresh.next(ONE, WorkerReady)
     health = fresh.launcher.health(ONE)

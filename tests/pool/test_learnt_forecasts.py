@@ -1,4 +1,4 @@
-"""What forecasts have learnt is in the database, of either kind, and the next pool goes on with it."""
+"""What forecasts have learnt is in the database, of either kind, and the next pool continues from it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def keep_samples(store: Store, estimates: StartForecasts, surprises: OverrunDete
 
 
 def updates_of_waits(info: RuntimeInfo) -> list[JobUpdate]:
-    """What five were told who waited for a cell that runs for longer than it takes to forecast."""
+    """Return the updates of five jobs that wait for a cell which runs for longer than a forecast takes."""
     with ExitStack() as stack:
         ann, *crowd = [stack.enter_context(Client(info)) for _ in range(6)]
         running = ann.submit(act("sleep 1.5"), cell="long")
@@ -186,7 +186,7 @@ def test_how_far_starts_were_off_and_what_is_unusual_is_known_after_a_kill(
     with running_pool(tmp_path, "cpu:1", database=database) as info:
         with closing(rest(info)) as client:
             assert client.queue().estimate_error == error
-        told = [update for update in updates_of_waits(info) if update.estimate_s is not None]
-        assert told
-        assert all(update.estimate_error_s is not None for update in told)
+        predicted = [update for update in updates_of_waits(info) if update.estimate_s is not None]
+        assert predicted
+        assert all(update.estimate_error_s is not None for update in predicted)
         assert is_unusual(info)

@@ -59,7 +59,7 @@ def test_foreign_unknown_and_broken_signals_are_refused(client: Client, shared_p
     with pytest.raises(Refused, match="another user"):
         rest(shared_pool, token).signal_phase(client.session, "IO_WAIT")
     with pytest.raises(PoolError, match="no session"):
-        rest(shared_pool).signal_phase("nobody", "IO_WAIT")
+        rest(shared_pool).signal_phase("unknown", "IO_WAIT")
     with http(shared_pool) as api:
         for body in ("", "{}", '{"phase": 3}', '{"phase": "IO_WAIT", "expected_s": "soon"}'):
             answer = api.post(f"/v1/sessions/{client.session}/phase", content=body)

@@ -1,4 +1,4 @@
-"""Batch notebooks when the database fails, or somebody stops waiting; in process, but for the runner."""
+"""Batch notebooks when the database fails, or a caller stops waiting; in process, but for the runner."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_cancelled_announcement_does_not_block_the_next(tmp_path: Path) -> None:
 
 
 def test_submissions_with_one_key_are_one_notebook_also_after_one_that_failed(tmp_path: Path) -> None:
-    """The third comes while the second, who waited for the first, is being stored."""
+    """The third submission arrives while the second, which waited for the first, is being stored."""
 
     async def test(service: NotebookService, store: FailingStore) -> None:
         store.failing = 1

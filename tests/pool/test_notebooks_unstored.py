@@ -38,7 +38,7 @@ async def until_state(store: FailingStore, job: str, state: str) -> None:
         await asyncio.sleep(0.02)
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name == command_commits.__name__]
 
 
@@ -57,7 +57,7 @@ def test_a_start_and_an_end_that_could_not_be_stored_are_stored_later_by_themsel
             assert (await stored(store, "nb1")).state == "QUEUED"
             await asyncio.sleep(0.01)
         await until_state(store, "nb1", "RUNNING")
-        assert len(told(caplog)) == 2
+        assert len(logged(caplog)) == 2
         store.failing = FOREVER
         await service.until_over("nb1", 30.0)
         assert service.core.get("nb1").state == "DONE"  # type: ignore[union-attr]
@@ -67,11 +67,11 @@ def test_a_start_and_an_end_that_could_not_be_stored_are_stored_later_by_themsel
         await until_state(store, "nb1", "DONE")
         executed = json.loads(await service.executed("nb1") or b"")
         assert "".join(executed["cells"][0]["outputs"][0]["text"]) == "1\n"
-        while len(told(caplog)) < 4:
+        while len(logged(caplog)) < 4:
             await asyncio.sleep(0.02)
 
     served(tmp_path, test)
-    failed, over, failed_again, over_again = told(caplog)
+    failed, over, failed_again, over_again = logged(caplog)
     assert failed == failed_again
     assert "is tried again every 100.0 ms" in failed
     assert "the disk is full" in failed
@@ -126,5 +126,5 @@ def test_a_next_server_takes_notebooks_up_as_soon_as_the_database_lets_it(
 
     served(tmp_path, before)
     served(tmp_path, after, failing=2)
-    (text,) = told(caplog)
+    (text,) = logged(caplog)
     assert "cannot be loaded" in text

@@ -1,4 +1,4 @@
-"""Cells that move aside on a live pool and go on later: what they compute, and what their users are told."""
+"""Preempted cells that resume later, on a live pool: what they compute, and how their users are notified."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEPS = 600
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    """A device with room for one large session, and a host with room for several."""
+    """A device that holds one large session, and a host that holds several."""
     with PoolUnderTest(tmp_path_factory.mktemp("one"), "cpu:1", 64 * MIB, host_bytes=256 * MIB) as pool:
         yield pool
 
@@ -102,7 +102,7 @@ def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: Pool
 
 
 def test_a_parked_cell_outlives_the_process_that_parked_it(one: PoolUnderTest) -> None:
-    """There is room for one of the two, so the one that moved aside goes to the host."""
+    """The device holds one of the two sessions, so the preempted one is parked on the host."""
     program, _ = training(2 * STEPS, size=128, ballast_bytes=40 * MIB)  # longer than the other is on its way
     other, _ = training(STEPS // 2, ballast_bytes=40 * MIB)
     expected = undisturbed(one.info, program)
@@ -185,7 +185,7 @@ def test_only_an_operator_or_the_owner_can_preempt_a_cell(pool: RuntimeInfo) -> 
 
 
 def test_a_parked_session_that_comes_back_finds_its_values(one: PoolUnderTest) -> None:
-    """Bringing them back begins when it says hello, before it runs anything."""
+    """The restore begins when the client connects again, before it submits a cell."""
     script = Script()
     kept = script.op("aten.full.default", meta=contiguous(10 * MIB), args=[[10 * MIB], 3.0])
     with Client(one.info) as bob:
@@ -209,7 +209,7 @@ def slow_links(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTe
 
 
 def test_what_is_released_while_its_device_is_busy_does_not_come_along(slow_links: PoolUnderTest) -> None:
-    """The release waits behind somebody's cell when the state is copied, and goes to the other device."""
+    """The release waits behind another cell when the state is copied, and is sent to the other device."""
     script = Script()
     kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
     empty = script.op("aten.zeros.default", meta=contiguous(MIB), args=[[MIB]])
@@ -287,7 +287,7 @@ def trained(session: Session | None) -> list[bytes]:
 
 
 def test_session_training_preempted_all_the_time_equals_plain_torch(pool: RuntimeInfo) -> None:
-    """Whenever a part of it runs, somebody asks it to move aside."""
+    """Whenever a part of a cell runs, it is preempted."""
     expected = trained(None)
     over = Event()
 

@@ -1,5 +1,5 @@
-"""Gangs that move aside on a live pool and go on later, on these or other devices: their results are those of
-one device."""
+"""Preempted gangs on a live pool that resume later, on these or other devices: their results are those of one
+device."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_gang_preempted_for_a_critical_cell_ends_with_the_same_weights(
             assert bob.result(critical).outcome == "done"
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
-        assert cell.told == TOGETHER
+        assert cell.gang_report == TOGETHER
         assert cell.stages["preempted"] > 0
         assert stops(two, cell.job) == 1
         assert two.rest.job(cell.job).ops_done == two.rest.job(cell.job).ops_total
@@ -98,7 +98,7 @@ def test_preempted_gang_resumes_on_the_remaining_device(two: PoolUnderTest, expe
             critical = bob.submit(urgent, priority="CRITICAL")
             device = bob.until(critical, "RUNNING").device
             assert device is not None
-            found = wait_for(lambda: goes_on(two, cell.job))
+            found = wait_for(lambda: reason_once_resumed(two, cell.job))
             assert device not in found
             assert two.rest.job(critical).finished_at is None
             assert bob.result(critical).outcome == "done"
@@ -108,8 +108,8 @@ def test_preempted_gang_resumes_on_the_remaining_device(two: PoolUnderTest, expe
         leaves_nothing_behind(two, session)
 
 
-def goes_on(pool: PoolUnderTest, job: str) -> str:
-    """Why, once it runs again."""
+def reason_once_resumed(pool: PoolUnderTest, job: str) -> str:
+    """The reason of the job's state once it runs again, empty before."""
     reason = str(pool.rest.job(job).reason) if stops(pool, job) else ""
     return reason if reason.startswith("Running on") else ""
 
@@ -117,7 +117,7 @@ def goes_on(pool: PoolUnderTest, job: str) -> str:
 def test_a_gang_that_is_disturbed_all_the_time_ends_as_if_it_had_not(
     two: PoolUnderTest, expected: Found
 ) -> None:
-    """Whatever of it runs, somebody asks it to move aside."""
+    """Whatever part of the gang runs, it is preempted."""
     search, over = new_search(), Event()
 
     def disturb() -> None:
@@ -143,7 +143,7 @@ def test_a_gang_that_is_disturbed_all_the_time_ends_as_if_it_had_not(
 
 
 def drained(pool: PoolUnderTest, job: str) -> None:
-    """Nothing runs on any device, and nothing may: the gang stands aside."""
+    """Drain all devices and wait until the gang is preempted."""
     for device in ("cpu:0", "cpu:1"):
         pool.rest.cordon(device, drain=True)
     wait_for(lambda: pool.rest.job(job).state not in ("RUNNING", "DONE"))
@@ -200,7 +200,7 @@ def test_preempted_gang_with_a_dead_worker_ends_with_the_same_weights(
             opened(pool)
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
-        assert cell.told == TOGETHER
+        assert cell.gang_report == TOGETHER
         leaves_nothing_behind(pool, session)
 
 
@@ -213,7 +213,7 @@ def test_a_part_that_cannot_be_brought_over_begins_again(
         with running(pool, session, search, Terms(gang=2)) as cell:
             home = pool.rest.job(cell.job).device
             pool.rest.cordon(other_of(home), drain=True)
-            assert wait_for(lambda: goes_on(pool, cell.job)).startswith(f"Running on {home},")
+            assert wait_for(lambda: reason_once_resumed(pool, cell.job)).startswith(f"Running on {home},")
         opened(pool)
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
@@ -234,22 +234,22 @@ def test_preempted_gang_without_host_memory_fails_with_its_home_device(
 
 
 def test_gang_on_a_drained_device_resumes_on_others(tmp_path: Path, expected: Found) -> None:
-    """Somebody drains the device where its session lives."""
+    """The device of its session is drained."""
     search = new_search()
     with PoolUnderTest(tmp_path, "cpu:3", DEVICE_BYTES) as pool, pool.session() as session:
         with running(pool, session, search, Terms(gang=2, gang_min=2)) as cell:
             home = pool.rest.job(cell.job).device
             pool.rest.cordon(home, drain=True)
-            found = wait_for(lambda: goes_on(pool, cell.job))
+            found = wait_for(lambda: reason_once_resumed(pool, cell.job))
             assert home not in found
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
-        assert cell.told == "It ran on 3 devices: cpu:0, cpu:1, cpu:2."
+        assert cell.gang_report == "It ran on 3 devices: cpu:0, cpu:1, cpu:2."
         leaves_nothing_behind(pool, session)
 
 
 def test_preempted_gang_fails_when_the_pool_is_killed(tmp_path: Path) -> None:
-    """As it loses every cell that runs or stands aside."""
+    """As the pool loses every running or preempted cell."""
     search = new_search()
     with PoolUnderTest(tmp_path, "cpu:2", DEVICE_BYTES) as pool, pool.session() as session:
         with running(pool, session, search, Terms(gang=2)) as cell:

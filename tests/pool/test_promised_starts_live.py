@@ -25,7 +25,7 @@ def test_a_promised_start_is_kept_though_others_come(tmp_path: Path) -> None:
         second.until(running[1], "RUNNING")
         promised = waiting.submit(act("sleep 0.2"), cell="short")
         waiting.until(promised, "QUEUED")
-        told = chief.why(promised).explanation
+        explanation = chief.why(promised).explanation
         passing = [one.submit(act("sleep 1"), cell="long") for one in later]
         results = [
             waiting.result(promised),
@@ -33,5 +33,5 @@ def test_a_promised_start_is_kept_though_others_come(tmp_path: Path) -> None:
         ]
         assert all(result.outcome == "done" for result in results)
         started_at = chief.job(promised).started_at
-        assert started_at <= told.expected_s + LATE_S
+        assert started_at <= explanation.expected_s + LATE_S
         assert all(chief.job(job).started_at >= started_at for job in passing)

@@ -1,4 +1,4 @@
-"""The queue over the wire: dependencies, limits, cordons, and straight answers to who waits and why."""
+"""The queue over the wire: dependencies, limits, cordons, and which jobs wait and why."""
 
 from __future__ import annotations
 
@@ -235,8 +235,8 @@ def test_a_start_is_predicted_only_with_how_far_such_forecasts_are_off(tmp_path:
         ann, *crowd = [stack.enter_context(Client(info)) for _ in range(5)]
         client = stack.enter_context(closing(rest(info)))
 
-        def told() -> list[JobUpdate]:
-            """What four are told who wait for a cell that runs for longer than it takes to forecast."""
+        def updates_with_estimate() -> list[JobUpdate]:
+            """Return the predicted starts of four jobs that wait for a cell of a second and a half."""
             running = ann.submit(act("sleep 1.5"), cell="long")
             ann.until(running, "RUNNING")
             waiting = [one.submit(act(""), cell="next") for one in crowd]
@@ -247,11 +247,11 @@ def test_a_start_is_predicted_only_with_how_far_such_forecasts_are_off(tmp_path:
                 one.updates.clear()
             return heard
 
-        assert told() == [], "four starts are too few to know"
+        assert updates_with_estimate() == [], "four starts are too few to know"
         assert client.queue().estimate_error is None
         predicted: list[JobUpdate] = []
         for _ in range(4):
-            predicted = predicted or told()
+            predicted = predicted or updates_with_estimate()
         assert predicted
         assert all(update.estimate_error_s is not None for update in predicted)
         found = client.queue().estimate_error
@@ -289,7 +289,7 @@ def test_what_was_used_is_in_the_ledger_and_survives_the_pool(tmp_path: Path) ->
 
 
 def test_limits_that_were_taken_away_do_not_come_back(tmp_path: Path) -> None:
-    """Of an account that nobody has used, too."""
+    """Also of an account without usage."""
     with running_pool(tmp_path, "cpu:1") as info, closing(rest(info)) as chief:
         chief.set_targets("vision", limits={"devices_guaranteed": 1})
         chief.set_targets("speech", limits={"devices_guaranteed": 1}, weight=3)

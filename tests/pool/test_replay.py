@@ -100,9 +100,11 @@ def test_a_journal_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureF
         opened = connection.scalar(sa.select(journal.c.detail).where(journal.c.seq == first))
         older = msgspec.json.encode({**msgspec.json.decode(opened), "version": "0.0.9"}).decode()
         connection.execute(sa.update(journal).where(journal.c.seq == first).values(detail=older))
-    told = " ".join(failure(database, capsys).split())
-    assert f"pool {pool} was written by djinn-lab 0.0.9, and only that version is sure to replay it" in told
-    assert f"What differs first: Event {changed} (CancelRequested)" in told
+    message = " ".join(failure(database, capsys).split())
+    assert (
+        f"pool {pool} was written by djinn-lab 0.0.9, and only that version is sure to replay it" in message
+    )
+    assert f"What differs first: Event {changed} (CancelRequested)" in message
     with engine.begin() as connection:
         connection.execute(sa.delete(journal).where(journal.c.seq == first))
     engine.dispose()

@@ -1,4 +1,4 @@
-"""A reservation on a live pool: whoever it is made for has the device when it begins, whatever runs there."""
+"""A reservation on a live pool: its accounts have the device when it begins, whatever runs there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_cell_preempted_for_a_reservation_resumes_with_the_same_result(
 
 
 def test_ineligible_pending_jobs_do_not_block_the_reserving_account(tmp_path: Path) -> None:
-    """Room is kept for the first in line; they may not start there, so others come first."""
+    """Capacity is reserved for the first pending jobs, but they are ineligible there: the lesson starts."""
     long, _ = training(100, size=1024)
     short, _ = training(20, seed=1)
     with ExitStack() as opened:
@@ -64,4 +64,4 @@ def test_ineligible_pending_jobs_do_not_block_the_reserving_account(tmp_path: Pa
         lesson = teacher.submit(short, priority="SCAVENGER")
         assert teacher.result(lesson).outcome == "done"
         waiting = [cell for cell in cells if chief.job(cell).state in ("QUEUED", "PREEMPTED")]
-        assert len(waiting) >= 2, "so many have room kept for them"
+        assert len(waiting) >= 2, "so many jobs have a reservation"

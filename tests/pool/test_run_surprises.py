@@ -1,4 +1,4 @@
-"""Cells that run far beyond their forecast are told apart from those that forecasts are usually off by."""
+"""Cells that run far beyond their forecast are reported; the usual error of forecasts is not."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, s
 
 
 def test_generation_resumes_from_a_parked_cache(tmp_path: Path) -> None:
-    """The caches are found by the graph's structure; nobody says which tensors they are."""
+    """The caches are found by the graph's structure; the program does not mark them."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.GPT2Config(
@@ -234,7 +234,7 @@ def test_what_was_written_since_the_copy_is_lost_with_the_device_and_never_read_
 
 
 def test_bytes_that_changed_while_parked_are_never_handed_out(pool: PoolUnderTest) -> None:
-    """Negative control: a flipped byte on the host costs its own session, and nobody else."""
+    """Negative control: a flipped byte on the host costs its own session, and no other."""
     before = counters(pool)
     with ExitStack() as stack:
         opened = sessions(pool, 5, stack)
@@ -374,9 +374,9 @@ def test_cell_on_full_tiers_is_deferred_with_a_reason_and_memory_rests(
             wait_for(lambda cell=cell: not cell.is_alive() or at_rest(pool))
             if cell.is_alive():
                 break
-        assert cell.is_alive(), "all of them found room"
-        (told,) = pool.rest.memory().deferred
-        assert "sessions fill the device and the tiers below; it waits for one to close" in told.reason
+        assert cell.is_alive(), "all cells were granted memory"
+        (deferred,) = pool.rest.memory().deferred
+        assert "sessions fill the device and the tiers below; it waits for one to close" in deferred.reason
         opened[number - 1].close()
         cell.join(30)
         assert not cell.is_alive()

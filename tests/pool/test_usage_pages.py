@@ -1,4 +1,4 @@
-"""What jobs used, page by page: nobody twice, nobody left out, whoever shares a moment."""
+"""Usage of jobs, page by page: no job twice and none left out, also where jobs share a moment."""
 
 from __future__ import annotations
 

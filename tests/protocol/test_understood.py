@@ -1,4 +1,4 @@
-"""What an older pool would pass over is known."""
+"""Which parts of a message an older pool would ignore."""
 
 from __future__ import annotations
 

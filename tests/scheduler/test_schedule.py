@@ -139,12 +139,15 @@ def test_schedule_picks_the_fastest_device_and_explains_why() -> None:
         chain(), device("slow"), device("fast", flops_per_s=1e12), device("tiny", memory_bytes=100)
     )
     assert made.device.device == "fast"
-    told = made.explain()
-    assert told[0].startswith("Device fast: fastest with ")
-    assert "on slow" in told[0]
-    assert told[1] == "Device tiny: left out, the peak of 12.0 KiB does not fit its 100 B with 0 B in use."
-    assert any("peak 12.0 KiB at node 0 (aten.mm.default, line 3)" in line for line in told)
-    assert "Transfers: 1 tensors (4.0 KiB) up, 1 tensors (4.0 KiB) down." in told
+    explanation = made.explain()
+    assert explanation[0].startswith("Device fast: fastest with ")
+    assert "on slow" in explanation[0]
+    assert (
+        explanation[1]
+        == "Device tiny: left out, the peak of 12.0 KiB does not fit its 100 B with 0 B in use."
+    )
+    assert any("peak 12.0 KiB at node 0 (aten.mm.default, line 3)" in line for line in explanation)
+    assert "Transfers: 1 tensors (4.0 KiB) up, 1 tensors (4.0 KiB) down." in explanation
 
 
 def test_a_memory_objective_prefers_the_emptier_device() -> None:
@@ -177,8 +180,8 @@ def test_profiles_and_devices_reject_nonsense() -> None:
 
 def test_an_unmeasured_device_is_marked() -> None:
     assert not DeviceProfile.default("cpu").measured
-    told = Scheduler().create_schedule(SRG.from_program(chain())).explain()
-    assert "Caution: the rates of cpu:0 are defaults, it has not been measured yet." in told
+    explanation = Scheduler().create_schedule(SRG.from_program(chain())).explain()
+    assert "Caution: the rates of cpu:0 are defaults, it has not been measured yet." in explanation
 
 
 def test_views_and_writes_stay_with_their_base() -> None:

@@ -1,5 +1,5 @@
-"""Backfilling by the pool's own decisions: nobody makes the head of the queue wait longer, and conservative
-backfilling gives nobody a later start than he was promised."""
+"""Backfill by the pool's own decisions never makes the head of the queue wait longer, and conservative
+backfill starts no job later than promised."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def first_and_later_promises(
     latest: dict[str, float] = {}
     while simulation.step():
         cluster = simulation.cluster
-        told = {job: promise.start_s for job, promise in cluster.promises.items()}
-        told |= {job: holding.started_s for job, holding in cluster.holdings.items()}
-        for job, start_s in told.items():
+        starts_s = {job: promise.start_s for job, promise in cluster.promises.items()}
+        starts_s |= {job: holding.started_s for job, holding in cluster.holdings.items()}
+        for job, start_s in starts_s.items():
             first.setdefault(job, start_s)
             latest[job] = max(latest.get(job, 0.0), start_s)
     assert len(simulation.records) == len(jobs)
@@ -80,10 +80,10 @@ def late_heads(jobs: list[TraceJob], nodes: tuple[Node, ...], policy: str) -> di
     while simulation.step():
         cluster, plan = simulation.cluster, simulation.plan
         started |= {job: holding.started_s for job, holding in cluster.holdings.items()}
-        told = {made.job: made.start_s for made in plan.reservations}
+        starts_s = {made.job: made.start_s for made in plan.reservations}
         head = next(iter(sorted(cluster.waiting, key=int)), None)
-        if head is not None and head in told:
-            promised.setdefault(head, told[head])
+        if head is not None and head in starts_s:
+            promised.setdefault(head, starts_s[head])
     assert len(simulation.records) == len(jobs)
     return {job: (promised[job], started[job]) for job in promised if started[job] > promised[job]}
 

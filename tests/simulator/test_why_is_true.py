@@ -1,4 +1,4 @@
-"""What the pool says of those who wait comes true, in simulated pools of the engine."""
+"""What the pool says about waiting jobs comes true, in simulated pools of the engine."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def test_where_urgent_cells_keep_coming_starts_of_others_are_not_promised() -> N
 def test_what_is_said_of_memory_comes_true() -> None:
     found = [truths(SimulatedPool(2, 200, 100, 300, 800), 18, CROWDED, seed) for seed in range(3)]
     for kind in ("waits for a session to close", "others are moved out", "others wait before it"):
-        told = [one[kind] for one in found if kind in one]
-        assert sum(one.looks for one in told) > 50
-        rate = sum(one.held for one in told) / sum(one.looks for one in told)
-        assert rate >= 0.8, (kind, [one.false for one in told])
+        of_kind = [one[kind] for one in found if kind in one]
+        assert sum(one.looks for one in of_kind) > 50
+        rate = sum(one.held for one in of_kind) / sum(one.looks for one in of_kind)
+        assert rate >= 0.8, (kind, [one.false for one in of_kind])
 
 
 def test_a_cell_whose_state_is_brought_is_not_said_to_wait_for_ever() -> None:

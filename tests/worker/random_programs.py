@@ -1,5 +1,5 @@
 """Random programs of one session: views and views of views, writes through them, shared weights, growing
-caches, random numbers, errors; values go on living from one program to the next."""
+caches, random numbers, errors; values outlive the program that made them."""
 
 from __future__ import annotations
 

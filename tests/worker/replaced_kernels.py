@@ -1,4 +1,4 @@
-"""Ops whose CPU kernels tests write, so that something happens in the middle of an op, whoever calls it."""
+"""Ops whose CPU kernels tests replace, so that something happens in the middle of any call of the op."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class AnyOrder:
     # --- copies
 
     def store_a_little(self, session: str) -> None:
-        """A copy that is left lying between two pieces, and goes on another time."""
+        """Copy some pieces; the copy is left between two pieces and continues another time."""
         values = self.device.interpreter.values_of(session)
         copy = self.copies.pop(session, None) or self.device.copies.store(session, values, Copied())
         try:
@@ -240,14 +240,14 @@ class AnyOrder:
 
     def restore_early(self, session: str) -> None:
         """As far as a program needs that reads some of the values first."""
-        owner, told = self.owner(session), list[messages.Reads]()
+        owner, ready = self.owner(session), list[messages.Reads]()
         order = [*owner.matrices, *owner.caches]
         self.random.shuffle(order)
         reads = messages.Reads("job", tuple(order), self.random.randrange(len(order) + 1))
-        wanted = Wanted(reads, told.append)
+        wanted = Wanted(reads, ready.append)
         values = self.device.interpreter.values_of(session)
         copy = self.device.copies.restore(values, Copied(), wanted)
-        while not told:
+        while not ready:
             if next(copy, None) is None:
                 self.device.copies.restore_ended(values, wanted)
                 return

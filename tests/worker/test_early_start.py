@@ -26,12 +26,13 @@ COUNT = MIB // 4
 
 
 class Restoring:
-    """A restore of ``ann`` that goes on by one piece at a time, for a program that reads these values."""
+    """A restore of ``ann``, one piece at a time, for a program that reads these values. ``ready``: filled
+    once the program may start."""
 
     def __init__(self, device: Device, values: Sequence[int], first: int = 1) -> None:
         self.device = device
-        self.told: list[Reads] = []
-        self.wanted = Wanted(Reads("job", tuple(values), first), self.told.append)
+        self.ready: list[Reads] = []
+        self.wanted = Wanted(Reads("job", tuple(values), first), self.ready.append)
         self.values = device.interpreter.values_of("ann")
         self.copied = Copied()
         self._copy: Iterator[int] = device.copies.restore(self.values, self.copied, self.wanted)
@@ -42,7 +43,7 @@ class Restoring:
 
     def open(self) -> None:
         """Until a program may use the session."""
-        while not self.told:
+        while not self.ready:
             assert self.step()
 
     def finish(self) -> None:
@@ -142,7 +143,7 @@ def test_ops_run_in_the_order_in_which_their_values_come_and_wait_for_no_others(
     script = Script()
     unused, late, early = keep(device, "ann", script, *tensors(3))
     restoring = opened(device, (early, late))
-    assert [reads.job for reads in restoring.told] == ["job"]
+    assert [reads.job for reads in restoring.ready] == ["job"]
     results = doubled(script, early, late)
     running = Running(device, script.program(fetch=results))
     running.wait_for_op(1)
@@ -259,9 +260,9 @@ def test_preempted_program_resumes_before_its_session_is_fully_restored(
     restoring = Restoring(device, (middle, second, first), first=2)
     assert restoring.step()
     assert restoring.step()
-    assert not restoring.told
+    assert not restoring.ready
     assert restoring.step()
-    assert restoring.told
+    assert restoring.ready
     running = Running(device, program, messages.Resume(outcome.executed))
     running.wait_for_op(2)
     restoring.finish()

@@ -1,7 +1,7 @@
-"""What keeps copies and ops apart, and that without it wrong bytes would be found.
+"""Fences keep copies and ops apart; without them, wrong bytes are found.
 
-Every race is made to happen by gates, in the order that hurts. Each test runs with the fence, where all is
-well, and without it, where the hash must tell.
+Gates make every race happen in the harmful order. Each test runs with the fence, where all is well, and
+without it, where the hash must differ.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def wait(event: threading.Event) -> None:
 
 
 class WithoutReadAfterWrite(Fences):
-    """Copies do not care who writes."""
+    """Fences whose copies begin while an op writes."""
 
     def begin_read(self, storage: Storage) -> bool:
         writing, storage.writing = storage.writing, False
@@ -181,13 +181,13 @@ def test_a_flipped_byte_in_the_host_arena(make_device: Callable[..., Device], fl
     assert outcome.failure is not None
     assert outcome.failure.type_name == "ValueLost"
     assert "not what was stored" in outcome.failure.message
-    # who was still on the device stores its own bytes again; who had nothing to do with it is unharmed
+    # a session still on the device stores its own bytes again; an unrelated session is unharmed
     assert failed(device.ask(messages.Evict(10, "bob"))).reason.endswith("are not stored")
     device.park("bob")
     device.restore("bob")
     assert digest_of(device, "bob", bob, same) == blake3.blake3(content).digest()
     device.restore("cy")
-    # and ann goes on with new values
+    # and ann continues with new values
     value = ann.load(tensor)
     device.run("ann", ann.program(keep=(value,)))
     assert digest_of(device, "ann", ann, value) == blake3.blake3(content).digest()

@@ -1,4 +1,4 @@
-"""Where a device lies, as a machine's sysfs tells it, and a worker its pool."""
+"""The NUMA node of a device, as read from a machine's sysfs and as a worker reports it to its pool."""
 
 from __future__ import annotations
 

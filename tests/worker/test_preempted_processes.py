@@ -30,7 +30,7 @@ def preempt(worker: WorkerUnderTest) -> messages.SegmentPreempted:
 
 
 def preempt_in_the_middle(worker: WorkerUnderTest, program: Program) -> messages.SegmentPreempted:
-    """After an op at least: who is stopped before it has nothing to lose."""
+    """Preempt a program after at least one op: stopped before, it has nothing to lose."""
     begin(worker, program)
     while (stopped := preempt(worker)).executed == 0:
         begin(worker, program, Resume(0, stopped.rng_state))

@@ -1,5 +1,5 @@
-"""A program that is stopped between two ops and goes on later, here or elsewhere, is the program that was
-never stopped."""
+"""A program that is stopped between two ops and resumed later, on any device, computes the same as one that
+was never stopped."""
 
 from __future__ import annotations
 

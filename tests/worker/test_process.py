@@ -59,7 +59,7 @@ def test_a_worker_ends_with_a_pool_that_dies_before_it_has_read_its_answers(
     own_worker: OwnWorker,
 ) -> None:
     worker = own_worker(0.0)
-    worker.send(messages.CloseSession("nobody"))
+    worker.send(messages.CloseSession("unknown"))
     assert select.select([worker.connection], [], [], 30)[0]
     worker.connection.close()
     assert worker.process.wait(30) == 0

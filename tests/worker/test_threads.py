@@ -33,7 +33,7 @@ def many_switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Policy(threading.Thread):
-    """Stores what runs; parks, demotes and restores who is lent to it, then gives them back restored."""
+    """Store running sessions; park, demote and restore sessions from ``lent``, then return them restored."""
 
     def __init__(self, device: Device, seed: int) -> None:
         super().__init__()

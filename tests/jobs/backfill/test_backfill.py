@@ -1,4 +1,4 @@
-"""Nobody who is behind makes the head of the queue wait longer; the profile beside trying every moment."""
+"""Backfill never makes the head of the queue wait longer; its profile equals trying every moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Wish(NamedTuple):
 
 
 class Backfilled(NamedTuple):
-    """Who starts now and where; who is promised which start."""
+    """``starts``: jobs that start now, with their nodes. ``reserved``: others, with their promised start."""
 
     starts: list[tuple[str, Where]]
     reserved: list[tuple[str, float]]
@@ -36,8 +36,8 @@ def backfill(
     now_s: float,
     reservations: int | None = 1,
 ) -> Backfilled:
-    """Plan in the order of the queue; starts are taken in ``capacity``. ``reservations``: for how many that
-    cannot start; None: for everybody."""
+    """Plan in the order of the queue; starts take from ``capacity``. ``reservations``: for how many of the
+    jobs that cannot start; None: for all."""
     profile = AvailabilityProfile(capacity, endings, now_s)
     found = Backfilled([], [])
     for job, demand, seconds in wishes:
@@ -79,7 +79,7 @@ def run(jobs: list[Job], capacity: FreeCapacity, reservations: int | None) -> Ru
     waiting: list[Job] = []
     ends: list[tuple[float, str, Where]] = []
     events = sorted({job.arrives_s for job in jobs})
-    told = Run({}, {})
+    outcome = Run({}, {})
     while events:
         now_s = heapq.heappop(events)
         for end_s, name, where in [end for end in ends if end[0] <= now_s]:
@@ -87,21 +87,21 @@ def run(jobs: list[Job], capacity: FreeCapacity, reservations: int | None) -> Ru
             ends.remove((end_s, name, where))
         waiting += [job for job in jobs if job.arrives_s == now_s and job not in waiting]
         endings = [
-            Ending(told.started[name] + by_name[name].estimate_s, by_name[name].demand, where)
+            Ending(outcome.started[name] + by_name[name].estimate_s, by_name[name].demand, where)
             for _, name, where in ends
         ]
         wishes = [Wish(job.name, job.demand, job.estimate_s) for job in waiting]
         found = backfill(wishes, capacity, endings, now_s, reservations)
         for name, where in found.starts:
-            told.started[name] = now_s
+            outcome.started[name] = now_s
             end_s = now_s + by_name[name].lasts_s
             ends.append((end_s, name, where))
             waiting.remove(by_name[name])
             if end_s not in events:
                 heapq.heappush(events, end_s)
         if waiting and found.reserved and found.reserved[0][0] == waiting[0].name:
-            told.promised.setdefault(waiting[0].name, found.reserved[0][1])
-    return told
+            outcome.promised.setdefault(waiting[0].name, found.reserved[0][1])
+    return outcome
 
 
 def jobs_with(
@@ -141,17 +141,17 @@ def mixed() -> FreeCapacity:
 def test_the_head_never_starts_later_than_reserved_when_estimates_hold(
     jobs: list[Job], reservations: int | None
 ) -> None:
-    told = run(jobs, counted(), reservations)
-    assert told.started.keys() == {job.name for job in jobs}
-    assert all(told.started[name] <= start_s for name, start_s in told.promised.items())
+    outcome = run(jobs, counted(), reservations)
+    assert outcome.started.keys() == {job.name for job in jobs}
+    assert all(outcome.started[name] <= start_s for name, start_s in outcome.promised.items())
 
 
 @settings(max_examples=150, deadline=None)
 @given(jobs_with(st.integers(-10, 0).map(float), MIXED), st.sampled_from([1, 2, None]))
 def test_the_same_on_nodes_with_shares_labels_and_packing(jobs: list[Job], reservations: int | None) -> None:
-    told = run(jobs, mixed(), reservations)
-    assert told.started.keys() == {job.name for job in jobs}
-    assert all(told.started[name] <= start_s for name, start_s in told.promised.items())
+    outcome = run(jobs, mixed(), reservations)
+    assert outcome.started.keys() == {job.name for job in jobs}
+    assert all(outcome.started[name] <= start_s for name, start_s in outcome.promised.items())
 
 
 @settings(max_examples=150, deadline=None)
@@ -159,9 +159,9 @@ def test_the_same_on_nodes_with_shares_labels_and_packing(jobs: list[Job], reser
 def test_when_estimates_are_too_short_it_waits_longer_by_the_worst_of_them_at_most(
     jobs: list[Job], reservations: int | None
 ) -> None:
-    told = run(jobs, counted(), reservations)
+    outcome = run(jobs, counted(), reservations)
     worst_s = max(0.0, *(job.lasts_s - job.estimate_s for job in jobs))
-    assert all(told.started[name] <= start_s + worst_s for name, start_s in told.promised.items())
+    assert all(outcome.started[name] <= start_s + worst_s for name, start_s in outcome.promised.items())
 
 
 def test_a_short_job_passes_and_a_long_one_does_not() -> None:

@@ -1,4 +1,4 @@
-"""The core of batch notebooks: who gets a slot, what follows an attempt, what a dead server leaves."""
+"""The core of batch notebooks: slots, what follows an attempt, what a dead server leaves."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_a_notebook_that_will_run_again_has_not_failed_yet() -> None:
     ("asked", "reason"),
     [
         ({"priority": "URGENT"}, "'URGENT' is none of CRITICAL"),
-        ({"after": ("nobody",)}, "nobody, which is unknown"),
+        ({"after": ("missing",)}, "missing, which is unknown"),
         ({"after": ("failed",)}, "failed, which it depends on, is FAILED"),
         ({"timeout_s": 0.0}, "a timeout of 0.0 s"),
         ({"deadline_s": math.inf}, "a deadline of inf s"),
@@ -284,7 +284,7 @@ def test_why_a_notebook_waits_has_numbers() -> None:
 
 
 def test_a_notebook_that_ran_for_long_is_kept_when_it_has_just_ended() -> None:
-    """However many came after it and are over since."""
+    """However many later notebooks have ended since."""
     core = Notebooks(slots=2)
     submit(core, "overnight")
     for number in range(OVER_KEPT_MAX):

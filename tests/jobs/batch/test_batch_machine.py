@@ -163,23 +163,23 @@ class BatchMachine(RuleBasedStateMachine):
         assert len(running) == SLOTS or not self.core.queue()
 
     @invariant()
-    def nobody_is_started_more_often_than_allowed(self) -> None:
+    def no_notebook_starts_more_often_than_allowed(self) -> None:
         for job, count in self.starts.items():
             assert count == self.database[job].attempts <= self.database[job].restart.attempts_max
 
     @invariant()
-    def whoever_comes_after_somebody_waits_for_a_living_one(self) -> None:
+    def pending_dependencies_have_not_ended(self) -> None:
         for one in self.core:
             if not one.over:
                 assert all(not self.database[name].over for name in one.waits_for)
 
     @invariant()
-    def everybody_can_be_told_why(self) -> None:
-        telling = NotebookExplainer(self.core, self.now_s, str)
+    def every_notebook_is_explained(self) -> None:
+        explainer = NotebookExplainer(self.core, self.now_s, str)
         for one in self.core:
-            told = telling.sentence(one.job)
-            assert told.endswith(".")
-            assert "None" not in told
+            sentence = explainer.sentence(one.job)
+            assert sentence.endswith(".")
+            assert "None" not in sentence
 
 
 BatchMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

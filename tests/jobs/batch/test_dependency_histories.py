@@ -1,5 +1,5 @@
-"""Random histories of batch notebooks again, with checkpoints, data and cells, and servers that die: nobody
-waits for what is there, or for what can never come, and what was announced stays."""
+"""Random histories of batch notebooks with checkpoints, data and cells, and servers that die: no notebook
+waits for a dependency that is met or can never be, and announced checkpoints stay."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class DependencyHistories(BatchMachine):
         )
     )
     def server_dies(self, outcomes: list[AttemptOutcome | None]) -> None:
-        """As the pool does it: cells end with their server, and the new one is told of that, and of data."""
+        """As in the pool: cells end with their server, and the new server learns their ends and the data."""
         before = {one.job: one.checkpoints for one in self.core}
         super().server_dies(outcomes)
         assert {one.job: one.checkpoints for one in self.core} == before
@@ -124,7 +124,7 @@ class DependencyHistories(BatchMachine):
             self.perform(self.core.handle(DataPublished(self.now_s, "ann", name)))
 
     @invariant()
-    def whoever_comes_after_somebody_waits_for_a_living_one(self) -> None:
+    def pending_dependencies_have_not_ended(self) -> None:
         for one in self.core:
             if one.over:
                 continue
@@ -145,7 +145,7 @@ class DependencyHistories(BatchMachine):
             assert one.gives_up_at_s is None or one.gives_up_at_s > self.now_s
 
     def met(self, after: tuple[str, ...]) -> tuple[str, ...]:
-        """Of data, and of cells that go on."""
+        """Dependencies that are met: on published data, and on cells that still run."""
         found = []
         for text in after:
             one = parse(text)

@@ -64,6 +64,9 @@ def test_waiting_notebook_shows_its_forecast_and_the_error_of_earlier_forecasts(
     core.handle(NotebookAccepted(7.0, blocker))
     waiting = core.admit(Submission(8.0, "nb8", "ann", "eight", content="same"))
     core.handle(NotebookAccepted(8.0, waiting))
-    told = NotebookExplainer(core, 9.0, str).sentence("nb8")
-    assert "Predicted from 5 earlier runs: 10.0 s on devices and at most 1.0 MiB at once (in In [1])." in told
-    assert "off by 0% in seconds and 0% in bytes, in the median of the last 5" in told
+    sentence = NotebookExplainer(core, 9.0, str).sentence("nb8")
+    assert (
+        "Predicted from 5 earlier runs: 10.0 s on devices and at most 1.0 MiB at once (in In [1])."
+        in sentence
+    )
+    assert "off by 0% in seconds and 0% in bytes, in the median of the last 5" in sentence

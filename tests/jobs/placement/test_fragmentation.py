@@ -32,7 +32,7 @@ def test_what_the_next_request_cannot_use(free: Free, fragment_milli: dict[Deman
 
 
 def test_a_share_goes_where_it_leaves_the_most_for_the_usual_requests() -> None:
-    """The fullest node would be ``tight``, but what is left there suits nobody."""
+    """The fullest node would be ``tight``, but its remainder suits no usual request."""
     typical = [(Demand(device_milli=600, together="one_node"), 0.5), (HALF, 0.5)]
     capacity = FreeCapacity(
         [Node("tight", devices=1, cpu_milli=64_000), Node("whole", devices=1, cpu_milli=64_000)]

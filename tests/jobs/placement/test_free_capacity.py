@@ -1,4 +1,4 @@
-"""Free capacity and who goes where, beside plain counting over every node."""
+"""Free capacity and placement equal plain counting over every node."""
 
 from __future__ import annotations
 
@@ -210,8 +210,8 @@ NODES = st.builds(
 )
 
 
-class RoomMachine(RuleBasedStateMachine):
-    """A room and a table of what each node has free, kept by the same pure steps."""
+class FreeCapacityMachine(RuleBasedStateMachine):
+    """Free capacity beside a table of what each node has free, kept by the same pure steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,21 +237,24 @@ class RoomMachine(RuleBasedStateMachine):
         demand=DEMANDS, scoring=st.sampled_from(sorted(SCORINGS)), home=st.sampled_from("abcdef") | st.none()
     )
     def start_one(self, demand: Demand, scoring: str, home: str | None) -> None:
-        rooms = self.capacities(demand)
+        fitting = self.capacities(demand)
         placed = self.capacity.place(demand, SCORINGS[scoring], home)
-        most = max(rooms.values(), default=0)
+        most = max(fitting.values(), default=0)
         if demand.together == "anywhere":
-            assert (0 if placed is None else placed.members) in (0, min(demand.members, sum(rooms.values())))
-            assert (placed is not None) == (sum(rooms.values()) >= demand.members_min)
+            assert (0 if placed is None else placed.members) in (
+                0,
+                min(demand.members, sum(fitting.values())),
+            )
+            assert (placed is not None) == (sum(fitting.values()) >= demand.members_min)
         elif demand.together == "one_node":
             assert (placed is not None) == (most >= demand.members_min)
         misfit = self.capacity.misfit(demand)
         assert misfit.nodes == len(self.nodes)
-        assert (misfit.members_open == 0) == (sum(rooms.values()) == 0) or demand.together == "one_node"
+        assert (misfit.members_open == 0) == (sum(fitting.values()) == 0) or demand.together == "one_node"
         if placed is None:
             return
         assert self.capacity.ever_fits(demand)
-        assert all(members <= rooms[name] for name, members in placed.where)
+        assert all(members <= fitting[name] for name, members in placed.where)
         assert len({name for name, _ in placed.where}) == len(placed.where)
         assert demand.members_min <= placed.members <= demand.members
         self.capacity.take(demand, placed.where)
@@ -313,8 +316,8 @@ class RoomMachine(RuleBasedStateMachine):
             assert self.capacity.free(name) == Free(node.devices, node.cpu_milli, node.memory_mib)
 
 
-TestRoomMachine = RoomMachine.TestCase
-TestRoomMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestFreeCapacityMachine = FreeCapacityMachine.TestCase
+TestFreeCapacityMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
 @given(DEMANDS, st.integers(1, 12))

@@ -1,6 +1,6 @@
 """``make sweep-fuzz``: random sequences of ops with odd dtypes, sizes and aliases, captured beside eager.
 
-The sequences run in child processes: one that crashes or hangs is counted, and the next seed goes on.
+The sequences run in child processes: one that crashes or hangs is counted, and the next seed is run.
 ``--seed N`` repeats one, makes it short and prints it.
 """
 

@@ -167,7 +167,7 @@ def compare(captured: Ran, eager: Ran) -> Difference | None:
 
 
 def _fetch(ran: Ran) -> None:
-    """Bring all values over at once. What cannot be read is told by the comparison, which reads each."""
+    """Fetch all values at once. The comparison, which reads each, reports the unreadable ones."""
     from djinn_lab.capture.lazy import is_lazy, recorder_of
 
     tensors = [value for value in ran.values.values() if is_lazy(value)]

@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Segment:
-    """Steps that run under capture or outside of it."""
+    """Steps that run all captured or all eager."""
 
     captured: bool
     steps: tuple[Step, ...]

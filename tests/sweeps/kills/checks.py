@@ -1,4 +1,4 @@
-"""What the pool told its clients, beside what its database has."""
+"""Compare what the pool reported to its clients with what its database has."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ TOLERANCE_S = 0.05
 
 
 @dataclass
-class Told:
-    """Of one job. ``done``: segments whose result came. ``state``: its last, if the job's end was told."""
+class Reported:
+    """What clients received about one job. ``done``: segments whose result came. ``state``: the last one, if
+    the job's end was reported."""
 
     messages: int = 0
     done: set[int] = field(default_factory=set)
@@ -38,7 +39,7 @@ class Findings:
 
 
 class Log:
-    """What one client wrote down, read as it grows."""
+    """The notes file of one client, read as it grows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -48,36 +49,37 @@ class Log:
         """Bytes so far."""
         return self._path.stat().st_size if self._path.exists() else 0
 
-    def new(self) -> dict[str, Told]:
-        """By job, for what was told since the last call."""
-        found: dict[str, Told] = {}
+    def new(self) -> dict[str, Reported]:
+        """What was reported since the last call, by job."""
+        found: dict[str, Reported] = {}
         content = self._path.read_bytes() if self._path.exists() else b""
         end = content.rfind(b"\n") + 1
         for line in content[self._read : end].splitlines():
             note = json.loads(line)
-            told = found.setdefault(note["job"], Told())
-            told.messages += 1
+            reported = found.setdefault(note["job"], Reported())
+            reported.messages += 1
             if note.get("outcome") == "done":
-                told.done.add(note["segment"])
+                reported.done.add(note["segment"])
             if note.get("final"):
-                told.state = OF_OUTCOME[note["outcome"]]
+                reported.state = OF_OUTCOME[note["outcome"]]
             elif note.get("state") in ENDED:
-                told.state = note["state"]
+                reported.state = note["state"]
         self._read = end
         return found
 
 
-def check(engine: sa.Engine, told: Mapping[str, Told], pool: str, findings: Findings) -> None:
-    """``told``: before the present ``pool`` led, or at the end, when nothing runs any more."""
+def check(engine: sa.Engine, reported: Mapping[str, Reported], pool: str, findings: Findings) -> None:
+    """Add to ``findings`` each difference between ``reported`` and the database. ``reported``: before the
+    present ``pool`` led, or at the end, when nothing runs any more."""
     with engine.connect() as connection:
         rows = {
             row.job: row
-            for part in _parts(list(told))
+            for part in _parts(list(reported))
             for row in connection.execute(sa.select(jobs.c.job, jobs.c.state).where(jobs.c.job.in_(part)))
         }
         charged = {
             (row.job, row.segment): row.stretches
-            for part in _parts(list(told))
+            for part in _parts(list(reported))
             for row in connection.execute(
                 sa.select(usage.c.job, usage.c.segment, sa.func.count().label("stretches"))
                 .where(usage.c.job.in_(part))
@@ -88,13 +90,13 @@ def check(engine: sa.Engine, told: Mapping[str, Told], pool: str, findings: Find
             sa.select(jobs.c.job).where((jobs.c.pool != pool) & jobs.c.state.not_in(ENDED))
         ).all()
     findings.wrong += [f"{job} of a dead pool has not ended" for job in left]
-    for job, what in told.items():
+    for job, what in reported.items():
         findings.counts["messages"] += what.messages
         findings.counts["results of done segments"] += len(what.done)
         if job not in rows:
-            findings.wrong.append(f"lost: {job}, of which a client was told")
+            findings.wrong.append(f"lost: {job}, which was reported to a client")
         elif what.state is not None and rows[job].state != what.state:
-            findings.wrong.append(f"{job} was told to be {what.state} and is {rows[job].state}")
+            findings.wrong.append(f"{job} was reported as {what.state} and is {rows[job].state}")
         for segment in what.done:
             if charged.get((job, segment), 0) != 1:
                 stretches = charged.get((job, segment), 0)
@@ -102,8 +104,8 @@ def check(engine: sa.Engine, told: Mapping[str, Told], pool: str, findings: Find
 
 
 def check_whole(engine: sa.Engine, findings: Findings, charged_s: float) -> None:
-    """Of everything in the database, when nothing runs. ``charged_s``: device-seconds of all accounts, as the
-    pool that leads now counts them."""
+    """Check all jobs and the ledger of the database, when nothing runs. ``charged_s``: device-seconds of all
+    accounts, as the pool that leads now counts them."""
     with engine.connect() as connection:
         stretches = connection.execute(sa.select(usage).order_by(usage.c.started_at_s)).all()
         views = {row.job: row for row in connection.execute(sa.select(jobs)).all()}

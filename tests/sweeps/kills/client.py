@@ -1,6 +1,7 @@
-"""A client under load: submits small cells, one process each, and writes down whatever the pool tells it.
+"""A client under load, in a process of its own: submit small cells and note every message of the pool.
 
-It speaks the protocol itself, so that it notes every message, and goes on with whichever pool leads next.
+The client speaks the protocol itself, so that no message escapes its notes, and continues with whichever pool
+leads next.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ class Target(NamedTuple):
 
 
 def main(addresses: str, token: str, seed: str, log: str, stop: str) -> None:
-    """Until the file ``stop`` is there."""
+    """Submit cells to the leading pool until the file ``stop`` is there."""
     chance = random.Random(int(seed))
-    with Path(log).open("a", buffering=1) as told:
+    with Path(log).open("a", buffering=1) as notes:
         while not Path(stop).exists():
             try:
                 with Client(Target(leader_url(addresses), token)) as client:  # type: ignore[arg-type]
                     while not Path(stop).exists():
-                        run_some(client, chance, told)
+                        run_some(client, chance, notes)
             except (ConnectionClosed, InvalidHandshake, OSError, EOFError, PoolNotFound, AssertionError):
                 time.sleep(RETRY_S)  # it was killed, or takes over (a denied handshake asserts)
 
 
-def run_some(client: Client, chance: random.Random, told: IO[str]) -> None:
+def run_some(client: Client, chance: random.Random, notes: IO[str]) -> None:
     """One to four cells at once, of one to three segments each; one in twelve is cancelled."""
     segments: dict[str, int] = {}
     for _ in range(chance.choice((1, 1, 2, 4))):
@@ -52,11 +53,11 @@ def run_some(client: Client, chance: random.Random, told: IO[str]) -> None:
     while segments:
         message = client.receive()
         if isinstance(message, JobUpdate):
-            note(told, job=message.job, state=message.state)
+            note(notes, job=message.job, state=message.state)
         elif isinstance(message, SegmentResult):
             more = segments[message.job] - message.segment - 1
             final = more == 0 or message.outcome != "done"
-            note(told, job=message.job, segment=message.segment, outcome=message.outcome, final=final)
+            note(notes, job=message.job, segment=message.segment, outcome=message.outcome, final=final)
             if final:
                 del segments[message.job]
             else:
@@ -67,8 +68,8 @@ def program(chance: random.Random) -> Any:
     return act(f"sleep {chance.choice((0, 0.001, 0.01, 0.03))}", "")
 
 
-def note(told: IO[str], **what: object) -> None:
-    told.write(json.dumps(what) + "\n")
+def note(notes: IO[str], **what: object) -> None:
+    notes.write(json.dumps(what) + "\n")
 
 
 if __name__ == "__main__":

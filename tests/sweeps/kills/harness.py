@@ -1,4 +1,4 @@
-"""Kills pools under load, and compares what they told with what their database has."""
+"""Kill pools under load, and compare what they reported with what their database has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BYTES_BEFORE = 1500
 """About twenty messages reach clients before the next kill."""
 MOMENT_S = 0.5
 DOUBLE = 0.2
-"""So often who takes over is killed, too, before or just after it serves."""
+"""How often the pool that takes over is killed, too, before or just after it serves."""
 LOAD_S = 60.0
 
 
@@ -43,7 +43,7 @@ def run(directory: Path, database: str, pools: int, moments: int, seed: int) -> 
     findings, back_s, kills = Findings(), [], 0
     park = Pools(directory, database, pools)
     engine = sa.create_engine(database)
-    logs = [Log(directory / f"told{number}") for number in range(CLIENTS)]
+    logs = [Log(directory / f"notes{number}") for number in range(CLIENTS)]
     try:
         with _clients(directory, park, seed):
             for moment in range(moments):
@@ -64,7 +64,7 @@ def run(directory: Path, database: str, pools: int, moments: int, seed: int) -> 
                 park.start()
                 print(f"\r{moment + 1}/{moments}, {len(findings.wrong)} wrong", end="", flush=True)
         leader = park.leader()
-        _check_news(logs, engine, leader.pool, findings)
+        _check_new_notes(logs, engine, leader.pool, findings)
         with closing(rest(leader)) as client:
             _until_idle(client)
             accounts = client.queue().accounts
@@ -87,7 +87,7 @@ def _clients(directory: Path, park: Pools, seed: int) -> Iterator[None]:
             [sys.executable, script, park.addresses, park.token, str(seed + number), str(log), str(stop)],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
         )
-        for number, log in enumerate(directory / f"told{number}" for number in range(CLIENTS))
+        for number, log in enumerate(directory / f"notes{number}" for number in range(CLIENTS))
     ]
     try:
         yield
@@ -101,8 +101,8 @@ def _clients(directory: Path, park: Pools, seed: int) -> Iterator[None]:
 
 
 def _until_loaded(logs: Sequence[Log], engine: sa.Engine, pool: str, findings: Findings) -> None:
-    """Check what was told until a moment ago, by this pool and those before it, and wait for more."""
-    _check_news(logs, engine, pool, findings)
+    """Check what this pool and earlier ones reported so far, and wait for more."""
+    _check_new_notes(logs, engine, pool, findings)
     deadline_s = time.monotonic() + LOAD_S
     before = sum(log.size() for log in logs)
     while sum(log.size() for log in logs) < before + BYTES_BEFORE:
@@ -110,7 +110,7 @@ def _until_loaded(logs: Sequence[Log], engine: sa.Engine, pool: str, findings: F
         time.sleep(0.02)
 
 
-def _check_news(logs: Sequence[Log], engine: sa.Engine, pool: str, findings: Findings) -> None:
+def _check_new_notes(logs: Sequence[Log], engine: sa.Engine, pool: str, findings: Findings) -> None:
     for log in logs:
         check(engine, log.new(), pool, findings)
 

@@ -75,7 +75,7 @@ class Pools:
         self._infos[self._infos.index(info)] = None
 
     def kill_in_take_over(self, chance: random.Random) -> None:
-        """After the leader was killed: kill who comes next, too, anywhere from its first moment until it
+        """After the leader was killed: kill the next pool, too, at any moment from its first until it
         serves."""
         if len(self._infos) > 1:
             time.sleep(chance.uniform(0, 1.2))

@@ -99,7 +99,7 @@ def compare(eager: Outcome, captured: Outcome) -> Verdict:
     if isinstance(captured, Raised):
         return _compare_raised(eager, captured.error)
     if isinstance(eager, Raised):
-        return Verdict(RAISED_DIFFERENTLY, f"eager raises {_told(eager.error)}; captured returns")
+        return Verdict(RAISED_DIFFERENTLY, f"eager raises {_described(eager.error)}; captured returns")
     if eager.structure != captured.structure:
         return Verdict(WRONG_LAYOUT, f"returns {captured.structure} for {eager.structure}")
     for one, other in zip(eager.layouts, captured.layouts, strict=True):
@@ -112,7 +112,7 @@ def compare(eager: Outcome, captured: Outcome) -> Verdict:
         if difference:
             return Verdict(WRONG_VALUE, f"item {position}: {difference}")
     if not torch.equal(eager.stream, captured.stream):
-        return Verdict(WRONG_VALUE, "the random stream goes on elsewhere")
+        return Verdict(WRONG_VALUE, "the random stream continues at another position")
     return Verdict(EQUAL)
 
 
@@ -141,17 +141,19 @@ def _compare_raised(eager: Outcome, error: BaseException) -> Verdict:
     if isinstance(error, CaptureError) and error.advice:
         return Verdict(REFUSED, f"{error.message} {error.advice}")
     if isinstance(eager, Raised):
-        return Verdict(RAISED_DIFFERENTLY, f"eager raises {_told(eager.error)}; captured {_told(error)}")
-    return Verdict(CRASH, _told(error))
+        return Verdict(
+            RAISED_DIFFERENTLY, f"eager raises {_described(eager.error)}; captured {_described(error)}"
+        )
+    return Verdict(CRASH, _described(error))
 
 
 def _same_error(eager: BaseException, error: BaseException) -> bool:
-    return _told(error).startswith(_told(eager)) and (
+    return _described(error).startswith(_described(eager)) and (
         type(error) is type(eager) or (isinstance(error, RemoteError) and isinstance(error, type(eager)))
     )
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}".replace("LazyTensor", "Tensor")  # torch names arguments' types
     return re.sub(r"0x[0-9a-f]+", "0x", text.split("\nException raised from")[0]).split("\n")[0][:300]
 
