@@ -29,6 +29,8 @@ LINKED = ("magics", "dashboard", "kernels")
 """Packages at the top of the repository, which links make parts of :data:`PACKAGE`."""
 BESIDE = ("benchmarks", "tests")
 NATIVE = (".cpp", ".h", ".hpp")
+LISTS_OF_WORDS = ("house_words.py", "test_house.py")
+"""The patterns of the words, and the test of their count: not counted themselves."""
 PAGES = (".html", ".js")
 PROSE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 PROSE_CHARS_MAX = 140
@@ -202,7 +204,7 @@ def _words(root: Path, sources: Sequence[Source]) -> tuple[dict[str, int], dict[
         by_kind["product"] += words_in_python(source.text)
     for folder in BESIDE:
         for path in sorted((root / folder).rglob("*.py")):
-            if not path.name.startswith("house_words"):
+            if path.name not in LISTS_OF_WORDS:
                 by_kind["tests and benchmarks"] += words_in_python(path.read_text())
     for _, text in pages_of(root):
         by_kind["docs"] += words_in_page(text)
