@@ -1,4 +1,4 @@
-"""What an action costs in lines of Python, for tests that say that it does not grow."""
+"""Measure an action in lines of Python, for tests that its cost does not grow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lines_run(action: Callable[[], object]) -> int:
-    """How many lines of Python it takes, which is equal at every run."""
+    """Count the lines of Python that ``action`` runs; the count is equal at every run."""
     count = 0
 
     def trace(_frame: FrameType, event: str, _argument: Any) -> Any:

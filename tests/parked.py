@@ -9,13 +9,13 @@ from real_pool import PoolUnderTest
 
 
 def arenas(pool: PoolUnderTest) -> set[Path]:
-    """Of this pool's workers."""
+    """Return the files in which this pool's workers keep parked state."""
     (directory,) = Path("/dev/shm").glob(f"djinn-*{pool.info.pool}*/parked")
     return set(directory.iterdir())
 
 
 def flip_a_byte(paths: Iterable[Path], content: bytes) -> None:
-    """In the middle of these bytes, in the file that has them."""
+    """Flip one bit in the middle of ``content``, in the first of the files that has it."""
     for path in paths:
         start = path.read_bytes().find(content)
         if start >= 0:

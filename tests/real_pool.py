@@ -23,8 +23,8 @@ DEADLINE_S = 90.0
 
 
 class PoolUnderTest:
-    """Use in a ``with`` statement. ``environment`` is what a child process needs to find it. ``options``: of
-    :func:`~djinn_lab.pool.launch.start_pool`."""
+    """A pool that runs inside a ``with`` statement. ``environment``: variables with which a child process
+    finds the pool. ``options``: of :func:`~djinn_lab.pool.launch.start_pool`."""
 
     def __init__(
         self, directory: Path, devices: str = "cpu:2", memory_bytes: int = 2**30, **options: Any
@@ -64,7 +64,7 @@ class PoolUnderTest:
         self.rest = PoolClient(self.info.url, self.info.token)
 
     def kill(self) -> None:
-        """``kill -9`` of the server; its workers notice by themselves."""
+        """``kill -9`` the server; its workers notice by themselves."""
         os.kill(self.info.pid, signal.SIGKILL)
 
     @contextmanager
@@ -77,7 +77,7 @@ class PoolUnderTest:
             opened.close()
 
     def wait_for_job(self, **wanted: Any) -> JobView:
-        """The newest job with these fields, once there is one."""
+        """Wait for a job with these fields and return the newest one."""
         return wait_for(
             lambda: next(
                 (
@@ -91,7 +91,7 @@ class PoolUnderTest:
 
 
 def kill_worker(pool: PoolUnderTest, device: str = "cpu:0") -> None:
-    """``kill -9`` of a device's process; returns when its successor is up."""
+    """``kill -9`` a device's process, and return when its successor is up."""
 
     def row() -> DeviceView:
         return next(found for found in pool.rest.status().devices if found.device == device)
@@ -102,11 +102,11 @@ def kill_worker(pool: PoolUnderTest, device: str = "cpu:0") -> None:
 
 
 def wait_for(look: Any) -> Any:
-    """What ``look()`` returns as soon as that is truthy."""
+    """Call ``look`` until it returns something truthy, and return that."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         found = look()
         if found:
             return found
-        assert time.monotonic() < deadline, "it did not come about"
+        assert time.monotonic() < deadline, "the condition did not come true in time"
         time.sleep(0.02)

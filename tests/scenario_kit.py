@@ -28,7 +28,7 @@ def run_scenario(path: Path, answer: Callable[[str, float], Iterable[str]]) -> N
 
 
 def play(text: str, answer: Callable[[str, float], Iterable[str]]) -> str:
-    """The text with its outputs replaced by what ``answer`` gives."""
+    """Return the scenario's text with its outputs replaced by what ``answer`` gives."""
     out: list[str] = []
     at_s = 0.0
     expecting = False
@@ -60,7 +60,7 @@ def parse_event(line: str, at_s: float, kinds: Mapping[str, type[msgspec.Struct]
 
 
 def render(command: msgspec.Struct) -> str:
-    """One line; what is None or an empty tuple is left out."""
+    """Write an object on one line, without fields that are None or an empty tuple."""
     given = msgspec.structs.asdict(command).items()
     fields = {name: value for name, value in given if value is not None and value != ()}
     shown = (

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server of one's own, gone with its directory. Debian's package has the programs."""
+"""A real PostgreSQL server for tests, deleted with its directory. Debian's package has the programs."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class Postgresql:
         return f"postgresql://{USER}:{quoted}@127.0.0.1:{self.port}/{database}"
 
     def new_database(self) -> str:
-        """Its URL."""
+        """Create a database and return its URL."""
         name = f"pool{next(DATABASES)}"
         self.execute(f"CREATE DATABASE {name}")
         return self.url(name)
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
-        """As the superuser, in a database that no pool uses."""
+        """Run a statement as the superuser, in a database that no pool uses, and return its rows."""
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
     def control(self, *arguments: str) -> None:
-        """``pg_ctl``, such as ``restart``."""
+        """Run ``pg_ctl`` with these arguments, such as ``restart``."""
         command = [
             *self._prefix,
             str(self._programs / "pg_ctl"),
@@ -65,7 +65,7 @@ class Postgresql:
 
 @contextmanager
 def running_postgresql() -> Iterator[Postgresql]:
-    """Raises FileNotFoundError when it is not installed."""
+    """Run a server until the block ends. Raises FileNotFoundError when PostgreSQL is not installed."""
     programs = _programs()
     directory = Path(tempfile.mkdtemp(prefix="djinn-postgresql-", dir="/tmp"))
     prefix = _as_unprivileged_account(directory)
@@ -95,7 +95,7 @@ def _programs() -> Path:
 
 
 def _as_unprivileged_account(directory: Path) -> list[str]:
-    """PostgreSQL refuses to run as root."""
+    """Return a prefix for commands: root runs them as ``postgres``, since PostgreSQL refuses root."""
     if os.geteuid() != 0:
         return []
     account = pwd.getpwnam("postgres")

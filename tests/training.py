@@ -11,9 +11,9 @@ from djinn_lab.srg.program import Program, TensorMeta
 def training(
     steps: int, size: int = 32, seed: int = 0, ballast_bytes: int = 0
 ) -> tuple[Program, tuple[int, ...]]:
-    """A program that trains two layers with dropout and Adam, and its weights, which are kept and fetched: 32
-    ops a step, most of which write in place. ``ballast_bytes``: held and written all the
-    time, which makes it slow, and dropped at the end."""
+    """Return a program that trains two layers with dropout and Adam, and its weights, which are kept and
+    fetched. A step has 32 ops, most of which write in place. ``ballast_bytes``: memory that is written all the
+    time, which makes the program slow, and dropped at the end."""
     script = Script()
     made = torch.Generator().manual_seed(seed)
     first, second = (script.load(torch.randn(size, size, generator=made)) for _ in range(2))

@@ -15,7 +15,7 @@ from djinn_lab.capture.recorders import capturing, make_recorder
 
 
 class World:
-    """The variables of one of the two runs."""
+    """The variables of one of the two runs, eager or captured."""
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
@@ -31,7 +31,7 @@ Statement = Callable[[World], object]
 
 
 class BothWorlds:
-    """Runs each statement twice and insists on the same answer or the same exception."""
+    """Run each statement eagerly and captured, and assert the same answer or the same exception."""
 
     def __init__(self) -> None:
         self.backend = InProcessBackend()

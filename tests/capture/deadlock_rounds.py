@@ -1,5 +1,5 @@
-"""A program of threads that record, read, drop and collect tensors at once. When they hang, it prints the
-traceback of each and exits with 1."""
+"""Run threads that record, read, drop and collect tensors at once. If they hang, print the traceback of each
+thread and exit with 1."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _kept: deque[torch.Tensor] = deque(maxlen=64)
 
 
 class _Knot:
-    """Only the garbage collector drops its tensor, in whichever thread that runs."""
+    """A reference cycle: the garbage collector alone drops its tensor, in any thread."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor, self.itself = tensor, self
 
 
 def record(recorder: Recorder, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """A cell that trains, cuts, forks, and leaves knots behind."""
+    """Run a cell that trains, cuts, forks, and leaves reference cycles behind."""
     with cell(recorder):
         for _ in range(4):
             x = torch.randn(8, 16)

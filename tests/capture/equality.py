@@ -16,7 +16,7 @@ from djinn_lab.capture.recorders import Recorder
 
 
 def seed(value: int) -> None:
-    """Every generator that models and tutorials draw from."""
+    """Seed every generator that models and tutorials draw from."""
     torch.manual_seed(value)
     np.random.seed(value)
     random.seed(value)
@@ -53,7 +53,7 @@ def _children(tree: object) -> list[tuple[str, object]]:
 
 
 def difference(found: object, expected: object) -> str | None:
-    """Where two trees differ first, and how; None when they are equal to the last bit."""
+    """Say where two trees differ first, and how; None when they are equal to the last bit."""
     left, right = leaves(found), leaves(expected)
     if list(left) != list(right):
         return f"holds {sorted(set(left) ^ set(right))[:5]} on one side only"

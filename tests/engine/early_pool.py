@@ -1,4 +1,4 @@
-"""A simulated pool whose workers use sessions before all of them is back."""
+"""A simulated pool whose workers run cells before their session is fully restored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from djinn_lab.simulator.driver import OPS, Running
 from djinn_lab.simulator.pool import Run, SimulatedPool
 
 FIRST_SHARE = 0.2
-"""Of a restore: what the first op reads is back then."""
+"""Share of a restore after which the values that the first op reads are there."""
 LOOK_S = 0.005
 
 

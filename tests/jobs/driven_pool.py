@@ -1,4 +1,4 @@
-"""A pool that does what plans say, in simulated time: for tests of decisions."""
+"""A pool in simulated time that enacts the plans of decisions, for their tests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from djinn_lab.jobs.request import Demand, Node, Request
 
 
 class DrivenPool:
-    """``runs_s``: how long each job really runs, its estimate where nothing else is said. Parking takes no
-    time and costs ``park_s`` of run time when it resumes. ``intervals``: (job, where, from, to)."""
+    """A pool of jobs that end after ``runs_s``, by default their estimate. A preempted job stops at once and
+    runs ``park_s`` longer when it resumes. ``preemptions``: (when, victim, preemptor). ``intervals``: (job,
+    where, from, to)."""
 
     def __init__(
         self, nodes: Iterable[Node], policy: QueuePolicy, *, park_s: float = 0.0, quantum_s: float = 60.0
@@ -48,7 +49,7 @@ class DrivenPool:
         self.runs_s[request.job] = needed
 
     def run(self, until_s: float = math.inf, steps_max: int = 100_000) -> None:
-        """Until nothing happens any more, or until that time."""
+        """Run until no event is left, or until ``until_s``."""
         wake_s = self.settle().wake_at_s or math.inf
         for _ in range(steps_max):
             self._drop_stale()
@@ -69,7 +70,7 @@ class DrivenPool:
         raise AssertionError(f"still busy after {steps_max} steps")
 
     def settle(self) -> Plan:
-        """Decide until there is nothing to do at this moment."""
+        """Decide and enact until a plan at this moment is empty; return that plan."""
         for _ in range(1000):
             plan = decide(self.cluster, self.shares, self.policy, self.now_s)
             self.plans.append(plan)
@@ -118,7 +119,7 @@ class DrivenPool:
 
 
 def device_nodes(count: int) -> list[Node]:
-    """As in the live pool: every device is a node."""
+    """Return nodes of one device each, as in the live pool."""
     return [Node(f"gpu:{number}") for number in range(count)]
 
 
@@ -140,8 +141,8 @@ def request(
 def loads(
     accounts: list[str], *, at_s: int, seconds: int, members: int, size: int
 ) -> st.SearchStrategy[list[tuple[str, int, int, int, int]]]:
-    """Up to ``size`` requests as :func:`drawn_request` takes them: account, rank, and up to so many seconds
-    until they come, seconds that they need, members."""
+    """Draw up to ``size`` requests for :func:`drawn_request`: account, rank, arrival up to ``at_s``, run time
+    up to ``seconds``, and up to ``members`` members."""
     drawn = st.tuples(
         st.sampled_from(accounts),
         st.integers(0, 4),
@@ -155,7 +156,7 @@ def loads(
 def drawn_request(
     number: int, account: str, rank: int, at_s: int, seconds: int, members: int = 1, **more: object
 ) -> Request:
-    """As it was drawn, in whole seconds."""
+    """Make a request from what :func:`loads` drew, in whole seconds."""
     return request(
         f"job{number}",
         number,

@@ -41,12 +41,13 @@ from djinn_lab.jobs.machine.queue import JobQueue
 
 OPS = 8
 TICKS_MAX = 50
-"""At one moment."""
+"""Ticks of the clock at one moment, by job."""
 
 
 class SimulatedPool:
-    """``state_at``: where a session's values lie. ``runs``: by device, job, segment, when it started, how
-    long it takes. ``ran_s`` and ``charged_s``: by account. ``moves``: of a session since it last ran."""
+    """A pool with random delays around a live queue. ``state_at``: the device of each session's values.
+    ``runs``: by device, (job, segment, start, duration). ``ran_s`` and ``charged_s``: by account. ``moves``:
+    by session since it last ran."""
 
     def __init__(self, seed: int, devices: int, sessions: int, *, asks: bool = True) -> None:
         self.random = random.Random(seed)
@@ -80,7 +81,7 @@ class SimulatedPool:
         heapq.heappush(self._events, (self.now_s + delay_s, next(self._numbers), act))
 
     def run(self, until_s: float = math.inf) -> None:
-        """Until then, or until nothing is to come any more."""
+        """Run until ``until_s``, or until no event is left."""
         ticks = 0
         while True:
             next_s = self._events[0][0] if self._events else math.inf
@@ -161,7 +162,7 @@ class SimulatedPool:
         self._answer(job.job, number)
 
     def forget(self, sessions: set[str]) -> None:
-        """Memory knows nothing of them any more."""
+        """Drop what session memory knows about these sessions."""
         for session in sessions:
             self.bound_at.pop(session, None)
             for job in self.queue.jobs_of(session):
@@ -236,7 +237,7 @@ class SimulatedPool:
     # -- clients -------------------------------------------------------------------------------------------
 
     def submit(self, session: str, *, target: bool = False) -> None:
-        """A new cell."""
+        """Submit the first segment of a new cell with random terms."""
         chance = self.random
         job = f"job{len(self.jobs)}"
         self.jobs.append(job)
@@ -274,7 +275,7 @@ class SimulatedPool:
             assert self.handle(JobFinished(self.now_s, job, "failed", "it was not admitted"))
 
     def _answered(self, name: str) -> None:
-        """A cell with more to come thinks for a moment."""
+        """Schedule the next segment of a cell that has more, after a random pause."""
         job = self.queue.job(name)
         if job is not None and job.state is JobState.WAITING:
             self.at(self.random.choice((0.0, 0.5, 3.0)), lambda: self._send_next(name, job.segment))

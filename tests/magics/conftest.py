@@ -1,4 +1,4 @@
-"""One pool, and kernels that are used again: a fresh one takes seconds of processor time to load torch."""
+"""One pool, and kernels that tests use again: a fresh one takes seconds of processor time to load torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def kernels(pool: PoolUnderTest) -> Iterator[KernelStock]:
 
 @pytest.fixture
 def notebooks(kernels: KernelStock, request: pytest.FixtureRequest) -> Iterator[TakeKernels]:
-    """Gives so many kernels with the extension loaded and nothing else, at once."""
+    """Give a call that returns so many kernels, with nothing but the extension loaded."""
     failed_before = request.session.testsfailed
     with ExitStack() as stack:
         yield lambda count: stack.enter_context(kernels.taken(count))
@@ -40,7 +40,7 @@ def notebook(notebooks: TakeKernels) -> NotebookKernel:
 
 @pytest.fixture
 def own_notebook(pool: PoolUnderTest) -> Iterator[NotebookKernel]:
-    """As ``notebook``, of a process that no other test uses, for tests that change or end it."""
+    """A kernel like ``notebook`` in a process that no other test uses, for tests that change or end it."""
     with NotebookKernel(pool.environment) as kernel:
         kernel.load()
         yield kernel

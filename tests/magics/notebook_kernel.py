@@ -63,11 +63,11 @@ class NotebookKernel:
         self._manager.shutdown_kernel(now=True)
 
     def load(self) -> None:
-        """The first cell of every notebook here."""
+        """Run the cell that loads the extension, the first of every notebook here."""
         assert self.run(LOAD).status == "ok"
 
     def send(self, code: str, **options: Any) -> str:
-        """Queue a cell; its message id."""
+        """Send a cell to the kernel and return its message id."""
         return str(self._client.execute(code, **options))
 
     def run(self, code: str, **options: Any) -> CellResult:
@@ -90,7 +90,7 @@ class NotebookKernel:
                 return result
 
     def _absorb(self, message: str, result: CellResult) -> bool:
-        """Take one output; True when the kernel is idle again."""
+        """Take one output into ``result``. True when the kernel is idle again."""
         try:
             output = self._client.get_iopub_msg(timeout=1.0)
         except queue.Empty:
@@ -128,8 +128,8 @@ TakeKernels = Callable[[int], list[NotebookKernel]]
 
 
 class KernelStock:
-    """Kernels of one environment that are started when they are first needed, and emptied after each use.
-    Use in a ``with`` statement."""
+    """Kernels of one environment, started when first needed and emptied after each use. Use in a ``with``
+    statement."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._environment = environment
@@ -143,7 +143,7 @@ class KernelStock:
 
     @contextmanager
     def taken(self, count: int) -> Iterator[list[NotebookKernel]]:
-        """So many with the extension and torch loaded, for one user at a time."""
+        """Yield ``count`` kernels with the extension and torch loaded, for one test at a time."""
         new = [NotebookKernel(self._environment) for _ in range(count - len(self._kernels))]
         self._kernels += new
         for kernel in new:
@@ -158,7 +158,7 @@ class KernelStock:
             assert kernel.run(EMPTY, store_history=False).status == "ok"
 
     def discard(self) -> None:
-        """A failed test may have left them in any state."""
+        """Kill all kernels: a failed test may have left them in any state."""
         for kernel in self._kernels:
             kernel.kill()
         self._kernels.clear()

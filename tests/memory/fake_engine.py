@@ -1,5 +1,5 @@
-"""A worker without a device: obeys the commands of session memory, in any order, and refuses what breaks a
-limit. What it holds is the truth that the accounts are tested against."""
+"""A worker without a device: obey the commands of session memory in any order, and refuse those that break a
+limit. The accounts of session memory are tested against the bytes that it holds."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class FakeEngine:
         )
 
     def is_open(self, session: str) -> bool:
-        """It is used while it is restored."""
+        """Whether a cell may use the session while it is being restored."""
         return any(
             self.under_way[number].session == session for number in self.opened & self.under_way.keys()
         )
@@ -138,7 +138,8 @@ class FakeEngine:
         return FirstValuesRestored(at_s, number, command.session, self.device, job)
 
     def end(self, command: Copying) -> None:
-        """However; a session that was open has not come back yet."""
+        """End a transfer, done or failed. An open session has no bytes on the device until its restore is
+        done."""
         self.under_way.pop(command.transfer, None)
         if command.transfer in self.opened:
             self.opened.discard(command.transfer)
@@ -186,7 +187,7 @@ class FakeEngine:
         return TransferDone(at_s, number, command.session, self.device, kind, copied, 0.01, 0.0, checked)
 
     def parked(self, session: str) -> tuple[FakeEngine, Held]:
-        """Where its bytes below a device are."""
+        """Return the engine that has the session's bytes on its host or disk, and those bytes."""
         for engine in (self, *self.peers.values()):
             held = engine.sessions.get(session, Held())
             if (not held.device or engine.is_open(session)) and (held.host or held.disk):
@@ -209,7 +210,7 @@ class FakeEngine:
         )
 
     def die(self) -> set[str]:
-        """Sessions that lost something: what is on the host or the disk is still there."""
+        """Lose the device and return the sessions that lost bytes. Bytes on the host or the disk stay."""
         lost = {name for name, held in self.sessions.items() if held.device > held.host and not held.disk}
         for name, held in self.sessions.items():
             held.device = 0

@@ -23,7 +23,7 @@ def shared_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInf
 
 @pytest.fixture
 def pool_lives_on(shared_pool: RuntimeInfo) -> Iterator[None]:
-    """After the test it runs a cell as ever."""
+    """Assert after the test that the shared pool still runs a cell."""
     yield
     with Client(shared_pool) as client:
         assert client.run(act("")).outcome == "done"
@@ -43,7 +43,7 @@ def client(shared_pool: RuntimeInfo) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    """Real workers on two devices, for gangs."""
+    """A pool of real workers on two devices, for gangs."""
     with PoolUnderTest(tmp_path_factory.mktemp("gangs"), "cpu:2", DEVICE_BYTES) as pool:
         yield pool
 
@@ -56,7 +56,7 @@ def postgresql() -> Iterator[Postgresql]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty one, of either kind."""
+    """The URL of an empty database, of either kind."""
     if request.param == "sqlite":
         return checked_url(f"sqlite:///{tmp_path / 'db'}")
     server: Postgresql = request.getfixturevalue("postgresql")

@@ -21,8 +21,8 @@ TOGETHER = "It ran on 2 devices: cpu:0, cpu:1."
 
 
 class Search:
-    """Four small networks with a learning rate each. ``beside``: ops before and after them that all of them
-    need, or that need all of them."""
+    """Four small networks with a learning rate each. ``beside``: how many rounds of ops run before them on
+    their common input, and after them on all their results."""
 
     def __init__(self, rows: int = 256, beside: int = 0) -> None:
         torch.manual_seed(0)
@@ -57,7 +57,7 @@ class Search:
         return [one.detach().flatten().tolist() for model in self.models for one in model.parameters()]
 
     def state(self) -> list[list[float]]:
-        """Of the optimizers."""
+        """Return the state of the optimizers."""
         found = [optimizer.state_dict()["state"] for optimizer in self.optimizers]
         return [
             buffer.flatten().tolist() for state in found for one in state.values() for buffer in one.values()
@@ -91,7 +91,7 @@ class LongCell:
 def running(
     pool: PoolUnderTest, session: Session, search: Search, steps: int, terms: Terms, ops: int = 100
 ) -> Iterator[LongCell]:
-    """Once so many of its ops have run."""
+    """Start a long cell, and yield it once ``ops`` of its ops have run."""
     cell = LongCell(session, search, steps, terms)
     cell.thread.start()
     try:
@@ -103,12 +103,12 @@ def running(
 
 
 def other_of(device: str) -> str:
-    """Of two."""
+    """Return the other one of two devices."""
     return "cpu:1" if device == "cpu:0" else "cpu:0"
 
 
 def leaves_nothing_behind(pool: PoolUnderTest, session: Session) -> None:
-    """No session of a part, no file between two parts."""
+    """Wait until the pool has no session of a part and no file that one part made for another."""
     wait_for(lambda: not any("/" in row.session for row in pool.rest.memory().sessions))
     assert session.welcome.blob_directory is not None
     results = Path(session.welcome.blob_directory).parent / "results"

@@ -1,4 +1,4 @@
-"""Drives a launcher through its interface alone, for the contract that all launchers must keep.
+"""Drive a launcher through its interface alone, for the contract that all launchers must keep.
 
 A :class:`Site` is what a test needs besides the interface: a launcher, its pool's blobs, a way to kill a
 worker, and a look at what workers have left."""
@@ -42,28 +42,28 @@ Result = TypeVar("Result")
 
 
 class Site(Protocol):
-    """One implementation, somewhere."""
+    """One launcher implementation with the place where its workers run."""
 
     launcher: Launcher
 
     def put(self, tensor: torch.Tensor) -> str:
-        """The name in the pool's store of a tensor's bytes."""
+        """Put a tensor's bytes into the pool's store and return their name."""
 
     def take(self, result: str) -> bytes:
-        """What a worker left under this name for the pool; it is deleted."""
+        """Return what a worker left under this name for the pool, and delete it."""
 
     def kill(self, device: str) -> None:
-        """End the device's worker as if its machine had."""
+        """End the device's worker as a crash of its machine would."""
 
     def parked(self) -> set[str]:
-        """What workers, alive or dead, keep of sessions outside their devices."""
+        """Return the files in which workers, alive or dead, keep sessions outside their devices."""
 
     def processes(self) -> set[str]:
-        """What runs for the launcher."""
+        """Return the processes that run for the launcher."""
 
 
 class LocalSite:
-    """Processes of this machine."""
+    """A launcher whose workers are processes of this machine."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -112,7 +112,7 @@ def local_site() -> Iterator[Site]:
 
 
 SITES = {"local": local_site}
-"""Every implementation, by name."""
+"""Every launcher implementation, by name."""
 
 
 class Heard:
@@ -179,7 +179,7 @@ class Workers:
         self.do(lambda: self.launcher.run(device, order))
 
     def next(self, device: str, kind: type[Kind]) -> Kind:
-        """Wait for the worker's next message of a kind. Those before it are not looked at, but none may be a
+        """Wait for the worker's next message of a kind. Messages before it are dropped, but none may be a
         failure."""
 
         def find() -> Kind | None:
@@ -195,11 +195,11 @@ class Workers:
         return self.until(find)
 
     def until(self, find: Callable[[], Result | None]) -> Result:
-        """Wait until it finds something."""
+        """Wait until ``find`` returns something, and return that."""
         return self._wait(asyncio.wait_for(self._until(find), MESSAGE_WITHIN_S))
 
     def lost(self, device: str) -> None:
-        """Wait for its worker's loss; what was said before is not looked at."""
+        """Wait for the loss of the device's worker; messages before it are dropped."""
 
         def find() -> bool | None:
             said = self.heard.said.get(device, [])
@@ -211,7 +211,7 @@ class Workers:
         self.until(find)
 
     def values(self, done: SegmentDone) -> list[bytes]:
-        """What was fetched."""
+        """Return the bytes of each fetched tensor."""
         return [self._bytes(one) for one in done.fetched]
 
     def close(self, at_once: bool = False) -> None:

@@ -47,7 +47,7 @@ def running_pool(
     database: str | None = None,
     standby: bool = False,
 ) -> Iterator[RuntimeInfo]:
-    """A pool of its own below ``directory``, stopped at the end."""
+    """Run a pool below ``directory`` until the block ends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DJINN_RUNTIME_DIR", str(directory))
         patch.delenv("DJINN_POOL", raising=False)
@@ -70,7 +70,7 @@ def running_pool(
 
 
 def until_dead(pid: int, timeout_s: float = 10) -> None:
-    """A killed process takes a moment to go."""
+    """Wait until a killed process is gone."""
     deadline_s = time.monotonic() + timeout_s
     while process_is_alive(pid):
         assert time.monotonic() < deadline_s, f"process {pid} lives on"
@@ -87,7 +87,7 @@ def rest(info: RuntimeInfo, token: str | None = None) -> PoolClient:
 
 
 def new_user(info: RuntimeInfo, role: str = "user") -> tuple[str, str]:
-    """Name and token of a user that was not there before."""
+    """Create a user and return its name and token."""
     name = f"user-{uuid.uuid4().hex[:8]}"
     return name, rest(info).create_user(name, role).token
 
@@ -179,7 +179,7 @@ class Client(Wire):
         return job
 
     def result(self, job: str) -> messages.SegmentResult:
-        """The next result of ``job``; updates on the way are collected."""
+        """Wait for the next result of ``job``; updates that arrive meanwhile are collected."""
         while True:
             message = self.receive()
             if isinstance(message, messages.JobUpdate):
@@ -214,7 +214,7 @@ class Client(Wire):
         return answer.digests
 
     def write_blob(self, digest: str, data: bytes) -> None:
-        """As a client on the pool's host uploads."""
+        """Upload bytes as a client on the pool's host does: write the file and announce it."""
         assert self.welcome.blob_directory is not None
         (Path(self.welcome.blob_directory) / digest).write_bytes(data)
         self.send(messages.BlobStored(digest, len(data)))
@@ -223,7 +223,7 @@ class Client(Wire):
 def act(
     *verbs: str, fetch: bool = True, keep: bool = False, meta: TensorMeta = META, first: int = 1
 ) -> Program:
-    """A program of one op for every verb of the stand-in worker; the last value is fetched."""
+    """Return a program with one op for each verb of the stand-in worker; the last value is fetched."""
     nodes = [NodeRecord(0, (), (first + n,), (0,), (first + n,), n) for n in range(len(verbs))]
     last = first + len(verbs) - 1
     return Program(
@@ -238,7 +238,7 @@ def act(
 
 
 def read(*sources: Source, meta: TensorMeta = META) -> Program:
-    """A program without ops that fetches its sources."""
+    """Return a program without ops that fetches its sources."""
     return Program((meta,), (), (), sources, (), fetch=tuple(source.value for source in sources))
 
 
@@ -251,7 +251,7 @@ def held(value: int) -> Source:
 
 
 def peak_resident_bytes(pid: int) -> int:
-    """The most memory that the process ever held."""
+    """Return the most memory that the process ever had resident."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

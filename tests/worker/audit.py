@@ -1,4 +1,4 @@
-"""Counts a device's memory and pieces from scratch, to compare with what is counted along the way."""
+"""Count a device's memory and pieces anew, and compare with the counts that are kept from op to op."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def _complete_bytes(storage: Storage) -> int:
 
 
 def _check_pieces(device: Device) -> None:
-    """Every piece is held as often as it says, and the arena and the disk hold these and no others."""
+    """Check that each piece has as many holders as its count, and that the arena and the disk hold these
+    pieces and no others."""
     holders: Counter[int] = Counter()
     pieces: dict[int, Piece] = {}
     chains: dict[int, Chain] = {}

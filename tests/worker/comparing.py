@@ -1,4 +1,4 @@
-"""What a run answers and leaves, to be compared bit by bit with another run's."""
+"""The answer of a run and the values it leaves, for comparison bit by bit with another run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Left:
 
 
 def summary(outcome: Outcome) -> dict[str, object]:
-    """All that an answer says, but for times."""
+    """Return all of an answer except its times."""
     failure = outcome.failure
     return {
         "executed": outcome.executed,

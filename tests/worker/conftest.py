@@ -37,7 +37,7 @@ Start = Callable[[], WorkerUnderTest]
 
 @pytest.fixture(scope="module")
 def idle_workers() -> Iterator[list[WorkerUnderTest]]:
-    """Between two tests: starting one takes seconds of processor time."""
+    """Workers kept between two tests: starting a worker takes seconds of processor time."""
     idle: list[WorkerUnderTest] = []
     yield idle
     for worker in idle:
@@ -54,7 +54,7 @@ def workers_memory() -> Iterator[Path]:
 def start(
     workers_memory: Path, idle_workers: list[WorkerUnderTest], request: pytest.FixtureRequest
 ) -> Iterator[Start]:
-    """Gives workers with a host and a disk tier that have no session, until the test's end."""
+    """Give a call that returns a worker with host and disk tiers and no session, until the test's end."""
     failed_before = request.session.testsfailed
     given: list[WorkerUnderTest] = []
 
@@ -75,7 +75,7 @@ def start(
 
 @pytest.fixture(params=["native", "python"])
 def native(request: pytest.FixtureRequest) -> bool:
-    """Whether the C++ extension runs the programs; skips where it is to and is not built."""
+    """Whether the C++ extension runs the programs; skips the native test if the extension is not built."""
     if request.param == "native" and find_executor() is None:
         pytest.skip(why_missing("executor"))
     return bool(request.param == "native")

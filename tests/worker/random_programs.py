@@ -16,7 +16,7 @@ SQUARE = (SIZE, SIZE)
 
 
 class RandomPrograms:
-    """``blobs``: names of files with a square of floats each, to be loaded as weights."""
+    """Random programs of one session. ``blobs``: names of files, each a square of floats, loaded as weights."""
 
     def __init__(self, seed: int, blobs: Sequence[str], first_id: int = 1) -> None:
         self.random = random.Random(seed)
@@ -28,7 +28,7 @@ class RandomPrograms:
         self._caches: list[int] = []
 
     def next(self) -> Program:
-        """Some of what it makes lives on; some of what lived before does not."""
+        """Return the next program, which keeps some of its values and releases some earlier ones."""
         choose = self.random
         before = list(self._alive)
         self._made = []
@@ -81,7 +81,7 @@ class RandomPrograms:
             self._new(self.script.op(f"aten.{name}.default", one))
 
     def _view(self) -> None:
-        """Of a square: turned, or negated lazily."""
+        """View a square: transposed, or negated lazily."""
         source = self._some()
         meta = self.script.metas[source]
         if self.random.random() < 0.6:

@@ -1,4 +1,4 @@
-"""Runs a program in parts over devices in this process, as a pool does over workers."""
+"""Run a program in parts over devices in this process, as a pool does over workers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run_part(
 
 
 def _as_if_digests(program: Program) -> list[Source]:
-    """Tests name blobs by shorter names than a pool takes."""
+    """Return the sources with a digest for each blob: tests use shorter names than a pool accepts."""
     return [
         msgspec.structs.replace(source, blob=None if source.blob is None else "0" * 64)
         for source in program.sources
@@ -48,7 +48,7 @@ def _as_if_digests(program: Program) -> list[Source]:
 def run_in_parts(
     home: Device, others: Sequence[Device], program: Program, branches: Branches, choose: random.Random
 ) -> Outcome | None:
-    """Groups in any order, anywhere. None where a part failed; the session is again what it was then."""
+    """Run the groups in random order on random devices. None if a part failed: the session is as before."""
     parts = part_program(program, branches, 1 + len(others))
     files: list[Handed] = []
     failed, executed = False, set[int]()

@@ -34,7 +34,8 @@ Kind = TypeVar("Kind")
 
 
 def read_fetched(item: FetchedTensor, results: Path) -> torch.Tensor:
-    """``results``: where the worker puts what is not inline."""
+    """Return a fetched tensor. ``results``: the folder for tensors that are not inline; their file is
+    deleted."""
     if item.data is not None:
         data = item.data
     else:
@@ -50,7 +51,7 @@ def read_fetched(item: FetchedTensor, results: Path) -> torch.Tensor:
 def run_undisturbed(
     interpreter: Interpreter, session: str, program: Program, blobs: Path = Path()
 ) -> list[torch.Tensor]:
-    """What is fetched, from an interpreter without copies."""
+    """Run a program in an interpreter without copies and return what it fetches."""
     paths = {source.blob: str(blobs / source.blob) for source in program.sources if source.blob is not None}
     encoded = encode_program(program)
     outcome = interpreter.run(session, encoded, paths, lambda: None, lambda done, total: None)
@@ -59,7 +60,7 @@ def run_undisturbed(
 
 
 class Device:
-    """The worker's parts without its process: ``run`` runs at once, transfers go over its lanes."""
+    """A worker's parts without its process: ``run`` runs at once, transfers go over its lanes."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class Device:
         return done(self.ask(messages.Restore(self.number(), session, manifest=manifest)))
 
     def park(self, session: str) -> TransferDone:
-        """Store and evict; the answer to the store."""
+        """Store and evict a session, and return the answer to the store."""
         stored = self.store_whole(session)
         assert stored.whole
         self.evict(session)
@@ -205,7 +206,7 @@ class WorkerUnderTest:
         send_frame(self.connection, messages.encode(message))
 
     def forget_all(self) -> None:
-        """Close every session that it was sent; whatever it still had to say is not looked at."""
+        """Close every session of the worker; messages that arrive meanwhile are dropped."""
         while self.sessions:
             session = self.sessions.pop()
             self.send(messages.CloseSession(session))
@@ -217,7 +218,7 @@ class WorkerUnderTest:
         return _receive(self.connection)
 
     def wait_for(self, kind: type[Kind]) -> Kind:
-        """The next message of a kind; those before it are not looked at."""
+        """Return the next message of a kind; messages before it are dropped."""
         while True:
             message = self.receive()
             if isinstance(message, kind):
@@ -239,7 +240,7 @@ class WorkerUnderTest:
 
 
 def start_worker(directory: Path, link_bytes_per_second: float = 0.0) -> WorkerUnderTest:
-    """With 64 MiB on its device, on its host and on its disk."""
+    """Start a worker with 64 MiB on each of device, host and disk."""
     options = ["--host-directory", str(directory), "--disk-directory", str(directory)]
     options += ["--host-bytes", str(64 * MIB), "--disk-bytes", str(64 * MIB)]
     options += ["--link-bytes-per-second", str(link_bytes_per_second)]

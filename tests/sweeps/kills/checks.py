@@ -32,7 +32,7 @@ class Reported:
 
 @dataclass
 class Findings:
-    """``wrong``: a sentence each, to be empty."""
+    """``counts``: what was compared. ``wrong``: one sentence for each difference."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Log:
         self._read = 0
 
     def size(self) -> int:
-        """Bytes so far."""
+        """Return the bytes of the file so far."""
         return self._path.stat().st_size if self._path.exists() else 0
 
     def new(self) -> dict[str, Reported]:

@@ -42,7 +42,7 @@ def main(addresses: str, token: str, seed: str, log: str, stop: str) -> None:
 
 
 def run_some(client: Client, chance: random.Random, notes: IO[str]) -> None:
-    """One to four cells at once, of one to three segments each; one in twelve is cancelled."""
+    """Run one to four cells at once, of one to three segments each; cancel one in twelve."""
     segments: dict[str, int] = {}
     for _ in range(chance.choice((1, 1, 2, 4))):
         count = chance.choice((1, 1, 2, 3))

@@ -30,7 +30,7 @@ LOAD_S = 60.0
 
 @dataclass
 class Outcome:
-    """``back_s``: from each kill until a pool served again, where that was not killed, too."""
+    """``back_s``: from each kill until a pool served again, except where the next pool was killed, too."""
 
     findings: Findings
     kills: int
@@ -38,7 +38,7 @@ class Outcome:
 
 
 def run(directory: Path, database: str, pools: int, moments: int, seed: int) -> Outcome:
-    """Kill whichever pool leads at ``moments`` random moments. ``pools``: 2 for one that stands by."""
+    """Kill the leading pool at ``moments`` random moments. ``pools``: 2 to have a standby."""
     chance = random.Random(seed)
     findings, back_s, kills = Findings(), [], 0
     park = Pools(directory, database, pools)

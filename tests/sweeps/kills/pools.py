@@ -25,7 +25,7 @@ USER = "load"
 
 
 class Pools:
-    """``count``: how many on the one database. ``began``: processes started so far that never served."""
+    """``count`` pools on one database."""
 
     def __init__(self, directory: Path, database: str, count: int) -> None:
         self.database = database
@@ -43,7 +43,7 @@ class Pools:
         return ",".join(f"http://127.0.0.1:{port}" for port in self._ports)
 
     def start(self) -> None:
-        """All that do not run, and wait until one leads."""
+        """Start every pool that does not run."""
         for number, info in enumerate(self._infos):
             if info is None:
                 with self._of(number):
@@ -59,7 +59,7 @@ class Pools:
                     )
 
     def leader(self) -> RuntimeInfo:
-        """The one that leads and is ready, once there is one."""
+        """Wait until a pool leads and is ready, and return it."""
         deadline_s = time.monotonic() + READY_S
         while time.monotonic() < deadline_s:
             for info in self._infos:
@@ -69,7 +69,7 @@ class Pools:
         raise AssertionError("no pool leads")
 
     def kill(self, info: RuntimeInfo) -> None:
-        """``kill -9``."""
+        """``kill -9`` a pool's server."""
         os.kill(info.pid, signal.SIGKILL)
         until_dead(info.pid)
         self._infos[self._infos.index(info)] = None
