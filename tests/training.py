@@ -12,8 +12,8 @@ def training(
     steps: int, size: int = 32, seed: int = 0, ballast_bytes: int = 0
 ) -> tuple[Program, tuple[int, ...]]:
     """Return a program that trains two layers with dropout and Adam, and its weights, which are kept and
-    fetched. A step has 32 ops, most of which write in place. ``ballast_bytes``: memory that is written all the
-    time, which makes the program slow, and dropped at the end."""
+    fetched. A step has 32 ops, most of which write in place. ``ballast_bytes``: memory that each step writes,
+    which makes the program slow, and that is dropped at the end."""
     script = Script()
     made = torch.Generator().manual_seed(seed)
     first, second = (script.load(torch.randn(size, size, generator=made)) for _ in range(2))

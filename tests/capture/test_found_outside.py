@@ -1,4 +1,4 @@
-"""What other people's code does, captured and eagerly: equal to the last bit, or the same exception."""
+"""Features that public code uses, captured and eager: equal to the last bit, or the same exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What eager torch gives, a captured cell gives: values, aliasing, random numbers, errors."""
+"""A captured cell gives what eager torch gives: values, aliasing, random numbers, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session with a real pool: results, reports, faults, and that nothing of the user's is lost."""
+"""A session with a real pool: results, reports, faults, and that no value of the user is lost."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_cell_equals_eager_and_reports_where_its_time_went(session: Session) -
 def test_the_random_numbers_of_the_notebook_are_its_own(
     pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also while the connection asks every now and then whether the pool is there."""
+    """Also while the connection's keep-alive runs."""
     caplog.set_level(logging.DEBUG, "websockets.client")
     monkeypatch.setattr(connection, "PING_INTERVAL_S", 0.02)
     random.seed(7)
@@ -380,7 +380,7 @@ def test_a_cell_sent_in_parts_is_one_graph_on_the_pool(session: Session) -> None
 
 
 def test_inputs_of_a_cell_that_never_started_can_be_used_by_the_next(tmp_path: Path) -> None:
-    """It was cancelled in the queue; another was refused for want of memory."""
+    """One cell is cancelled in the queue, another is refused for want of memory."""
     (tmp_path / "run").mkdir()
     with (
         PoolUnderTest(tmp_path / "run", "cpu:1", memory_bytes=2**28) as pool,

@@ -1,4 +1,4 @@
-"""What the page about session memory says, fed by hand, without a pool and without a browser."""
+"""The Memory page's cards, tables and plots from snapshots made by hand, without a pool or a browser."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def widths(html: str) -> list[float]:
 
 
 def tile(html: str, title: str) -> str:
-    """The text of the tile with this title."""
+    """Return the text of the tile with this title."""
     return next(part for part in html.split("<div class='tile")[1:] if title in part)
 
 

@@ -32,7 +32,8 @@ SCAVENGER = 4
 
 
 def flooded(devices: int, policy: str = "ours", account: str = "flood", **guaranteed: float) -> DrivenPool:
-    """Every device runs an hour's job of an account that has more of them; ``guaranteed``: by account."""
+    """Return a pool whose devices all run hour-long jobs of one account, with three more pending.
+    ``guaranteed``: devices by account."""
     pool = DrivenPool(device_nodes(devices), POLICIES[policy], park_s=0.5)
     for name, number in guaranteed.items():
         guarantee(pool.shares, name.replace("_", "/"), number)
@@ -52,8 +53,8 @@ def preempted_accounts(pool: DrivenPool) -> list[tuple[float, str, str]]:
 
 @pytest.mark.parametrize("policy", PREEMPTING)
 def test_a_guaranteed_device_is_had_after_the_minimum_run_time_and_not_more(policy: str) -> None:
-    """Of two jobs that are worse by every other measure, the one within the guarantee has a device at once,
-    the other waits: what is left to the flood is not taken from it."""
+    """Two late jobs are worse by every other measure. The one within the guarantee gets a device once the
+    victim has run for the minimum time; the other waits."""
     pool = flooded(2, policy, vision=1)
     pool.policy = replace(pool.policy, min_runtime_s=20.0)
     for number in (50, 51):
@@ -99,7 +100,7 @@ def test_a_guarantee_takes_nothing_from_a_better_rank() -> None:
 
 
 def test_a_scavenger_is_best_effort_on_both_sides() -> None:
-    """It claims nothing, it uses nothing up, and no guarantee keeps it where it is."""
+    """A scavenger claims no guarantee, does not count against one, and is not protected by one."""
     pool = DrivenPool(device_nodes(2), ONLY_RANK)
     guarantee(pool.shares, "vision", 1)
     pool.arrive(request("flood0", 0, account="flood", rank=SCAVENGER, seconds=HOUR_S))
@@ -135,7 +136,7 @@ def test_what_is_guaranteed_is_taken_from_others_and_not_from_within() -> None:
 
 
 def test_guarantees_count_where_two_accounts_meet() -> None:
-    """What an organisation guarantees its user within is nothing to other organisations."""
+    """An organisation's guarantee to its user does not bind other organisations."""
     for name, expected in (("vision/ann", []), ("vision", ["late"])):
         pool = DrivenPool(device_nodes(1), ONLY_RANK)
         guarantee(pool.shares, name, 1)
@@ -180,7 +181,7 @@ def test_a_gang_stays_where_its_account_would_be_left_with_less_than_its_guarant
 
 
 def test_job_does_not_preempt_a_gang_within_its_own_guaranteed_account() -> None:
-    """A short cell of the same account would leave three devices of it to others."""
+    """The gang would give up four devices for a cell that needs one, and others would get three."""
     pool = DrivenPool(device_nodes(4), POLICIES["ours"])
     guarantee(pool.shares, "flood", 4)
     pool.arrive(request("gang", 0, account="flood", members=4, seconds=HOUR_S))
@@ -368,7 +369,7 @@ def test_all_jobs_finish_and_preemptions_form_no_cycle(
 @given(LOADS, st.sampled_from(PREEMPTING), GUARANTEES)
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
 def test_victim_does_not_preempt_its_preemptor(load: Load, policy: str, guarantees: dict[str, float]) -> None:
-    """Nor a moment later, when the rule that a victim asks for nothing at the same moment does not hold."""
+    """Also a moment later, when a victim may preempt again."""
     pool = loaded(load, policy, guarantees, min_runtime_s=0.0, age_step_s=None)
     pool.run(until_s=100)
     for holding in list(pool.cluster.holdings.values()):
@@ -412,7 +413,7 @@ def test_what_is_guaranteed_is_had_where_it_can_be(
 
 
 class WatchedPool(DrivenPool):
-    """Looks at every plan before it happens."""
+    """A pool that checks every plan before enacting it."""
 
     guaranteed: dict[str, float]
 
@@ -423,7 +424,7 @@ class WatchedPool(DrivenPool):
         super().perform(plan)
 
     def watch(self, plan: Plan, claimed: bool) -> None:
-        """Accounts keep what they hold of their guarantees, and some hold more where any was claimed."""
+        """Assert that no account loses guaranteed devices, and that a guarantee's preemption gains some."""
         guarantees = Guarantees(self.cluster, self.shares)
         nodes = {path: self.shares.lineage(path)[-1] for path in (*ACCOUNTS, "org", "other")}
         before = {path: guarantees.held(node) for path, node in nodes.items()}
@@ -446,7 +447,7 @@ class WatchedPool(DrivenPool):
 def test_no_preemption_but_by_rank_leaves_an_account_with_less_of_its_guarantee(
     load: Load, policy: str, guarantees: dict[str, float]
 ) -> None:
-    """So that none is part of a loop, of whatever length, while nothing ends or arrives."""
+    """Hence no preemption is part of a cycle of any length while no job ends or arrives."""
     rules = replace(POLICIES[policy], min_runtime_s=0.0, age_step_s=None)
     pool = WatchedPool(device_nodes(4), rules, park_s=0.5, quantum_s=10)
     pool.guaranteed = guarantees

@@ -1,4 +1,4 @@
-"""Once everything that disturbs has stopped, every cell comes to its end, whatever happened before."""
+"""Once all disturbances stop, every cell ends, whatever happened before."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DISTURBED_S = 60.0
 BOUND_S = 20_000.0
 PREEMPTIONS_MAX = 40
 MOVES_MAX = 6
-"""Of a session that has not run in between."""
+"""Moves of a session without a run in between."""
 
 
 def disturb(pool: SimulatedPool) -> None:
@@ -98,7 +98,7 @@ def add_again(pool: SimulatedPool, device: str) -> None:
 
 
 def calm(pool: SimulatedPool, keep_closed: bool) -> None:
-    """``keep_closed``: one device stays cordoned for good."""
+    """Uncordon all devices, lift all limits and set the default policy. ``keep_closed``: except ``cpu:1``."""
     for device in pool.devices:
         pool.handle(DeviceCordoned(pool.now_s, device, keep_closed and device == "cpu:1", drain=True))
     for account in ("", "user0", "user1", "user2"):
@@ -146,7 +146,7 @@ def nothing_idles(pool: SimulatedPool) -> None:
 
 
 def why_stuck(pool: SimulatedPool) -> list[str]:
-    """Jobs that have not ended and could have."""
+    """Explain each job that has not ended and could have."""
     stuck = []
     unavailable = {view.device for view in pool.queue.snapshot().devices if view.cordoned or not view.alive}
     snapshot = pool.queue.snapshot()
@@ -347,7 +347,7 @@ def test_job_restored_on_a_device_then_cordoned_runs_on_another() -> None:
 
 
 def test_cells_with_more_to_come_cannot_wait_for_each_other_across_sessions() -> None:
-    """Each one's next segment would stand behind a cell that waits for the other."""
+    """The next segment of each cell would wait behind a cell that depends on the other one."""
     queue = opened("cpu:0")
     queue.handle(submitted("a", "s0", final=False))
     queue.handle(SegmentFinished(1.0, "a", 0, "done", 8))

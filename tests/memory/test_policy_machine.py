@@ -42,7 +42,7 @@ ANY = st.integers(0, 2**16)
 
 
 class PolicyMachine(RuleBasedStateMachine):
-    """Two devices. A session's job is named after it, so it has one at a time."""
+    """Two devices in any order of events. A session has one job at a time, of the session's name."""
 
     policy = "ours"
     rebuilding = False
@@ -87,7 +87,7 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @rule(session=SESSIONS, second=st.booleans())
     def move_session(self, session: str, second: bool) -> None:
-        """The queue wants it elsewhere, or back."""
+        """Bind a session to the other device, or back."""
         device, target = self.open.get(session), f"cpu:{int(second)}"
         if device is None or any(session in engine.granted for engine in self.engines.values()):
             return
@@ -127,7 +127,7 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @rule(which=ANY, share=st.integers(0, 100), whole_cell=st.booleans())
     def finish_segment(self, which: int, share: int, whole_cell: bool) -> None:
-        """It keeps a share of its peak; what it wrote is not stored."""
+        """End a segment, which keeps a share of its peak; its writes are not stored yet."""
         ready = sorted(
             name
             for name, (device, _) in self.running.items()
@@ -159,7 +159,7 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @rule(session=SESSIONS, smaller=st.integers(0, 100))
     def shrink(self, session: str, smaller: int) -> None:
-        """Values are released."""
+        """Release a part of a session's values."""
         if session not in self.open:
             return
         device = self.where(session)

@@ -32,19 +32,19 @@ SLOW_LINK = 40 * MIB
 """Half a second for a session."""
 ROOMY = {"host_bytes": 4 * DEVICE_BYTES, "link_bytes_per_s": 0}
 VICTIMS = 20
-"""From this number on no other test has made such states, whose bytes may still lie about on the host."""
+"""The first number of a state that no other test makes: bytes of equal states may still be on the host."""
 
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    """One device that holds three sessions, a host that holds twelve more."""
+    """A pool with one device that holds three sessions, and a host that holds twelve more."""
     with PoolUnderTest(tmp_path_factory.mktemp("memory"), "cpu:1", DEVICE_BYTES, **ROOMY) as pool:
         yield pool
 
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    """The same, with copies that take their time."""
+    """A pool like ``pool``, on a link that needs half a second for a session."""
     options = {**ROOMY, "link_bytes_per_s": SLOW_LINK}
     with PoolUnderTest(tmp_path_factory.mktemp("slow"), "cpu:1", DEVICE_BYTES, **options) as pool:
         yield pool
@@ -55,7 +55,7 @@ def state_of(number: int) -> torch.Tensor:
 
 
 def hold(session: Session, number: int) -> torch.Tensor:
-    """Twenty MiB that only the pool has."""
+    """Make twenty MiB that only the pool has."""
     with session.capture():
         return state_of(number)
 
@@ -158,7 +158,7 @@ def test_generation_resumes_from_a_parked_cache(tmp_path: Path) -> None:
 
 
 def continued(model: Any, tokens: torch.Tensor, cache: Any, steps: int) -> tuple[list[torch.Tensor], Any]:
-    """``steps`` greedy tokens after ``tokens``."""
+    """Generate ``steps`` greedy tokens after ``tokens``."""
     found = []
     with torch.no_grad():
         for _ in range(steps):
@@ -357,7 +357,7 @@ def test_a_host_tier_larger_than_the_machine_is_refused(
 def test_cell_on_full_tiers_is_deferred_with_a_reason_and_memory_rests(
     tmp_path: Path,
 ) -> None:
-    """Each session makes a second state in its next cell, and none closes."""
+    """Each session makes a second state in its next cell, and no session closes."""
     small = {"host_bytes": 60 * MIB, "disk_bytes": 60 * MIB, "link_bytes_per_s": 200 * MIB}
     with PoolUnderTest(tmp_path, "cpu:1", 100 * MIB, **small) as pool, ExitStack() as stack:
         opened = sessions(pool, 7, stack)
@@ -384,7 +384,7 @@ def test_cell_on_full_tiers_is_deferred_with_a_reason_and_memory_rests(
 
 
 def at_rest(pool: PoolUnderTest) -> bool:
-    """No copy is under way, and none was begun for a while."""
+    """Whether no copy is under way, and none begins within a second."""
     before = counters(pool)
     time.sleep(1)
     still = all(row.moving is None for row in pool.rest.memory().sessions)

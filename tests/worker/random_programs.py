@@ -16,7 +16,7 @@ SQUARE = (SIZE, SIZE)
 
 
 class RandomPrograms:
-    """Random programs of one session. ``blobs``: names of files, each a square of floats, loaded as weights."""
+    """Random programs of one session. ``blobs``: names of files with a square of floats, read as weights."""
 
     def __init__(self, seed: int, blobs: Sequence[str], first_id: int = 1) -> None:
         self.random = random.Random(seed)

@@ -1,5 +1,5 @@
-"""Random programs of several sessions, with copies in between in any order: every value stays what it is
-without them, the counts stay true and no piece is lost or kept too long."""
+"""Random programs of several sessions with copies in between in any order: values are equal to a run without
+copies, the counts stay true, and no piece is lost or kept too long."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Owner:
 
 
 class AnyOrder:
-    """``done`` counts what was reached, so that a test can see that all of it was."""
+    """Random steps of programs and copies on a device. ``done``: how often each special case was reached."""
 
     def __init__(self, device: Device, seed: int) -> None:
         self.random = random.Random(seed)
@@ -145,7 +145,7 @@ class AnyOrder:
         self.run(session, owner.script.program(keep=(cache,)))
 
     def decode(self, session: str) -> None:
-        """The cache that it grew from is let go most of the time."""
+        """Append tokens to a cache, and release the cache before them most of the time."""
         owner = self.awake(session)
         caches = [cache for cache in owner.caches if owner.script.metas[cache].shape[2] < 40]
         if not caches:
@@ -160,7 +160,7 @@ class AnyOrder:
         self.run(session, owner.script.program(keep=(grown,), release=released))
 
     def release(self, session: str) -> None:
-        """Wherever the session is."""
+        """Release a value, whether its session is on the device or parked."""
         owner = self.owner(session)
         for values in (owner.matrices, owner.caches):
             if values:
@@ -212,7 +212,7 @@ class AnyOrder:
         assert isinstance(answer, messages.TransferDone) == on_device
 
     def restore_with_releases(self, session: str) -> None:
-        """Values die while their session is on its way."""
+        """Release values while their session is being restored."""
         copy = self.begin_restore(session)
         if copy is not None:
             self.release(session)
@@ -231,7 +231,7 @@ class AnyOrder:
         self.done["closed while restored"] += 1
 
     def begin_restore(self, session: str) -> Iterator[int] | None:
-        """With its first piece copied; None when it has none to copy."""
+        """Begin a restore and copy its first piece. None if there is none to copy."""
         values = self.device.interpreter.values_of(session)
         if values.state != "parked":
             return None
@@ -239,7 +239,7 @@ class AnyOrder:
         return None if next(copy, None) is None else copy
 
     def restore_early(self, session: str) -> None:
-        """As far as a program needs that reads some of the values first."""
+        """Restore until a program that reads some of the values first may start."""
         owner, ready = self.owner(session), list[messages.Reads]()
         order = [*owner.matrices, *owner.caches]
         self.random.shuffle(order)
@@ -264,7 +264,7 @@ class AnyOrder:
         self.device.copies.restore_ended(self.device.interpreter.values_of(session), wanted)
 
     def execute(self, session: str, program: Program) -> Outcome:
-        """While the rest of its session is copied, where it is open; that fails at times."""
+        """Run a program, while the rest of an open session is copied; some of those copies fail."""
         if session not in self.open:
             return self.device.run(session, program)
         self.done["ran early"] += 1
@@ -314,7 +314,7 @@ class AnyOrder:
         return self.owners.setdefault(session, Owner())
 
     def held(self, session: str) -> int:
-        """Values that its client holds."""
+        """Count the values that the session's client holds."""
         owner = self.owner(session)
         return len(owner.matrices) + len(owner.caches)
 
@@ -334,7 +334,7 @@ class AnyOrder:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that small tensors have several."""
+    """Cut memory into small pieces, so that small tensors have several."""
     monkeypatch.setattr(storages, "PIECE_BYTES", 64)
     monkeypatch.setattr(cuts, "TOKENS_PER_PIECE", 4)
 

@@ -1,4 +1,4 @@
-"""A session that is used while the rest of it is still being copied back."""
+"""Programs that start while the rest of their session is still being restored."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Restoring:
         self._copy: Iterator[int] = device.copies.restore(self.values, self.copied, self.wanted)
 
     def step(self) -> bool:
-        """The piece that was copied before is there, and the next one copied; False when all are there."""
+        """Finish one piece and begin the next. False when all are there."""
         return next(self._copy, None) is not None
 
     def open(self) -> None:
-        """Until a program may use the session."""
+        """Restore until a program may use the session."""
         while not self.ready:
             assert self.step()
 
@@ -83,7 +83,7 @@ class Running:
         return self.stop()
 
     def wait_until_it_waits(self) -> None:
-        """It looks before an op, and again and again while it waits for a value."""
+        """Wait until the program waits for a value: only then does it look for a stop several times."""
         with self._progress:
             looked = self._looked
             assert self._progress.wait_for(lambda: self._looked >= looked + 3, timeout=30)
@@ -108,7 +108,7 @@ class Running:
 
 
 class AfterOneOp:
-    """Asks a run to stop once it has executed one op."""
+    """A stop signal that preempts a run after its first op."""
 
     def __init__(self) -> None:
         self._asked = 0
@@ -123,7 +123,7 @@ def tensors(count: int) -> list[torch.Tensor]:
 
 
 def opened(device: Device, values: Sequence[int]) -> Restoring:
-    """``ann`` is parked, and comes back until a program that reads these values may use it."""
+    """Park ``ann``, and restore it until a program that reads these values may start."""
     device.park("ann")
     restoring = Restoring(device, values)
     restoring.open()
@@ -187,7 +187,7 @@ def test_a_write_before_the_end_of_the_copy_is_not_undone_by_it(make_device: Mak
 def test_a_copy_that_fails_stops_its_program_and_undoes_it(
     make_device: Make, mismatch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Run again it finds what was parked, or nothing where that is not what it was."""
+    """Run again, the program finds the parked values, or none if their bytes have changed."""
     device = make_device()
     script = Script()
     first, between, second = keep(device, "ann", script, *tensors(3))
@@ -331,7 +331,7 @@ def test_a_weight_that_is_still_being_copied_is_seen_by_no_other_session(make_de
 
 
 def test_prefetch_expedited_for_a_job_reports_its_first_values(make_device: Make) -> None:
-    """Over the lanes, by the messages of a pool."""
+    """The same through the lanes, with a pool's messages."""
     device = make_device(link_bytes_per_second=16 * MIB)
     script = Script()
     values = keep(device, "ann", script, *tensors(8))

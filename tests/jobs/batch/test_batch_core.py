@@ -72,7 +72,7 @@ def why(core: Notebooks, job: str, now_s: float = 0.0) -> str:
 
 
 def stored(core: Notebooks) -> tuple[Notebook, ...]:
-    """Through the form in which the database keeps them."""
+    """Encode notebooks as the database keeps them, and decode them again."""
     return tuple(msgspec.json.decode(msgspec.json.encode(one), type=Notebook) for one in core)
 
 

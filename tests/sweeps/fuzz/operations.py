@@ -1,7 +1,7 @@
 """The operations of random programs: how each draws its arguments, and what it calls.
 
-Everything is determined by the arguments and by torch's seed: memory that nothing wrote is filled before it
-can be read, and indices that tensors hold are within bounds.
+Results depend on the arguments and torch's seed alone: uninitialised memory is filled before it can be read,
+and indices in tensors are within bounds.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class NotApplicable(Exception):
 
 
 class Slots:
-    """What an operation may draw from."""
+    """The values that an operation may draw its arguments from."""
 
     def __init__(self, random: Random, values: dict[int, Any]) -> None:
         self.random = random
         self.values = values
 
     def tensor(self, wanted: Callable[[torch.Tensor], bool] = lambda tensor: True) -> Ref:
-        """A slot with a tensor, the latest ones more often. Raises NotApplicable."""
+        """Draw a slot with a tensor, the latest ones more often. Raises NotApplicable."""
         found = [slot for slot, value in self.values.items() if _suits(value, wanted)]
         if not found:
             raise NotApplicable
@@ -77,7 +77,7 @@ class Slots:
         return self.values[reference.slot]
 
     def other(self, reference: Ref) -> Ref | float | int:
-        """A second operand: a scalar, or a tensor, more often one that fits."""
+        """Draw a second operand: a scalar or a tensor, more often a tensor that broadcasts."""
         if self.random.random() < 0.3:
             return self.scalar()
         shape = self.of(reference).shape
@@ -100,7 +100,7 @@ class Slots:
 
 
 def _suits(value: Any, wanted: Callable[[torch.Tensor], bool]) -> bool:
-    """Of a view that autograd has given up not even ``is_leaf`` can be asked."""
+    """Whether a tensor suits a draw. Even ``is_leaf`` raises for a view that autograd has given up."""
     try:
         return isinstance(value, torch.Tensor) and wanted(value)
     except RuntimeError:
@@ -121,7 +121,7 @@ _WRITING = ("set", "backward", "step", "array", "mask = ", "data =", "+=")
 
 
 def writes(name: str) -> bool:
-    """May the operation change a value that was there before?"""
+    """Whether the operation may change an existing value."""
     return "_" in name or ", out" in name or name.startswith(_WRITING)
 
 
@@ -165,7 +165,7 @@ def _numbers(shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
 
 
 def make(dtype: str, shape: tuple[int, ...], seed: int, layout: str, requires_grad: bool) -> torch.Tensor:
-    """A tensor of small numbers, the same for the same arguments, without torch's generator."""
+    """Make a tensor of small numbers from the arguments alone, without torch's generator."""
     kind = _dtype(dtype)
     if layout == "strided":
         shape = (*shape[:-1], shape[-1] * 2) if shape else shape
@@ -475,7 +475,7 @@ for _part in (0, -1):
 
 
 def draw_index(slots: Slots) -> tuple[Any, ...]:
-    """An index that fits: numbers, slices, None, an ellipsis, masks and positions."""
+    """Draw a valid index: numbers, slices, None, an ellipsis, masks and positions."""
     base = slots.tensor()
     found: list[Any] = []
     for size in slots.of(base).shape[: slots.random.randrange(1, 4)]:
@@ -507,7 +507,7 @@ def setitem(x: torch.Tensor, index: tuple[Any, ...], value: Any) -> torch.Tensor
 
 
 def positions(x: torch.Tensor, dim: int, raw: torch.Tensor) -> torch.Tensor:
-    """Valid positions along ``dim``, drawn from the elements of ``raw``."""
+    """Make valid positions along ``dim`` from the elements of ``raw``."""
     numbers = torch.nan_to_num(raw.detach().to(torch.float32)) if not raw.is_complex() else raw.real
     return numbers.reshape(-1).to(torch.int64).remainder(max(x.shape[dim], 1) if x.dim() else 1)
 
@@ -663,7 +663,7 @@ _add("array write", lambda s: (s.array(), s.random.randrange(5)), lambda a, v: n
 
 
 def resize(x: torch.Tensor, shape: tuple[int, ...], elements: int) -> torch.Tensor:
-    """Resize and fill the whole storage, as the new part of it holds anything."""
+    """Resize, and fill the whole storage, whose new part is uninitialised."""
     x.resize_(shape)
     x.as_strided((elements,), (1,), 0).fill_(2)
     return x
@@ -678,7 +678,7 @@ def draw_resize(slots: Slots) -> tuple[Any, ...]:
 
 
 def set_to_storage(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Set, and fill the storage when that let it grow."""
+    """Set a tensor to a storage, and fill the storage if it grew."""
     storage = y.untyped_storage()
     grows = storage.nbytes() < x.element_size()
     x.set_(storage, 0, (1,))
@@ -714,7 +714,7 @@ def backward(x: torch.Tensor) -> None:
 
 
 def step(x: torch.Tensor) -> torch.Tensor:
-    """A step of gradient descent by hand."""
+    """Do a step of gradient descent by hand."""
     with torch.no_grad():
         return x.sub_(x.grad, alpha=0.5)
 
