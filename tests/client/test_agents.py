@@ -60,7 +60,7 @@ def test_inside_the_session_waits_and_afterwards_computes(session: Any) -> None:
     assert session.said[-1] == ("COMPUTE", None)
 
 
-def test_it_computes_again_also_when_the_tool_raises(session: Any) -> None:
+def test_failed_tool_signals_compute_again(session: Any) -> None:
     with pytest.raises(ZeroDivisionError), waiting(session):
         _ = 1 / 0
     assert session.phases == ["IO_WAIT", "COMPUTE"]
@@ -82,9 +82,7 @@ def test_a_tool_is_expected_to_take_the_median_of_its_own_past(session: Any, clo
         assert session.said[-1] == ("IO_WAIT", 0.5)
 
 
-def test_of_tools_that_overlap_the_longest_counts_and_the_last_one_ends_the_wait(
-    session: Any, clock: Any
-) -> None:
+def test_overlapping_tools_signal_the_longest_wait_until_the_last_ends(session: Any, clock: Any) -> None:
     waits = ToolWaits.of(session)
     waits.begin("a", "slow", 10.0)
     clock.s += 4.0

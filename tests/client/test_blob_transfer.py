@@ -60,7 +60,7 @@ def transfer_to(pool: PoolStandIn) -> BlobTransfer:
 
 @pytest.mark.parametrize("nbytes", [1, LARGE - 1, LARGE, LARGE + 5, 3 * blobs.CHUNK_BYTES + 1])
 @pytest.mark.parametrize("takes_unhashed", [True, False])
-def test_a_new_tensor_lies_under_its_name(tmp_path: Path, nbytes: int, takes_unhashed: bool) -> None:
+def test_staged_tensor_is_stored_under_its_name(tmp_path: Path, nbytes: int, takes_unhashed: bool) -> None:
     pool = PoolStandIn(tmp_path, takes_unhashed)
     data = os.urandom(nbytes)
     transfer = transfer_to(pool)

@@ -83,7 +83,7 @@ def test_what_was_recorded_before_an_interrupt_is_computed(session: Session) -> 
         assert x.item() == y.item() == z.item() == done == steps
 
 
-def test_what_takes_too_long_after_an_interrupt_is_given_up(
+def test_interrupted_cell_that_takes_too_long_is_cancelled(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cell, "RECORDED_TIMEOUT_S", 0.0)

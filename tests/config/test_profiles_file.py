@@ -47,7 +47,7 @@ def test_a_saved_profile_comes_back_with_the_origin_of_every_value() -> None:
     assert {item.path: item.value for item in back.explain()}["pool.memory_bytes"] == "3GiB"
 
 
-def test_what_is_left_out_takes_the_value_of_the_workload() -> None:
+def test_profile_setting_left_out_has_the_value_of_the_workload() -> None:
     write('[profiles.mine]\nworkload = "research_training"\n[profiles.mine.session]\nquiet = true\n')
     mine = load_profile("mine")
     assert mine.session.quiet

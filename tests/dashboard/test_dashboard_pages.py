@@ -104,7 +104,7 @@ def test_cancelling_a_finished_cell_says_why_not(board: Board, finished_job: str
     wait_until(lambda: "Not cancelled" in page.result.object)
 
 
-def test_running_cells_come_first_then_those_that_wait_by_their_place() -> None:
+def test_running_cells_are_listed_before_pending_by_queue_position() -> None:
     jobs = tuple(
         JobView(name, state=state, position=place)
         for name, state, place in [

@@ -100,7 +100,7 @@ def test_the_sentence_compares_predicted_with_measured() -> None:
     assert "0 ops" in schedule_sentence(schedule(0, measured=False))
 
 
-def test_what_is_taken_away_is_complete() -> None:
+def test_exported_schedule_has_all_rows() -> None:
     made = schedule(700)
     rows, note = table_rows(made)
     assert len(rows) == 300

@@ -136,7 +136,7 @@ def test_each_counter_that_went_wrong_is_seen(change: dict[str, int], title: str
     assert words in tile(figures(counters(**change)), title)
 
 
-def test_what_went_wrong_is_marked() -> None:
+def test_memory_figures_mark_what_went_wrong() -> None:
     assert "bad" not in tile(figures(memory()), "Checked / failed")
     assert tile(figures(counters(mismatches=1)), "Checked / failed").startswith(" bad")
     slow = memory(wake_ups=WakeUps(5, 0, 1.0, 2.0, 2.0, 2.5, 3.5))
@@ -306,7 +306,7 @@ def test_the_chosen_session_always_has_a_lane() -> None:
     assert {chosen, f"{50:032x}"} <= {session.session for session in shown}
 
 
-def test_what_is_drawn_is_bounded() -> None:
+def test_memory_lanes_draw_a_bounded_number_of_items() -> None:
     history = MemoryHistory()
     for number in range(1800):
         tier: Any = "host" if number % 2 else "disk"

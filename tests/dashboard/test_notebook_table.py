@@ -6,7 +6,7 @@ from djinn_lab.dashboard.jobs.notebook_table import COLUMNS, ROWS_MAX, listed, n
 from djinn_lab.protocol.rest.notebooks import NotebookView
 
 
-def test_those_that_wait_or_run_are_never_crowded_out_by_those_that_are_over() -> None:
+def test_notebooks_waiting_or_running_are_listed_before_ended_ones() -> None:
     over = [NotebookView(f"nb{number}", state="DONE") for number in range(30)]
     rows = listed(
         [*over, NotebookView("nbwaits", state="QUEUED"), NotebookView("nbbacks", state="BACKING_OFF")]
@@ -15,7 +15,7 @@ def test_those_that_wait_or_run_are_never_crowded_out_by_those_that_are_over() -
     assert len(rows) == ROWS_MAX
 
 
-def test_those_that_run_are_never_crowded_out_by_those_that_wait() -> None:
+def test_running_notebooks_are_listed_before_waiting_ones() -> None:
     """They are older, and the pool lists the newest first."""
     wait = [NotebookView(f"nb{number}", state="QUEUED") for number in range(30)]
     rows = listed([*wait, NotebookView("nbruns", state="RUNNING")])
@@ -50,7 +50,7 @@ def test_a_notebook_that_never_started_has_no_figures() -> None:
     assert (row["cells"], row["attempt"], row["took"]) == (None, None, None)
 
 
-def test_one_whose_pool_died_does_not_run_while_it_waits() -> None:
+def test_notebook_waiting_after_a_dead_pool_shows_no_run_time() -> None:
     """How long it ran is unknown."""
     waits = NotebookView("nb1", state="QUEUED", attempts=1, started_at=10.0)
     assert notebook_row(waits, now=500.0)["took"] is None

@@ -126,7 +126,7 @@ def test_equal_sessions_have_about_equal_numbers_of_turns(seed: int) -> None:
     assert turns[-1] < 1.3 * turns[0]
 
 
-def test_no_cell_is_refused_because_others_of_better_priority_stand_before_it() -> None:
+def test_cells_behind_better_priorities_are_not_refused() -> None:
     """A preempted cell's state is back; those before it are on the device and only wait for their turn."""
     draw = Random(0)
     kinds = list(jobs.Priority)

@@ -72,7 +72,7 @@ def test_jobs_preempted_for_a_reservation_do_not_block_its_accounts(memory_mib: 
 
 
 @pytest.mark.parametrize("memory_mib", [1000, 100])
-def test_those_at_their_limit_do_not_keep_an_idle_device_from_others(memory_mib: int) -> None:
+def test_jobs_at_their_account_limit_do_not_block_an_idle_device(memory_mib: int) -> None:
     pool = crowded(memory_mib)
     pool.send(SharesChanged(0.0, "ann", limits=Limits(devices_max=1)))
     hand_in(pool)
@@ -211,7 +211,7 @@ def test_no_device_idles_long_while_a_job_is_eligible_there(
 @pytest.mark.parametrize("kind", [SimulatedPool, EarlyPool])
 @settings(max_examples=80, deadline=None)
 @given(TIERS, STEPS)
-def test_with_little_memory_all_ends_few_copies_are_made_and_nothing_waits_for_nothing(
+def test_little_memory_all_cells_end_with_few_copies_and_no_stall(
     kind: type[SimulatedPool], tiers: tuple[int, int, int, int | None], steps: list[tuple[Any, ...]]
 ) -> None:
     """A job that waits for a session to close resumes when sessions without cells close."""

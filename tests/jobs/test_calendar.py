@@ -58,7 +58,7 @@ def test_a_gang_that_overstays_leaves_as_a_whole() -> None:
     assert pool.ended_s == {"lesson": 70.0, "gang": ENDS_S + 40.0}
 
 
-def test_a_place_that_was_kept_before_is_given_up_once_others_have_it_reserved() -> None:
+def test_reservation_of_a_job_is_released_when_a_calendar_reservation_begins() -> None:
     cluster, shares, policy = Cluster(device_nodes(1)), ShareTree(), POLICIES["ours"]
     shares.set_capacity(Capacity(devices=1))
     cluster.submit(request("long", 0, seconds=600, rank=3), 0.0)

@@ -27,7 +27,7 @@ WRITTEN = st.sampled_from(
 
 
 @given(WRITTEN | st.builds("data:{}".format, st.text("xy:=/. -", min_size=1)))
-def test_what_can_be_read_is_written_back_as_it_was(text: str) -> None:
+def test_parsed_dependency_is_written_back_unchanged(text: str) -> None:
     if text.strip() == text and text != "data:":
         try:
             condition = parse(text)
@@ -42,7 +42,7 @@ def test_what_can_be_read_is_written_back_as_it_was(text: str) -> None:
     "text",
     ["", ":any", "a:soon", "a:checkpoint=", "data:", "a:checkpoint= x", "data:" + "x" * 201, "data:a\nb"],
 )
-def test_what_means_nothing_is_refused_with_what_there_is(text: str) -> None:
+def test_unknown_dependency_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no dependency"):
         parse(text)
     assert "no dependency" in str(Terms(after=(text,)).problem())

@@ -71,7 +71,7 @@ def test_ours_takes_turns_by_usage() -> None:
     assert abs(sum(name.startswith("ann") for name in started) - 5) <= 1
 
 
-def test_critical_preempts_and_gets_the_place() -> None:
+def test_critical_job_preempts_and_starts_on_the_freed_device() -> None:
     pool = DrivenPool(device_nodes(1), POLICIES["ours"], park_s=0.5)
     pool.arrive(request("train", 0, seconds=100))
     pool.arrive(request("urgent", 1, rank=0, at_s=10, seconds=200, account="bob"))
@@ -100,7 +100,7 @@ def test_decide_changes_nothing() -> None:
     assert decide(cluster, shares, POLICIES["ours"], 0.0) == plan
 
 
-def test_home_is_waited_for_until_moving_pays() -> None:
+def test_job_waits_for_its_home_device_unless_moving_is_faster() -> None:
     for move_s, expected in ((20.0, "gpu:0"), (3.0, "gpu:0"), (2.0, "gpu:1")):
         pool = DrivenPool(device_nodes(2), POLICIES["ours"])
         pool.arrive(request("busy", 0, seconds=10, home="gpu:0", move_s=1.0))

@@ -57,14 +57,14 @@ def test_the_device_that_draws_less_is_the_cheaper_one_once_energy_costs_somethi
     assert runs_on(queue, "after", 2) == ["cuda:0", "cuda:1"]
 
 
-def test_what_draws_nothing_that_is_known_costs_its_price() -> None:
+def test_device_without_known_watts_costs_its_price_alone() -> None:
     queue = pool((0.3, None), (0.0, 400))
     queue.handle(PolicyChanged(0.0, replace(POLICIES["ours"], name="green", energy_price_per_kwh=1.0)))
     assert runs_on(queue, "any", 1) == ["cuda:0"]
 
 
 @pytest.mark.parametrize("watts", [-1.0, math.inf, math.nan])
-def test_what_is_no_draw(watts: float) -> None:
+def test_invalid_watts_are_refused_and_change_nothing(watts: float) -> None:
     queue = pool((1.0, 250))
     with pytest.raises(IllegalEvent, match="watts"):
         queue.handle(DeviceDescribed(1.0, "cuda:0", watts=watts))
@@ -73,7 +73,7 @@ def test_what_is_no_draw(watts: float) -> None:
 
 
 @pytest.mark.parametrize("price", [-0.1, math.inf, math.nan])
-def test_what_is_no_price_of_energy(price: float) -> None:
+def test_invalid_energy_price_is_refused(price: float) -> None:
     with pytest.raises(ValueError, match="energy_price_per_kwh"):
         replace(POLICIES["ours"], energy_price_per_kwh=price)
 

@@ -175,7 +175,7 @@ def test_a_reservation_is_named() -> None:
     assert pool.first_start_s["wide"] == 10.0
 
 
-def test_home_is_named() -> None:
+def test_explain_job_waiting_for_its_home_device_names_the_holder() -> None:
     pool = DrivenPool(device_nodes(2), OURS)
     pool.arrive(request("busy", 0, seconds=10, home="gpu:0"))
     pool.arrive(request("mine", 1, seconds=5, home="gpu:0", move_s=60, at_s=1))

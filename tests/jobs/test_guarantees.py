@@ -52,7 +52,7 @@ def preempted_accounts(pool: DrivenPool) -> list[tuple[float, str, str]]:
 
 
 @pytest.mark.parametrize("policy", PREEMPTING)
-def test_a_guaranteed_device_is_had_after_the_minimum_run_time_and_not_more(policy: str) -> None:
+def test_guaranteed_job_preempts_after_the_minimum_run_time_and_no_others_do(policy: str) -> None:
     """Two late jobs are worse by every other measure. The one within the guarantee gets a device once the
     victim has run for the minimum time; the other waits."""
     pool = flooded(2, policy, vision=1)
@@ -65,7 +65,7 @@ def test_a_guaranteed_device_is_had_after_the_minimum_run_time_and_not_more(poli
     assert set(pool.cluster.devices_held.items()) >= {("vision", 1.0), ("flood", 1.0)}
 
 
-def test_without_a_guarantee_it_waits() -> None:
+def test_job_without_a_guarantee_waits() -> None:
     pool = flooded(2, "ours", vision=0)
     pool.arrive(request("late", 50, account="vision", at_s=5, seconds=10 * HOUR_S))
     pool.run(until_s=20)
@@ -82,7 +82,7 @@ def test_job_within_its_guarantee_is_not_preempted_for_another() -> None:
     assert [by for _, _, by in pool.preemptions] == ["late"]
 
 
-def test_a_better_rank_and_the_own_account_are_not_held_back_by_a_guarantee() -> None:
+def test_guarantee_does_not_protect_from_a_better_rank_or_its_own_account() -> None:
     pool = flooded(1, flood=1)
     pool.arrive(request("urgent", 50, account="vision", rank=1, at_s=5, seconds=10.0))
     pool.arrive(request("short", 51, account="flood", at_s=100, seconds=1.0))
@@ -90,7 +90,7 @@ def test_a_better_rank_and_the_own_account_are_not_held_back_by_a_guarantee() ->
     assert preempted_accounts(pool) == [(5.0, "flood", "urgent"), (100.0, "flood", "short")]
 
 
-def test_a_guarantee_takes_nothing_from_a_better_rank() -> None:
+def test_guarantee_preempts_no_job_of_a_better_rank() -> None:
     pool = DrivenPool(device_nodes(1), POLICIES["ours"])
     guarantee(pool.shares, "vision", 1)
     pool.arrive(request("high", 0, rank=1, seconds=HOUR_S))
@@ -99,7 +99,7 @@ def test_a_guarantee_takes_nothing_from_a_better_rank() -> None:
     assert not pool.preemptions
 
 
-def test_a_scavenger_is_best_effort_on_both_sides() -> None:
+def test_scavenger_neither_claims_nor_enjoys_a_guarantee() -> None:
     """A scavenger claims no guarantee, does not count against one, and is not protected by one."""
     pool = DrivenPool(device_nodes(2), ONLY_RANK)
     guarantee(pool.shares, "vision", 1)
@@ -125,7 +125,7 @@ def test_guaranteed_job_preempted_by_rank_preempts_on_another_device_at_once() -
     assert [(victim, by) for _, victim, by in pool.preemptions] == [("theirs", "urgent"), ("flood", "theirs")]
 
 
-def test_what_is_guaranteed_is_taken_from_others_and_not_from_within() -> None:
+def test_guarantee_preempts_other_accounts_and_not_its_own() -> None:
     pool = DrivenPool(device_nodes(2), POLICIES["ours"])
     guarantee(pool.shares, "vision", 2)
     pool.arrive(request("own", 0, account="vision", seconds=3 * HOUR_S))
@@ -168,7 +168,7 @@ def test_a_gang_gets_what_its_guarantee_covers(flood_gang: int) -> None:
 
 
 @pytest.mark.parametrize(("its_own", "moved"), [(0, 1), (1, 0)])
-def test_a_gang_stays_where_its_account_would_be_left_with_less_than_its_guarantee(
+def test_gang_is_not_preempted_when_its_account_would_fall_below_its_guarantee(
     its_own: int, moved: int
 ) -> None:
     pool = DrivenPool(device_nodes(4), POLICIES["ours"])
@@ -193,7 +193,7 @@ def test_job_does_not_preempt_a_gang_within_its_own_guaranteed_account() -> None
     assert [by for _, _, by in pool.preemptions] == ["short"]
 
 
-def test_places_that_are_kept_count_before_their_jobs_run() -> None:
+def test_reservations_count_against_a_guarantee_before_their_jobs_run() -> None:
     """While a victim of the first job still stops, the second job asks for no other device."""
     cluster, shares, policy = Cluster(device_nodes(2)), ShareTree(), ONLY_RANK
     guarantee(shares, "vision", 1)
@@ -393,9 +393,7 @@ def test_victim_does_not_preempt_its_preemptor(load: Load, policy: str, guarante
 
 @given(LOADS, st.sampled_from(PREEMPTING), st.dictionaries(st.sampled_from(ACCOUNTS), st.integers(0, 4)))
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
-def test_what_is_guaranteed_is_had_where_it_can_be(
-    load: Load, policy: str, guarantees: dict[str, int]
-) -> None:
+def test_guarantees_are_met_where_they_can_be(load: Load, policy: str, guarantees: dict[str, int]) -> None:
     """With one rank, one level, no gangs and no more guaranteed than there is, no job waits within its
     account's guarantee."""
     flat = {account.replace("/", "-"): float(devices) for account, devices in guarantees.items()}
@@ -444,7 +442,7 @@ class WatchedPool(DrivenPool):
 
 @given(LOADS, st.sampled_from(PREEMPTING), GUARANTEES)
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
-def test_no_preemption_but_by_rank_leaves_an_account_with_less_of_its_guarantee(
+def test_preemption_except_by_rank_never_cuts_into_a_guarantee(
     load: Load, policy: str, guarantees: dict[str, float]
 ) -> None:
     """Hence no preemption is part of a cycle of any length while no job ends or arrives."""

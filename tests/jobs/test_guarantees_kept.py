@@ -159,7 +159,7 @@ PROGRAMS = st.lists(
     PROGRAMS,
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_what_is_kept_is_what_would_be_counted_whatever_happens(
+def test_incremental_guarantee_counts_equal_a_full_count(
     policy: str, guarantees: tuple[float, ...], steps: list[tuple[str, int, int]]
 ) -> None:
     program = Program(policy, guarantees)

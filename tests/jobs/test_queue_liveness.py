@@ -234,7 +234,7 @@ def preempt_on_cpu1_for_a_session_of_cpu0(queue: JobQueue) -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_place_that_was_made_on_a_device_that_is_closed_then_is_not_waited_for(lost: bool) -> None:
+def test_reservation_on_a_device_lost_or_cordoned_meanwhile_is_given_up(lost: bool) -> None:
     queue = opened("cpu:0", "cpu:1")
     preempt_on_cpu1_for_a_session_of_cpu0(queue)
     closes = DeviceLost(6.0, "cpu:1", "killed") if lost else DeviceCordoned(6.0, "cpu:1", True)
@@ -314,7 +314,7 @@ def test_session_moves_to_the_target_device_and_off_a_tainted_one() -> None:
 
 
 @pytest.mark.parametrize("described", [("gpu",), ("=x",), ("a=b" * 40,)])
-def test_what_is_no_label(described: tuple[str, ...]) -> None:
+def test_invalid_label_taint_or_price_is_refused(described: tuple[str, ...]) -> None:
     queue = opened("cpu:0")
     with pytest.raises(IllegalEvent, match="no label"):
         queue.handle(DeviceDescribed(0.0, "cpu:0", described))

@@ -22,7 +22,7 @@ USES = st.builds(ResourceUse, st.floats(0.001, 1e4), st.integers(1, 2**40))
 
 
 @given(st.lists(USES, min_size=1, max_size=3 * RUNS_MAX))
-def test_what_ran_before_is_predicted_from_its_latest_runs(uses: list[ResourceUse]) -> None:
+def test_program_that_ran_before_is_predicted_from_its_latest_runs(uses: list[ResourceUse]) -> None:
     history = ResourceHistory()
     graph = history.forecast("cell", 9.0, 99)
     assert (graph.device_s, graph.peak_bytes, graph.runs) == (9.0, 99, 0)
@@ -71,7 +71,7 @@ def test_cells_one_after_the_other_add_up_in_seconds_and_not_in_bytes() -> None:
     assert both == ResourceUse(7.0, 30, "In [2]")
 
 
-def test_what_never_fitted_is_known_only_from_a_run() -> None:
+def test_program_is_too_large_only_by_an_earlier_run() -> None:
     assert too_large(ResourceForecast(1.0, 2**31), "nb1", 2**30) is None
     found = too_large(ResourceForecast(1.0, 2**31, 1, "In [14]"), "nb1", 2**30)
     assert found is not None

@@ -27,7 +27,7 @@ def test_several_are_given_with_commas_or_one_by_one() -> None:
         ("--after-timeout 5s", "a limit of waiting without anything to wait for"),
     ],
 )
-def test_what_cannot_be_is_refused_at_the_cell(line: str, reason: str) -> None:
+def test_invalid_after_options_are_refused_at_the_cell(line: str, reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         parse_options(line, "%%djinn", DEFAULTS)
 

@@ -59,7 +59,7 @@ def said(own: MemorySession = OWN, **changes: Any) -> str:
     return describe_memory(msgspec.structs.replace(made, **changes), OWN.session)
 
 
-def test_it_begins_with_where_this_notebooks_state_is() -> None:
+def test_memory_command_begins_with_the_state_of_this_notebook() -> None:
     first, second, third, *_ = said().splitlines()
     assert first == (
         "this notebook (ann · a0b0): parked on the host of cpu:0, 120.0 MiB, 80.0 MiB of it key-value caches"
@@ -95,7 +95,7 @@ def test_memory_command_shows_devices_and_other_sessions() -> None:
     assert "wake-ups: none yet" in said(sessions=(OWN,), wake_ups=WakeUps())
 
 
-def test_it_is_bounded_and_names_the_rest() -> None:
+def test_memory_command_with_many_sessions_is_bounded_and_counts_the_rest() -> None:
     crowd = tuple(
         MemorySession(
             f"{number:032x}",

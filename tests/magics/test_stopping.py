@@ -39,7 +39,7 @@ def run_long() -> None:
         pass
 
 
-def test_a_stop_that_python_swallows_comes_again() -> None:
+def test_interrupt_swallowed_by_a_destructor_is_raised_again() -> None:
     before = sys.unraisablehook
     with pytest.raises(KeyboardInterrupt), stops_are_kept():
         del [Loud()][0]
@@ -47,7 +47,7 @@ def test_a_stop_that_python_swallows_comes_again() -> None:
     assert sys.unraisablehook is before
 
 
-def test_also_in_what_is_called_at_the_end_of_an_object() -> None:
+def test_interrupt_swallowed_by_a_finalizer_is_raised_again() -> None:
     class Plain:
         pass
 
@@ -58,7 +58,7 @@ def test_also_in_what_is_called_at_the_end_of_an_object() -> None:
         run_long()
 
 
-def test_at_the_latest_it_comes_at_the_end() -> None:
+def test_interrupt_swallowed_by_the_last_line_is_raised_at_the_end() -> None:
     with pytest.raises(KeyboardInterrupt), stops_are_kept():
         del [Loud()][0]
 

@@ -63,7 +63,7 @@ class Teachers:
             self.report()
 
 
-def test_a_session_that_began_with_a_scalar_says_nothing_about_one_that_begins_with_weights() -> None:
+def test_session_that_begins_with_weights_ignores_those_that_began_with_a_scalar() -> None:
     pool = Teachers()
     pool.teach(5, 4, 4 * MIB)
     pool.open("other", "bob")

@@ -219,7 +219,7 @@ def test_admission_waits() -> None:
     assert pool.accounts.snapshot().deferred == ()
 
 
-def test_nothing_is_counted_twice_or_forgotten() -> None:
+def test_every_memory_counter_is_covered_once() -> None:
     """Whatever is counted can be moved by the tests above."""
     moved = {
         *("stores", "evictions", "restores", "demotions", "useful_swaps", "bytes_out", "bytes_in"),

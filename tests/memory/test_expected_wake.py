@@ -27,7 +27,7 @@ def test_an_overdue_session_is_expected_later_and_later(median: float, sigma: fl
     assert late > soon
 
 
-def test_what_is_known_exactly_is_now_when_it_is_due() -> None:
+def test_exact_gap_past_its_end_is_due_now() -> None:
     gap = Gap(10.0, 0.0, 5.0)
     assert [remaining_s(gap, now_s, 0.5) for now_s in (5.0, 8.0, 15.0, 99.0)] == [10.0, 7.0, 0.0, 0.0]
 
@@ -67,7 +67,7 @@ def test_wild_estimates_count_less_than_a_steady_past_and_exact_ones_more() -> N
     assert exact.gap("s", "ann", 0.0, (500.0, 0.0)).median_s > 100.0
 
 
-def test_without_an_estimate_the_own_past_counts_then_everybodys_then_nothing() -> None:
+def test_gap_without_an_estimate_is_learnt_from_the_session_then_from_all() -> None:
     lore = WakePredictor()
     assert not lore.gap("s", "ann", 0.0, None).known
     for _ in range(9):

@@ -58,7 +58,7 @@ def chains(draw: st.DrawFn) -> tuple[list[NodeRecord], tuple[int, ...]]:
 
 
 @given(chains(), st.integers(0, 200))
-def test_what_is_still_to_come_is_never_more_than_predicted(
+def test_remaining_peak_is_never_more_than_predicted(
     chain: tuple[list[NodeRecord], tuple[int, ...]], executed: int
 ) -> None:
     nodes, keep = chain

@@ -52,7 +52,7 @@ def test_digest_of_another_users_blob_is_missing_until_uploaded(shared_pool: Run
         assert rest(shared_pool).status().blobs == before
 
 
-def test_what_is_not_yours(client: Client, shared_pool: RuntimeInfo) -> None:
+def test_requests_for_jobs_of_others_are_refused(client: Client, shared_pool: RuntimeInfo) -> None:
     _, token = new_user(shared_pool)
     _, viewer_token = new_user(shared_pool, "viewer")
     _, operator_token = new_user(shared_pool, "operator")
@@ -83,7 +83,7 @@ def test_what_is_not_yours(client: Client, shared_pool: RuntimeInfo) -> None:
     assert client.result(job).outcome == "cancelled"
 
 
-def test_what_does_not_exist(client: Client, shared_pool: RuntimeInfo) -> None:
+def test_requests_for_missing_or_ended_jobs_are_refused(client: Client, shared_pool: RuntimeInfo) -> None:
     api = rest(shared_pool)
     for call in (api.job, api.program, api.graph, api.schedule, api.cancel, api.close_session):
         with pytest.raises(PoolError, match="There is no"):

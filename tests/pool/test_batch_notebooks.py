@@ -216,7 +216,7 @@ def test_cancelling_stops_the_kernel_and_all_that_it_started(
         pool.rest.cancel(jobs["endless"])
 
 
-def test_nothing_is_left_when_all_are_over(pool: PoolUnderTest, jobs: dict[str, str]) -> None:
+def test_ended_notebooks_leave_no_files_and_no_sessions(pool: PoolUnderTest, jobs: dict[str, str]) -> None:
     for job in jobs.values():
         until_over(pool, job)
     wait_for(lambda: not list((pool.directory / "notebooks").glob("*")))
@@ -254,7 +254,7 @@ def test_the_same_key_is_the_same_job_and_another_content_is_refused(
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_what_cannot_run_is_refused_with_the_reason(
+def test_invalid_notebook_is_refused_with_the_reason(
     pool: PoolUnderTest, wrong: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(OptionError, match=reason):

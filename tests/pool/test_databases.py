@@ -35,7 +35,7 @@ def test_addresses(given: str, used: str) -> None:
     "given",
     ["pool.db", "", "sqlite://", "sqlite:///:memory:", "mysql://ann:secret@db/pool", "x://a:secret@[/"],
 )
-def test_no_databases_for_a_pool(given: str) -> None:
+def test_invalid_database_url_is_refused_without_its_secret(given: str) -> None:
     with pytest.raises(OptionError) as caught:
         checked_url(given)
     assert "secret" not in str(caught.value)
@@ -50,7 +50,7 @@ def test_a_password_is_never_shown() -> None:
         assert "db/pool" in text
 
 
-def test_without_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_database_driver_names_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     url = checked_url("postgresql://db/pool")
     store = Store(url)

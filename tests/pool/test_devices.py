@@ -35,6 +35,6 @@ def test_without_cuda_there_are_two_cpu_devices(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("wanted", ["cpu:0", "cpu:x", "tpu", "cpu:1:2", "CPU"])
-def test_what_names_no_devices(wanted: str) -> None:
+def test_invalid_device_names_are_refused(wanted: str) -> None:
     with pytest.raises(OptionError, match="names no devices"):
         plan_devices(wanted, None, None)

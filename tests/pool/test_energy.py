@@ -97,7 +97,7 @@ def test_the_command_says_shows_and_forgets_what_a_device_draws(pool: RuntimeInf
 
 
 @pytest.mark.parametrize("watts", [-1.0, math.inf, math.nan])
-def test_what_is_no_draw_is_refused(shared_pool: RuntimeInfo, watts: float) -> None:
+def test_invalid_watts_are_refused(shared_pool: RuntimeInfo, watts: float) -> None:
     with closing(rest(shared_pool)) as chief:
         with pytest.raises(OptionError, match="watts"):
             chief.describe_device("cpu:0", watts=watts)

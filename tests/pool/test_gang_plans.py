@@ -92,7 +92,9 @@ def test_equal_programs_are_looked_into_once(monkeypatch: pytest.MonkeyPatch) ->
     assert first.devices == 2
 
 
-def test_of_many_large_programs_the_first_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_branch_cache_beyond_its_ops_limit_forgets_the_oldest_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What is remembered is limited by all their ops, not only by their number."""
     known = BranchCache(ops_max=250)
     for branches in (4, 3, 2):  # 200, 150 and 100 ops

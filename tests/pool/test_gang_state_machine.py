@@ -155,7 +155,9 @@ def over(world: World) -> EndGang:
 
 @settings(max_examples=500, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 5), st.booleans(), st.data())
-def test_whatever_happens(members: int, groups: int, prelude: bool, data: st.DataObject) -> None:
+def test_gang_in_any_order_of_events_ends_consistently(
+    members: int, groups: int, prelude: bool, data: st.DataObject
+) -> None:
     world = World(DEVICES[:members], groups, prelude)
     world.hear(world.machine.begin())
     troubles, pauses = data.draw(st.integers(0, 6)), data.draw(st.integers(0, 6))

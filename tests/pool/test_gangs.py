@@ -53,7 +53,7 @@ def test_a_search_over_four_models_runs_on_two_devices_and_finds_what_one_finds(
     assert together.state() == alone.state()
 
 
-def test_what_branches_share_and_what_joins_them_stays_at_home(session: Session) -> None:
+def test_ops_that_branches_share_or_join_in_run_on_the_home_device(session: Session) -> None:
     """Random numbers, views of earlier results, an output that all branches write into."""
 
     def ensemble(models: list[nn.Module], images: torch.Tensor, votes: torch.Tensor) -> torch.Tensor:
@@ -186,7 +186,7 @@ def test_a_member_that_dies_leaves_its_part_to_the_other(two: PoolUnderTest) -> 
         leaves_nothing_behind(two, session)
 
 
-def test_a_home_that_dies_takes_the_cell_with_it_and_nothing_else(two: PoolUnderTest) -> None:
+def test_gang_whose_home_worker_dies_fails_alone(two: PoolUnderTest) -> None:
     search = Search(MANY)
     with two.session() as session:
         with running(two, session, search, LONG, Terms(gang=2)) as cell:

@@ -170,7 +170,7 @@ def test_a_failing_op_is_an_answer_and_the_worker_lives_on(workers: Workers) -> 
     loaded(workers, ONE, torch.ones(1))
 
 
-def test_what_one_device_exports_another_takes_over(workers: Workers) -> None:
+def test_values_exported_by_one_device_are_imported_by_another(workers: Workers) -> None:
     tensor = torch.randn(MIB // 4)
     script, value = loaded(workers, ONE, tensor)
     script.op("aten.neg.default", value)

@@ -90,7 +90,7 @@ def test_the_next_pool_predicts_as_the_one_before(database: str, tmp_path: Path)
 
 
 @pytest.mark.processes
-def test_also_after_a_kill(database: str, tmp_path: Path) -> None:
+def test_learnt_forecasts_survive_a_killed_pool(database: str, tmp_path: Path) -> None:
     engine = sa.create_engine(database)
 
     def is_stored() -> bool:
@@ -108,7 +108,7 @@ def test_also_after_a_kill(database: str, tmp_path: Path) -> None:
         assert predicted(info).runs == 2
 
 
-def test_of_how_far_estimates_were_off_the_latest_are_kept(database: str) -> None:
+def test_latest_forecast_errors_are_stored(database: str) -> None:
     store, estimates, surprises = Store(database), StartForecasts(), OverrunDetector()
     assert (estimates.take_changes(), surprises.take_changes()) == (None, None)
     for number in range(start_forecasts.SAMPLES_MAX + overruns.SAMPLES_MAX):

@@ -12,7 +12,9 @@ from djinn_lab.protocol.rest.sessions import MemoryView
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 
-def test_it_has_the_clock_the_devices_and_named_sessions(client: Client, shared_pool: RuntimeInfo) -> None:
+def test_memory_view_has_the_clock_the_devices_and_named_sessions(
+    client: Client, shared_pool: RuntimeInfo
+) -> None:
     client.run(act("", keep=True), target="cpu:0")
     found = rest(shared_pool).memory()
     assert found.now == pytest.approx(rest(shared_pool).status().now, abs=5)

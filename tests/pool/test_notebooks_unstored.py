@@ -78,7 +78,7 @@ def test_a_start_and_an_end_that_could_not_be_stored_are_stored_later_by_themsel
     assert over == over_again == "what was decided about notebooks could be stored in the end"
 
 
-def test_one_that_is_cancelled_before_its_start_was_stored_never_runs(tmp_path: Path) -> None:
+def test_notebook_cancelled_before_its_start_was_stored_never_runs(tmp_path: Path) -> None:
     async def test(service: NotebookService, store: FailingStore) -> None:
         await service.submit(*asked("nb1"))
         store.failing = FOREVER

@@ -78,7 +78,7 @@ def test_flood_of_signals_delays_only_its_own_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_of_signals_at_once_the_last_counts_and_comes_before_the_next_cell(tmp_path: Path) -> None:
+def test_last_of_many_signals_applies_before_the_next_cell(tmp_path: Path) -> None:
     count, answers = 300, list[PhaseAnswered]()
     with running_pool(tmp_path) as info, Client(info) as agent, Client(info) as other:
         began_s = time.monotonic()

@@ -12,7 +12,7 @@ LATE_S = 3.0
 
 
 @pytest.mark.processes
-def test_a_promised_start_is_kept_though_others_come(tmp_path: Path) -> None:
+def test_promised_start_is_kept_when_later_jobs_arrive(tmp_path: Path) -> None:
     with running_pool(tmp_path, "cpu:2") as info, ExitStack() as stack:
         chief = stack.enter_context(closing(rest(info)))
         chief.set_policy("conservative")

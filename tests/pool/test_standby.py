@@ -97,7 +97,9 @@ def test_second_pool_without_standby_is_refused(tmp_path: Path, database: str) -
         assert leads(first)
 
 
-def test_one_that_loses_its_connection_stops_with_its_workers(tmp_path: Path, postgresql: Postgresql) -> None:
+def test_pool_without_its_database_connection_stops_with_its_workers(
+    tmp_path: Path, postgresql: Postgresql
+) -> None:
     with two_pools(tmp_path, postgresql.new_database()) as (first, second), Client(first) as client:
         running = client.submit(act("sleep 60"))
         client.until(running, "RUNNING")
@@ -117,9 +119,7 @@ def test_one_that_loses_its_connection_stops_with_its_workers(tmp_path: Path, po
             assert rest_of_second.job(running).state == "FAILED"
 
 
-def test_one_that_stands_by_outwaits_a_restart_of_the_database(
-    tmp_path: Path, postgresql: Postgresql
-) -> None:
+def test_standby_pool_leads_after_a_restart_of_the_database(tmp_path: Path, postgresql: Postgresql) -> None:
     with two_pools(tmp_path, postgresql.new_database()) as (first, second):
         postgresql.control("restart", "-m", "fast")
         until_dead(first.pid)
@@ -153,7 +153,7 @@ def test_notebook_session_continues_on_the_pool_that_took_over(
         session.close()
 
 
-def test_no_address_that_leads() -> None:
+def test_addresses_without_a_leading_pool_raise() -> None:
     with pytest.raises(PoolNotFound, match=r"no pool leads: http://127\.0\.0\.1:9 does not answer, "):
         leader_url("http://127.0.0.1:9,nonsense")
     assert leader_url(" http://127.0.0.1:9/ ") == "http://127.0.0.1:9"

@@ -192,7 +192,9 @@ def test_no_device_is_held_twice(rows: list[tuple[int, int, int]], policy: str) 
 
 
 @pytest.mark.parametrize(("guaranteed", "started_s"), [({}, 1000.0), ({"vision": 1.0}, 6.0)])
-def test_guaranteed_devices_are_had_after_a_parking(guaranteed: dict[str, float], started_s: float) -> None:
+def test_guaranteed_devices_start_jobs_after_one_parking(
+    guaranteed: dict[str, float], started_s: float
+) -> None:
     """One second of parking; without, it waits for an end: rank is all that this policy preempts for."""
     flood = [job(f"flood{number}", 0.0, 1000.0, account="speech/ann") for number in range(4)]
     late = [job(f"late{number}", 5.0, 2000.0, account="vision/bob") for number in range(2)]

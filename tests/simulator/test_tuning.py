@@ -42,7 +42,7 @@ def test_an_order_that_helps_on_both_halves_is_worth_it() -> None:
     assert heard == list(range(1, found.tried + 1))
 
 
-def test_what_only_fits_the_past_is_not_worth_it() -> None:
+def test_tuning_that_fits_the_past_only_is_rejected() -> None:
     """Later jobs come one by one: no order can help them."""
     early = bursts(10).jobs
     late = [TraceJob(f"x{n}", 10_000.0 + 300 * n, 50.0, Demand(), "ann", 50.0) for n in range(40)]

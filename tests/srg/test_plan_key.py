@@ -62,7 +62,7 @@ def test_programs_of_equal_plan_key_need_equal_memory(one: Program, other: Progr
         assert last_uses(one) == last_uses(other)
 
 
-def test_what_matters_makes_another_key() -> None:
+def test_change_that_affects_the_plan_makes_another_key() -> None:
     program = build([], keep_every=1)
     replace = msgspec.structs.replace
     held = [source.value for source in program.sources]

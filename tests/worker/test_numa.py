@@ -34,7 +34,7 @@ def card(root: Path, said: str) -> Path:
 
 
 @pytest.mark.parametrize(("said", "node"), [("0\n", 0), ("3\n", 3), ("-1\n", None), ("?", None)])
-def test_a_card_lies_where_its_slot_is(tmp_path: Path, said: str, node: int | None) -> None:
+def test_node_of_a_card_is_that_of_its_pci_slot(tmp_path: Path, said: str, node: int | None) -> None:
     sysfs = card(tmp_path, said)
     assert node_of_pci(CARD, sysfs) == node
     assert node_of_pci("0000:5e:00.0", sysfs) is None

@@ -70,13 +70,13 @@ def machine(root: Path, available_gib: int, groups: str, files: dict[str, str]) 
     ],
     ids=["none", "v2 of a parent", "v2 own without limit", "over its limit", "v1", "v1 without limit"],
 )
-def test_what_a_host_tier_may_have(
+def test_largest_host_tier_respects_cgroup_limits(
     tmp_path: Path, groups: str, files: dict[str, str], expected_gib: int
 ) -> None:
     assert machine(tmp_path, 16, groups, files) == int(expected_gib * GIB * USABLE_PART)
 
 
-def test_what_this_machine_has_is_something() -> None:
+def test_largest_host_tier_of_this_machine_is_plausible() -> None:
     assert 0 < largest_host_bytes() < 2**50
 
 

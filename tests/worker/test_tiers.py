@@ -116,7 +116,7 @@ def test_forget_frees_the_host_and_loses_nothing(make_device: Make) -> None:
 # --- incremental
 
 
-def test_only_what_was_written_moves_again(make_device: Make) -> None:
+def test_store_after_a_write_copies_only_what_was_written(make_device: Make) -> None:
     device = make_device()
     script = Script()
     small, large = keep(device, "ann", script, torch.randn(1000), torch.randn(MIB))
@@ -294,7 +294,7 @@ def test_another_device_restores_from_the_manifest(make_device: Make) -> None:
     assert "already" in failed(other.ask(messages.Restore(4, "ann", manifest=from_disk))).reason
 
 
-def test_what_was_released_since_is_not_looked_for(make_device: Make) -> None:
+def test_restore_in_another_worker_skips_released_values(make_device: Make) -> None:
     one, other = make_device(host_bytes=5 * MIB), make_device()
     ann, bob = Script(), Script()
     tensor = torch.randn(MIB // 2)

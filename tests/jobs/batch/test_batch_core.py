@@ -261,7 +261,9 @@ def test_a_notebook_that_will_run_again_has_not_failed_yet() -> None:
         ({"restart": RestartRules(Restart.ALWAYS, backoff_s=math.nan)}, "a backoff of nan s"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(asked: dict[str, object], reason: str) -> None:
+def test_invalid_notebook_submission_is_refused_with_the_reason(
+    asked: dict[str, object], reason: str
+) -> None:
     core = Notebooks(slots=1)
     submit(core, "failed")
     fail(core, "failed", 1.0)

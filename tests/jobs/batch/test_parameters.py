@@ -49,7 +49,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_whatever_is_given_is_what_the_cells_behind_find(value: Any) -> None:
+def test_parameter_value_is_found_by_later_cells(value: Any) -> None:
     assert problem_with({"seed": value}, declared(PLAIN)) is None
     assert run(with_parameters(PLAIN, {"seed": value}))["seed"] == value
 
@@ -67,7 +67,7 @@ def test_values_take_the_place_of_defaults_and_of_those_of_an_earlier_run() -> N
     assert again["metadata"]["papermill"]["parameters"] == {"epochs": 3}
 
 
-def test_without_a_tagged_cell_they_come_first() -> None:
+def test_parameters_without_a_tagged_cell_are_put_first() -> None:
     bare = document(("", "doubled = 2 * x"))
     assert declared(bare) is None
     assert problem_with({"x": 4}, None) is None

@@ -151,7 +151,7 @@ def test_what_excludes_each_node_is_counted_once() -> None:
         (Demand(members=2, members_min=2, cpu_milli=4000, nodes=frozenset({"a"})), "members", 2, 1),
     ],
 )
-def test_what_can_never_start_says_why(
+def test_impossible_demand_names_its_constraint(
     demand: Demand, constraint: str | None, needed: int, available: int
 ) -> None:
     capacity = FreeCapacity(

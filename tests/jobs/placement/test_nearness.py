@@ -49,7 +49,7 @@ def test_two_members_go_to_two_devices_of_one_node() -> None:
     assert chosen(capacity_of(pool(1, 1, 1, 1)), Demand(members=2)) == ["cuda:0", "cuda:1"]
 
 
-def test_others_come_to_where_the_session_lives() -> None:
+def test_gang_members_are_placed_near_the_home_of_the_session() -> None:
     capacity = capacity_of(pool(0, 0, 0, 1, 1))
     assert chosen(capacity, Demand(members=2), home="cuda:4") == ["cuda:4", "cuda:3"]
     anchored = Demand(members=2, members_min=2, anchor="cuda:4")
@@ -70,13 +70,13 @@ def test_price_counts_before_nearness_and_size_before_both() -> None:
     assert len(chosen(capacity_of(nodes), Demand(members=4, members_min=1))) == 4
 
 
-def test_what_is_unknown_is_near_nothing() -> None:
+def test_device_of_unknown_node_is_near_no_other() -> None:
     capacity = capacity_of(pool(None, None, 0, 1, 1))
     assert chosen(capacity, Demand(members=2)) == ["cuda:3", "cuda:4"]
     assert chosen(capacity, Demand(members=3))[:2] == ["cuda:3", "cuda:4"]
 
 
-def test_a_place_that_is_promised_later_is_near_as_well() -> None:
+def test_placement_with_a_reservation_is_near_as_well() -> None:
     """With something reserved, places are looked for device by device."""
     capacity = capacity_of(pool(0, 1, 1, 0))
     profile = AvailabilityProfile(capacity, (), 0.0)
