@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(bench: Bench, names: Sequence[str]) -> list[Figure]:
-    """Figures of these benchmarks and, at the end, of the cells they measured."""
+    """Return the figures of these benchmarks and, at the end, of the cells that they measured."""
     figures: list[Figure] = []
     for name in names:
         started = perf_counter()

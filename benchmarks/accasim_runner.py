@@ -1,5 +1,5 @@
-"""Run by a Python that has AccaSim (PyPI), not ours: EASY backfilling on a workload file, timed. It prints
-the seconds and its own mean wait as JSON. AccaSim 1.1.3 needs names that Python 3.10 moved."""
+"""Time EASY backfilling of AccaSim on a workload file, in a Python of its own that has AccaSim (PyPI). Prints
+the seconds and AccaSim's mean wait as JSON. AccaSim 1.1.3 needs names that Python 3.10 moved."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Turn:
 
 @dataclass
 class Agent:
-    """One session. Use in an ``async with`` statement."""
+    """An agent's session with a pool. Use in an ``async with`` statement."""
 
     info: RuntimeInfo
     name: str
@@ -64,7 +64,7 @@ class Agent:
         await self._socket.close()
 
     async def signal(self, phase: str, expected_s: float | None = None) -> str:
-        """The pool's answer."""
+        """Signal a phase and return the pool's answer."""
         await self._socket.send(messages.encode(messages.SignalPhase(phase, expected_s)))
         while True:
             message = await self._receive()
@@ -122,7 +122,7 @@ class Agent:
 
 
 async def upload(info: RuntimeInfo, blobs: Mapping[str, bytes]) -> None:
-    """The weights, once for all agents."""
+    """Upload the weights, once for all agents."""
     headers = {"Authorization": f"Bearer {info.token}"}
     async with httpx.AsyncClient(base_url=info.url, headers=headers, trust_env=False) as client:
         for digest, data in blobs.items():

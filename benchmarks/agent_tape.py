@@ -18,7 +18,7 @@ from djinn_lab.srg.program import EncodedProgram, Program, Source, encode_progra
 
 HIDDEN, LAYERS, HEADS, VOCABULARY = 256, 4, 8, 2048
 TOKEN_BYTES = LAYERS * 2 * HIDDEN * 4
-"""Of key-value cache: float32 keys and values of every layer."""
+"""Bytes of key-value cache by token: float32 keys and values of every layer."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Shape:
 
     @property
     def context(self) -> int:
-        """Tokens in the cache at the end."""
+        """Return the tokens in the cache at the end."""
         return self.prompt + (self.turns - 1) * self.tool + self.turns * self.decode
 
 
@@ -47,7 +47,7 @@ class Tape:
     blobs: dict[str, bytes]
 
     def of_agent(self, seed: int) -> list[list[bytes]]:
-        """The encoded turns with prompts and tool answers of this seed."""
+        """Return the encoded turns with prompts and tool answers of this seed."""
         generator = torch.Generator().manual_seed(seed)
         return [[encode_program(_with_tokens(program, generator)) for program in turn] for turn in self.turns]
 
@@ -78,7 +78,7 @@ class _Tape:
 
 
 def record_tape(shape: Shape) -> Tape:
-    """Random weights, from seed 0."""
+    """Record the turns of an agent whose model has random weights, from seed 0."""
     backend = _Tape()
     recorder = make_recorder(backend)
     model, cache = _model(), None

@@ -1,4 +1,4 @@
-"""When agents come, how long they think, and what they say about it."""
+"""Workloads of agents: when they arrive, how long they think, and which estimates of that they give."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from benchmarks.agent_tape import Shape
 
 SIGMA = 1.5
-"""Of ln(estimate / truth): what was measured on public agent traces is 1.4 to 1.7."""
+"""Standard deviation of ln(estimate / truth), which is 1.4 to 1.7 on public agent traces."""
 TURNS = Shape(prompt=384, tool=8, decode=2, turns=14)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One agent. ``thinks_s[i]``: after turn i; ``says_s[i]``: what it expects then, None for nothing."""
+    """One agent. ``thinks_s[i]``: pause after turn i. ``says_s[i]``: its estimate of that pause, or None."""
 
     arrives_s: float
     thinks_s: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""What every benchmark is given: how many rounds, a pool of its own, a place to report cells to."""
+"""What every benchmark gets: a number of rounds, a pool of its own, a place to report cells to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes does a workload send when it is run again, beside its first time?"""
+"""Measure how many bytes a workload sends when it is run again, beside its first time."""
 
 from __future__ import annotations
 

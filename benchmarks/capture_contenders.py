@@ -1,4 +1,4 @@
-"""Ways to take a torch op: run it, record it here, record it in ``torch._lazy``, fake it, pass it by."""
+"""Ways to handle a torch op: run it, record it here, record it in ``torch._lazy``, fake it, ignore it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Contender(Protocol):
     def scope(self) -> Iterator[None]: ...
 
     def module(self, make: Callable[[], nn.Module]) -> nn.Module:
-        """``make()``, with parameters of this contender's kind. Called outside ``scope``."""
+        """Call ``make()``, with parameters of this contender's kind. Called outside ``scope``."""
         ...
 
     def settle(self) -> None:
-        """Get rid of what is recorded, outside the timed part."""
+        """Drop what is recorded, outside the timed part."""
         ...
 
 
@@ -48,7 +48,7 @@ class Eager:
 
 
 class NullBackend:
-    """Accepts programs and runs nothing: what is left is the cost of capture."""
+    """A backend that accepts programs and runs nothing, so that the cost of capture remains."""
 
     def stage(self, data: memoryview) -> str:
         return f"{id(data):064x}"
@@ -108,7 +108,7 @@ class TorchLazy:
 
 
 class Fake:
-    """Shapes only, nothing is recorded."""
+    """Torch's fake tensors: shapes alone, nothing is recorded."""
 
     device = "cpu"
 
@@ -129,7 +129,7 @@ class Fake:
 
 
 class LayoutOnly(torch.Tensor):
-    """Has a layout and nothing else."""
+    """A tensor with a layout and nothing else."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -137,7 +137,7 @@ class LayoutOnly(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        raise AssertionError("the mode passes every op by")
+        raise AssertionError("the mode handles every op")
 
 
 class _LayoutOnlyMode(UnwrappedDispatchMode):

@@ -1,4 +1,4 @@
-"""How long does it take to record one op, when its shapes were seen before (hot) and when not (cold)?"""
+"""Measure how long one op takes to record, when its shapes were seen before (hot) and when not (cold)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOT_GOALS = (Goal(1.5, baseline="eager"), Goal(0.5, baseline="torch._lazy"))
 STEP_GOALS = (Goal(1.3, baseline="eager"),)
 COLD_GOALS = (Goal(60),)
 EMPTY_RECORDER = "an empty recorder"
-"""Measured where its results are right: on elementwise ops."""
+"""Measured on elementwise ops, where its results are right."""
 
 
 def _pointwise(x: torch.Tensor, w: torch.Tensor) -> None:
@@ -115,14 +115,14 @@ def _perceptron() -> nn.Module:
 
 
 def _convolutions() -> nn.Module:
-    """On images of 3 x 8 x 8."""
+    """Make a convolutional network for images of 3 x 8 x 8."""
     first = (nn.Conv2d(3, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH), nn.ReLU(), nn.MaxPool2d(2))
     second = (nn.Conv2d(WIDTH, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(16, 4))
 
 
 def _transformer() -> nn.Module:
-    """On sequences of 6."""
+    """Make a transformer layer for sequences of 6."""
     layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0, batch_first=True)
     return nn.Sequential(layer, nn.Flatten(), nn.Linear(6 * WIDTH, 4))
 

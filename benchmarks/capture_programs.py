@@ -1,4 +1,4 @@
-"""What recording costs per op in whole programs: decoding with a cache that grows, and a very long cell."""
+"""Measure the cost of recording per op in whole programs: decoding with a growing cache, and a long cell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLD_GOAL = Goal(60)
 
 
 class Layer(nn.Module):
-    """Self-attention over all that came before, and a multilayer perceptron."""
+    """Self-attention over all earlier tokens, and a multilayer perceptron."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
 
     def forward(self, x: torch.Tensor, length: int, steps: int) -> torch.Tensor:
-        """``steps`` tokens behind ``length`` others."""
+        """Decode ``steps`` tokens after ``length`` others."""
         empty = torch.zeros(1, HEADS, length, WIDTH // HEADS)
         past = [(empty, empty) for _ in self.layers]
         for _ in range(steps):

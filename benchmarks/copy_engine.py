@@ -75,7 +75,7 @@ class Engine:
         return self.answer()
 
     def settle(self) -> None:
-        """Wait for what was sent."""
+        """Wait for the answers to all messages."""
         while self._sent:
             self.answer()
 

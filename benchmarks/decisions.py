@@ -64,7 +64,7 @@ class Queue:
         self.settle()
 
     def next_request(self) -> Request:
-        """A cell of one of the sessions, which stay with their account and their device."""
+        """Make a cell of one of the sessions, which keep their account and their device."""
         number, draw = next(self.numbers), self.draw
         session = draw.randrange(SESSIONS)
         return Request(
@@ -138,7 +138,7 @@ def indexed(queue: Queue) -> Plan:
 
 
 def full_scan(queue: Queue) -> Plan:
-    """Every waiting cell is given its key, all are sorted, and the first that fit start."""
+    """Give every waiting cell its key, sort all, and start the first that fit."""
     cluster, shares, policy, now_s = queue.cluster, queue.shares, queue.policy, queue.now_s
     for request in cluster.waiting.values():
         shares.leaf(request.account)

@@ -58,7 +58,7 @@ class Decoder:
         return self._program(keep=(*self._weights, *self._caches, *more))
 
     def decode(self) -> Program:
-        """One token."""
+        """Write the program of one token."""
         released = tuple(self._caches)
         for value in (*self._weights, *self._caches):
             self._source(value)

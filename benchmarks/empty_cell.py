@@ -1,4 +1,4 @@
-"""What does ``%%djinn`` cost a cell that has no torch work in it?"""
+"""Measure what ``%%djinn`` costs a cell without torch work."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ DEVICES = 2
 FLOODING_SESSIONS = 6
 WORKING_SESSIONS = 2
 STEPS = 60
-"""Ops of a cell, of about a millisecond each."""
+"""Ops of a cell; each takes about a millisecond."""
 SIZE = 192
 RUN_S = 25.0
 QUICK_S = 1.5
@@ -38,7 +38,7 @@ BASELINES = ("fifo_passing", "easy")
 
 @dataclass
 class Run:
-    """Of one policy. ``waits_s``: of the interactive cells."""
+    """What was measured under one policy. ``waits_s``: of the interactive cells."""
 
     device_s: dict[str, float] = field(default_factory=dict)
     waits_s: list[float] = field(default_factory=list)
@@ -77,7 +77,7 @@ def _name(policy: str) -> str:
 
 
 def _run(policy: str, seconds: float) -> Run:
-    """On a pool of its own."""
+    """Run all users on a pool of its own."""
     with own_runtime():
         try:
             info = start_pool(
@@ -123,7 +123,7 @@ def _run_all_users(info: RuntimeInfo, seconds: float) -> Run:
 
 
 def _work(run: Run, user: str, session: Session, until: float) -> None:
-    """Cell after cell."""
+    """Run one cell after the other."""
     cells = 0
     while perf_counter() < until:
         _cell(session, STEPS)

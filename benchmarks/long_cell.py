@@ -1,4 +1,4 @@
-"""How much longer than eager torch does a cell of about a second take on the pool, once warm?
+"""Measure how much longer than eager torch a cell of about a second takes on the pool, once warm.
 
 Both sides run on the same kind of device with the same number of threads, and their results are compared
 bit by bit.

@@ -32,7 +32,7 @@ NAME = "memory-simulated"
 SEED = 1
 BASELINES = ("keep_all", "recompute", "lru_write_back", "lru_write_through", "eager_jit", "oracle")
 ABLATIONS = ("ours_no_prefetch", "ours_no_ranking", "ours_no_write_through", "ours_no_lease")
-"""The others show past capacity only."""
+"""Policies without one part of ours; other parts make a difference past capacity alone."""
 LIVE = 110
 """Sessions of 1.7 GB at once: 1.5 times what the device holds."""
 OVERSUBSCRIBED = Agents(name=f"{LIVE} live, 1.5x the device", sessions=LIVE, live=LIVE, turns=11)
@@ -63,7 +63,7 @@ CAPACITY_KEEP_ALL = (64, 68, 72, 76, 80)
 CAPACITY_OURS = (136, 140, 144)
 CAPACITY_TURNS = 10
 TRACE_SIZES = {"claude_code": (80, 100), "mooncake": (80, 520), "lmcache_agent": (69, 69)}
-"""Sessions at once, and in all."""
+"""Sessions at once, and in total."""
 METRICS: tuple[tuple[str, str, float | None], ...] = (
     ("p99_ratio", "x", 2.0),
     ("wake_p50_s", "s", 0.0),

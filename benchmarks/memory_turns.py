@@ -14,7 +14,7 @@ from benchmarks.memory_live import LINK_BYTES_PER_S, SEED, Run, quantile, run_ag
 NAME = "memory-turns"
 BASELINE = "lru_write_through"
 FIT_AGENTS = 10
-"""Of sessions that all fit."""
+"""Number of agents whose sessions all fit."""
 OVERLOAD = next(workload for workload, _ in OTHERS if workload.agents == 120)
 
 

@@ -182,7 +182,7 @@ class Contest:
         return free_s * 1e3
 
     def cancelled(self) -> float:
-        """And run again from the start."""
+        """Cancel the long program for the other one, and run it again from the start."""
         began_s = self._begin()
         decided_s = perf_counter()
         self._worker.send(messages.CancelSegment("long"))
@@ -194,7 +194,7 @@ class Contest:
         return free_s * 1e3
 
     def _moved(self, *orders: messages.ToWorker) -> float:
-        """How long these took, one after the other."""
+        """Send transfers one after the other, and return how long they took in all."""
         started_s = perf_counter()
         for order in orders:
             self._worker.send(order)
@@ -205,7 +205,7 @@ class Contest:
         self.cost_ms.setdefault(contender, []).append(seconds * 1e3)
 
     def _begin(self) -> float:
-        """Some of it has run when this returns; since when."""
+        """Start the long program, wait until some of it has run, and return when it started."""
         self._send_long(None)
         self._worker.wait_for(messages.SegmentStarted)
         began_s = perf_counter()
@@ -220,7 +220,7 @@ class Contest:
         self._worker.send(messages.RunSegment("long", 0, "ann", self._long, resume=resume))
 
     def _other_began(self) -> float:
-        """The other's program ran; when it began."""
+        """Run the other session's program, and return when it began."""
         self._worker.send(messages.RunSegment("short", 0, "bob", self._short))
         self._worker.wait_for(messages.SegmentStarted)
         began_s = perf_counter()
@@ -280,5 +280,5 @@ def _parked(bench: Bench, contest: Contest) -> Figure:
 
 
 def _goal(op: Summary) -> Goal:
-    """50 ms and one op."""
+    """Return the goal of a preemption: 50 ms and one op."""
     return Goal(round(50.0 + op.p99, 2), "p99")

@@ -56,7 +56,7 @@ FGD = {"random": 87.47, "best_fit": 93.08, "gpu_packing": 92.00, "fgd": 95.39}
 FILL_SEEDS = (11, 12)
 """Others than those that the rounding of the fragmentation score was chosen with."""
 STATE_BYTES = 16e9
-"""What a preempted job is taken to hold on each device."""
+"""Bytes that a preempted job is assumed to hold on each device."""
 PARKING_ROUNDS, PARKING_ROUNDS_QUICK = 40, 3
 SPEED_JOBS, LARGE_JOBS, LARGE_JOBS_QUICK = 5_000, 1_000_000, 2_000
 ACCASIM_VARIABLE = "ACCASIM_PYTHON"
@@ -120,7 +120,7 @@ def _by_parking(trace: Trace, rounds: int) -> Figure:
 
 
 def _itp(quick: bool) -> list[Figure]:
-    """Nothing was chosen on these."""
+    """Compare policies on the ITP trace, on which no parameter of ours was chosen."""
     trace = itp_pools()
     return _policies("ITP, four pools", _first(trace, 300) if quick else trace, ("srtf",))
 

@@ -1,4 +1,4 @@
-"""How long until a cell of one op is back?"""
+"""Measure how long a cell of one op takes from submit to result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it takes to turn a tensor into bytes that another process reads, and back, beside ``torch.save``."""
+"""Measure how long a tensor takes to bytes that another process reads, and back, beside ``torch.save``."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class Ways:
         self._restore("memcpy to new memory", self.tensor.clone())
 
     def _restore(self, name: str, tensor: torch.Tensor) -> None:
-        """Touch every page, so that what was only mapped counts as read."""
+        """Touch every page, so that mapped memory counts as read."""
         tensor.view(torch.uint8)[::PAGE_BYTES].sum()
         self.restored[name] = tensor
 
     def forget(self) -> None:
-        """What is left over is deleted outside the timing."""
+        """Delete leftovers outside the timing."""
         self.restored.clear()
         self._ours.unlink(missing_ok=True)
         self._theirs.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Do the stages of a cell's report make up its total? Asked of every cell that a benchmark measures."""
+"""Check that the stages of a cell's report sum to its total, for every cell that a benchmark measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long until a pool is ready, and until the command line answers?"""
+"""Measure how long a pool takes until it is ready, and the command line until it answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast do tensors get to the pool and back, beside a copy within this process?"""
+"""Measure how fast tensors get to the pool and back, beside a copy within this process."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def tokenize(tokenizer: Any, texts: list[str]) -> Any:
 
 
 def docstrings() -> Iterator[str]:
-    """Of the standard library's functions."""
+    """Yield the docstrings of the standard library's functions."""
     for module_name in MODULES.split():
         for name, item in inspect.getmembers(import_module(module_name), inspect.isfunction):
             if item.__module__ == module_name and item.__doc__:
