@@ -47,7 +47,7 @@ def session() -> Any:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Seconds that pass when the test says so, for the tools alone: other threads live on real time."""
+    """A clock that the test sets, for the tools alone: other threads use real time."""
     now = types.SimpleNamespace(s=100.0)
     monkeypatch.setattr(agents, "time", types.SimpleNamespace(monotonic=lambda: now.s))
     return now

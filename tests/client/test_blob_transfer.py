@@ -19,7 +19,7 @@ LARGE = UNHASHED_BYTES_MIN
 
 
 class PoolStandIn:
-    """Knows what was stored, and keeps a note of every message."""
+    """A pool that knows which blobs were stored, and records every message in ``sent``."""
 
     def __init__(self, directory: Path, takes_unhashed: bool = True) -> None:
         self.url = "http://127.0.0.1:1"

@@ -1,4 +1,4 @@
-"""A worker dies after a cell: what the notebook has still is sent to the next one, without being asked."""
+"""A worker dies after a cell: the notebook's own values are sent to the next worker without a request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ native_only = pytest.mark.skipif(
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[PoolUnderTest]:
-    """One of its own: a worker that was killed often is started again ever later."""
+    """A pool for each test: a worker that is killed often is restarted later each time."""
     with PoolUnderTest(tmp_path, devices="cpu:1") as running:
         yield running
 

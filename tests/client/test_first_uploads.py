@@ -22,7 +22,7 @@ COUNT = LARGE // 4
 
 
 def random(nbytes: int, seed: int = 0) -> torch.Tensor:
-    """Floats with nothing that differs from itself."""
+    """Make random floats without NaN."""
     return torch.rand(nbytes // 4, generator=torch.Generator().manual_seed(seed))
 
 

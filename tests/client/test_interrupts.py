@@ -22,7 +22,7 @@ from djinn_lab.protocol.messages import SegmentResult
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """As in a kernel; a process that was started in the background ignores interrupts."""
+    """Handle interrupts as in a kernel; a process that was started in the background ignores them."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -69,7 +69,7 @@ def test_interrupt_in_a_round_trip_stops_the_cell_and_loses_no_answer(
 
 
 def test_what_was_recorded_before_an_interrupt_is_computed(session: Session) -> None:
-    """As eager torch has computed it, also where the pool was several parts behind."""
+    """Recorded ops have their eager results, also where the pool was several parts behind."""
     for steps in (100, 3000, 9000):
         x, y, done = torch.zeros(1), torch.nn.Parameter(torch.zeros(1)), 0
         with pytest.raises(KeyboardInterrupt), session.capture(), torch.no_grad():

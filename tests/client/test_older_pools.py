@@ -42,7 +42,7 @@ def test_what_an_older_pool_would_ignore_is_refused_with_both_versions(
     open_newest = Connection.__init__
 
     def open_older(connection: Connection, *arguments: Any, **options: Any) -> None:
-        """To a pool that welcomes as one of ``version`` does."""
+        """Connect to a pool that answers the handshake as one of ``version`` does."""
         open_newest(connection, *arguments, **options)
         connection.welcome = replace(connection.welcome, protocol_version=version)
 

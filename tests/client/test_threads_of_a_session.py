@@ -23,7 +23,7 @@ THREADS = 4
 
 
 def together(work: Callable[[int], None]) -> None:
-    """In several threads that begin at once; raises what one of them raises."""
+    """Run a call in several threads that begin at once. Raises what one of them raises."""
     begin = threading.Barrier(THREADS)
 
     def one(number: int) -> None:

@@ -48,14 +48,14 @@ def agents_of(count: int, memory_mib: int) -> tuple[CountedPool, Agents]:
 def crowd(
     count: int, *, host_mib: int, disk_mib: int, priorities: Mapping[str, jobs.Priority] | None = None
 ) -> tuple[CountedPool, Agents]:
-    """Of more state than the devices hold, whose tools take less than a copy."""
+    """Agents with more state than the devices hold, whose tools take less time than a copy."""
     pool = CountedPool(200, 800, host_mib, disk_mib)
     habits = Habits(state_mib=55, cell_s=(0.036, 0.036), tool_s=(0.2, 0.2), priorities=priorities or {})
     return pool, Agents(pool, count, habits)
 
 
 def test_agents_that_all_fit_stay_where_they_are() -> None:
-    """Their cells wait for each other, which takes less than to move."""
+    """The agents' cells wait for each other, which takes less time than a move."""
     pool, agents = agents_of(32, memory_mib=1000)
     agents.run(60.0)
     assert len(pool.ended_s) > 300
@@ -63,7 +63,7 @@ def test_agents_that_all_fit_stay_where_they_are() -> None:
 
 
 def test_agents_whose_copies_take_next_to_nothing_stay_where_they_are() -> None:
-    """A move takes hundredths of a second; what they wait for each other is as little."""
+    """A move takes hundredths of a second, as do the waits for each other."""
     pool = CountedPool(400, 800, host_mib=400, disk_mib=0)
     agents = Agents(pool, 10, Habits(state_mib=8, cell_s=(0.03, 0.2), tool_s=(0.5, 3.0)))
     agents.run(60.0)
@@ -120,14 +120,14 @@ def agents_with_long_cells(seed: int, priorities: Mapping[str, jobs.Priority]) -
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_equal_sessions_have_about_equal_numbers_of_turns(seed: int) -> None:
-    """Wherever the first of them came in."""
+    """On whichever device the first session was admitted."""
     turns = sorted(agents_with_long_cells(seed, {}).turns.values())
     assert turns[0] > 40
     assert turns[-1] < 1.3 * turns[0]
 
 
 def test_cells_behind_better_priorities_are_not_refused() -> None:
-    """A preempted cell's state is back; those before it are on the device and only wait for their turn."""
+    """A preempted cell's state is restored; the cells before it are on the device and wait for their turn."""
     draw = Random(0)
     kinds = list(jobs.Priority)
     agents = agents_with_long_cells(0, {f"agent{number}": draw.choice(kinds) for number in range(10)})
@@ -145,7 +145,7 @@ def test_no_admitted_agent_starves_where_sessions_fill_every_tier() -> None:
 
 
 def test_a_cell_that_only_a_closed_session_would_help_says_so() -> None:
-    """Nine sessions that grew after they came in fill every tier of the device: none can change places."""
+    """Nine sessions that grew after admission fill every tier of the device: no two can be swapped."""
     pool = SimulatedPool(1, 200, host_mib=100, disk_mib=300, link_mib_per_s=800)
     for number in range(9):
         pool.open(f"s{number}")
@@ -205,8 +205,8 @@ def test_growing_sessions_on_full_tiers_all_finish(seed: int) -> None:
 
 
 def test_a_small_cell_is_not_refused_for_what_larger_sessions_need() -> None:
-    """Two sessions fill the device and the host, and both wait: the last of them is refused, with its own
-    numbers; a cell that holds nothing yet is none of them."""
+    """Two sessions fill the device and the host, and both wait: the last one is refused, with its own
+    numbers. A cell whose session has no memory yet is not refused."""
     pool = SimulatedPool(1, 100, host_mib=60, link_mib_per_s=800)
     for number in range(2):
         pool.open(f"s{number}")
@@ -232,7 +232,7 @@ def test_a_small_cell_is_not_refused_for_what_larger_sessions_need() -> None:
 
 
 def test_sessions_without_memory_start_on_a_device_that_is_uncordoned() -> None:
-    """All came in on one device, since the other one was cordoned: it serves again."""
+    """All sessions were admitted to one device while the other was cordoned, which then serves again."""
     pool = SimulatedPool(2, 200, host_mib=100, disk_mib=60, link_mib_per_s=800)
     pool.send(jobs.DeviceCordoned(0.0, "cpu:0", True))
     for number in range(8):

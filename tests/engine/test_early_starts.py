@@ -1,4 +1,4 @@
-"""Cells that start before all of their session is back, through queue and session memory."""
+"""Cells that start before their session is fully restored, through queue and session memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine says, event by event, where queue and session memory meet."""
+"""The engine's commands, event by event, where queue and session memory meet."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_part_memory_larger_than_every_device_is_rejected() -> None:
 
 
 def test_later_cell_of_a_session_is_granted_no_memory_before_the_first_ends() -> None:
-    """Whatever its priority, it runs after the first."""
+    """Whatever its priority, the later cell runs after the first."""
     pool = SimulatedPool(1, 100)
     for name in ("ann", "bob", "carl"):
         pool.open(name)
@@ -147,7 +147,7 @@ def test_full_host_demotes_the_state_of_waiting_sessions_to_disk() -> None:
 
 
 def test_two_sessions_swap_with_host_capacity_for_one() -> None:
-    """The state of the one that comes back goes to the disk meanwhile."""
+    """Meanwhile the state of the session that is restored is on the disk."""
     pool = SimulatedPool(1, 200, host_mib=100, disk_mib=300)
     sessions = [f"session{number}" for number in range(4)]
     for session in sessions:

@@ -124,11 +124,11 @@ TIERS = st.tuples(
 """MiB of the device, the host and the disk; MiB/s of the link. The largest session with its largest cell fits
 each device."""
 COPIES_OF_A_SESSION = 4
-"""Stored, evicted, restored and demoted, between two events of cells."""
+"""Copies of a session between two events of cells: stored, evicted, restored and demoted."""
 
 
 class Watched:
-    """Steps on a pool that is looked at twice a second."""
+    """A pool that is checked for idle devices twice a second while steps run on it."""
 
     def __init__(
         self, memory_mib: int, *tiers: int | None, kind: type[SimulatedPool] = SimulatedPool
@@ -149,7 +149,7 @@ class Watched:
             assert all(pool.now_s - since_s <= SOON_S for since_s in self.idle_since_s.values())
 
     def step_unwatched(self, kind: str, *what: Any) -> None:
-        """As a user or operator does; an order that cannot be obeyed is refused."""
+        """Do a step without checks, as a user or operator does; illegal orders are refused."""
         if kind == "wait":
             self.pool.run(self.pool.now_s + what[0])
             return

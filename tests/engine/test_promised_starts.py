@@ -10,7 +10,7 @@ from djinn_lab import jobs
 from djinn_lab.simulator.pool import SimulatedPool
 
 COPY_S = 0.1
-"""What bringing a session over may take."""
+"""The longest time that moving a session may take."""
 
 
 def promised(pool: SimulatedPool) -> dict[str, float]:

@@ -9,7 +9,7 @@ from djinn_lab.simulator.pool import SimulatedPool
 
 
 def waiting_for_memory() -> JobQueue:
-    """A device that idles, and a cell that session memory holds back."""
+    """A device that idles, and a cell that session memory defers."""
     queue = JobQueue()
     queue.handle(jobs.DeviceAdded(0.0, "cpu:0"))
     queue.handle(jobs.SegmentSubmitted(0.0, "cell", 0, "s", "ann", "NORMAL", 1, True, memory="ask"))

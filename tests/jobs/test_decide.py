@@ -1,4 +1,4 @@
-"""Decisions: order, passing, promises."""
+"""Decisions: order, backfill, promised starts."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_elastic_gang_starts_with_what_there_is() -> None:
 def test_only_pending_job_gets_the_same_decision_by_the_short_way(
     name: str, home: str | None, seconds: float | None
 ) -> None:
-    """With a trace the whole decision is made, without one the short way is taken where it can be."""
+    """A trace takes the whole way to a decision; without one the short way is taken where possible."""
     nodes = [Node("a"), Node("b", 2), Node("c", cordoned=True), Node("d", taints=frozenset({"others"}))]
     for demand in (Demand(), Demand(nodes=frozenset({"b"})), Demand(nodes=frozenset({"c"})), Demand(2)):
         cluster, shares = Cluster(nodes), ShareTree()

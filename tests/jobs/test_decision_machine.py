@@ -1,4 +1,4 @@
-"""Any order of events, with victims that take their time to leave: decisions keep their promises."""
+"""Any order of events, with victims that are slow to stop: decisions keep their promises."""
 
 from __future__ import annotations
 

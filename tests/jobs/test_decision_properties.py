@@ -52,7 +52,7 @@ def test_all_jobs_finish_and_preemptions_form_no_cycle(load: Load, policy: str, 
 @given(LOADS, st.sampled_from(PREEMPTING))
 @settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 def test_job_worse_by_every_key_preempts_no_job(load: Load, policy: str) -> None:
-    """Such as a victim that is handed in again under another name."""
+    """Such as a victim that is submitted again under another name."""
     pool = loaded(load, policy, min_runtime_s=0.0)
     pool.run(until_s=100)
     for holding in list(pool.cluster.holdings.values()):

@@ -1,4 +1,4 @@
-"""What a device draws is part of what an hour on it costs, where energy has a price."""
+"""Where energy has a price, a device's power is part of the cost of an hour on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from djinn_lab.units import format_joules
 
 
 def pool(*described: tuple[float, float | None]) -> JobQueue:
-    """Devices with their prices and watts."""
+    """Return a queue over devices with these prices and watts."""
     queue = JobQueue()
     for number, (price, watts) in enumerate(described):
         queue.handle(DeviceAdded(0.0, f"cuda:{number}"))
@@ -36,7 +36,7 @@ def pool(*described: tuple[float, float | None]) -> JobQueue:
 
 
 def runs_on(queue: JobQueue, job: str, gang: int) -> list[str]:
-    """And is done and gone then; its session's device first."""
+    """Submit a cell, end it, close its session, and return its devices, the session's first."""
     event = SegmentSubmitted(
         0.0, job, 0, job, "ann", "NORMAL", 8, True, terms=Terms(gang=gang, gang_min=gang), devices=gang
     )

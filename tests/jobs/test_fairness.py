@@ -49,7 +49,7 @@ def test_account_with_less_usage_for_its_weight_is_due_first() -> None:
 
 
 def test_siblings_are_compared_with_siblings_only() -> None:
-    """All of one organisation come before all of another, however little one user there has used."""
+    """All users of one organisation come before all of another, however little one of the latter has used."""
     shares = tree(("small/ann", 0, 10), ("big/bob", 0, 1), ("big/carl", 0, 100))
     assert order(shares) == [["small/ann"], ["big/bob"], ["big/carl"]]
 
@@ -97,7 +97,7 @@ def test_usage_halves_in_a_half_life() -> None:
 
 
 def test_usage_is_a_fraction_of_the_pool() -> None:
-    """Four devices that never rest for ages are a usage of one."""
+    """All four devices of a pool, busy for ages, are a usage of one."""
     shares = ShareTree(ShareState(ShareSettings(half_life_s=100.0), Capacity(devices=4)))
     for second in range(2000):
         use(shares, f"job{second}", "ann", float(second), Amounts(4.0))

@@ -1,5 +1,5 @@
-"""What accounts hold against their guarantees is kept from event to event: always what counting anew
-says, and decisions are those of a pool that counts anew."""
+"""The devices that accounts hold of their guarantees are counted from event to event: equal to a full count,
+with the decisions of a pool that counts anew."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _One = TypeVar("_One")
 
 
 class Program:
-    """A full pool to which things happen, with victims that take their time to leave."""
+    """A full pool under random events, with victims that are slow to stop."""
 
     def __init__(self, policy: str, guarantees: Sequence[float]) -> None:
         self.policy = replace(POLICIES[policy], min_runtime_s=0.0, preempt_depth=1)
@@ -139,7 +139,7 @@ class Program:
 
 
 def chosen(among: Iterable[_One], which: int) -> list[_One]:
-    """One of them, if there are any."""
+    """Choose one item, if there is any."""
     there = list(among)
     return [there[which % len(there)]] if there else []
 

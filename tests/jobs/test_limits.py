@@ -44,7 +44,7 @@ def urgent(**more: object) -> Request:
 
 @pytest.mark.parametrize("most", [0.0, 1.0])
 def test_reservation_ends_when_the_account_limit_no_longer_allows_it(most: float) -> None:
-    """It is of use to others then, and its job waits like any other, until the limit is raised."""
+    """Other jobs get the capacity, and the job waits like any other until the limit is raised."""
     pool = Pool(2)
     for number in range(2):
         pool.wants(request(f"urgent{number}", 100 + number, rank=0, account="bob", seconds=HOUR_S), 1.0)
@@ -74,7 +74,7 @@ def test_reservation_lasts_until_the_victims_have_stopped() -> None:
 
 
 def test_reservation_counts_against_the_limit_until_the_victims_have_stopped() -> None:
-    """Else another job of the account starts meanwhile, and the account has one more than it may."""
+    """Otherwise another job of the account would start meanwhile, above the account's limit."""
     pool = Pool(2)
     pool.shares.set_limits("bob", Limits(devices_max=1))
     pool.wants(urgent(), 1.0)

@@ -1,4 +1,4 @@
-"""What an event costs, and what it says, does not depend on how many wait."""
+"""The cost of an event and its notifications do not depend on the number of pending cells."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from djinn_lab.jobs.machine.queue import JobQueue
 from djinn_lab.jobs.messages import DeviceCordoned, SegmentFinished, SegmentSubmitted
 
 CELLS = 2
-"""Of each session."""
+"""Cells of each session."""
 FEW, MANY = 600, 2_400
-"""Cells that wait; in both, more sessions contend than places are given to."""
+"""Pending cells; in both cases more sessions contend than are given a position."""
 
 
 def queue_of(cells: int) -> JobQueue:

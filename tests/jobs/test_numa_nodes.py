@@ -41,7 +41,7 @@ def submitted(job: str, gang: int = 1, target: str | None = None, at_s: float = 
 
 
 def runs_on(queue: JobQueue, event: SegmentSubmitted) -> list[str]:
-    """The devices it starts on, its session's first."""
+    """Submit a segment and return the devices that it starts on, its session's first."""
     return next(
         [command.device, *command.members]
         for command in queue.handle(event)
@@ -50,7 +50,7 @@ def runs_on(queue: JobQueue, event: SegmentSubmitted) -> list[str]:
 
 
 def labels(queue: JobQueue, device: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """All, and its own."""
+    """Return all labels of a device, and its own labels."""
     view = next(view for view in queue.snapshot().devices if view.device == device)
     return view.labels, view.own_labels
 

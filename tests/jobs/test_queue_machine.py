@@ -56,7 +56,7 @@ REACHABLE = {(before, after) for (before, _), after in TRANSITIONS.items()}
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Also a model of one thing: every segment that was let in is answered exactly once."""
+    """Any order of events, beside a model: every admitted segment is answered exactly once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(device=DEVICES, ops=st.integers(0, 4), devices=st.integers(1, 4))
     def stop_between_two_ops(self, device: str, ops: int, devices: int) -> None:
-        """It may have been asked, or not: the answer is what counts. A gang leaves all its devices."""
+        """Preempt a segment, whether it was asked to stop or not. A gang leaves all its devices."""
         job = self.queue.job(self.on_device.get(device, ""))
         if job is None:
             return
@@ -295,7 +295,7 @@ class QueueMachine(RuleBasedStateMachine):
         return self.now_s
 
     def feed(self, event: Event) -> list[Command] | None:
-        """None when the event was illegal, and then nothing has changed."""
+        """Give the queue an event. None when it was illegal, and then nothing has changed."""
         before = self.queue.snapshot()
         try:
             commands = self.queue.handle(event)
@@ -345,7 +345,7 @@ class QueueMachine(RuleBasedStateMachine):
                 assert (command.position is not None) == (job.state in (JobState.QUEUED, JobState.PREEMPTED))
 
     def check_moves(self, before: dict[str, JobState]) -> None:
-        """Every change is a path through the table."""
+        """Assert that every change of state is a path through the transition table."""
         for name, old in before.items():
             job = self.queue.job(name)
             assert job is not None

@@ -1,4 +1,4 @@
-"""What the queue remembers of jobs, and for how long."""
+"""What the queue remembers about jobs, and for how long."""
 
 from __future__ import annotations
 

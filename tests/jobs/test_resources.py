@@ -83,7 +83,7 @@ def test_program_is_too_large_only_by_an_earlier_run() -> None:
 def test_restored_resource_history_predicts_the_same(
     runs: list[tuple[str, ResourceUse, bool, bool]],
 ) -> None:
-    """Whenever it is saved, and however often the pool starts again."""
+    """Whenever the history is saved, and however often the pool restarts."""
     always, history, kept = ResourceHistory(), ResourceHistory(), ResourceRecords()
     for program, use, saves, restarts in runs:
         for one in (always, history):

@@ -26,7 +26,7 @@ def queue_of(slots: int) -> JobQueue:
 
 
 def submit(queue: JobQueue, name: str, terms: Terms | None = None) -> list[str]:
-    """Of a session of its own. The jobs that start."""
+    """Submit a job of a session of its own, and return the jobs that start."""
     segment = SegmentSubmitted(1.0, name, 0, name, name, "NORMAL", 1, True, terms=terms or Terms())
     return [one.job for one in queue.handle(segment) if isinstance(one, StartSegment)]
 

@@ -8,7 +8,7 @@ from djinn_lab.jobs.start_forecasts import SAMPLES_MIN, StartForecasts, StartSki
 
 
 def learnt(waits: list[tuple[int, float, float]]) -> StartForecasts:
-    """``waits``: rank, seconds expected and seconds that came."""
+    """Return forecasts that learnt ``waits``: rank, predicted seconds, actual seconds."""
     starts = StartForecasts()
     for number, (rank, expected_s, actual_s) in enumerate(waits):
         starts.estimated({f"j{number}": (rank, 100.0 + expected_s)}, 100.0)

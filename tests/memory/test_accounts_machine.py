@@ -122,7 +122,7 @@ class AccountsMachine(RuleBasedStateMachine):
         return self.now_s
 
     def feed(self, event: Event) -> list[Command] | None:
-        """None when the event was illegal, and then nothing has changed."""
+        """Give the accounts an event. None when it was illegal, and then nothing has changed."""
         before = self.accounts.snapshot()
         try:
             commands = self.accounts.handle(event)

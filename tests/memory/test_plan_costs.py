@@ -1,4 +1,4 @@
-"""What an event costs does not depend on how many sessions are open, and wait, on its device."""
+"""The cost of an event does not depend on how many sessions are open, and wait, on its device."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def reported(at_s: float, accounts: MemoryAccounts, session: str, job: str | Non
 
 
 def costs(sessions: int) -> dict[str, int]:
-    """Of each event of a cell's life, of the first that waits and of the last that is idle."""
+    """Return the cost of each event of a cell, for the first waiting and the last idle session."""
     accounts, idle = accounts_of(sessions), f"s{sessions - 1}"
     report = reported(3.0, accounts, "s0", "s0-1")
     line = QueueOrdered(3.0, DEVICE, tuple(f"s{number}-1" for number in range(1, 17)))

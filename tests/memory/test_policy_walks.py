@@ -93,7 +93,7 @@ def walk(machine: PolicyMachine, random: Random) -> None:
     "kind", [PolicyMachine, KeepAllMachine, WriteBackMachine, EagerMachine, RecomputeMachine]
 )
 def test_long_walks(kind: type[PolicyMachine]) -> None:
-    """And enough happens in them for the checks to mean something."""
+    """The walks reach copies and failures of every kind, so that their checks mean something."""
     sums: Counter[str] = Counter()
     for seed in range(WALKS):
         machine = kind()

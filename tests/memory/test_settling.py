@@ -56,14 +56,14 @@ class Pool:
         self.accounts.validate()
 
     def call(self, name: str) -> None:
-        """Its user runs a cell, which waits perhaps."""
+        """Run a cell in a session; it may have to wait."""
         if name in self.cells:
             return
         self.cells[name] = self.random.choice([0, 10, 20, 40])
         self.feed(SegmentPlaced(self.now_s, name, 0, name, self.cells[name], 0))
 
     def run_granted(self) -> bool:
-        """One that may run does, and keeps what it made, as long as it is not too large."""
+        """Run one granted cell, whose session keeps as many new bytes as fit. False if no cell is granted."""
         name = next(iter(sorted(self.engine.granted)), None)
         if name is None:
             return False
@@ -78,7 +78,7 @@ class Pool:
         return True
 
     def settle(self) -> None:
-        """Cells run, copies end and time passes; users do nothing new."""
+        """Run cells, end copies and let time pass until nothing changes, without new cells of users."""
         moves, quiet = 0, 0
         while quiet < len(TICKS_S):
             for refused in self.engine.refused:

@@ -1,5 +1,5 @@
-"""Every order of what may happen to a session, up to four things long, while its state is on the device, on
-the host, or on its way."""
+"""Every order of up to four events of a session, while its state is on the device, on the host, or being
+copied."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_signals_in_every_order_come_to_rest(start: Callable[[World], None], len
 
 
 def comes_to_rest(world: World, order: tuple[str, ...]) -> None:
-    """Whatever came before: a session that is open runs its cell with its state whole, then waits."""
+    """Assert that an open session runs its cell with its state whole, then waits, whatever came before."""
     world.settle()
     if world.closed:
         assert world.accounts.session("s") is None

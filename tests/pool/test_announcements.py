@@ -221,7 +221,7 @@ def test_dry_run_publishes_nothing_and_runs_to_its_end(pool: PoolUnderTest) -> N
 
 
 def test_data_in_a_terminal(pool: PoolUnderTest, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of this pool, which the environment leads to."""
+    """The commands find this pool through the environment."""
 
     def shown(*words: str) -> str:
         with pytest.raises(SystemExit) as ended:

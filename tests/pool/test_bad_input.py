@@ -1,4 +1,4 @@
-"""Whatever comes in, the pool says what was wrong and lives on."""
+"""Bad input of every kind is refused with the reason, and the pool lives on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MIB = 2**20
 
 
 def refusal(wire: Wire) -> messages.Refused:
-    """The Refused message that must come next, followed by the end of the connection."""
+    """Receive the Refused message that must come next, and the end of the connection after it."""
     refused = wire.receive()
     assert isinstance(refused, messages.Refused), refused
     with pytest.raises(ConnectionClosed):
@@ -103,7 +103,7 @@ def test_a_first_message_that_is_no_hello(shared_pool: RuntimeInfo, first: bytes
 
 
 def asking(terms: dict[str, object]) -> bytes:
-    """A cell, by a client that knows more than this pool and says another protocol than its own."""
+    """Encode the submit of a cell with ``terms``, as a client that knows more terms than this pool does."""
     submit = messages.SubmitSegment("a" * 32, 0, "cell 1", "NORMAL", True, "cell end", 0, b"")
     return msgspec.msgpack.encode({**msgspec.to_builtins(submit), "program": b"", "terms": terms})
 
@@ -167,7 +167,7 @@ def test_a_gigabyte_of_garbage_costs_no_memory(shared_pool: RuntimeInfo, fragmen
 
 
 def announced_upload(info: RuntimeInfo, nbytes: int) -> int:
-    """The status that an upload gets whose headers announce ``nbytes``."""
+    """Return the status of an upload whose headers announce ``nbytes``."""
     with closing(HTTPConnection(info.url.removeprefix("http://"), timeout=10)) as connection:
         connection.putrequest("PUT", f"/v1/blobs/{'0' * 64}")
         connection.putheader("Authorization", f"Bearer {info.token}")

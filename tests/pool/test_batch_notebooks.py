@@ -109,7 +109,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
 
 @pytest.fixture(scope="module")
 def jobs(pool: PoolUnderTest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """All that the tests look at, under way at once."""
+    """The notebooks of all tests, submitted at once."""
     folder = str(tmp_path_factory.mktemp("work"))
     made = {
         "trains": submit(
@@ -292,7 +292,7 @@ def test_only_the_owner_submits_and_sees_results(pool: PoolUnderTest, jobs: dict
 
 def test_accepted_notebooks_survive_a_killed_server_and_none_runs_twice(tmp_path: Path) -> None:
     def cells(name: str) -> tuple[str, ...]:
-        """Notes that it runs, and runs on only the first time that it does."""
+        """Cells that note each run; the last cell never ends in the first run."""
         note = f"open('runs.txt', 'a').write('{name}\\n')"
         return note, f"first = open('runs.txt').read().split().count('{name}') == 1", HANGS_AT_FIRST
 

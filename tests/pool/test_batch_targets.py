@@ -35,7 +35,7 @@ def submission(name: str, *cells: str, **asked: Any) -> dict[str, Any]:
 
 
 def devices_used(pool: PoolUnderTest, marked: str) -> list[str]:
-    """By the session in which this code ran, job by job."""
+    """Return the devices of the jobs of the session that ran ``marked``, in order."""
     cells = [pool.rest.job(one.job) for one in pool.rest.jobs(limit=1000)]
     (session,) = {one.session for one in cells if marked in one.code}
     return [one.device for one in cells[::-1] if one.session == session]

@@ -44,7 +44,7 @@ def put(store: BlobStore, user: str, data: bytes, digest: str | None = None) -> 
 
 
 def stored(store: BlobStore, name: str) -> bytes:
-    """What a worker finds."""
+    """Return the bytes that a worker finds under a name."""
     return (store.directory / "store" / store.stored_name(name)).read_bytes()
 
 
@@ -109,7 +109,7 @@ def large(tmp_path: Path) -> BlobStore:
 
 
 def leave(store: BlobStore, data: bytes, name: str | None = None, session: str = "s") -> str:
-    """What a client does before it announces a file."""
+    """Write a file as a client does before announcing it, and return its name."""
     name = name or draw_name()
     (store.open_session(session) / name).write_bytes(data)
     return name

@@ -1,4 +1,4 @@
-"""Which databases a pool can use, and what it says of those that it cannot."""
+"""Which databases a pool can use, and the errors for those that it cannot."""
 
 from __future__ import annotations
 

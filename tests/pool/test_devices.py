@@ -20,7 +20,7 @@ def test_limits_can_be_given() -> None:
 
 
 def test_auto_always_finds_something() -> None:
-    """What is free on the machine may have changed from one call to the next; the devices are the same."""
+    """The machine's free memory may change from one call to the next; the devices are the same."""
     found = [plan.device for plan in plan_devices("auto", None, None)]
     assert found
     assert [plan.device for plan in plan_devices(None, None, None)] == found

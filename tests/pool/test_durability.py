@@ -50,7 +50,7 @@ def test_uncommitted_job_is_not_reported(tmp_path: Path) -> None:
 
 
 def test_messages_of_a_session_keep_their_order(tmp_path: Path) -> None:
-    """Those that wait for a commit hold back those behind them."""
+    """A message that waits for a commit delays the messages behind it."""
     with running_pool(tmp_path) as info, Client(info) as client:
         with locked(tmp_path / "pool.sqlite3"):
             job = client.submit(act("", ""))

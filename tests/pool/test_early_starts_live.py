@@ -101,7 +101,7 @@ def test_a_cell_runs_before_its_session_is_back_and_finds_all_as_it_was(pool: Po
 
 
 def test_a_cell_whose_device_dies_before_its_session_is_back_runs_again(pool: PoolUnderTest) -> None:
-    """It has changed nothing that was parked."""
+    """The stopped cell has changed none of the parked values."""
     with ExitStack() as stack:
         session, held, other = parked(pool, stack, 100)
         other.close()

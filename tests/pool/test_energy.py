@@ -1,4 +1,4 @@
-"""What cells draw, by what operators say that their devices draw."""
+"""The energy of cells, from the power that operators declare for devices."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_later_pool_knows_what_a_device_draws(tmp_path: Path) -> None:
 
 
 def test_energy_has_a_price_in_a_policy_over_the_wire(pool: RuntimeInfo) -> None:
-    """Of two devices at one price the one that draws less, once energy costs something."""
+    """Of two devices at one price, the one that draws less is used, once energy has a price."""
     with closing(rest(pool)) as chief:
         chief.describe_device("cpu:0", watts=700)
         for policy, device in (({}, "cpu:0"), ({"energy_price_per_kwh": 0.3}, "cpu:1")):

@@ -1,4 +1,4 @@
-"""Workers and pools die: what their users see, and what the next pool finds."""
+"""Workers and pools die: the errors that users get, and the state that the next pool finds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from djinn_lab.protocol.runtime_file import FILE_NAME, RuntimeInfo, process_is_a
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
-    """Its workers die again and again."""
+    """A pool whose workers die again and again."""
     with running_pool(tmp_path_factory.mktemp("faults")) as info:
         yield info
 

@@ -30,7 +30,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
 
 
 def test_a_cell_is_predicted_from_its_graph_and_then_from_its_runs(pool: PoolUnderTest) -> None:
-    """16 MiB at once: 8 of x, 8 of the sum, of which 8 stay."""
+    """The cell has 16 MiB at once: 8 of x and 8 of the sum, of which 8 stay."""
     with pool.session() as session:
         for run in range(7):
             options = " --priority LOW" if run % 2 else ""

@@ -19,7 +19,7 @@ STEP_S = 2 * SIZE**3 / FLOPS_PER_S
 
 
 def search(branches: int, steps: int) -> Program:
-    """Chains of matrix products, 2 ms each."""
+    """Make a program of independent chains of matrix products, 2 ms each."""
     script = Script()
     ends = []
     for _ in range(branches):
@@ -73,7 +73,7 @@ def test_very_long_programs_are_not_looked_into(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_device_that_turns_out_to_be_faster_does_not_change_what_is_worth_it() -> None:
-    """The branches found with what was guessed before are those of the device as it was measured."""
+    """Branches found at a guessed speed lead to the same decision as those found at the measured speed."""
     known, program = BranchCache(), search(4, 50)
     key = plan_key(encode_program(program))
     guessed = decide_gang(program, 2, 2, RATES, known, key)
@@ -95,7 +95,7 @@ def test_equal_programs_are_looked_into_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_branch_cache_beyond_its_ops_limit_forgets_the_oldest_programs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is remembered is limited by all their ops, not only by their number."""
+    """The cache is limited by the ops of its programs, not only by their number."""
     known = BranchCache(ops_max=250)
     for branches in (4, 3, 2):  # 200, 150 and 100 ops
         judged(search(branches, 50), known=known)

@@ -26,9 +26,9 @@ DEVICES = [f"cpu:{number}" for number in range(4)]
 
 
 class World:
-    """Workers, session memory and the queue, as a gang sees them. ``sessions``: of groups, with where they
-    are. ``kept``: what was stopped between two ops and has not ended. ``aside``: the queue has all its
-    devices."""
+    """Workers, session memory and the queue, as a gang sees them. ``sessions``: the device of each group's
+    session. ``kept``: parts that were stopped between two ops and have not ended. ``aside``: whether the gang
+    is preempted and has given up all its devices."""
 
     def __init__(self, members: list[str], groups: int, prelude: bool) -> None:
         self.machine = GangStateMachine(members[0], members, groups, prelude)
@@ -104,7 +104,7 @@ class World:
         self.hear(self.machine.done(part))
 
     def stop(self, part: PartName) -> None:
-        """Between two ops, for good if it was asked for that."""
+        """Stop a part between two ops: for good if it was cancelled, else to resume later."""
         keeps = part in self.pausing and part not in self.stopping
         self._off(part)
         if keeps:

@@ -32,7 +32,7 @@ def session(two: PoolUnderTest) -> Iterator[Session]:
 
 
 def held_bytes(pool: PoolUnderTest, session: Session) -> int:
-    """Of the session, on its device."""
+    """Return the bytes of the session."""
     own = session.welcome.session
     rows = [row.total_bytes for row in pool.rest.memory().sessions if row.session == own]
     return int(rows[0])

@@ -23,7 +23,7 @@ MIXED = st.one_of(
 def jobs_of(
     demands: st.SearchStrategy[Demand], error: st.SearchStrategy[int]
 ) -> st.SearchStrategy[list[TraceJob]]:
-    """``error``: by how many seconds a job runs longer than it says."""
+    """Draw jobs. ``error``: by how many seconds a job runs longer than its estimate."""
     row = st.tuples(st.integers(0, 20), st.integers(1, 15), demands, error)
     return st.lists(row, min_size=1, max_size=15).map(
         lambda rows: [
@@ -36,7 +36,7 @@ def jobs_of(
 def first_and_later_promises(
     jobs: list[TraceJob], nodes: tuple[Node, ...]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """What each job was promised first, and the latest start that it was promised or had."""
+    """Return each job's first promised start, and the latest start that it was promised or had."""
     simulation = PoolSimulation(jobs, nodes, POLICIES["conservative"], QueueSettings())
     first: dict[str, float] = {}
     latest: dict[str, float] = {}
@@ -73,7 +73,7 @@ def test_all_still_end_when_jobs_run_longer_than_they_say(jobs: list[TraceJob]) 
 
 
 def late_heads(jobs: list[TraceJob], nodes: tuple[Node, ...], policy: str) -> dict[str, tuple[float, float]]:
-    """Jobs that started later than they were promised when they were the first to wait: both times."""
+    """Return jobs that started later than promised when they were the head of the queue, with both times."""
     simulation = PoolSimulation(jobs, nodes, POLICIES[policy], QueueSettings())
     promised: dict[str, float] = {}
     started: dict[str, float] = {}
@@ -101,7 +101,7 @@ def test_nor_on_nodes_with_shares_labels_and_packing_the_head(jobs: list[TraceJo
 
 
 def test_the_head_is_promised_something() -> None:
-    """So that the tests above are about something."""
+    """A load like those above has a reservation and a backfilled start: the tests above are not empty."""
     gang = Demand(members=8, members_min=8)
     jobs = [TraceJob("0", 0.0, 10.0, gang, "all", 10.0), TraceJob("1", 1.0, 5.0, gang, "all", 5.0)]
     jobs.append(TraceJob("2", 2.0, 5.0, Demand(), "all", 5.0))

@@ -41,7 +41,7 @@ def run(jobs: Sequence[TraceJob], policy: str, devices: int = 1, **changes: obje
 
 
 def ended(found: QueueRun) -> dict[float, float]:
-    """When jobs ended, by their time of submission."""
+    """Return when jobs ended, by their time of submission."""
     return {row.submitted_s: row.ended_s for row in found.jobs}
 
 
@@ -195,7 +195,7 @@ def test_no_device_is_held_twice(rows: list[tuple[int, int, int]], policy: str) 
 def test_guaranteed_devices_start_jobs_after_one_parking(
     guaranteed: dict[str, float], started_s: float
 ) -> None:
-    """One second of parking; without, it waits for an end: rank is all that this policy preempts for."""
+    """Parking takes a second. Without a guarantee the job waits for an end: this policy preempts by rank."""
     flood = [job(f"flood{number}", 0.0, 1000.0, account="speech/ann") for number in range(4)]
     late = [job(f"late{number}", 5.0, 2000.0, account="vision/bob") for number in range(2)]
     trace = Trace("flood", (*flood, *late), {"": equal_nodes(2, 1)})

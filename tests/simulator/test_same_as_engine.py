@@ -30,7 +30,7 @@ WIDE = Hardware(
 
 
 def load(devices: int, seed: int) -> list[TraceJob]:
-    """A little more than the devices can do."""
+    """Draw a load a little above what the devices can do."""
     random, at_s, found = Random(seed), 0.0, []
     for number in range(JOBS):
         at_s += random.expovariate(devices / 1.5)

@@ -1,4 +1,4 @@
-"""The simulator: the same policy object as the pool's, and what it is good for."""
+"""The simulator of session memory runs the pool's own policy object, and compares it with others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from djinn_lab.simulator.memory import Agents, DeviceParameters, RunFigures, loa
 
 STORED = json.loads((Path(__file__).parent / "hit_rates.json").read_text())
 SMALL = Agents(name="small", sessions=30, live=30, turns=8)
-"""48 GB of sessions."""
+"""Agents whose sessions have 48 GB in all."""
 DEVICE = replace(load_parameters("h200"), memory_bytes=32 * 10**9, host_bytes=32 * 10**9)
 
 

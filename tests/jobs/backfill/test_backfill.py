@@ -56,7 +56,7 @@ def backfill(
 
 @dataclass(frozen=True)
 class Job:
-    """``lasts_s`` is true, ``estimate_s`` what it says."""
+    """A job with its true run time ``lasts_s`` and its estimate ``estimate_s``."""
 
     name: str
     arrives_s: float
@@ -74,7 +74,7 @@ class Run:
 
 
 def run(jobs: list[Job], capacity: FreeCapacity, reservations: int | None) -> Run:
-    """First come, first served with backfilling; every event plans anew."""
+    """Run jobs first come, first served with backfill; every event plans anew."""
     by_name = {job.name: job for job in jobs}
     waiting: list[Job] = []
     ends: list[tuple[float, str, Where]] = []

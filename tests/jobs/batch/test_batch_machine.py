@@ -36,7 +36,7 @@ SLOTS = 2
 
 
 class BatchMachine(RuleBasedStateMachine):
-    """A database and runners around the core, as the pool has them. ``runners``: attempts that live."""
+    """A database and runners around the core, as in a pool. ``runners``: attempts that still run, by job."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class BatchMachine(RuleBasedStateMachine):
         )
     )
     def server_dies(self, outcomes: list[AttemptOutcome | None]) -> None:
-        """Some runners got to their end first, and left word."""
+        """Kill the server; some runners ended before, and left their outcome."""
         ended = [
             NotebookEnded(self.now_s, job, attempt, outcome, "so")
             for (job, attempt), outcome in zip(sorted(self.runners.items()), outcomes, strict=False)

@@ -1,4 +1,4 @@
-"""Parameters of notebooks: as papermill has them, with slips refused."""
+"""Parameters of notebooks: as in papermill, with mistakes refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def document(*sources: tuple[str, str]) -> dict[str, Any]:
 
 
 def run(found: dict[str, Any]) -> dict[str, Any]:
-    """What the cells assign."""
+    """Run the cells and return what they assign."""
     nbformat.validate(nbformat.from_dict(found))
     names: dict[str, Any] = {}
     for cell in found["cells"]:

@@ -17,7 +17,7 @@ EIGHT = [Node(f"node{number}", devices=8) for number in range(4)]
 
 
 def capacity_with_free(**free: int) -> FreeCapacity:
-    """Nodes of eight devices by name, so many of them free."""
+    """Return capacity of nodes with eight devices each, with so many free by node."""
     capacity = FreeCapacity(Node(name, devices=8) for name in free)
     for name, devices in free.items():
         if devices < 8:

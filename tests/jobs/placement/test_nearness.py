@@ -1,4 +1,4 @@
-"""Members of a gang lie near each other, where that costs nothing else."""
+"""Members of a gang are placed near each other, where that costs nothing else."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_device_of_unknown_node_is_near_no_other() -> None:
 
 
 def test_placement_with_a_reservation_is_near_as_well() -> None:
-    """With something reserved, places are looked for device by device."""
+    """With a reservation, capacity is searched device by device."""
     capacity = capacity_of(pool(0, 1, 1, 0))
     profile = AvailabilityProfile(capacity, (), 0.0)
     last = Demand(nodes=frozenset({"cuda:3"}))
@@ -122,7 +122,7 @@ def test_no_gang_lies_on_more_nodes_than_it_must(numa: list[int], data: st.DataO
 def test_with_one_node_or_none_known_nothing_is_different(
     scoring: str, numa: list[int | None], data: st.DataObject
 ) -> None:
-    """Against the same devices with a label of another key, which says nothing of where they are."""
+    """Compare with the same devices labelled under another key, which says nothing of their position."""
     plain = [
         replace(node, labels=frozenset(label.replace("numa", "rack") for label in node.labels))
         for node in pool(*numa)
