@@ -128,7 +128,7 @@ def test_equal_programs_are_checked_and_measured_once(pool: PoolUnderTest, sessi
 def test_an_older_client_talks_with_this_pool_in_whole_programs(
     pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, newest: int
 ) -> None:
-    """Its deltas of protocols 2 to 5 are read no more, so that it must arrive at protocol 1."""
+    """Pools no longer read the deltas of protocols 2 to 5, so the client must settle on protocol 1."""
     monkeypatch.setattr(messages, "CLIENT_VERSIONS", tuple(range(1, newest + 1)))
     with pool.session() as session:
         assert session.welcome.protocol_version == 1

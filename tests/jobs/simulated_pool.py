@@ -180,7 +180,9 @@ class SimulatedPool:
             return
         known = self.queue.job(job)
         if known is not None and _asks(known) and self.asked.get(job) == number:
-            deferred = MemoryDeferred(self.now_s, job, "Wait.", 1.0, kind == "queued", preemptible=kind == "memory")
+            deferred = MemoryDeferred(
+                self.now_s, job, "Wait.", 1.0, kind == "queued", preemptible=kind == "memory"
+            )
             assert self.handle(deferred)
             self.at(self.random.choice((0.1, 1.0, 5.0)), grant)
 

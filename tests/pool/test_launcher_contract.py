@@ -47,7 +47,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 @pytest.fixture
 def fresh(site: Site) -> Iterator[Workers]:
-    """Workers that no other test uses; none is started."""
+    """A launcher without started workers, used by no other test."""
     made = Workers(site)
     yield made
     made.leave()
@@ -65,7 +65,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Workers]:
 
 @pytest.fixture
 def workers(shared: Workers) -> Iterator[Workers]:
-    """Two that are ready, without sessions."""
+    """A launcher with two workers that are ready and have no sessions."""
     yield shared
     for device in (ONE, OTHER):
         for session in ("ann", "bob"):
@@ -80,13 +80,13 @@ def copy(workers: Workers, device: str, order: CopyOrder) -> TransferDone:
 
 
 def begin(workers: Workers, device: str, program: Program, resume: Resume | None = None) -> None:
-    """Until its first op."""
+    """Run a program of ann's, and return once it has started."""
     workers.begin(device, "ann", program, resume=resume)
     workers.next(device, SegmentStarted)
 
 
 def preempt(workers: Workers, device: str, program: Program) -> SegmentPreempted:
-    """After an op at least."""
+    """Run a program of ann's, and preempt it after at least one op."""
     begin(workers, device, program)
     while True:
         workers.do(lambda: workers.launcher.preempt(device, "job", 0))
@@ -97,7 +97,7 @@ def preempt(workers: Workers, device: str, program: Program) -> SegmentPreempted
 
 
 def long_program() -> Program:
-    """Many seconds of short ops."""
+    """Return a program that runs short ops for many seconds."""
     script = Script()
     matrix = script.load(torch.randn(512, 512))
     for _ in range(3000):
@@ -106,7 +106,7 @@ def long_program() -> Program:
 
 
 def loaded(workers: Workers, device: str, tensor: torch.Tensor) -> tuple[Script, int]:
-    """A session of ann's that holds the tensor."""
+    """Load a tensor into a session of ann's, and return its value."""
     script = Script()
     value = script.load(tensor)
     workers.run(device, "ann", script.program(keep=(value,)))

@@ -67,7 +67,7 @@ def test_only_so_many_programs_are_kept(database: str, monkeypatch: pytest.Monke
 
 
 def predicted(info: RuntimeInfo) -> ResourceForecast:
-    """Of a cell that is always the same, and takes a moment."""
+    """Run a short cell that is always the same, and return its forecast."""
     with Client(info) as ann:
         job = ann.submit(act("sleep 0.002", keep=True), cell="In [7]")
         assert ann.result(job).outcome == "done"

@@ -25,7 +25,7 @@ KILLS = 4
 
 
 def load(info: RuntimeInfo, until_killed: threading.Event) -> None:
-    """Cells of one user, one after the other, until the pool is gone."""
+    """Run cells of one user, one after the other, until the pool is killed."""
     try:
         with Client(info) as client:
             while not until_killed.is_set():
@@ -69,7 +69,7 @@ def test_jobs_and_usage_survive_kills_at_any_moment(tmp_path: Path) -> None:
 
 
 def read(directory: Path) -> tuple[dict[str, str], list[tuple[object, ...]]]:
-    """State by job, and the ledger's rows in order."""
+    """Read the state of each job, and the ledger's rows in order."""
     if not (directory / "pool.sqlite3").exists():
         return {}, []
     engine = sa.create_engine(f"sqlite:///{directory / 'pool.sqlite3'}")

@@ -33,7 +33,7 @@ Samples = dict[str, float]
 
 
 def render(collector: MemoryCollector, snapshot: MemorySnapshot) -> Samples:
-    """Samples by name and labels, as a scrape reads them."""
+    """Return the samples by name and labels, as a scrape reads them."""
     registry = CollectorRegistry()
     registry.register(collector)
     collector.note(snapshot, NOW_S)
@@ -54,7 +54,7 @@ def snapshot(**changes: Any) -> MemorySnapshot:
 
 
 def moved(**changes: Any) -> Samples:
-    """What differs from a pool where nothing happened."""
+    """Return the samples that differ from those of an unused pool."""
     before = render(MemoryCollector(), snapshot())
     after = render(MemoryCollector(), snapshot(**changes))
     return {name: value for name, value in after.items() if before.get(name) != value}
@@ -175,7 +175,7 @@ def test_a_bucket_holds_its_upper_edge() -> None:
 
 @pytest.fixture
 def page(client: Client, shared_pool: RuntimeInfo) -> Iterator[str]:
-    """A live pool's own page, after a cell that kept something."""
+    """The metrics of a live pool, after a cell that kept a value."""
     client.run(act("", keep=True), target="cpu:0")
     with http(shared_pool) as api:
         yield api.get("/metrics").text
@@ -216,7 +216,7 @@ def test_alert_rules_cover_hashes_memory_use_hits_and_wake_ups() -> None:
 
 
 def test_labels_that_are_asked_for_have_values_that_exist(page: str) -> None:
-    """A panel that selects ``kind="evict"`` stays empty if the label is called otherwise."""
+    """A panel that selects ``kind="evict"`` stays empty if the label has another name."""
     found = set(parse(page))
     wanted = [
         (name, label, value)

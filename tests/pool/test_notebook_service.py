@@ -30,7 +30,7 @@ ENDLESS = b"""{"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": [
 
 
 class FailingStore(Store):
-    """``failing``: so many writes from now on are not committed."""
+    """A store whose next ``failing`` writes raise."""
 
     failing = 0
 
@@ -45,7 +45,7 @@ class FailingStore(Store):
 def served(
     directory: Path, test: Callable[[NotebookService, FailingStore], Awaitable[None]], failing: int = 0
 ) -> None:
-    """The parts of a pool without devices and without a server. ``failing``: so many writes at its start."""
+    """Run a test on a pool without devices or server. ``failing``: writes that raise at its start."""
 
     async def run() -> None:
         store = FailingStore(sqlite_url(directory / "pool.sqlite3"))
@@ -116,7 +116,7 @@ def test_a_cancelled_notebook_is_stopped_although_that_cannot_be_stored(tmp_path
 
 @pytest.mark.processes
 def test_a_cell_may_print_a_long_line(tmp_path: Path) -> None:
-    """And what a carriage return takes back is not in the executed notebook."""
+    """Text that a carriage return overwrites is not in the executed notebook."""
     code = r"print('x' * 2_000_000)\nprint('1 %\\r2 %\\r100 %')\nprint('whole', end='\\r\\n')"
     source = ENDLESS.replace(b"while True: pass", code.encode())
 

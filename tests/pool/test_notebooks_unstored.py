@@ -46,7 +46,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_start_and_an_end_that_could_not_be_stored_are_stored_later_by_themselves(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Although it may run once only, and nothing else happens."""
+    """Although the notebook may run only once, and no other event occurs."""
 
     async def test(service: NotebookService, store: FailingStore) -> None:
         submission, accepted, _ = asked("nb1")

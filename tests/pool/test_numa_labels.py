@@ -64,7 +64,7 @@ def test_a_device_has_the_node_of_this_machine_and_cells_may_ask_for_it(
 
 
 def test_the_members_of_a_gang_are_on_one_node(pool: PoolUnderTest, session: Session) -> None:
-    """As operators label them, since this machine may have one node only."""
+    """Devices have labels of an operator, since this machine may have one node only."""
     for device, node in (("cpu:0", 7), ("cpu:1", 8), ("cpu:2", 8)):
         assert f"numa={node}" in djinn_lab(pool, "device", device, "--label", f"numa={node}")
     alone, together = Search(), Search()

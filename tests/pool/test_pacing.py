@@ -141,7 +141,7 @@ async def _ask_without_reading(info: RuntimeInfo, other: Client) -> None:
 
 
 def _lines_about(directory: Path, session: str) -> list[tuple[str, str]]:
-    """Of the journal: the kind of event, and the event."""
+    """Read the journal's events about a session: kind and content."""
     engine = sa.create_engine(f"sqlite:///{directory / 'pool.sqlite3'}")
     with engine.connect() as connection:
         rows = connection.execute(sa.select(journal.c.event, journal.c.detail).order_by(journal.c.seq)).all()

@@ -82,7 +82,7 @@ def test_training_preempted_often_ends_with_the_same_weights(pool: RuntimeInfo) 
 
 
 def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: PoolUnderTest) -> None:
-    """An urgent cell takes its device for longer than a move is worth, and another one is idle."""
+    """An urgent cell takes its device for longer than a move takes, and another device is idle."""
     program, _ = training(3 * STEPS, size=128, ballast_bytes=4 * MIB)
     other, _ = training(STEPS, seed=1, size=128)
     expected = undisturbed(two.info, program)
@@ -122,7 +122,7 @@ def test_a_parked_cell_outlives_the_process_that_parked_it(one: PoolUnderTest) -
 
 
 def test_a_cell_that_lay_in_a_killed_process_only_is_lost_and_says_so(tmp_path: Path) -> None:
-    """There is no host to store it on."""
+    """The pool has no host memory to store the cell's state in."""
     program, _ = training(5 * STEPS, size=128, ballast_bytes=4 * MIB)
     with PoolUnderTest(tmp_path, "cpu:1", 64 * MIB, host_bytes=0) as pool:
         with Client(pool.info) as ann, Client(pool.info) as bob:
@@ -202,7 +202,7 @@ def test_a_parked_session_that_comes_back_finds_its_values(one: PoolUnderTest) -
 
 @pytest.fixture(scope="module")
 def slow_links(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    """Two devices; what goes from one to the other takes a while."""
+    """A pool of two devices with a slow link between them."""
     directory = tmp_path_factory.mktemp("slow")
     with PoolUnderTest(directory, "cpu:2", 64 * MIB, link_bytes_per_s=8 * MIB) as pool:
         yield pool
@@ -250,7 +250,7 @@ def test_what_is_released_while_it_is_brought_over_is_dropped_there(slow_links: 
 
 
 def stop(pool: PoolUnderTest, client: Client, job: str) -> None:
-    """Leave the device free; on a fast machine it is by now."""
+    """Cancel a job, unless it has ended already on a fast machine."""
     with suppress(CancelFailed):
         pool.rest.cancel(job)
     assert client.result(job).outcome in ("cancelled", "done")
@@ -272,7 +272,7 @@ def held_bytes(info: RuntimeInfo, session: str) -> int:
 
 
 def trained(session: Session | None) -> list[bytes]:
-    """A model's parameters after training it on the pool, or here."""
+    """Train a model on the pool, or in plain torch without a session, and return its parameters."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(512, 512), nn.Dropout(0.3), nn.ReLU(), nn.Linear(512, 64))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

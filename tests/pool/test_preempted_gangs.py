@@ -32,14 +32,14 @@ def new_search() -> Search:
 
 @pytest.fixture(scope="module")
 def expected() -> Found:
-    """What one device finds, and the weights."""
+    """The losses and weights of the search in plain torch."""
     alone = new_search()
     return alone.train(STEPS).tolist(), alone.weights()
 
 
 @contextmanager
 def running(pool: PoolUnderTest, session: Session, searched: Search, terms: Terms) -> Iterator[LongCell]:
-    """Once its branches run."""
+    """Start the search as a long cell, and yield it once its branches run."""
     with gang_kit.running(pool, session, searched, STEPS, terms, ops=900) as cell:
         yield cell
 
@@ -73,7 +73,7 @@ def test_gang_preempted_for_a_critical_cell_ends_with_the_same_weights(
 
 
 def test_gang_preempted_for_memory_is_parked_and_restored(two: PoolUnderTest, expected: Found) -> None:
-    """The other cell needs nearly all the memory of its device."""
+    """The critical cell needs nearly all the memory of its device."""
     search = new_search()
     urgent, _ = training(20, ballast_bytes=250 * 2**20)
     with two.session() as session, Client(two.info) as bob:
@@ -90,7 +90,7 @@ def test_gang_preempted_for_memory_is_parked_and_restored(two: PoolUnderTest, ex
 
 
 def test_preempted_gang_resumes_on_the_remaining_device(two: PoolUnderTest, expected: Found) -> None:
-    """What the other device had made of it is brought over."""
+    """The values that the other device had made are moved to the remaining one."""
     search = new_search()
     urgent, _ = training(400, ballast_bytes=DEVICE_BYTES // 4)
     with two.session() as session, Client(two.info) as bob:
@@ -173,7 +173,7 @@ def test_preempted_gang_cancelled_leaves_the_session_as_it_was(two: PoolUnderTes
 
 
 def held_bytes(pool: PoolUnderTest, session: Session) -> int:
-    """Of the session and of parts of its cell, on the device or elsewhere."""
+    """Return the bytes of the session and of the parts of its cell, on all tiers."""
     rows = pool.rest.memory().sessions
     own = [row for row in rows if row.session == session.welcome.session or "/" in row.session]
     return sum(row.total_bytes for row in own)
@@ -189,7 +189,7 @@ def without_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnder
 def test_preempted_gang_with_a_dead_worker_ends_with_the_same_weights(
     name: str, expected: Found, request: pytest.FixtureRequest
 ) -> None:
-    """What a part had made there is on the host, or it begins again."""
+    """The values of the dead worker's part are on the host, or the part runs again from its start."""
     pool: PoolUnderTest = request.getfixturevalue(name)
     search = new_search()
     with pool.session() as session:
@@ -207,7 +207,7 @@ def test_preempted_gang_with_a_dead_worker_ends_with_the_same_weights(
 def test_a_part_that_cannot_be_brought_over_begins_again(
     without_host: PoolUnderTest, expected: Found
 ) -> None:
-    """One device is drained, and there is no host to bring its part over."""
+    """One device is drained, and the pool has no host memory to move its part through."""
     pool, search = without_host, new_search()
     with pool.session() as session:
         with running(pool, session, search, Terms(gang=2)) as cell:

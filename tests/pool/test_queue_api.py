@@ -31,7 +31,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def pool(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
-    """On either kind of database."""
+    """A pool on either kind of database."""
     database = None
     if request.param == "postgresql":
         server: Postgresql = request.getfixturevalue("postgresql")

@@ -35,7 +35,7 @@ def real_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]
 
 
 def long_cell(session: Session, steps: int = 400) -> None:
-    """Many seconds of work, in ops of some milliseconds."""
+    """Run a cell of many seconds, with ops of some milliseconds."""
     with session.capture():
         x = weight = torch.eye(600)
         for _ in range(steps):

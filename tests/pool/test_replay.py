@@ -18,7 +18,7 @@ from djinn_lab.protocol import messages
 
 
 def lively_run(directory: Path) -> str:
-    """The id of a pool that saw a bit of everything."""
+    """Run cells of every kind on a pool, and return its id."""
     with running_pool(directory) as info:
         with Client(info) as ann, Client(info) as bob:
             for number in range(5):

@@ -94,7 +94,7 @@ def test_row_of_a_long_cell_grows_only_when_it_ends(tmp_path: Path) -> None:
 
 
 def _stored_cuts(directory: Path, job: str) -> list[int]:
-    """The segments of the cuts in the database's row of a job."""
+    """Read the segments of a job's cuts from its row in the database."""
     with closing(sqlite3.connect(directory / "pool.sqlite3")) as database:
         ((view,),) = database.execute("select view from jobs where job = ?", (job,)).fetchall()
     return [cut["segment"] for cut in json.loads(view)["cuts"]]

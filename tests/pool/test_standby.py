@@ -31,7 +31,7 @@ pytestmark = pytest.mark.processes
 def two_pools(
     directory: Path, database: str, worker_command: Sequence[str] | None = STAND_IN
 ) -> Iterator[tuple[RuntimeInfo, RuntimeInfo]]:
-    """The one that leads, and the one that stands by."""
+    """Run two pools on one database, and yield the leader and the standby."""
     options: dict[str, Any] = {"database": database, "standby": True, "worker_command": worker_command}
     for name in ("first", "second"):
         (directory / name).mkdir(mode=0o700)
@@ -131,7 +131,7 @@ def test_standby_pool_leads_after_a_restart_of_the_database(tmp_path: Path, post
 def test_notebook_session_continues_on_the_pool_that_took_over(
     tmp_path: Path, postgresql: Postgresql
 ) -> None:
-    """With real workers: what was on the lost pool is lost, what the notebook has is sent again."""
+    """With real workers: values of the lost pool are lost, values of the notebook are sent again."""
     with two_pools(tmp_path, postgresql.new_database(), None) as (first, second):
         _, token = new_user(first)
         host = torch.arange(4.0)

@@ -102,7 +102,7 @@ def test_write_ahead_log(tmp_path: Path) -> None:
 
 
 def counted(database: str, table: str) -> int:
-    """What another connection sees."""
+    """Count the rows of a table over another connection."""
     engine = sa.create_engine(database)
     with engine.connect() as other:
         found = other.scalar(sa.select(sa.func.count()).select_from(sa.table(table)))

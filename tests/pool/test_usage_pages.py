@@ -21,7 +21,7 @@ from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 
 def stored(connection: sa.Connection, moments: list[int], stretches: list[int]) -> None:
-    """Job ``j0`` was submitted at the first moment, and so on; one with 0 stretches never ran."""
+    """Store jobs ``j0``, ``j1`` and so on, submitted at ``moments``. A job with 0 stretches never ran."""
     for number, (moment, count) in enumerate(zip(moments, stretches, strict=True)):
         job = f"j{number}"
         row = {"job": job, "pool": "p", "session": "s", "user": "ann", "state": "DONE", "code": ""}

@@ -40,7 +40,7 @@ class WithoutReadAfterWrite(Fences):
 
 
 class WithoutWriteAfterRead(Fences):
-    """Ops do not wait for copies."""
+    """Fences whose ops do not wait for copies."""
 
     def wait_for_readers(self, storage: Storage) -> None:
         return
@@ -52,7 +52,7 @@ def digest_of(device: Device, session: str, script: Script, value: int) -> bytes
 
 
 def settled_value(device: Device, session: str, script: Script, tensor: torch.Tensor) -> int:
-    """A value that a copy takes even while its session runs."""
+    """Make a value that is copied even while its session runs."""
     value = script.load(tensor)
     device.run(session, script.program(keep=(value,)))
     other = script.load(torch.zeros(1))
@@ -68,7 +68,7 @@ def test_a_copy_that_begins_while_an_op_writes(
     looked, half_written, answered = threading.Event(), threading.Event(), threading.Event()
 
     class Gated(fences):  # type: ignore[valid-type, misc]
-        """The copy has chosen its piece before the op begins to write, and looks at it in mid-write."""
+        """Fences whose copy chooses its piece before the op writes, and reads it during the write."""
 
         def begin_read(self, storage: Storage) -> bool:
             if threading.current_thread().name == "copies out" and not looked.is_set():

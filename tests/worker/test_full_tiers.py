@@ -1,4 +1,4 @@
-"""What happens when a device, the host or the disk is full, or says no."""
+"""Transfers when a device, the host or the disk is full or fails."""
 
 from __future__ import annotations
 

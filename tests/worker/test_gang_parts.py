@@ -23,7 +23,7 @@ PROGRAMS = 12
 
 
 class Travels:
-    """One session, twice: in parts, and undisturbed."""
+    """Run each program of one session twice: in parts over devices, and at once on another device."""
 
     def __init__(self, devices: list[Device], undisturbed: Device, seed: int) -> None:
         self.random = random.Random(seed)
@@ -65,7 +65,7 @@ class Travels:
 
 
 def _comparable(outcome: Outcome) -> dict[str, object]:
-    """An epilogue executes fewer ops."""
+    """Summarise an outcome without its count of ops: an epilogue executes fewer."""
     return summary(outcome) | {"executed": None}
 
 

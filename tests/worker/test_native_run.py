@@ -41,7 +41,7 @@ def run_on(both: tuple[Device, Device], program: Program) -> list[Outcome]:
 
 
 def one_op(build: Build, tensor: torch.Tensor = MATRIX) -> Program:
-    """Two ops around what ``build`` adds, and everything kept."""
+    """Return a program of a clone and the op that ``build`` adds, which keeps all values."""
     script = Script()
     value = script.load(tensor)
     script.op("aten.clone.default", value)
@@ -204,7 +204,7 @@ def test_a_signal_from_inside_an_op_stops_before_the_next(
 def test_memory_of_a_running_program_is_counted_while_it_runs(
     make_device: MakeDevice, kernel: Kernel
 ) -> None:
-    """Also where a loaded value is needed no more, and a view of it is."""
+    """Also where a loaded value is not needed any more but one of its views is."""
     device = make_device()
     seen: list[tuple[int, int]] = []
 

@@ -18,7 +18,7 @@ CARD = "0000:3b:00.0"
 
 
 def machine(root: Path, **cores: str) -> Path:
-    """Its NUMA nodes, each with its list of cores."""
+    """Write the sysfs of a machine: its NUMA nodes, each with its list of cores."""
     for node, listed in cores.items():
         folder = root / "devices/system/node" / node
         folder.mkdir(parents=True)
@@ -69,7 +69,7 @@ def test_lists_of_cores_are_read_as_the_kernel_writes_them(cores: set[int]) -> N
 
 @pytest.mark.processes
 def test_a_worker_says_where_it_is(start: Callable[[], WorkerUnderTest]) -> None:
-    """As ``lscpu`` has it for this machine."""
+    """The worker's node is the one that ``lscpu`` shows for this machine."""
     listed = subprocess.run(["lscpu", "--parse=CPU,NODE"], capture_output=True, text=True, check=True).stdout
     rows = [line.split(",") for line in listed.splitlines() if not line.startswith("#")]
     nodes = {node for core, node in rows if int(core) in os.sched_getaffinity(0)}

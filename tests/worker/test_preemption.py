@@ -26,7 +26,7 @@ SEEDS = 20
 
 
 def stop_at(calls: int, how: Stop = "preempted") -> Callable[[], Stop | None]:
-    """Asked for the ``calls``-th time, counted from 0, it says to stop."""
+    """Return a stop signal that stops from its ``calls``-th call on, counted from 0."""
     left = [calls]
 
     def should_stop() -> Stop | None:
@@ -37,14 +37,14 @@ def stop_at(calls: int, how: Stop = "preempted") -> Callable[[], Stop | None]:
 
 
 def held(device: Device) -> int:
-    """Bytes of the session, with what others look at, too."""
+    """Return the bytes of the session, weights that it shares included."""
     memory = device.memory()
     return memory.session_bytes["ann"] + memory.weight_bytes.get("ann", 0)
 
 
 class Journey:
-    """A session whose programs are stopped now and then; meanwhile it is moved about between devices and
-    tiers, and others run."""
+    """A session whose programs are stopped at random; meanwhile it is moved between devices and tiers, and
+    programs of another session run."""
 
     def __init__(self, devices: list[Device], seed: int) -> None:
         self.random = random.Random(seed)
@@ -64,7 +64,7 @@ class Journey:
             self.undisturbed.blob(square, f"blob{index}")
 
     def run_one(self) -> None:
-        """The next program, here with stops and elsewhere without."""
+        """Run the next program here with stops and on another device without, and compare."""
         program = self.programs.next()
         expected = self.undisturbed.try_run("ann", program)
         outcome = self.run_with_stops(program)
@@ -102,7 +102,7 @@ class Journey:
         audit(self.here)
 
     def other(self) -> None:
-        """Draws from the device's generator, too."""
+        """Run a program of another session, and draw from the device's generator."""
         torch.randn(3)
         self.here.try_run("bob", self.others[self.here.directory].next())
 
@@ -119,7 +119,7 @@ class Journey:
         self.here.restore("ann")
 
     def move(self) -> None:
-        """As a pool does it: by the manifest."""
+        """Move the session to the other device by its manifest, as a pool does."""
         there = next(device for device in self.devices if device is not self.here)
         manifest = self.here.park("ann").manifest
         if self.random.random() < 0.5:
@@ -131,7 +131,7 @@ class Journey:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that small tensors have several."""
+    """Cut memory into small pieces, so that small tensors have several."""
     monkeypatch.setattr(storages, "PIECE_BYTES", 64)
     monkeypatch.setattr(cuts, "TOKENS_PER_PIECE", 4)
 
@@ -148,7 +148,7 @@ def test_random_programs_never_notice_that_they_were_stopped(make_device: MakeDe
 
 
 def adding(device: Device) -> tuple[Program, int]:
-    """Ten ops, whose last result is kept and fetched."""
+    """Return a program of ten ops that keeps and fetches its last result, and that result."""
     script = Script()
     value = script.load(torch.ones(100))
     for _ in range(10):
@@ -171,7 +171,7 @@ def test_what_a_preempted_program_made_is_freed_when_it_is_given_up(make_device:
 
 @pytest.mark.parametrize("calls", [0, 1])
 def test_a_stop_before_the_first_op_or_load(make_device: MakeDevice, calls: int) -> None:
-    """Asked before the one load, and after it."""
+    """The stop comes before the only load, or after it."""
     device, other = make_device(), make_device()
     program, _ = adding(device)
     stopped = device.try_run("ann", program, stop_at(calls))
@@ -201,7 +201,7 @@ def test_a_stop_that_is_a_cancel_frees_as_before(make_device: MakeDevice) -> Non
 
 
 def test_a_session_that_went_away_and_comes_back_does_not_meet_what_it_was(make_device: MakeDevice) -> None:
-    """The first device drops its copy before the session can be back, also while it runs something else."""
+    """The first device drops its parked copy before the session can return, also while it runs a program."""
     here, there = make_device(), make_device()
     script = Script()
     value = script.load(torch.zeros(100))

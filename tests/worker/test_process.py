@@ -22,7 +22,7 @@ OwnWorker = Callable[[float], WorkerUnderTest]
 
 @pytest.fixture
 def own_worker(shared_memory: Path) -> Iterator[OwnWorker]:
-    """One with so many bytes a second on its link, that no other test uses."""
+    """Give a call that starts a worker with a link of so many bytes a second, used by no other test."""
     started: list[WorkerUnderTest] = []
 
     def begin(link_bytes_per_second: float) -> WorkerUnderTest:

@@ -50,7 +50,7 @@ def _meta(shape: tuple[int, ...], stride: tuple[int, ...]) -> messages.TensorMet
 
 
 def test_a_value_that_is_loaded_again_is_counted_once(make_device: Make) -> None:
-    """Whatever a client sends: else its device would be short of memory that no value has."""
+    """Counted twice, the device would be short of memory that no value has."""
     device = make_device()
     keep(device, "ann", Script(), torch.randn(1000))
     (again,) = keep(device, "ann", script := Script(), torch.ones(2000))
@@ -177,7 +177,7 @@ def test_a_growing_cache_moves_its_new_tokens_only(make_device: Make) -> None:
 
 
 def test_a_cache_that_grows_while_its_pieces_are_copied(make_device: Make) -> None:
-    """Write-through during decoding: what a value had stored, the one that replaces it has, too."""
+    """Write-through during decoding: a value that replaces another inherits its stored pieces."""
     device = make_device()
     script = Script()
     (cache,) = keep(device, "ann", script, torch.empty(0))
